@@ -1,6 +1,7 @@
 """The `manyhands` command: the front door to the volunteer's and the operator's commands.
 
-Only the command that was asked for is imported, so that `manyhands --help` answers at once. Errors that a person can
+Only the command that was asked for is imported, so that `manyhands --help` answers at once. Each spawned process
+imports this module, too, and has no use for typer. Errors that a person can
 act on become one sentence on stderr and an exit code, here and nowhere else.
 """
 
@@ -10,8 +11,10 @@ import sys
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
+if TYPE_CHECKING:
+    import typer
 
 PACKAGES = ("auth", "peer", "coordinator", "dashboards")
 # command -> the module whose `app` holds it, and what the overview says about it
@@ -55,14 +58,29 @@ def check_packages(root: Path) -> None:
 
 def build_app() -> typer.Typer:
     """The command line; a command is imported when it is called."""
+    import typer
+
     from peer.runtime.commands import LazyCommand, lazy_app  # after `check_packages`
+    from peer.runtime.software import DISTRIBUTION
+
+    def print_version(asked: bool) -> None:
+        if asked:
+            sys.stdout.write(f"manyhands {version(DISTRIBUTION)}\n")
+            raise typer.Exit
+
+    def options(
+        _version: bool = typer.Option(
+            False, "--version", callback=print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ) -> None:
+        """Options of `manyhands` itself."""
 
     app = lazy_app(
         {name: LazyCommand(module, summary) for name, (module, summary) in COMMANDS.items()},
         epilog=EPILOG,
         help="Train one language model together, on whatever hardware the members of a community have.",
     )
-    app.callback()(_options)
+    app.callback()(options)
     return app
 
 
@@ -85,22 +103,6 @@ def main() -> None:
             f"{how_to_add('coordinator')}.\n"
         )
         sys.exit(1)
-
-
-def _print_version(asked: bool) -> None:
-    if asked:
-        from peer.runtime.software import DISTRIBUTION  # after `check_packages`
-
-        sys.stdout.write(f"manyhands {version(DISTRIBUTION)}\n")
-        raise typer.Exit
-
-
-def _options(
-    _version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-    ),
-) -> None:
-    """Options of `manyhands` itself."""
 
 
 if __name__ == "__main__":

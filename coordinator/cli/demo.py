@@ -15,6 +15,7 @@ from coordinator.service.demo_report import summary_lines
 from coordinator.service.supervisor import StopSignal
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.runtime.console import say, say_json
+from peer.runtime.processes import name_process
 
 app = typer.Typer()
 MAX_PEERS = 16
@@ -30,6 +31,7 @@ def demo(
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON; what happens goes to stderr."),
 ) -> None:
     """A whole run on this machine: coordinator, dashboard and volunteers, each a process of its own."""
+    name_process("demo")
     tell = _tell_stderr if as_json else say
     plan = DemoPlan(directory or default_directory(datetime.now().astimezone()), RunConfig.from_yaml(config), port)
     tell(f"Run directory: {plan.directory}")

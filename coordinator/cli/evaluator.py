@@ -20,6 +20,7 @@ from coordinator.run.logs import LogFormat, LogStyle, log_to_stderr
 from coordinator.service.supervisor import StopSignal
 from peer.config.evaluation import is_web
 from peer.runtime.console import format_age, say, say_json, say_table
+from peer.runtime.processes import name_process
 
 app = typer.Typer()
 ADDRESS_FILE = "coordinator.txt"
@@ -44,6 +45,7 @@ def evaluator(
     log_format: LogFormat = typer.Option(LogFormat.TEXT, help="How to log: lines for people, or a JSON object a line."),
 ) -> None:
     """Try each published checkpoint on the tasks of the run file, until told to stop by Ctrl-C or SIGTERM."""
+    name_process("evaluator")
     log_to_stderr("evaluator", LogStyle(log_format, directory.name, frozenset()))
     with StopSignal() as stop:
         if (directory / "run.yaml").is_file():

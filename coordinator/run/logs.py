@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
 
-from coordinator.store.engine import trouble
 from peer.runtime.redaction import FORMS
 
 logger = logging.getLogger(__name__)
@@ -102,7 +101,7 @@ class Repetitions(logging.Filter):
         except Exception:  # noqa: BLE001 - arguments that do not fit the line: the handler tells of them
             return True
         failure = record.exc_info[1] if record.exc_info else None
-        if (found := trouble(failure)) is not None:
+        if (found := _trouble(failure)) is not None:
             message, failure = f"{message}: {found}", None
             record.exc_info = record.exc_text = None
         left_out = self._left_out((record.name, record.levelno, message, repr(failure)))
@@ -124,6 +123,15 @@ class Repetitions(logging.Filter):
             if len(self._told) > MOST_LINES:
                 self._told.popitem(last=False)
             return 0 if before is None else before.left_out
+
+
+def _trouble(failure: BaseException | None) -> Exception | None:
+    """The sentence for an operator, if the database has failed; where nothing fails its library is not loaded."""
+    if failure is None:
+        return None
+    from coordinator.store.engine import trouble
+
+    return trouble(failure)
 
 
 @dataclass

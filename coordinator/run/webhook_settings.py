@@ -35,7 +35,7 @@ class MatrixWebhook(_Webhook):
 
     kind: Literal["matrix"]
     server: SafeUrl
-    room: Annotated[str, Field(pattern=r"^![^\s/?#]{1,254}$")]
+    room: Annotated[str, Field(max_length=255, pattern=r"^![^\s/?#]+$")]
     token_file: SecretFile
 
 

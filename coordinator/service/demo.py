@@ -26,7 +26,8 @@ from coordinator.run.directory import RunDirectory
 from coordinator.run.ports import Listener, check_ports, free_ports, is_free
 from coordinator.run.settings import Settings
 from coordinator.service.demo_report import StepFollower, summarize
-from coordinator.service.supervisor import dashboard_url
+from coordinator.service.preparation import dashboard_url
+from coordinator.service.supervisor import LONGEST_STOP_S
 from peer.config.phases import phase_at
 from peer.config.run import RunConfig
 from peer.network.http import asking, reaching
@@ -41,7 +42,7 @@ NAMES = ("ada", "grace", "emmy", "alan", "kurt", "alonzo", "edsger", "barbara")
 POLL_S = 0.25
 START_TIMEOUT_S = 180.0  # of a run that was killed: the keeper looks for survivors for a minute
 PEERS_GRACE_S = 60.0  # a peer leaves within ten seconds, on a busy machine later: only one that hangs is killed
-COORDINATOR_GRACE_S = 60.0  # a little more than the supervisor gives its parts
+COORDINATOR_GRACE_S = LONGEST_STOP_S + 5.0
 
 
 @dataclass(frozen=True)

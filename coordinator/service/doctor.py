@@ -28,7 +28,7 @@ from coordinator.run.directory import RunDirectory
 from coordinator.run.ports import is_free
 from coordinator.run.secrets import exposed
 from coordinator.service.descriptors import descriptors_needed, most_descriptors
-from coordinator.service.supervisor import chosen_parts, listeners
+from coordinator.service.preparation import chosen_parts, listeners
 from coordinator.store.engine import Database, open_engine, own_words, trouble
 from coordinator.store.models import Checkpoint, DeviceSession
 from coordinator.store.service_models import SwarmFigures

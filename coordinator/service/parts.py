@@ -2,6 +2,9 @@
 
 A part is spawned, never forked, and leads a process group of its own: hivemind's processes and the p2p daemon outlive
 their parent when it is killed, so a part is always ended with its whole group.
+
+The supervisor imports this module and does nothing but watch, for as long as the run is served. So each part imports
+its libraries in its own process.
 """
 
 from __future__ import annotations
@@ -17,13 +20,18 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from auth.errors import ManyhandsError
-from coordinator.run.directory import RunDirectory
 from coordinator.run.logs import LogStyle, log_the_unforeseen, log_to_stderr
-from coordinator.store.engine import in_one_sentence
-from peer.runtime.processes import die_with_parent, end_group, exit_now, has_ended, kill_forks_at_end, lead_own_group
+from peer.runtime.processes import (
+    die_with_parent,
+    end_group,
+    exit_now,
+    has_ended,
+    kill_forks_at_end,
+    lead_own_group,
+    name_process,
+)
 
 logger = logging.getLogger(__name__)
-_READY = "ready"
 FAILED = 1  # exit code after an error that only a developer can act on
 NICENESS = 10  # of the auxiliary ones: a tenth of what a trainer or the keeper gets, where they compete for a core
 
@@ -36,24 +44,36 @@ class Part:
     """
 
     name: str
-    main: Callable[[Path, int, Callable[[], None]], None]
+    main: Callable[[Path, int, Callable[..., None]], None]
     auxiliary: bool = False
 
 
-def _run_service(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
-    from coordinator.service.service import serve  # gRPC and the web: the supervisor itself stays light
+@dataclass(frozen=True)
+class Prepared:
+    """The answer of the preparation (`coordinator.service.preparation`): the parts to serve, and texts to say."""
+
+    run: str
+    parts: tuple[Part, ...]
+    own_hosts: frozenset[str]  # which logs may name
+    join_link: str
+    dashboard: str
+
+
+def _run_service(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
+    from coordinator.run.directory import RunDirectory
+    from coordinator.service.service import serve  # gRPC and the web
 
     serve(RunDirectory.open(directory), ready)
 
 
-def _run_keeper(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
+def _run_keeper(directory: Path, parent_pid: int, ready: Callable[..., None]) -> None:
     from coordinator.keeper.keeper import run_keeper  # torch and hivemind
 
     ready()  # it says where the swarm stands through the database
     run_keeper(str(directory), parent_pid)
 
 
-def _run_validator(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+def _run_validator(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
     os.nice(NICENESS)
     from coordinator.checkpoints.validator import run_validator  # torch
 
@@ -61,7 +81,7 @@ def _run_validator(directory: Path, _parent_pid: int, ready: Callable[[], None])
     run_validator(directory)
 
 
-def _run_answerer(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+def _run_answerer(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
     os.nice(NICENESS)
     from coordinator.playground.answerer import run_answerer  # torch, when somebody asks
 
@@ -69,7 +89,7 @@ def _run_answerer(directory: Path, _parent_pid: int, ready: Callable[[], None]) 
     run_answerer(directory)
 
 
-def _run_herald(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+def _run_herald(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
     os.nice(NICENESS)
     from coordinator.announcements.herald import run_herald
 
@@ -77,7 +97,7 @@ def _run_herald(directory: Path, _parent_pid: int, ready: Callable[[], None]) ->
     run_herald(directory)
 
 
-def _run_sinks(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+def _run_sinks(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
     os.nice(NICENESS)
     from coordinator.tracking.process import run_sinks  # whatever the sinks' libraries bring
 
@@ -85,7 +105,7 @@ def _run_sinks(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> 
     run_sinks(directory)
 
 
-def _run_publisher(directory: Path, _parent_pid: int, ready: Callable[[], None]) -> None:
+def _run_publisher(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
     os.nice(NICENESS)
     from coordinator.publishing.publisher import run_publisher
 
@@ -102,6 +122,13 @@ SINKS = Part("sinks", _run_sinks, auxiliary=True)
 PUBLISHER = Part("publisher", _run_publisher, auxiliary=True)
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """What a part's process says when it is ready."""
+
+    answer: object = None
+
+
 class PartProcess:
     """One part's process; `start` may be called again after it died."""
 
@@ -109,6 +136,7 @@ class PartProcess:
         self.part = part
         self._style = style
         self.ready = False  # it said so since it was last started
+        self.answer: object = None  # that came with it
         self.error: ManyhandsError | None = None  # why it ended, in its own words
         self._directory = directory
         self._process: multiprocessing.process.BaseProcess | None = None
@@ -138,8 +166,10 @@ class PartProcess:
                 self._messages.close()
                 self._messages = None
             else:
-                self.ready = self.ready or message == _READY
-                self.error = message if isinstance(message, ManyhandsError) else self.error
+                if isinstance(message, _Ready):
+                    self.ready, self.answer = True, message.answer
+                elif isinstance(message, ManyhandsError):
+                    self.error = message
 
     @property
     def pid(self) -> int:
@@ -181,14 +211,17 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
     After any error the process ends at once: hivemind's threads and processes would keep it for ever, and the
     supervisor starts nothing again that has not ended. It ends what is left of the group.
     """
+    name_process(f"{part.name} {style.run}".rstrip())
     lead_own_group()
     die_with_parent(parent_pid)
     kill_forks_at_end()
     log_to_stderr(part.name, style)
     log_the_unforeseen()
+    from coordinator.store.engine import in_one_sentence  # SQLAlchemy, of which the supervisor has no need
+
     try:
         with in_one_sentence():
-            part.main(directory, parent_pid, lambda: messages.send(_READY))
+            part.main(directory, parent_pid, lambda answer=None: messages.send(_Ready(answer)))
     except ManyhandsError as error:
         messages.send(error)
         exit_now(error.exit_code)

@@ -4,6 +4,8 @@ The parts are separate processes because the keeper's hivemind forks and the ser
 because nothing may wait for the validator or the publisher. They share only the database, so each may die and be
 restarted while the others continue. The first Ctrl-C or SIGTERM asks all to stop, a second one ends the command at
 once.
+
+The supervisor stays for as long as the run is served, so it imports neither database nor settings: `preparation` does.
 """
 
 from __future__ import annotations
@@ -12,21 +14,17 @@ import logging
 import signal
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
 from auth.errors import WorkerError
-from coordinator.run.database_owner import open_database
-from coordinator.run.directory import RunDirectory
 from coordinator.run.logs import LogFormat, LogStyle, log_to_stderr
-from coordinator.run.ports import Listener, check_ports
-from coordinator.run.secrets import check_secrets
-from coordinator.run.settings import Settings
-from coordinator.service.parts import ANSWERER, HERALD, KEEPER, PUBLISHER, SERVICE, SINKS, VALIDATOR, Part, PartProcess
-from peer.config.run import RunConfig
+from coordinator.service.parts import SERVICE, Part, PartProcess, Prepared
 from peer.reporting.event_log import FOLDER, NOWHERE, ChildEnded, ChildStarted, EventLog
 from peer.runtime.console import say
+from peer.runtime.processes import name_process
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +32,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 POLL_S = 0.1
 STOP_GRACE_S = 45.0  # a large model's last checkpoint takes a while
 AUXILIARY_GRACE_S = 10.0
+LONGEST_STOP_S = STOP_GRACE_S + AUXILIARY_GRACE_S  # whoever stops the supervisor must wait longer
 STEADY_S = 60.0  # a part that ran so long is not "failing again and again"
 MAX_FAILURES = 6  # in a row
 LONGEST_PAUSE_S = 300.0
@@ -43,75 +42,55 @@ def serve_run(
     path: Path, *, service_only: bool = False, keeper_only: bool = False, log_format: LogFormat = LogFormat.TEXT
 ) -> None:
     """Serve a run until a signal asks to stop."""
-    directory = RunDirectory.open(path)
-    settings = directory.settings
-    own_hosts = frozenset({settings.public_host, settings.bind_host, *settings.announce_hosts})
-    style = LogStyle(log_format, directory.config.run.name, own_hosts)
+    path = path.absolute()
+    prepared = prepare_apart(
+        path, preparation(service_only=service_only, keeper_only=keeper_only), LogStyle(log_format)
+    )
+    name_process(f"supervisor {prepared.run}")
+    style = LogStyle(log_format, prepared.run, prepared.own_hosts)
     log_to_stderr("supervisor", style)
     tell = say if log_format is LogFormat.TEXT else logger.info
-    check_secrets(directory)
-    parts = chosen_parts(
-        directory.config,
-        service_only=service_only,
-        keeper_only=keeper_only,
-        publishes=bool(settings.publications),
-        has_sinks=bool(settings.sinks.names),
-        has_webhooks=bool(settings.webhooks),
-    )
-    if SINKS in parts:
-        settings.sinks.require_installed()
-    check_ports(listeners(directory, parts))
-    with open_database(directory):
-        pass  # brought up to date before two parts would do it at once
 
     def announce(part: Part) -> None:
-        if part is SERVICE:
-            tell(f"Join link: {directory.join_link}")
-            tell(f"Dashboard: {dashboard_url(directory.settings)}")
+        if part == SERVICE:
+            tell(f"Join link: {prepared.join_link}")
+            tell(f"Dashboard: {prepared.dashboard}")
 
-    tell(f"Starting the run `{directory.config.run.name}`: {', '.join(part.name for part in parts)}.")
+    tell(f"Starting the run `{prepared.run}`: {', '.join(part.name for part in prepared.parts)}.")
     with StopSignal() as stop:
-        events = EventLog(directory.path / FOLDER, "supervisor", time.time)
-        processes = [PartProcess(part, directory.path, style) for part in parts]
+        events = EventLog(path / FOLDER, "supervisor", time.time)
+        processes = [PartProcess(part, path, style) for part in prepared.parts]
         Supervisor(processes, announce, events=events).run(stop)
     tell("Stopped in order.")
 
 
-def chosen_parts(
-    config: RunConfig,
-    *,
-    service_only: bool,
-    keeper_only: bool,
-    publishes: bool = False,
-    has_sinks: bool = False,
-    has_webhooks: bool = False,
-) -> tuple[Part, ...]:
-    """The parts to run on this machine; a run without held-out text has nothing to validate."""
-    if service_only:
-        return (SERVICE,)
-    chosen = (
-        (VALIDATOR, bool(config.data.validation.share)),
-        (ANSWERER, config.dashboard.try_it),
-        (PUBLISHER, publishes),
-        (HERALD, has_webhooks),
-        (SINKS, has_sinks),
-    )
-    beside = [part for part, is_wanted in chosen if is_wanted]
-    return (KEEPER, *beside) if keeper_only else (SERVICE, KEEPER, *beside)
+def preparation(*, service_only: bool, keeper_only: bool) -> Part:
+    """Return the part that checks the run and brings its database up to date; it answers `Prepared` and ends."""
+    return Part("preparation", partial(_prepare, service_only=service_only, keeper_only=keeper_only))
 
 
-def listeners(directory: RunDirectory, parts: Sequence[Part]) -> list[Listener]:
-    """The ports that the parts will listen on."""
-    settings = directory.settings
-    control = _listener(directory, settings, "control_port", "the control plane")
-    web = _listener(directory, settings, "web_port", "the dashboard")
-    swarm = _listener(directory, settings, "swarm_port", "the swarm")
-    return [*([control, web] if SERVICE in parts else []), *([swarm] if KEEPER in parts else [])]
+def _prepare(
+    directory: Path, _parent_pid: int, ready: Callable[..., None], *, service_only: bool, keeper_only: bool
+) -> None:
+    from coordinator.service.preparation import prepare
+
+    ready(prepare(directory, service_only=service_only, keeper_only=keeper_only))
 
 
-def dashboard_url(settings: Settings) -> str:
-    """Return the dashboard's address, as volunteers reach it."""
-    return f"{settings.web_address}/"
+def prepare_apart(path: Path, part: Part, style: LogStyle) -> Prepared:
+    """Prepare the run in a process of its own, which ends; raises what the preparation raises."""
+    process = PartProcess(part, path, style)
+    process.start()
+    try:
+        while not process.has_ended():
+            time.sleep(POLL_S)
+    finally:
+        exit_code = process.end()
+    if process.error is not None:
+        raise process.error
+    if not isinstance(process.answer, Prepared):
+        raise WorkerError(f"The run could not be prepared (exit code {exit_code}); the lines above say why.")
+    return process.answer
 
 
 class Supervisor:
@@ -213,10 +192,6 @@ def _stop_all(processes: Sequence[PartProcess], grace_s: float) -> list[PartProc
     while any(not process.has_ended() for process in processes) and time.monotonic() <= deadline:
         time.sleep(POLL_S)
     return [process for process in processes if not process.has_ended()]
-
-
-def _listener(directory: RunDirectory, settings: Settings, key: str, purpose: str) -> Listener:
-    return Listener(settings.bind_host, getattr(settings, key), purpose, f"`{key}` in {directory.path}/settings.yaml")
 
 
 class StopSignal:

@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from alembic import command
-from alembic.config import Config
-from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, inspect, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError, ProgrammingError
@@ -185,6 +182,10 @@ def migrate(engine: Engine, revision: str = "head") -> None:
 
     Of two processes that do so at once one waits for the other, and of two threads: Alembic has one context a process.
     """
+    from alembic import command  # ten megabytes, which processes that only use the database do without
+    from alembic.config import Config
+    from alembic.util import CommandError
+
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     try:

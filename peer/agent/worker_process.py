@@ -31,7 +31,7 @@ from peer.reporting.messages import (
     WorkerPlan,
 )
 from peer.runtime.devices import may_have_accelerator
-from peer.runtime.processes import end_group, has_ended, prepare_children
+from peer.runtime.processes import end_group, has_ended, name_process, prepare_children
 
 POLL_S = 0.1
 KILLED_S = 5.0  # until a killed process is gone; one that hangs in a driver stays as long as the driver wants
@@ -47,6 +47,7 @@ TrialMain = ChildMain[TrialPlan]
 
 def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
     """The real worker."""
+    name_process("worker")
     cache_within(Path(plan.data_dir), os.environ)
     from peer.training.worker import run_worker  # torch and hivemind: in the spawned process only
 
@@ -169,6 +170,7 @@ WorkerProcess = ChildProcess[WorkerPlan, WorkerMessage]
 
 def default_trial_main(plan: TrialPlan, pipe: Connection, parent_pid: int) -> None:
     """The real trial."""
+    name_process("trial of the device")
     from peer.backends.device_trial import run_trial  # torch: in the spawned process only
 
     run_trial(plan, pipe, parent_pid)

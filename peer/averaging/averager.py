@@ -35,6 +35,7 @@ from peer.reduction.findings import Accusations, Finding
 from peer.reduction.guard import AverageScreen, ReductionGuard
 from peer.reporting.event_log import MOST_PEERS, NOWHERE, EventLog, GroupMet
 from peer.reporting.suspicions import UNPROVEN
+from peer.runtime.processes import name_fork
 
 GROUP_POLL_S = 0.2
 SETTLE_S = 0.5  # after a round, until its tasks have ended and hivemind has let go of what made it fail
@@ -195,6 +196,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     def run(self) -> None:
         """Run the forked process, with all imported objects left out of garbage collection."""
+        name_fork("averager of gradients")
         freeze_imported()
         super().run()
 

@@ -31,6 +31,7 @@ from peer.doctor.context import Context, Options
 from peer.limits.cloud import VARIABLE, Cloud
 from peer.limits.limits import Limits, parse_rate, parse_size, parse_windows
 from peer.runtime.devices import DEVICES, CompileMode, check_device_name
+from peer.runtime.processes import name_process
 
 INVITE_VARIABLE = "MANYHANDS_INVITE"
 STATE_DIR_VARIABLE = "MANYHANDS_STATE_DIR"
@@ -227,6 +228,7 @@ def _options(link: str, state_dir: Path | None, listen: list[str] | None) -> Age
 
 
 def _take_part(options: AgentOptions, invite: str, log_format: Format, no_panel: bool) -> None:
+    name_process(f"agent {options.link.run}")
     with only_one(options.state_dir):
         known_device = (options.state_dir / "token.jwt").exists()
         options = replace(options, invite=find_invite(invite, known_device or bool(options.login)))

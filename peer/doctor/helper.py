@@ -23,6 +23,7 @@ from peer.runtime.processes import (
     has_ended,
     last_lines,
     lead_own_group,
+    name_process,
     prepare_children,
     write_output_to,
 )
@@ -108,6 +109,7 @@ class Helper:
 
 def begin_helper(parent_pid: int, log: Path) -> None:
     """The first thing in the helper's process, before imports that take long or fail."""
+    name_process("helper of the doctor")
     lead_own_group()
     die_with_parent(parent_pid)
     write_output_to(log, MAX_LOG_BYTES)

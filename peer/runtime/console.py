@@ -10,10 +10,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -30,6 +26,10 @@ def say_json(content: Any) -> None:
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Rows under headings; a column of numbers is aligned to the right."""
+    from rich.console import Console  # only now: processes that stay print lines, and no tables
+    from rich.table import Table
+    from rich.text import Text
+
     rows = list(rows)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):

@@ -2,7 +2,7 @@
 
 hivemind forks processes and starts the p2p daemon; all of them outlive a parent that is killed, keep its identity and
 its port, and go on answering. So each child that uses hivemind leads a group of its own, which is ended as a whole.
-A child's output goes to a file; the agent's last sign of life is a file, too.
+A child's output goes to a file; the agent's last sign of life is a file, too. Each process shows in `ps` what it is.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import psutil
+from setproctitle import getproctitle, setproctitle
 
 FILE = "alive"  # in the device's directory
 VARIABLES = {  # for children on a Mac
@@ -29,6 +30,20 @@ VARIABLES = {  # for children on a Mac
 LOG_FILE = "worker.log"  # in the device's data directory
 PARENT_POLL_S = 1.0
 _PR_SET_PDEATHSIG = 1
+
+
+def name_process(what: str) -> None:
+    """Show this process as `manyhands: WHAT` in `ps` and `top`.
+
+    By itself a spawned process shows no more than `python -c ... spawn_main`, and a command its arguments, among which
+    may be an invite code. So `what` must hold no secret.
+    """
+    setproctitle(f"manyhands: {what}")
+
+
+def name_fork(what: str) -> None:
+    """Show a process that hivemind has forked as its parent's title with `what` behind it."""
+    setproctitle(f"{getproctitle()}: {what} (hivemind)")
 
 
 def lead_own_group() -> None:

@@ -35,6 +35,7 @@ from auth.swarm.protocol import node_id_of
 from peer.averaging.rounds import freeze_imported
 from peer.network.endpoints import one_for_each_peer
 from peer.network.placement import Placement
+from peer.runtime.processes import name_fork
 
 logger = logging.getLogger(__name__)
 DAEMON_START_TIMEOUT_S = 60.0
@@ -95,6 +96,7 @@ class Node(DHT):
         The process remembers requests for minutes, so in time Python would search all objects that it was forked with
         for circles, and so copy some fifty megabytes.
         """
+        name_fork("DHT")
         freeze_imported()
         super().run()
 

@@ -41,6 +41,7 @@ from peer.protocol.history_pb2 import AverageAfter
 from peer.reduction.compression import ROOTS, decode
 from peer.reduction.sizes import BLOCK
 from peer.reporting.event_log import TAKEN, Downloaded, EventLog
+from peer.runtime.processes import name_fork
 from peer.swarm.fingerprint import Sketch, sketch_of
 from peer.swarm.history import Average, AverageHistory, Lack, encode_average
 from peer.swarm.records import MAX_ERA, MAX_STEP
@@ -89,6 +90,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
 
     def run(self) -> None:
         """Run the forked process, with all imported objects left out of garbage collection."""
+        name_fork("averager of the state")
         freeze_imported()
         super().run()
 

@@ -296,6 +296,24 @@ for start in {starts!r}:
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
+# What the supervisor may load of third parties: it does nothing but watch, for as long as a run is served.
+OF_SUPERVISOR = {"typer", "click", "annotated_doc", "psutil", "setproctitle", "shellingham", "typing_extensions"}
+OF_SUPERVISOR |= {"pydantic", "pydantic_core", "annotated_types", "typing_inspection"}  # its event log
+
+
+def test_the_supervisor_loads_no_more_than_it_needs() -> None:
+    """Database, settings and keys are loaded by the preparation and the parts, each in a process of its own."""
+    script = """
+import sys
+before = set(sys.modules)
+import manyhands, peer.runtime.commands, peer.runtime.software, coordinator.cli.main, coordinator.cli.serve
+print(*{name.split(".")[0] for name in set(sys.modules) - before if not name.startswith("_")} - sys.stdlib_module_names)
+"""
+    command = [sys.executable, "-c", script]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
+    assert set(loaded) - OF_SUPERVISOR <= MAY_IMPORT.keys()
+
+
 @cache
 def suite() -> dict[str, ast.Module]:
     """Every module of the tests by its path."""

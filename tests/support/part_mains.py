@@ -21,18 +21,18 @@ FORK_FILE = "fork.pid"
 EVALUATING_FILE = "evaluating.pid"
 
 
-def runs(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
+def runs(directory: Path, parent_pid: int, ready: Callable[..., None]) -> None:
     """Says that it is ready, and stays until SIGTERM."""
     ready()
     time.sleep(FOREVER_S)
 
 
-def fails(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
+def fails(directory: Path, parent_pid: int, ready: Callable[..., None]) -> None:
     """Cannot start, for a reason that a person can mend."""
     raise PortTakenError("Port 7443 is taken.")
 
 
-def crashes(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
+def crashes(directory: Path, parent_pid: int, ready: Callable[..., None]) -> None:
     """Fails as no one foresaw, while a thread and a process of its own go on, as hivemind's do."""
     ready()
     threading.Thread(target=time.sleep, args=(FOREVER_S,)).start()
@@ -40,14 +40,14 @@ def crashes(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None
     raise KeyError("a peer that nobody knows")
 
 
-def reads_its_database(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
+def reads_its_database(directory: Path, parent_pid: int, ready: Callable[..., None]) -> None:
     """Asks a database that may be damaged."""
     engine = open_engine(sqlite_address(directory / "manyhands.db"))
     with engine.connect() as connection:
         connection.execute(text("SELECT 1"))
 
 
-def complains(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
+def complains(directory: Path, parent_pid: int, ready: Callable[..., None]) -> None:
     """Warns, loses a thread, and then fails as no one foresaw."""
     warnings.warn("this grows old", stacklevel=1)
     thread = threading.Thread(target=int, args=("a thread's mistake",))
@@ -56,7 +56,7 @@ def complains(directory: Path, parent_pid: int, ready: Callable[[], None]) -> No
     raise KeyError("a peer that nobody knows")
 
 
-def forks(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
+def forks(directory: Path, parent_pid: int, ready: Callable[..., None]) -> None:
     """Forks a process that holds all its pipes, as hivemind does, and stays."""
     pid = os.fork()
     if pid:
@@ -65,7 +65,7 @@ def forks(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
     time.sleep(FOREVER_S)
 
 
-def evaluates_for_ever(directory: Path, parent_pid: int, ready: Callable[[], None]) -> None:
+def evaluates_for_ever(directory: Path, parent_pid: int, ready: Callable[..., None]) -> None:
     """The validator with a model so large that it never ends with a checkpoint."""
     from coordinator.checkpoints import validator
 

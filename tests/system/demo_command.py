@@ -6,17 +6,21 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
+from tests.support.titles import title_of
 from tests.support.waiting import PATIENCE_S
 
 DOCUMENTS = Path(__file__).parents[2] / "docs"
 LENGTH, VOCABULARY = 64, 500
+LOOK_S = 0.5
 # Its steps take about a second, as none is faster in earnest.
 TINY: Mapping[str, Mapping[str, Any]] = {
     "model": {
@@ -63,6 +67,7 @@ class Finished:
     exit_code: int
     stdout: str
     stderr: str
+    titles: frozenset[str]  # of its processes, as `ps` showed them
 
 
 def run_demo(*options: str) -> Finished:
@@ -71,9 +76,13 @@ def run_demo(*options: str) -> Finished:
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    try:
-        stdout, stderr = process.communicate(timeout=PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)
-        stdout, stderr = process.communicate(timeout=PATIENCE_S)
-    return Finished(process.returncode, stdout, stderr)
+    demo, deadline = psutil.Process(process.pid), time.monotonic() + PATIENCE_S
+    titles: set[str] = set()
+    while True:
+        try:
+            stdout, stderr = process.communicate(timeout=LOOK_S)
+            return Finished(process.returncode, stdout, stderr, frozenset(titles))
+        except subprocess.TimeoutExpired:
+            titles |= {title_of(each.pid) for each in (demo, *demo.children(recursive=True))}
+            if time.monotonic() > deadline:
+                os.killpg(process.pid, signal.SIGTERM)

@@ -23,22 +23,43 @@ from coordinator.store.ledger_models import LostSamples
 from coordinator.store.models import Report
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from tests.support.ports import free_ports
-from tests.system.demo_command import run_demo
+from tests.system.demo_command import Finished, run_demo
 
 FRESH = True
 STEPS = 6  # a checkpoint after five, another at the end
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """The summary of a demo that ended by itself after some steps."""
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A demo that ended by itself after some steps."""
     directory = tmp_path_factory.mktemp("demo") / "run"
     (port,) = free_ports("127.0.0.1", 1)
     finished = run_demo("--steps", str(STEPS), "--dir", str(directory), "--port", str(port))
     assert finished.exit_code == 0, finished.stderr[-2000:]
     assert "Dashboard: http://127.0.0.1:" in finished.stderr
-    summary: dict[str, object] = json.loads(finished.stdout)
+    return finished
+
+
+@pytest.fixture(scope="module")
+def finished(demo: Finished) -> dict[str, object]:
+    """The summary of that demo."""
+    summary: dict[str, object] = json.loads(demo.stdout)
     return summary
+
+
+def test_ps_shows_every_process_by_its_name(demo: Finished) -> None:
+    """None of ours hides behind `spawn_main`, and the volunteers' do not show their link or their code."""
+    ours = {title for title in demo.titles if title.startswith("manyhands: ")}
+    forks = ("DHT", "averager of the state", "averager of gradients")
+    parts = ("supervisor", "preparation", "service", "keeper", "validator", "answerer", "agent")
+    assert ours == {
+        "manyhands: demo",
+        "manyhands: worker",
+        *(f"manyhands: {part} demo" for part in parts if part != "preparation"),
+        *(f"manyhands: {name}: {fork} (hivemind)" for name in ("keeper demo", "worker") for fork in forks),
+    } | (ours & {"manyhands: preparation"})
+    others = demo.titles - ours
+    assert not [title for title in others if "manyhands://" in title]
 
 
 def test_summary_says_what_happened(finished: dict[str, object]) -> None:

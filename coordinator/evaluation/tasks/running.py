@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from auth.errors import ConfigError, ManyhandsError, WorkerError
 from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import TaskResult
-from peer.runtime.processes import die_with_parent, lead_own_group
+from peer.runtime.processes import die_with_parent, lead_own_group, name_process
 from peer.runtime.software import how_to_add
 
 POLL_S = 0.2
@@ -53,6 +53,7 @@ def run_apart(plan: Plan, should_stop: Callable[[], bool] = lambda: False) -> Ta
 
 
 def _main(plan: Plan, parent_pid: int, answer: Connection) -> None:
+    name_process(f"evaluation of {plan.task.name}")
     lead_own_group()
     die_with_parent(parent_pid)
     os.nice(NICENESS)

@@ -176,6 +176,16 @@ def test_unverified_addresses_are_no_names() -> None:
     assert identity_of("a", provider, "https://a.b", claims | {"email_verified": True}).username == "a@b.org"
 
 
+@pytest.mark.parametrize("claim", ["a" * 200, "é" * 200, "orgs[].name"])
+def test_the_name_of_a_claim_has_200_characters_at_most(claim: str) -> None:
+    """Letters of any script; one more character is refused, and so is a space."""
+    settings = {"discovery": "https://a.b/.well-known/openid-configuration", "client_id": "a"}
+    assert Provider.model_validate(settings | {"username_claim": claim}).username_claim == claim
+    for refused in (claim.ljust(201, "a"), f"{claim[:9]} a", ""):
+        with pytest.raises(ValidationError):
+            Provider.model_validate(settings | {"username_claim": refused})
+
+
 @pytest.mark.parametrize(
     ("path", "claims"),
     [

@@ -22,7 +22,7 @@ from coordinator.ledger.presence import open_session
 from coordinator.run.directory import RunDirectory
 from coordinator.run.secrets import check_secrets
 from coordinator.service import doctor
-from coordinator.service.supervisor import serve_run
+from coordinator.service.preparation import prepare
 from coordinator.statistics.swarm_health import write_figures
 from peer.doctor.stages import CheckResult, Verdict
 from peer.reporting.metrics import RoundTally
@@ -63,7 +63,7 @@ def test_a_secret_that_others_may_read_stops_everything(small_run: RunDirectory,
     path.chmod(proper | 0o040)
     assert outcome(small_run, "permissions").verdict is Verdict.FAILED
     with pytest.raises(ConfigError, match=rf"chmod [67]00 \S*{Path(name).name}"):
-        serve_run(small_run.path)
+        prepare(small_run.path)
     assert CliRunner().invoke(app, ["doctor", str(small_run.path)]).exception.__class__ is UnfitError
     path.chmod(proper)
     check_secrets(small_run)

@@ -16,6 +16,7 @@ from auth.errors import DatabaseError, PortTakenError
 from coordinator.run.logs import LogFormat, LogStyle
 from coordinator.service.parts import FAILED, Part, PartProcess
 from tests.support import part_mains
+from tests.support.titles import title_of
 from tests.support.waiting import is_gone, wait_until
 
 TEXT = LogStyle()
@@ -46,6 +47,14 @@ def test_part_says_ready_and_ends_when_asked(tmp_path: Path) -> None:
         process.ask_to_stop()
         wait_until("the part has ended", process.has_ended)
         assert process.end() == -signal.SIGTERM
+
+
+def test_part_is_shown_by_its_name(tmp_path: Path) -> None:
+    """Its title is its own name and the run's."""
+    with started(tmp_path, part_mains.runs, LogStyle(run="small")) as process:
+        wait_until("the part is ready", lambda: is_ready(process))
+        titles = [title_of(child.pid) for child in psutil.Process().children()]
+        assert "manyhands: stand-in small" in titles
 
 
 def test_part_tells_why_it_cannot_start(tmp_path: Path) -> None:

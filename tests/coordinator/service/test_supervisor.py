@@ -1,35 +1,33 @@
-"""The supervisor: its decisions, with stand-ins for the processes, its checks before a start, and its signals."""
+"""The supervisor: its decisions, with stand-ins for the processes, its start, and its signals."""
 
 from __future__ import annotations
 
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from auth.errors import ConfigError, ManyhandsError, PortTakenError, StorageError, WorkerError
-from coordinator.run.settings import Settings
+from auth.errors import ManyhandsError, PortTakenError, StorageError, WorkerError
+from coordinator.run.logs import LogStyle
 from coordinator.service import supervisor as module
-from coordinator.service.parts import ANSWERER, HERALD, KEEPER, PUBLISHER, SERVICE, SINKS, VALIDATOR, Part, PartProcess
+from coordinator.service.parts import KEEPER, SERVICE, VALIDATOR, Part, PartProcess
 from coordinator.service.supervisor import (
     LONGEST_PAUSE_S,
     MAX_FAILURES,
     STEADY_S,
     StopSignal,
     Supervisor,
-    chosen_parts,
-    dashboard_url,
-    listeners,
+    preparation,
+    prepare_apart,
     restart_delay_s,
     serve_run,
 )
-from peer.config.run import RunConfig
+from tests.support import part_mains
 from tests.support.small_run import HOST, make_small_run
 
 
@@ -222,79 +220,30 @@ def test_part_that_does_not_stop_is_killed_and_told(monkeypatch: pytest.MonkeyPa
     assert stuck.calls == ["end"]
 
 
-@pytest.mark.parametrize("key", ["control_port", "web_port", "swarm_port"])
-def test_taken_port_is_named_before_anything_starts(tmp_path: Path, key: str) -> None:
-    """Each of the three ports is checked; the sentence names the port and the setting to change."""
+@pytest.mark.usefixtures("forked")
+def test_the_run_is_prepared_in_a_process_that_ends(tmp_path: Path) -> None:
+    """Its answer names the parts to start and the addresses to tell."""
     run = make_small_run(tmp_path)
-    port = getattr(run.settings, key)
+    part = preparation(service_only=True, keeper_only=False)
+    prepared = prepare_apart(run.path, part, LogStyle())
+    assert prepared.run == run.config.run.name
+    assert prepared.parts == (SERVICE,)
+    assert prepared.join_link == str(run.join_link)
+
+
+@pytest.mark.usefixtures("forked")
+def test_nothing_is_served_of_a_run_that_cannot_be_prepared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The error of the preparation is raised as it is, and no part is started."""
+    run = make_small_run(tmp_path)
     with (
-        socket.create_server((HOST, port)),
-        pytest.raises(PortTakenError, match=rf"{port}.*`{key}` in .*settings.yaml"),
+        socket.create_server((HOST, run.settings.web_port)),
+        pytest.raises(PortTakenError, match=rf"{run.settings.web_port}.*`web_port`"),
     ):
         serve_run(run.path)
+    assert capfd.readouterr().out == ""
 
 
-def silent(content: Mapping[str, Any] = MappingProxyType({})) -> RunConfig:
-    """A run file by which the model answers no visitors."""
-    return RunConfig.from_mapping({"dashboard": {"try_it": False}, **content})
-
-
-def test_the_validator_stands_beside_the_keeper() -> None:
-    """It is where the checkpoints are, and nowhere if nothing is held out."""
-    config, without = silent(), silent({"data": {"validation": {"share": 0.0}}})
-    assert chosen_parts(config, service_only=False, keeper_only=False) == (SERVICE, KEEPER, VALIDATOR)
-    assert chosen_parts(config, service_only=True, keeper_only=False) == (SERVICE,)
-    assert chosen_parts(config, service_only=False, keeper_only=True) == (KEEPER, VALIDATOR)
-    assert chosen_parts(without, service_only=False, keeper_only=True) == (KEEPER,)
-
-
-def test_the_answerer_stands_where_the_checkpoints_are() -> None:
-    """Once, beside the keeper, unless the run file says that visitors may not try the model."""
-    assert chosen_parts(RunConfig(), service_only=False, keeper_only=True) == (KEEPER, VALIDATOR, ANSWERER)
-    assert chosen_parts(RunConfig(), service_only=True, keeper_only=False) == (SERVICE,)
-    assert ANSWERER not in chosen_parts(silent(), service_only=False, keeper_only=False)
-
-
-def test_one_herald_tells_of_milestones() -> None:
-    """Where there is a webhook; a service alone tells nothing, or replicas would tell it several times."""
-    config = silent()
-    assert chosen_parts(config, service_only=False, keeper_only=True, has_webhooks=True) == (KEEPER, VALIDATOR, HERALD)
-    assert chosen_parts(config, service_only=True, keeper_only=False, has_webhooks=True) == (SERVICE,)
-
-
-def test_sinks_are_written_beside_the_keeper() -> None:
-    """Where there are any; a service alone writes none, or two machines would write the same."""
-    config = silent()
-    assert chosen_parts(config, service_only=False, keeper_only=True, has_sinks=True) == (KEEPER, VALIDATOR, SINKS)
-    assert chosen_parts(config, service_only=True, keeper_only=False, has_sinks=True) == (SERVICE,)
-
-
-def test_the_publisher_stands_where_the_checkpoints_are() -> None:
-    """If the settings name a place to publish to."""
-    config = silent()
-    both = chosen_parts(config, service_only=False, keeper_only=False, publishes=True)
-    assert both == (SERVICE, KEEPER, VALIDATOR, PUBLISHER)
-    assert chosen_parts(config, service_only=True, keeper_only=False, publishes=True) == (SERVICE,)
-
-
-def test_one_part_alone_needs_only_its_own_ports(tmp_path: Path) -> None:
-    """The service does not need the swarm's port, nor the keeper the service's."""
-    run = make_small_run(tmp_path)
-    settings = run.settings
-    assert [item.port for item in listeners(run, (SERVICE,))] == [settings.control_port, settings.web_port]
-    assert [item.port for item in listeners(run, (KEEPER,))] == [settings.swarm_port]
-
-
-def test_impossible_address_is_a_configuration_error(tmp_path: Path) -> None:
-    """An address that is not this machine's is told as such, not as a taken port."""
-    run = make_small_run(tmp_path)
-    settings = run.settings.model_copy(update={"bind_host": "192.0.2.1"})
-    (run.path / "settings.yaml").write_text(settings.to_yaml())
-    with pytest.raises(ConfigError, match="bind_host"):
-        serve_run(run.path)
-
-
-def test_dashboard_address_has_brackets_around_ipv6() -> None:
-    """The printed address can be clicked, whatever the host."""
-    assert dashboard_url(Settings(public_host="example.org", web_port=80)) == "http://example.org:80/"
-    assert dashboard_url(Settings(public_host="::1")) == "http://[::1]:8080/"
+def test_a_preparation_that_dies_is_told(tmp_path: Path) -> None:
+    """The exit code is all that is known of it."""
+    with pytest.raises(WorkerError, match=r"could not be prepared \(exit code 1\)"):
+        prepare_apart(tmp_path, Part("preparation", part_mains.crashes), LogStyle())

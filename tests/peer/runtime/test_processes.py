@@ -15,6 +15,8 @@ import pytest
 from peer.runtime.processes import FILE, beat, end_group, has_ended, last_lines, prepare_children
 from tests.support.waiting import PATIENCE_S, is_gone, wait_until
 
+ROOT = Path(__file__).parents[3]
+
 
 def test_a_mac_lets_children_fork_and_fall_back_to_its_cpu() -> None:
     """Both variables are set; what a person has set stays."""
@@ -75,6 +77,30 @@ def test_last_lines_are_few_and_short(tmp_path: Path) -> None:
     log.write_bytes(b"one\n\n" + b"y" * 50 + b"\xff\nlast\n")
     assert last_lines(log, 2, max_line_chars=5) == ["yyyyy", "last"]
     assert last_lines(tmp_path / "none", 2) == []
+
+
+NAMED = """
+import multiprocessing, sys
+from peer.runtime.processes import name_fork, name_process
+from tests.support.titles import title_of
+
+def fork():
+    name_fork("DHT")
+    print(title_of(multiprocessing.current_process().pid))
+
+name_process("worker")
+print(title_of(multiprocessing.current_process().pid), flush=True)
+child = multiprocessing.get_context("fork").Process(target=fork)
+child.start()
+child.join()
+"""
+
+
+def test_processes_are_shown_by_their_names() -> None:
+    """A title takes the place of the arguments, which may hold a code; a fork's says whose it is."""
+    command = [sys.executable, "-c", NAMED, "--invite", "XKCD-1234"]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    assert shown.splitlines() == ["manyhands: worker", "manyhands: worker: DHT (hivemind)"]
 
 
 SLEEP = "import time; time.sleep(3600)"
