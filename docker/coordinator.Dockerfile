@@ -44,17 +44,20 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --create-home manyhands \
     && install -d -o manyhands -g manyhands -m 0700 /data
+# The mount point of the service `backup`: a new volume there begins as a copy of it, and so belongs to this user.
+RUN install -d -o manyhands -g manyhands -m 0700 /backups
 COPY --from=build /opt/manyhands /opt/manyhands
-COPY docker/serve-run /usr/local/bin/serve-run
+COPY docker/serve-run docker/back-up-daily /usr/local/bin/
 # The image is never written to: whatever a library keeps goes to the volume.
-ENV PATH=/opt/manyhands/bin:$PATH PYTHONUNBUFFERED=1 XDG_CACHE_HOME=/data/cache
+ENV PATH=/opt/manyhands/bin:$PATH PYTHONUNBUFFERED=1 MANYHANDS_IMAGE=manyhands-coordinator XDG_CACHE_HOME=/data/cache
 USER 10001
 WORKDIR /data
 # The run, in /data/run: keys, settings, database, checkpoints.
 VOLUME /data
 # Control plane (gRPC over TLS), web, swarm (libp2p).
 EXPOSE 7443 8080 31337 31337/udp
-# A first start trains the run's tokenizer before anything is served.
+# The service answers by the database: the keeper runs, and has heard its own p2p daemon of late. A first start trains the
+# run's tokenizer before anything is served.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=15m --retries=4 CMD ["python3", "-c", "\
 import os, sys; from http.client import HTTPConnection; \
 web = HTTPConnection('127.0.0.1', int(os.environ.get('MANYHANDS_WEB_PORT') or 8080), timeout=4); \

@@ -47,12 +47,12 @@ RUN apt-get update \
     && install -d -o manyhands -g manyhands -m 0700 /data
 COPY --from=build /opt/manyhands /opt/manyhands
 # The image is never written to: whatever a library keeps goes to the volume.
-ENV PATH=/opt/manyhands/bin:$PATH PYTHONUNBUFFERED=1 XDG_DATA_HOME=/data XDG_CACHE_HOME=/data/cache
+ENV PATH=/opt/manyhands/bin:$PATH PYTHONUNBUFFERED=1 MANYHANDS_IMAGE=manyhands-peer XDG_DATA_HOME=/data XDG_CACHE_HOME=/data/cache
 USER 10001
 WORKDIR /data
 # The device's key and its place in the data, one directory for each run.
 VOLUME /data
-# The agent touches this file every few seconds, from joining on.
+# The agent touches this file every few seconds from joining on, unless its worker is silent.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=5m \
     CMD ["sh", "-c", "find /data -maxdepth 3 -name alive -newermt '-90 seconds' | grep -q ."]
 ENTRYPOINT ["tini", "--", "manyhands"]

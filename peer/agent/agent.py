@@ -24,9 +24,9 @@ from peer.agent.options import AgentOptions
 from peer.agent.patience import patiently
 from peer.agent.presence import OwnPresence, answering_relays, offered_relays
 from peer.agent.terminal import Display, DisplayEvent, PanelState
-from peer.agent.worker_process import WorkerMain, choose_device, default_worker_main
+from peer.agent.worker_process import KILLED_S, WorkerMain, choose_device, default_worker_main
 from peer.agent.worker_requests import CHECKPOINT_FOLDER, CheckpointWatch, KeeperSearch, LineWatch
-from peer.agent.workers import StopRequest, WorkerEnded, Workers, WorkersEvent, WorkerStarted
+from peer.agent.workers import STOP_GRACE_S, StopRequest, WorkerEnded, Workers, WorkersEvent, WorkerStarted
 from peer.config.run import RunConfig
 from peer.config.trust import check_reach
 from peer.control.client import ControlClient
@@ -76,6 +76,7 @@ from peer.runtime.processes import beat
 from peer.runtime.version import require_understood, software_version, update_notice
 
 FAREWELL_S = 4.0
+LONGEST_STOP_S = STOP_GRACE_S + KILLED_S + FAREWELL_S  # whoever stops the agent must wait longer
 USED_EVERY_S = 30.0
 WAITING_FOR_KEEPER = (
     "Waiting for the run's keeper, which nobody can reach yet: this machine is admitted, and begins by itself "
@@ -367,7 +368,8 @@ class Agent:
         return goes and not self._stop.asked.is_set()
 
     def _on_readings(self, readings: Readings) -> None:
-        beat(self._options.state_dir)
+        if self._workers.are_well:
+            beat(self._options.state_dir)
         self._readings = readings
         if readings.elapsed_s >= self._used_due_s:
             self._used_due_s = readings.elapsed_s + USED_EVERY_S

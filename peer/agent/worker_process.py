@@ -69,7 +69,12 @@ class Watchdog:
     @property
     def left_s(self) -> float:
         """The seconds left, not below 0."""
-        return max(0.0, self._heard_at + self._patience_s - self._clock())
+        return max(0.0, self._patience_s - self.silent_s)
+
+    @property
+    def silent_s(self) -> float:
+        """The seconds since the last sign of life."""
+        return self._clock() - self._heard_at
 
     def hear(self, message: WorkerMessage, awaits_agent: bool = False) -> None:
         """Take a message for a sign of life, if it is one."""

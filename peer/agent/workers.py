@@ -44,6 +44,7 @@ from peer.reporting.messages import (
 
 STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye it stays within ten
 WATCHDOG_S = 900.0  # a worker that gives no sign of life for so long hangs
+SILENT_S = 300.0  # and after so long something is likely wrong: health checks say so
 END_GRACE_S = 5.0  # for a process whose pipe is closed already
 FAILURE_WINDOW_S = 300.0
 MAX_FAILURES = 3  # within the window
@@ -103,12 +104,21 @@ class Workers:
         self._halted_by = Action.GO
         self._found: int | None = None  # samples that a worker computed at once, as far as they have said
         self._worker: WorkerProcess | None = None  # that runs
+        self._watchdog: Watchdog | None = None  # of that worker
         self._awaits_checkpoint = False  # the worker waits for the agent's download
         self._keeper_at = KeeperAt(())  # as it was told last
         self._keeper_moved = asyncio.Event()
         self._rate: float | None = None  # of the line, as it was told last; None: not since joining
         self._missed = 0  # how often in a row the swarm could not be joined
         self._ready_at = math.inf  # when the worker was that ran last; never, if it was not
+
+    @property
+    def are_well(self) -> bool:
+        """Whether the worker that runs, if one does, has given a sign of life lately.
+
+        None runs during a pause, or while the keeper is waited for: nothing is wrong with this machine then.
+        """
+        return self._watchdog is None or self._watchdog.silent_s < SILENT_S
 
     def decided(self, decision: Decision) -> None:
         """Let workers run, or have the one that runs leave the swarm."""
@@ -219,7 +229,7 @@ class Workers:
         finally:
             stopping.cancel()
             worker.end()
-            self._worker, self._awaits_checkpoint = None, False
+            self._worker, self._watchdog, self._awaits_checkpoint = None, None, False
             if (lost := underway.lost(worker.asked_to_stop)) is not None:
                 self._tell(lost)
             failure = _failure_of(worker, last, kills)
@@ -230,7 +240,7 @@ class Workers:
     async def _listen(self, worker: WorkerProcess, underway: Underway) -> Stopped | Failed | None:
         """Tell what it says until it ends, and return how it said that it ended; raises `TimeoutError` if it hangs."""
         last: Stopped | Failed | None = None
-        watchdog = Watchdog(WATCHDOG_S, time.monotonic)
+        watchdog = self._watchdog = Watchdog(WATCHDOG_S, time.monotonic)
         while (message := await asyncio.wait_for(worker.next_event(), watchdog.left_s)) is not None:
             watchdog.hear(message, self._awaits_checkpoint)
             underway.hear(message)

@@ -42,7 +42,7 @@ from peer.protocol import (
     control_pb2_grpc,
 )
 from peer.protocol.errors import error_from_rpc, told
-from peer.runtime.software import update_command
+from peer.runtime.software import image_command, update_command
 
 CONNECT_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 20.0
@@ -87,7 +87,7 @@ class ControlClient:
         client = cls(link, certificate)
         client._links.rotate(-links.index(reached))
         try:
-            greeting = await client.greet()
+            greeting = await client._first_greeting()
             client.software_version = greeting.software_version
             client.software_address = greeting.software_address
             client.login_providers = login_providers(greeting)
@@ -122,6 +122,18 @@ class ControlClient:
             self._channels.append(channel)
             self._stubs[self.link] = control_pb2_grpc.ControlStub(channel)  # type: ignore[no-untyped-call]
         return self._stubs[self.link]
+
+    async def _first_greeting(self) -> control_pb2.ChallengeReply:
+        """Greet; a coordinator of another protocol version names the installer, of which a container has no use."""
+        try:
+            return await self.greet()
+        except VersionError as error:
+            if (command := image_command()) is None:
+                raise
+            raise VersionError(
+                f"The coordinator does not speak this program's protocol version, {PROTOCOL_VERSION}; "
+                f"this container's image is too old or too new: {command}"
+            ) from error
 
     async def greet(self) -> control_pb2.ChallengeReply:
         """Fetch a fresh nonce, with the coordinator's version, run and clock."""

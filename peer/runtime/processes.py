@@ -160,7 +160,7 @@ def prepare_children(environ: MutableMapping[str, str], platform: str = sys.plat
 
 
 def beat(state_dir: Path) -> None:
-    """Touch a file in the device's directory, so that it is as old as the agent's last sign of life.
+    """Touch a file in the device's directory, so that it is as old as the last moment when agent and worker were well.
 
     The peer's image has a health check that looks at it; so may a service manager. On a disk that takes nothing they
     see an old file, and rightly so.

@@ -6,6 +6,7 @@ No package index has it under a name of ours: it is installed from a checkout, o
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -22,6 +23,7 @@ INSTALLER = "peer/installer"  # in the wheel
 _ADDRESS = re.compile(
     r"https?://[A-Za-z0-9._~:/\[\]%-]{1,400}/software/manyhands_swarm-[0-9A-Za-z._+]{1,64}-py3-none-any\.whl#sha256=[0-9a-f]{64}"
 )
+IMAGE = "MANYHANDS_IMAGE"  # set in our images, to their names: what is installed there is gone with the container
 FOLDER = "manyhands"  # where it makes its environment, unless told otherwise
 
 
@@ -33,17 +35,31 @@ def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
     return f"curl -fsSLO {shlex.quote(place)}", f"echo '{digest}  {name}' | sha256sum -c && {run}"
 
 
+def image_command() -> str | None:
+    """Return the command that builds this container's image anew, from the checkout; None outside of our images."""
+    image = os.environ.get(IMAGE)
+    if not image:
+        return None
+    file = f"docker/{image.removeprefix('manyhands-')}.Dockerfile"
+    return f"git pull && docker build --pull -f {file} -t {image} . && docker rm -f CONTAINER, then start it as before"
+
+
 def update_command(address: str) -> str | None:
     """Return the command that installs a run's software in place of this; None if the address names no such wheel.
 
-    A Python that is no environment of its own is the system's, of which the installer would make one: that stays.
+    In a container the image is built anew instead. A Python that is no environment of its own is the system's, of which
+    the installer would make one: that stays.
     """
+    if command := image_command():
+        return command
     folder = FOLDER if sys.prefix == sys.base_prefix else sys.prefix
     return " && ".join(install_commands(address, folder)) if _ADDRESS.fullmatch(address) else None
 
 
 def how_to_add(extra: str) -> str:
     """Say how to add an optional part to this very installation, for the end of an error's sentence."""
+    if os.environ.get(IMAGE):
+        return f"build the image again with `{extra}` among its EXTRAS (`MANYHANDS_EXTRAS` of compose.yaml)"
     try:
         origin = distribution(DISTRIBUTION).read_text("direct_url.json")
     except PackageNotFoundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -15,11 +16,14 @@ import pytest
 import yaml
 
 from coordinator.cli.configure import RUN_FILE, VARIABLES
+from coordinator.service.supervisor import LONGEST_STOP_S as LONGEST_STOP_OF_SERVE_S
+from peer.agent.agent import LONGEST_STOP_S as LONGEST_STOP_OF_AGENT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
 COMPOSE = DOCKER / "compose.yaml"
 EXAMPLE = DOCKER / ".env.example"
+TIMER = DOCKER / "back-up-daily"
 IMAGES = sorted(DOCKER.glob("*.Dockerfile"))
 OWN_IMAGES = {"manyhands-coordinator": "coordinator.Dockerfile", "manyhands-peer": "peer.Dockerfile"}
 INTERPOLATED = re.compile(r"(?<!\$)\$\{(\w+)")
@@ -162,15 +166,77 @@ def test_an_image_is_small_and_pinned(dockerfile: Path) -> None:
 def test_both_images_are_built_alike() -> None:
     """Up to what is installed and copied, the two files build in the same way: one is mended when the other is."""
     first, second = ({rest for name, rest in instructions(path) if name == "RUN"} for path in IMAGES)
-    assert first == second
+    assert first - second == {"install -d -o manyhands -g manyhands -m 0700 /backups"}
+    assert second < first
 
 
 def test_the_image_starts_what_it_copies() -> None:
     """The coordinator's command is a program that can be executed, in a shell that understands it."""
-    program = DOCKER / "serve-run"
-    assert arguments(last_stage(DOCKER / "coordinator.Dockerfile"), "CMD") == [f'["{program.name}"]']
-    assert program.stat().st_mode & 0o111 == 0o111
-    subprocess.run(["sh", "-n", str(program)], check=True)
+    stage = last_stage(DOCKER / "coordinator.Dockerfile")
+    assert arguments(stage, "CMD") == ['["serve-run"]']
+    assert services()["backup"]["command"] == [TIMER.name]
+    (copied,) = [shlex.split(rest) for rest in arguments(stage, "COPY") if "docker/" in rest]
+    assert copied == ["docker/serve-run", "docker/back-up-daily", "/usr/local/bin/"]
+    for program in (DOCKER / "serve-run", TIMER):
+        assert program.stat().st_mode & 0o111 == 0o111
+        subprocess.run(["sh", "-n", str(program)], check=True)
+
+
+def back_up(tmp_path: Path, commands: str, *, kept: int = 2) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Run the timer once, with `commands` in place of the backup into `$target`; return what is in the folder then."""
+    folder, programs = tmp_path / "backups", tmp_path / "bin"
+    for made in (folder, programs):
+        made.mkdir(exist_ok=True)
+    (programs / "manyhands").write_text(f"#!/bin/sh\ntarget=$4\n{commands}\n")
+    (programs / "manyhands").chmod(0o755)
+    script = tmp_path / TIMER.name
+    script.write_text(TIMER.read_text().replace("folder=/backups", f"folder={folder}"))
+    environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "MANYHANDS_BACKUPS_KEPT": str(kept)}
+    done = subprocess.run(["sh", str(script), "--now"], env=environment, capture_output=True, text=True, check=False)
+    return done, sorted(path.name for path in folder.iterdir())
+
+
+def test_the_newest_backups_are_kept(tmp_path: Path) -> None:
+    """Older ones go when a new one is there; what else lies in the folder stays, but for halves of a day ago."""
+    folder = tmp_path / "backups"
+    for name in (
+        "run-20200101-000000",
+        "run-20210101-000000",
+        "letters",
+        ".run-20200101-000000.ab.new",
+        ".run-2.cd.new",
+    ):
+        (folder / name).mkdir(parents=True)
+    os.utime(folder / ".run-20200101-000000.ab.new", (0, 0))
+    done, found = back_up(tmp_path, 'mkdir "$target"')
+    assert done.returncode == 0, done.stderr
+    newest = [name for name in found if name > "run-2021"]
+    assert found == [".run-2.cd.new", "letters", *newest]
+    assert newest[0] == "run-20210101-000000"
+    assert len(newest) == 2
+
+
+def test_a_backup_that_fails_costs_none_of_the_others(tmp_path: Path) -> None:
+    """Nothing is removed, and the exit code is the command's."""
+    names = ["run-20200101-000000", "run-20210101-000000", "run-20220101-000000"]
+    for name in names:
+        (tmp_path / "backups" / name).mkdir(parents=True)
+    done, found = back_up(tmp_path, "exit 14")
+    assert (done.returncode, found) == (14, names)
+
+
+def test_a_container_may_take_as_long_to_stop_as_its_program() -> None:
+    """The grace of Compose, and of the commands in the guides, is longer than what the program allows itself."""
+    needed = {"coordinator": LONGEST_STOP_OF_SERVE_S, "demo-peer-1": LONGEST_STOP_OF_AGENT_S}
+    for name, seconds in needed.items():
+        assert float(services()[name]["stop_grace_period"].removesuffix("s")) >= seconds + 10
+    assert services()["demo-peer-2"]["stop_grace_period"] == services()["demo-peer-1"]["stop_grace_period"]
+    for guide, seconds in (("operators.md", LONGEST_STOP_OF_SERVE_S), ("volunteers.md", LONGEST_STOP_OF_AGENT_S)):
+        told = re.findall(r"docker run[^`\n]*", (ROOT / "docs" / guide).read_text())
+        assert told
+        for command in told:
+            (limit,) = re.findall(r"--stop-timeout (\d+)", command)
+            assert int(limit) >= seconds + 10
 
 
 @pytest.mark.parametrize("name", sorted(services()))
@@ -204,7 +270,7 @@ def test_everything_a_service_mounts_is_there(name: str) -> None:
             assert mount["read_only"] is True
             source = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", mount["source"])
         else:
-            source, _, rest = mount.partition(":")
+            source, _, rest = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", mount).partition(":")
             assert source in compose()["volumes"] or rest.endswith(":ro")
         assert source in compose()["volumes"] or (DOCKER / source).is_file(), source
 
@@ -222,7 +288,7 @@ def test_every_profile_is_explained() -> None:
     """`.env.example` lists each profile, and without any there is the coordinator alone."""
     used = {profile for service in services().values() for profile in service.get("profiles", [])}
     listed = set(re.findall(r"^#   (\w+)  ", EXAMPLE.read_text(), re.MULTILINE))
-    assert used == listed == {"postgres", "monitoring", "tls", "demo"}
+    assert used == listed == {"backup", "postgres", "monitoring", "tls", "demo"}
     assert [name for name, service in services().items() if "profiles" not in service] == ["coordinator"]
 
 

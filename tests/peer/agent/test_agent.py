@@ -28,8 +28,10 @@ from peer.agent.agent import Agent
 from peer.agent.options import AgentOptions
 from peer.agent.terminal import DisplayEvent, PanelState
 from peer.agent.workers import FAILURE_WINDOW_S, MAX_FAILURES, restart_allowed
+from peer.limits.policy import Readings
 from peer.reporting.messages import KeeperAt, Notice, Ready, Stopped
 from peer.reporting.outbox import Outbox
+from peer.runtime.processes import FILE
 from tests.support import worker_mains
 from tests.support.agents import Recorder, make_agent
 from tests.support.control_plane import KEEPER, serving, write_status
@@ -49,6 +51,32 @@ async def test_reports_are_delivered_once_and_the_agent_leaves(tmp_path: Path) -
         assert shown.state == PanelState(run="test", member="ada")
         assert any(isinstance(event, Stopped) for event in shown.events)
         assert shown.closed
+
+
+async def test_a_silent_worker_takes_the_agents_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What looks at the file sees an old one while the worker is silent, and a new one as soon as it is not."""
+    looks: list[Readings] = []
+
+    def read() -> Readings:
+        looks.append(Readings())
+        return looks[-1]
+
+    async with serving(tmp_path) as coordinator:
+        write_status(coordinator, KEEPER)
+        options = AgentOptions(link=coordinator.link, state_dir=tmp_path / "ada", invite=coordinator.invite("ada"))
+        shown, main = Recorder(), worker_mains.trains_until_stopped
+        agent = Agent(options, shown.open, time.time, main, read_machine=read, poll_s=0.01)
+        monkeypatch.setattr(workers, "SILENT_S", 0.0)
+        running = asyncio.create_task(agent.run())
+        await eventually("the worker is ready", lambda: bool(shown.devices))
+        (tmp_path / "ada" / FILE).unlink(missing_ok=True)
+        seen = len(looks)
+        await eventually("the machine was looked at again", lambda: len(looks) > seen + 3)
+        assert not (tmp_path / "ada" / FILE).exists()
+        monkeypatch.setattr(workers, "SILENT_S", PATIENCE_S)
+        await eventually("there is a sign of life", (tmp_path / "ada" / FILE).exists)
+        agent.stop("test")
+        await asyncio.wait_for(running, PATIENCE_S)
 
 
 async def test_second_stay_needs_no_invite(tmp_path: Path) -> None:

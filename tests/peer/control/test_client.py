@@ -174,6 +174,18 @@ async def test_another_protocol_version_is_refused_by_the_coordinator(
         assert str(refused.value).endswith(" && ".join(install_commands(coordinator.services.software_address)))
 
 
+async def test_a_container_of_another_protocol_version_is_to_be_built_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The installer that the coordinator names would be gone with the container."""
+    monkeypatch.setattr(control_client, "PROTOCOL_VERSION", 99)
+    monkeypatch.setenv("MANYHANDS_IMAGE", "manyhands-peer")
+    async with serving(tmp_path) as coordinator:
+        with pytest.raises(VersionError, match=r"image.*docker build --pull -f docker/peer\.Dockerfile") as refused:
+            await ControlClient.connect(coordinator.link, time.time)
+    assert "curl" not in str(refused.value)
+
+
 async def test_a_peer_learns_what_the_coordinator_runs_and_where_it_is(tmp_path: Path) -> None:
     """With the first greeting: the version, and the address of the software with its digest."""
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:

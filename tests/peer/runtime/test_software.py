@@ -48,6 +48,19 @@ def test_an_update_makes_no_environment_of_the_system(monkeypatch: pytest.Monkey
     assert (update_command(address) or "").endswith("whl/peer/installer")
 
 
+@pytest.mark.parametrize("name", ["coordinator", "peer"])
+def test_in_a_container_the_image_is_built_anew(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """By its own file; whatever is installed in the container itself is gone with it."""
+    address = f"https://run.example/software/manyhands_swarm-9.0-py3-none-any.whl#sha256={DIGEST}"
+    monkeypatch.setenv("MANYHANDS_IMAGE", f"manyhands-{name}")
+    file = f"docker/{name}.Dockerfile"
+    root = Path(__file__).resolve().parents[3]
+    assert f"MANYHANDS_IMAGE=manyhands-{name} " in (root / file).read_text()
+    for known in (address, ""):
+        assert f" -f {file} -t manyhands-{name} . " in (update_command(known) or "")
+    assert "`MANYHANDS_EXTRAS`" in how_to_add("tpu")
+
+
 def test_this_installation_knows_its_origin() -> None:
     """The tests run in a checkout: its folder is named, and the constraints are there."""
     assert f"{Path(__file__).resolve().parents[3]}[s3]" in how_to_add("s3")
