@@ -41,7 +41,8 @@ def image_command() -> str | None:
     if not image:
         return None
     file = f"docker/{image.removeprefix('manyhands-')}.Dockerfile"
-    return f"git pull && docker build --pull -f {file} -t {image} . && docker rm -f CONTAINER, then start it as before"
+    build = f"git pull && docker build --pull -f {file} -t {image} . && docker stop CONTAINER && docker rm CONTAINER"
+    return f"{build}, and start it again with the same volume"
 
 
 def update_command(address: str) -> str | None:
