@@ -36,6 +36,7 @@ Every class carries a stable `code` (sent over gRPC and HTTP) and a process `exi
     ├── UnsoundWeightsError        29   exported weights do not compute what the checkpoint says of them
     ├── PublicationError           30   a place to publish to does not take a checkpoint
     └── UnconfirmedError           32   an act has consequences that a person must confirm first
+        └── ShrunkenRunError       33   ... a run holds far less than its last backup, or than its checkpoints imply
 """
 
 from __future__ import annotations
@@ -274,3 +275,10 @@ class UnconfirmedError(ManyhandsError):
     def __init__(self, consequences: str) -> None:
         super().__init__(f"{consequences} Nothing is done yet: add --yes to do it.")
         self.consequences = consequences  # in whole sentences, for forms that confirm in another way
+
+
+class ShrunkenRunError(UnconfirmedError):
+    """A run that is to be backed up holds far less than its last backup, or than its checkpoints imply."""
+
+    code = "shrunken-run"
+    exit_code = 33

@@ -13,43 +13,24 @@ left out; one that is written meanwhile may be included. The keeper can start fr
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from auth.errors import ConfigError, StorageError
 from auth.files import make_private_directory, new_directory, write_private
-from coordinator.backup.database import TableContent, file_contents, save_as_file
+from coordinator.backup.database import file_contents, save_as_file
+from coordinator.backup.manifest import CHECKPOINTS, DATABASE, MANIFEST, RUN, BackupManifest, read_manifest
+from coordinator.backup.shrinkage import holdings_of, last_backup, remember_backup, require_no_losses
 from coordinator.checkpoints.manifest import CHUNK_BYTES, FileEntry, file_entry, verify
 from coordinator.run.database_owner import open_database
 from coordinator.run.directory import RunDirectory
 from peer.runtime.version import software_version
 
 DATABASE_FILES = ("manyhands.db", "manyhands.db-wal", "manyhands.db-shm", "manyhands.db-journal")
-MANIFEST, RUN, DATABASE = "backup.json", "run", "database.db"
-CHECKPOINTS = "checkpoints"
-
-
-class BackupManifest(BaseModel):
-    """The manifest of a backup: its run, its origin, and a digest of each file and table."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    format_version: Literal[1]
-    run: str
-    created_at: float  # Unix seconds
-    software_version: str
-    database_from: str  # sqlite or postgresql
-    files: dict[str, FileEntry]  # by path, below run/
-    database: FileEntry
-    tables: dict[str, TableContent]
 
 
 @dataclass(frozen=True)
@@ -72,16 +53,22 @@ class Backup:
         return sorted({parts[1] for parts in paths if parts[0] == CHECKPOINTS and len(parts) > 2})
 
 
-def back_up(directory: RunDirectory, target: Path, now: float, checkpoints: bool = True) -> Backup:
+def back_up(
+    directory: RunDirectory, target: Path, now: float, checkpoints: bool = True, confirmed: bool = False
+) -> Backup:
     """Back a run up to `target`, a new folder, whole and verified or not at all; the run may be served meanwhile.
 
-    Raises `ConfigError` where there is something already, or inside the run itself.
+    Raises `ConfigError` where there is something already, or inside the run itself; `ShrunkenRunError` where the run
+    holds far less than its last backup or its checkpoints imply, unless that is confirmed.
     """
     target = target.absolute()
     if directory.path.resolve() in [target.resolve(), *target.resolve().parents]:
         raise ConfigError(f"{target} lies in the run's own directory: back it up to another place.")
     with new_directory(target, 0o700, "name a folder that is not there yet") as aside:
         database_from = _save_database(directory, aside / DATABASE)
+        holdings = holdings_of(aside / DATABASE, directory.checkpoints_dir)
+        if not confirmed:
+            require_no_losses(directory, holdings, last_backup(directory, target), now)
         files = _copy_files(directory.path, aside / RUN, checkpoints)
         manifest = BackupManifest(
             format_version=1,
@@ -92,34 +79,25 @@ def back_up(directory: RunDirectory, target: Path, now: float, checkpoints: bool
             files=files,
             database=file_entry(aside / DATABASE),
             tables=file_contents(aside / DATABASE),
+            holdings=holdings,
         )
         write_private(aside / MANIFEST, manifest.model_dump_json(indent=1).encode())
         open_backup(aside)
         sync_folders(aside)
     sync_folder(target.parent)
+    remember_backup(directory, target, manifest)
     return Backup(target, manifest)
 
 
 def open_backup(path: Path) -> Backup:
     """A backup of which every byte was compared with its manifest; raises `ConfigError` or `StorageError`."""
-    manifest = _read_manifest(path)
+    manifest = read_manifest(path)
     for name, entry in manifest.files.items():
         check_file(path / RUN, name, entry)
     check_file(path, DATABASE, manifest.database)
     if file_contents(path / DATABASE) != manifest.tables:
         raise StorageError(f"{path} is no whole backup: its database holds something else than it should.")
     return Backup(path, manifest)
-
-
-def _read_manifest(path: Path) -> BackupManifest:
-    try:
-        return BackupManifest.model_validate(json.loads((path / MANIFEST).read_bytes()))
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path} holds no backup: there is no {MANIFEST} in it.") from error
-    except OSError as error:
-        raise StorageError(f"Cannot read {path / MANIFEST} ({error.strerror}).") from error
-    except (ValueError, ValidationError, RecursionError) as error:
-        raise StorageError(f"{path / MANIFEST} is damaged, or of a newer version of manyhands.") from error
 
 
 def _save_database(directory: RunDirectory, target: Path) -> str:

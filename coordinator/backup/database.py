@@ -78,12 +78,15 @@ def save_as_file(engine: Engine, path: Path) -> None:
         raise StorageError(f"The database cannot be copied to {path.parent} ({reason}): is the disk full?") from error
 
 
+def read_only(path: Path) -> sqlite3.Connection:
+    """Open a SQLite file that nobody writes, and leave it unchanged."""
+    return sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)
+
+
 def file_contents(path: Path) -> dict[str, TableContent]:
     """Read the tables of any version's SQLite file, unchanged. Raises `StorageError` if the file is damaged."""
     try:
-        with closing(
-            sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)
-        ) as connection:
+        with closing(read_only(path)) as connection:
             [verdict] = connection.execute("PRAGMA integrity_check").fetchone()
             if verdict != "ok" or connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
                 raise StorageError(f"The database {path} is damaged: {verdict[:200]}.")

@@ -13,8 +13,9 @@ from sqlalchemy.exc import DBAPIError
 
 from auth.errors import ConfigError, StorageError
 from auth.files import make_private_directory, new_directory, write_private
-from coordinator.backup.backup import DATABASE, RUN, Backup, copy_file, open_backup, sync_folder, sync_folders
+from coordinator.backup.backup import Backup, copy_file, open_backup, sync_folder, sync_folders
 from coordinator.backup.database import TableContent, contents, copy_rows, sqlite_address
+from coordinator.backup.manifest import DATABASE, RUN
 from coordinator.ledger.presence import checkpoints, forget_checkpoints
 from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.run.directory import RunDirectory

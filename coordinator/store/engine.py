@@ -180,25 +180,35 @@ def _refuse_to_create(engine: Engine) -> None:
 def migrate(engine: Engine, revision: str = "head") -> None:
     """Bring the database to this version's tables, or to an older revision's.
 
-    Of two processes that do so at once one waits for the other, and of two threads: Alembic has one context a process.
+    Of two processes that do so at once one waits for the other.
     """
-    from alembic import command  # ten megabytes, which processes that only use the database do without
-    from alembic.config import Config
-    from alembic.util import CommandError
+    from alembic.util import CommandError  # ten megabytes, which processes that only use the database do without
 
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     try:
-        with _MIGRATING, engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
+        with engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
             one_at_a_time(connection, Lock.MIGRATION)
-            config.attributes["connection"] = connection
-            command.upgrade(config, revision)
+            upgrade(connection, revision)
     except CommandError as error:
         raise StorageError(f"The database is of a newer version of manyhands: update this one ({error}).") from error
     except ProgrammingError as error:  # as a rule a right that this user lacks
         raise StorageError(f"The database's tables cannot be made: {own_words(error)}.") from error
     except DBAPIError as error:
         raise trouble(error) or StorageError(f"The database cannot be opened: {own_words(error)}.") from error
+
+
+def upgrade(connection: Connection, revision: str = "head") -> None:
+    """Make the tables of a revision within the connection's transaction, in its first schema.
+
+    Of two threads one waits for the other: Alembic has one context a process.
+    """
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    with _MIGRATING:
+        command.upgrade(config, revision)
 
 
 def trouble(error: BaseException | None) -> StorageError | None:

@@ -14,17 +14,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from auth.errors import ConfigError, ManyhandsError, StorageError
-from coordinator.backup import restore as restoring
-from coordinator.backup.backup import (
-    DATABASE,
-    DATABASE_FILES,
-    MANIFEST as BACKUP_MANIFEST,
-    Backup,
-    back_up,
-    open_backup,
-)
+from auth.errors import ConfigError, ManyhandsError, ShrunkenRunError, StorageError
+from coordinator.backup import restore as restoring, shrinkage
+from coordinator.backup.backup import DATABASE_FILES, Backup, back_up, open_backup
 from coordinator.backup.database import contents, copy_rows, file_contents, sqlite_address
+from coordinator.backup.manifest import DATABASE, MANIFEST as BACKUP_MANIFEST
 from coordinator.backup.restore import restore
 from coordinator.checkpoints.manifest import MANIFEST, FileEntry, Manifest, file_entry, verify
 from coordinator.context.open_run import OpenRun, open_run
@@ -32,7 +26,7 @@ from coordinator.ledger.presence import checkpoints, record_checkpoint
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
 from coordinator.store.engine import migrate, open_engine
-from coordinator.store.models import Member
+from coordinator.store.models import Era, Member, Step
 from peer.config.run import Run, RunConfig
 from tests.support.operator_commands import call
 from tests.support.postgres import new_database
@@ -275,6 +269,96 @@ def test_a_failed_backup_leaves_nothing(run: RunDirectory, tmp_path: Path, monke
     with pytest.raises(StorageError, match="No space left"):
         back_up(run, tmp_path / "backups" / "monday", NOW)
     assert list((tmp_path / "backups").iterdir()) == []
+
+
+def put_step(run: OpenRun, step: int) -> None:
+    """Have the run's keeper tell of a step."""
+    with run.database.begin() as session:
+        session.add(
+            Step(
+                step=step,
+                era=0,
+                completed_at=NOW,
+                samples=1,
+                loss_sum=1.0,
+                loss_samples=1,
+                devices=1,
+                target_batch_size=1,
+            )
+        )
+
+
+def test_a_run_that_holds_far_less_than_its_last_backup_is_not_backed_up(run: RunDirectory, tmp_path: Path) -> None:
+    """An emptied table, or checkpoints whose disk is not there: one sentence, nothing made, until it is confirmed."""
+    with open_run(run.path) as opened:
+        put_step(opened, 10)
+        join(opened, "Bob")
+        join(opened, "Eve")
+    back_up(run, tmp_path / "monday", NOW)
+    with open_run(run.path) as opened, opened.database.begin() as session:
+        for table in ("sessions", "invites", "devices"):
+            session.execute(text(f"DELETE FROM {table}"))  # noqa: S608
+        session.execute(text("DELETE FROM members WHERE name != 'Ada'"))
+    run.checkpoints_dir.rename(tmp_path / "unmounted")
+    run.checkpoints_dir.mkdir()
+    with pytest.raises(ShrunkenRunError) as caught:
+        back_up(run, tmp_path / "elsewhere" / "tuesday", NOW + 3600)
+    assert caught.value.exit_code == 33
+    assert "monday of 1 h ago (members 1 instead of 3, devices 0 instead of 3, no checkpoints)" in str(caught.value)
+    assert not (tmp_path / "elsewhere" / "tuesday").exists()
+    made = back_up(run, tmp_path / "elsewhere" / "tuesday", NOW + 3600, confirmed=True)
+    assert back_up(run, tmp_path / "elsewhere" / "wednesday", NOW + 7200).manifest.holdings == made.manifest.holdings
+
+
+def test_a_database_that_knows_less_than_the_checkpoints_is_not_backed_up(run: RunDirectory, tmp_path: Path) -> None:
+    """Also at the very first backup; checkpoints of steps that were undone do not count, damaged ones neither."""
+    with open_run(run.path) as opened, opened.database.begin() as session:
+        session.execute(text("DELETE FROM checkpoints"))
+    with pytest.raises(ShrunkenRunError, match="knows 0 steps, and the newest checkpoint beside it is of step 10"):
+        back_up(run, tmp_path / "monday", NOW)
+    with open_run(run.path) as opened, opened.database.begin() as session:
+        session.add(Era(era=1, after_step=0, began_at=NOW))
+    assert back_up(run, tmp_path / "monday", NOW).manifest.holdings.checkpoints == 2  # type: ignore[union-attr]
+
+
+def test_steps_that_were_undone_are_not_missed(run: RunDirectory, tmp_path: Path) -> None:
+    """A return to an earlier checkpoint takes steps and samples away, and no member."""
+    with open_run(run.path) as opened:
+        put_step(opened, 1000)
+    back_up(run, tmp_path / "monday", NOW)
+    with open_run(run.path) as opened:
+        opened.ledger.roll_back(10)
+    back_up(run, tmp_path / "tuesday", NOW)
+    with open_run(run.path) as opened, opened.database.begin() as session:
+        session.execute(text("DELETE FROM steps"))
+        session.execute(text("DELETE FROM checkpoints"))
+    with pytest.raises(ShrunkenRunError):
+        back_up(run, tmp_path / "wednesday", NOW)
+
+
+def test_a_run_that_lost_its_directory_too_is_known_by_the_backups_beside(run: RunDirectory, tmp_path: Path) -> None:
+    """A new run of the same name, made in the place of the old, does not displace its backups; older manifests tell."""
+    (tmp_path / "backups").mkdir()
+    monday = back_up(run, tmp_path / "backups" / "monday", NOW)
+    older = monday.manifest.model_dump(exclude={"holdings"})
+    (monday.path / BACKUP_MANIFEST).write_text(json.dumps(older))
+    new = RunDirectory.create(tmp_path / "new", CONFIG, Settings(), prepare=put_tables)
+    with pytest.raises(ShrunkenRunError, match="members 0 instead of 1"):
+        back_up(new, tmp_path / "backups" / "tuesday", NOW)
+    back_up(new, tmp_path / "first", NOW)
+
+
+def test_a_full_disk_of_the_run_hinders_no_backup(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The note of the last backup is not written then; the backup is made."""
+
+    def no_space(*_: object) -> None:
+        raise StorageError("No space left")
+
+    monkeypatch.setattr(shrinkage, "write_private", no_space)
+    assert back_up(run, tmp_path / "backup", NOW).checkpoints
+    assert not (run.path / shrinkage.LAST_BACKUP).exists()
 
 
 def flip_last_byte(path: Path) -> None:
