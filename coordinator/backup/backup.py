@@ -28,6 +28,7 @@ from coordinator.backup.shrinkage import holdings_of, last_backup, remember_back
 from coordinator.checkpoints.manifest import CHUNK_BYTES, FileEntry, file_entry, verify
 from coordinator.run.database_owner import open_database
 from coordinator.run.directory import RunDirectory
+from peer.reporting.event_log import FOLDER as EVENTS
 from peer.runtime.version import software_version
 
 DATABASE_FILES = ("manyhands.db", "manyhands.db-wal", "manyhands.db-shm", "manyhands.db-journal")
@@ -108,13 +109,13 @@ def _save_database(directory: RunDirectory, target: Path) -> str:
 
 
 def _copy_files(run: Path, target: Path, checkpoints: bool) -> dict[str, FileEntry]:
-    """Copy all that is to be copied; checkpoints that are removed meanwhile are left out whole."""
+    """Copy all that is to be copied; checkpoints that are removed meanwhile are left out whole, as are rotated logs."""
     entries: dict[str, FileEntry] = {}
     for name in files_of(run, checkpoints):
         try:
             entries[str(name)] = copy_file(run / name, target / name)
         except FileNotFoundError:
-            if name.parts[0] != CHECKPOINTS:
+            if name.parts[0] not in (CHECKPOINTS, EVENTS):
                 raise
     for folder in filter(Path.is_dir, sorted((target / CHECKPOINTS).glob("step-*"))):
         try:

@@ -1,7 +1,7 @@
 """Logs of the coordinator's processes: lines for people, or one JSON object a line for programs.
 
 Either way no line has a volunteer's address, a token, an invite code, a key or a password in it, whoever wrote it: an
-exception's text may quote what came over the network. A line that repeats is told once and then counted.
+exception's text may quote what came over the network. Lines that repeat are folded (`peer.runtime.log_lines`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import json
 import logging
 import re
 import threading
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
 
+from peer.runtime.log_lines import FoldingHandler
 from peer.runtime.redaction import FORMS
 
 logger = logging.getLogger(__name__)
@@ -31,8 +30,6 @@ LEVELS = {  # for programs; libraries give them other names
     logging.CRITICAL: "critical",
 }
 FACTS = ("run", "session", "step")  # beside what every line has, where they are known
-REPEAT_AFTER_S = 60.0  # the same line again, with how many were left out
-MOST_LINES = 512  # that are remembered
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 _ADDRESSES = (
     re.compile(rf"(?<![\w.]){_OCTET}(?:\.{_OCTET}){{3}}(?![\w.]\d)"),
@@ -82,64 +79,17 @@ def _is_harmless(found: str, spared: frozenset[str]) -> bool:
     return found in spared or found in _NOWHERE or _TIME_OF_DAY.fullmatch(found) is not None
 
 
-class Repetitions(logging.Filter):
-    """Lets a line pass once a minute: what polls and requests say of one trouble would fill a disk.
-
-    A database's failure that an operator can mend is told in one sentence, without its trace.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._clock = clock
-        self._told: OrderedDict[tuple[object, ...], _Told] = OrderedDict()  # the latest last
-        self._lock = threading.Lock()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Let a line pass once a minute; the next one of its kind says how many were left out."""
-        try:
-            message = record.getMessage()
-        except Exception:  # noqa: BLE001 - arguments that do not fit the line: the handler tells of them
-            return True
-        failure = record.exc_info[1] if record.exc_info else None
-        if (found := _trouble(failure)) is not None:
-            message, failure = f"{message}: {found}", None
-            record.exc_info = record.exc_text = None
-        left_out = self._left_out((record.name, record.levelno, message, repr(failure)))
-        if left_out:
-            message += f" (and {left_out} times more since this was last said)"
-        record.msg, record.args = message, ()
-        return left_out is not None
-
-    def _left_out(self, line: tuple[object, ...]) -> int | None:
-        """Count the repetitions of a line since it was logged; None while that is too recent to log it again."""
-        now = self._clock()
-        with self._lock:
-            before = self._told.get(line)
-            if before is not None and now - before.at < REPEAT_AFTER_S:
-                before.left_out += 1
-                return None
-            self._told[line] = _Told(now)
-            self._told.move_to_end(line)
-            if len(self._told) > MOST_LINES:
-                self._told.popitem(last=False)
-            return 0 if before is None else before.left_out
-
-
-def _trouble(failure: BaseException | None) -> Exception | None:
-    """The sentence for an operator, if the database has failed; where nothing fails its library is not loaded."""
+def shorten_database_failure(record: logging.LogRecord) -> bool:
+    """A filter: tell a database's failure that an operator can mend in one sentence, without its trace."""
+    failure = record.exc_info[1] if record.exc_info else None
     if failure is None:
-        return None
-    from coordinator.store.engine import trouble
+        return True
+    from coordinator.store.engine import trouble  # where nothing fails its library is not loaded
 
-    return trouble(failure)
-
-
-@dataclass
-class _Told:
-    """The time at which a line was logged, and its repetitions since."""
-
-    at: float
-    left_out: int = 0
+    if (found := trouble(failure)) is not None:
+        record.msg, record.args = f"{record.getMessage()}: {found}", ()
+        record.exc_info = record.exc_text = None
+    return True
 
 
 class TextLines(logging.Formatter):
@@ -179,7 +129,8 @@ class JsonLines(logging.Formatter):
             value = getattr(record, name, known[name])
             line |= {} if value is None else {name: value}
         if record.exc_info:
-            line["exception"] = redacted(self.formatException(record.exc_info), self.style.own_hosts)
+            trace = record.exc_text or self.formatException(record.exc_info)
+            line["exception"] = redacted(trace, self.style.own_hosts)
         return json.dumps(line, ensure_ascii=False)
 
 
@@ -188,8 +139,8 @@ def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
 
     Alembic would name each table, and httpx2 each address that it asks: a webhook's is a secret.
     """
-    handler = logging.StreamHandler()
-    handler.addFilter(Repetitions())
+    handler = FoldingHandler()
+    handler.addFilter(shorten_database_failure)
     handler.setFormatter(JsonLines(process, style) if style.format is LogFormat.JSON else TextLines(style))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     for library in ("alembic", "httpx2"):

@@ -60,6 +60,7 @@ class Prepared:
 
 
 def _run_service(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its core writes a line past our log for each failed handshake
     from coordinator.run.directory import RunDirectory
     from coordinator.service.service import serve  # gRPC and the web
 

@@ -22,6 +22,7 @@ from peer.config.phases import PhaseFacts
 from peer.control.events import Connected, Standing
 from peer.limits.events import GuestEvent
 from peer.reporting.messages import Failed, Notice, PhaseEntered, Progress, Ready, StepReport, Stopped, WorkerEvent
+from peer.runtime.log_lines import Folding, Telling, counted, template_of
 
 REFRESHES_PER_SECOND = 4
 UNTOLD = ("receipt",)  # of an event as JSON: long, and of no use to who reads along
@@ -197,12 +198,13 @@ class Display(Protocol):
 
 
 class LineDisplay:
-    """A display in plain or JSON lines; progress only now and then."""
+    """A display in plain or JSON lines; progress only now and then, notices that repeat once a minute with a count."""
 
     def __init__(self, stream: TextIO, as_json: bool, clock: Callable[[], float]) -> None:
         self._stream, self._as_json, self._clock = stream, as_json, clock
         self._progress_at = float("-inf")
         self._connection = Connected(up=True)  # as it was told last
+        self._folding: Folding[Notice | Failed] = Folding()
 
     def show(self, event: DisplayEvent) -> None:
         """Print the event's line, if it has one."""
@@ -210,6 +212,18 @@ class LineDisplay:
             if self._clock() < self._progress_at + PROGRESS_LINE_EVERY_S:
                 return
             self._progress_at = self._clock()
+        self._tell_counts(self._folding.due(self._clock()))
+        if isinstance(event, (Notice, Failed)):
+            cause = (type(event), template_of(event.text))
+            if self._folding.take(self._clock(), cause, event.text, event) is Telling.LEFT_OUT:
+                return
+        self._print(event)
+
+    def _tell_counts(self, counts: list[tuple[Notice | Failed, int]]) -> None:
+        for event, left_out in counts:
+            self._print(replace(event, text=counted(event.text, left_out)))
+
+    def _print(self, event: DisplayEvent) -> None:
         if self._as_json:
             facts = {name: value for name, value in asdict(event).items() if name not in UNTOLD}
             print(json.dumps({"event": type(event).__name__} | facts), file=self._stream, flush=True)
@@ -224,7 +238,8 @@ class LineDisplay:
         return event != before
 
     def close(self) -> None:
-        """Do nothing: there is nothing to undo."""
+        """Print what was left out until now."""
+        self._tell_counts(self._folding.rest())
 
 
 class PanelDisplay:

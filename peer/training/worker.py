@@ -60,6 +60,7 @@ from peer.reporting.messages import (
     WorkerPlan,
 )
 from peer.runtime.devices import Stay
+from peer.runtime.log_lines import FoldingHandler
 from peer.runtime.processes import (
     LOG_FILE,
     die_with_parent,
@@ -332,5 +333,6 @@ def _write_output_to(path: Path) -> None:
     """Send everything that this process and those it forks print (hivemind's stack traces too) to a bounded file."""
     write_output_to(path, MAX_LOG_BYTES)
     use_hivemind_log_handler("nowhere")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True)
+    style = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=style, handlers=[FoldingHandler()], force=True)
     logging.getLogger("hivemind").setLevel(logging.WARNING)

@@ -16,18 +16,16 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from coordinator.run.logs import (
-    MOST_LINES,
-    REPEAT_AFTER_S,
     JsonLines,
     LogFormat,
     LogStyle,
-    Repetitions,
     TextLines,
     about_session,
     redacted,
+    shorten_database_failure,
 )
 from coordinator.store.engine import open_engine
-from tests.support.clocks import Clock
+from peer.runtime.log_lines import FoldingHandler
 from tests.support.small_run import make_small_run
 
 STYLE = LogStyle(LogFormat.JSON, "small", frozenset({"192.0.2.9"}))
@@ -43,7 +41,7 @@ def stream() -> io.StringIO:
 def log(stream: io.StringIO) -> Iterator[logging.Logger]:
     """A logger of its own, as the keeper's at step 7."""
     logger = logging.Logger("coordinator.test")
-    handler = logging.StreamHandler(stream)
+    handler = FoldingHandler(stream, lambda: 0.0, lambda *_: None)
     handler.setFormatter(JsonLines("keeper", STYLE, lambda: 7))
     logger.addHandler(handler)
     yield logger
@@ -106,66 +104,43 @@ def test_a_trace_is_part_of_the_object(log: logging.Logger, stream: io.StringIO)
     assert "203.0.113.7" not in line["exception"]
 
 
-@pytest.fixture
-def bounded(log: logging.Logger, stepped: Clock) -> logging.Logger:
-    """The same logger, as a part of the run has it."""
-    log.handlers[0].addFilter(Repetitions(stepped))
-    return log
+async def test_the_count_of_what_was_left_out_is_of_no_session(log: logging.Logger, stream: io.StringIO) -> None:
+    """It is of many, whichever session's line comes when it is told; the rest is as in other lines."""
+    with about_session("a"):
+        for _ in range(3):
+            log.warning("the disk is full")
+        log.handlers[0].close()
+    first, count = map(json.loads, stream.getvalue().splitlines())
+    assert (first["session"], first["step"]) == ("a", 7)
+    assert count["message"] == "the disk is full (the last of 2 more like it)"
+    assert (count["level"], count["logger"], "session" in count, "step" in count) == (
+        "warning",
+        "coordinator.test",
+        False,
+        False,
+    )
 
 
-@pytest.fixture
-def stepped() -> Clock:
-    return Clock()
-
-
-def told(stream: io.StringIO) -> list[str]:
-    return [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
-
-
-def test_a_line_that_repeats_is_told_once_and_counted(
-    bounded: logging.Logger, stream: io.StringIO, stepped: Clock
-) -> None:
-    """Other lines pass meanwhile; the next one like it, after a while, says how many were left out."""
-    for _ in range(100):
-        bounded.warning("the disk is full")
-    bounded.warning("something else")
-    bounded.error("the disk is full")
-    assert told(stream) == ["the disk is full", "something else", "the disk is full"]
-    stepped.now += REPEAT_AFTER_S
-    bounded.warning("the disk is full")
-    assert told(stream)[3:] == ["the disk is full (and 99 times more since this was last said)"]
-
-
-def test_a_failure_that_repeats_keeps_one_trace(bounded: logging.Logger, stream: io.StringIO) -> None:
-    """It is known by its exception, too: another one's trace is worth a line."""
-    for reason in ("first", "first", "second"):
-        try:
-            raise ConnectionError(reason)
-        except ConnectionError:
-            bounded.exception("a poll failed")
-    assert ["first" in line or "second" in line for line in stream.getvalue().splitlines()] == [True, True]
+def test_a_long_trace_stays_one_object(log: logging.Logger, stream: io.StringIO) -> None:
+    """What a peer could make long is cut before it is written, not after."""
+    try:
+        raise ConnectionError("x" * 100_000)
+    except ConnectionError:
+        log.exception("failed")
+    assert 0 < len(json.loads(stream.getvalue())["exception"]) < 10_000
 
 
 def test_a_line_whose_arguments_do_not_fit_fails_nobody(
-    bounded: logging.Logger, capsys: pytest.CaptureFixture[str]
+    log: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The handler tells of it, as it does without the filter."""
-    bounded.info("%s and %s", "one")
+    """The handler tells of it, as others do."""
+    log.info("%s and %s", "one")
     assert "not enough arguments" in capsys.readouterr().err
-
-
-def test_what_is_remembered_of_lines_is_bounded(bounded: logging.Logger, stream: io.StringIO) -> None:
-    """Many different ones cost no memory; the oldest is forgotten, and told again."""
-    for number in range(MOST_LINES + 1):
-        bounded.info("line %d", number)
-    bounded.info("line 0")
-    bounded.info("line %d", MOST_LINES)
-    assert told(stream)[MOST_LINES + 1 :] == ["line 0"]
 
 
 def test_a_database_that_fails_is_one_line(log: logging.Logger, stream: io.StringIO, tmp_path: Path) -> None:
     """With what to do, and no trace of how it was asked; a mistake of ours keeps its trace."""
-    log.handlers[0].addFilter(Repetitions())
+    log.handlers[0].addFilter(shorten_database_failure)
     (tmp_path / "damaged.db").write_bytes(b"no database at all" * 100)
     for name, statement in (("damaged.db", "SELECT 1"), ("sound.db", "SELECT nothing")):
         engine = open_engine(f"sqlite:///{tmp_path}/{name}", create=True)

@@ -121,6 +121,30 @@ def test_json_lines_hold_everything() -> None:
     assert second == {"event": "Connected", "up": True}
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_notices_that_repeat_are_counted_once_a_minute(as_json: bool) -> None:
+    """In plain and in JSON lines; steps and other news pass between them, and the last count comes at the end."""
+    now = [0.0]
+    stream = io.StringIO()
+    display = LineDisplay(stream, as_json=as_json, clock=lambda: now[0])
+    for second in range(150):
+        now[0] = float(second)
+        display.show(Notice("warning", f"a round failed after {second} s"))
+        if second == 70:
+            display.show(REPORT)
+    display.close()
+    lines = stream.getvalue().splitlines()
+    texts = [json.loads(line).get("text", "Step 4") if as_json else line for line in lines]
+    first = [f"a round failed after {second} s" for second in range(5)]
+    assert texts[:5] == first
+    assert [text.split(":")[0] for text in texts[5:]] == [
+        "a round failed after 59 s (the last of 55 more like it)",
+        "Step 4",
+        "a round failed after 119 s (the last of 60 more like it)",
+        "a round failed after 149 s (the last of 30 more like it)",
+    ]
+
+
 def test_a_phase_is_told_when_it_begins_and_stays_on_the_panel() -> None:
     """The line says what the new phase consists in; on the panel it stays when other notices have come."""
     event = PhaseEntered(PhaseFacts(2, 3, 400, 128, 1024, fresh_optimizer=True))
