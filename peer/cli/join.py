@@ -18,7 +18,26 @@ import typer
 from platformdirs import user_data_dir
 from rich.console import Console
 
-from auth.errors import ConfigError, ManyhandsError, StorageError, SwarmError, UnreachableError
+from auth.errors import (
+    ConfigError,
+    ExpiredInviteError,
+    FingerprintError,
+    LinkError,
+    LoginDeniedError,
+    LoginExpiredError,
+    ManyhandsError,
+    MemoryLimitError,
+    NotAllowedError,
+    NotInvitedError,
+    RevokedError,
+    StorageError,
+    SwarmError,
+    UnfitError,
+    UnknownInviteError,
+    UnreachableError,
+    UsedInviteError,
+    VersionError,
+)
 from auth.join_link import JoinLink
 from peer.agent.agent import Agent, run_agent
 from peer.agent.notebook import NotebookDisplay
@@ -30,13 +49,32 @@ from peer.doctor.checkup import explain
 from peer.doctor.context import Context, Options
 from peer.limits.cloud import VARIABLE, Cloud
 from peer.limits.limits import Limits, parse_rate, parse_size, parse_windows
+from peer.runtime.console import say
 from peer.runtime.devices import DEVICES, CompileMode, check_device_name
 from peer.runtime.processes import name_process
+from peer.runtime.user_service import REMOVE_SERVICE, UserService, kept_arguments, require_manager
 
 INVITE_VARIABLE = "MANYHANDS_INVITE"
 STATE_DIR_VARIABLE = "MANYHANDS_STATE_DIR"
 DATA_FOLDERS_VARIABLE = "MANYHANDS_DATA_FOLDERS"
 LOGIN_SHOWN_AS = {"text": show_as_text, "json": show_as_json, "notebook": show_in_notebook}
+STOP_S = 60  # that a service's stay may take to end in order
+NEVER_AGAIN = (  # a service that ends so is not started again
+    ConfigError,
+    LinkError,
+    FingerprintError,
+    NotInvitedError,
+    UnknownInviteError,
+    UsedInviteError,
+    ExpiredInviteError,
+    RevokedError,
+    VersionError,
+    UnfitError,
+    MemoryLimitError,
+    LoginDeniedError,
+    LoginExpiredError,
+    NotAllowedError,
+)
 app = typer.Typer(pretty_exceptions_enable=False)
 
 Link = Annotated[str, typer.Argument(help="The run's join link, manyhands://HOST:PORT/RUN#sha256=...")]
@@ -77,6 +115,10 @@ Format = Literal["text", "json", "notebook"]
 LogFormat = Annotated[
     Format, typer.Option(help="Plain lines, one JSON object a line, or the panel for a notebook's cell.")
 ]
+AsService = Annotated[
+    bool, typer.Option("--service", help="Have systemd run this command, now and whenever the machine starts.")
+]
+RemoveService = Annotated[bool, typer.Option("--remove-service", help="Stop and remove the service of this device.")]
 NoPanel = Annotated[bool, typer.Option("--no-panel", help="Lines instead of the live panel.")]
 
 
@@ -103,6 +145,7 @@ def find_invite(given: str, known_device: bool) -> str:
 
 @app.command("join", epilog="Example: manyhands join 'manyhands://host:7443/run#sha256=...'")
 def join(
+    context: typer.Context,
     link: Link,
     invite: Invite = "",
     login: Login = "",
@@ -139,6 +182,8 @@ def join(
     ] = False,
     log_format: LogFormat = "text",
     no_panel: NoPanel = False,
+    service: AsService = False,
+    remove_service: RemoveService = False,
 ) -> None:
     """Take part in a run with this machine; Ctrl-C leaves in order, a second one at once."""
     if listen and client_mode:
@@ -162,11 +207,16 @@ def join(
         client_mode=client_mode,
         allowed=Allowed(tuple(data_folder or ()), private_network),
     )
-    _take_part(replace(options, login=login), invite, log_format, no_panel)
+    options = replace(options, login=login)
+    if service or remove_service:
+        _change_service(context, options, invite, log_format)
+    else:
+        _take_part(options, invite, log_format, no_panel)
 
 
 @app.command("assist", epilog="Example: manyhands assist 'manyhands://host:7443/run#sha256=...'")
 def assist(
+    context: typer.Context,
     link: Link,
     invite: Invite = "",
     login: Login = "",
@@ -184,6 +234,8 @@ def assist(
     listen: Listen = None,
     log_format: LogFormat = "text",
     no_panel: NoPanel = False,
+    service: AsService = False,
+    remove_service: RemoveService = False,
 ) -> None:
     """Average for a run's trainers without training: for machines with a good line that others can reach."""
     options = _options(link, state_dir, listen)
@@ -195,7 +247,11 @@ def assist(
     }
     limits = _limits(max_hours, hours, polite, (max_upload_rate, max_download_rate), sizes)
     options = replace(options, role="auxiliary", device="cpu", threads=threads, limits=limits)
-    _take_part(replace(options, login=login), invite, log_format, no_panel)
+    options = replace(options, login=login)
+    if service or remove_service:
+        _change_service(context, options, invite, log_format)
+    else:
+        _take_part(options, invite, log_format, no_panel)
 
 
 def _limits(
@@ -233,6 +289,31 @@ def _take_part(options: AgentOptions, invite: str, log_format: Format, no_panel:
         known_device = (options.state_dir / "token.jwt").exists()
         options = replace(options, invite=find_invite(invite, known_device or bool(options.login)))
         asyncio.run(_join(options, _display_for(log_format, no_panel), LOGIN_SHOWN_AS[log_format]))
+
+
+def _change_service(context: typer.Context, options: AgentOptions, invite: str, log_format: Format) -> None:
+    """Install or remove the service of a device. A new one is admitted first: the unit has no code."""
+    arguments = kept_arguments(context, "invite", "login", "state_dir", "no_panel")
+    service = UserService(
+        name=f"manyhands-{options.link.run}",
+        description=f"manyhands: this machine in the run {options.link.run}",
+        directory=options.state_dir,
+        arguments=[*arguments, "--state-dir", str(options.state_dir)],
+        stop_s=STOP_S,
+        never_again=NEVER_AGAIN,
+    )
+    if context.params[REMOVE_SERVICE]:
+        told = service.remove()
+    else:
+        require_manager()  # before a code is used up
+        if not (options.state_dir / "token.jwt").exists():
+            with only_one(options.state_dir):
+                options = replace(options, invite=find_invite(invite, bool(options.login)))
+                agent = Agent(options, _display_for(log_format, True), time.time, show_login=LOGIN_SHOWN_AS[log_format])
+                say(f"This device takes part as {asyncio.run(agent.enter_once())}.")
+        told = service.install()
+    for line in told:
+        say(line)
 
 
 @contextmanager

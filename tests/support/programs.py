@@ -36,6 +36,7 @@ PROGRAMS = {
     "postgresql": Program("PostgreSQL", ("postgresql",), lambda: any(POSTGRESQL.glob("*/bin/initdb"))),
     "promtool": Program("Prometheus' promtool", ("prometheus",), _commands("promtool")),
     "networks": Program("tc and nft", ("iproute2", "nftables"), _commands("ip", "tc", "nft")),
+    "systemd": Program("systemd", ("systemd",), _commands("systemd-analyze")),
     "compiler": Program(
         "a C++ compiler, CMake and Python's headers",
         ("g++", "cmake", "python3-dev"),

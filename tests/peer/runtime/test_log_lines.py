@@ -165,7 +165,7 @@ def test_any_fault_fits_into_its_bytes_an_hour(log: logging.Logger, written: io.
         stepped.now = number * 3600 / count
         letters = "".join(chr(97 + int(digit)) for digit in str(number))
         log.error("%s failed: %s", letters, "x" * 500)
-        log.error(f"{letters} failed")
+        log.error(f"{letters} failed {'and again ' * 10}")
     said = written.getvalue()
     assert len(said.encode()) <= BYTES_AN_HOUR
     left_out = [int(found[1]) for found in re.finditer(r"^(\d+) lines were left out", said, re.MULTILINE)]
