@@ -109,7 +109,7 @@ class PresentValues:
             ]
         if times is not None or target < min(self.microbatch_size, self.target_batch_size):
             return [
-                f"Each step would average {target:,} samples instead of {self.target_batch_size:,}: "
+                f"Each step would average {target:,} instead of {self.target_batch_size:,} samples: "
                 "gradients become noise, and the loss most likely rises."
             ]
         return []
