@@ -48,7 +48,7 @@ class Later:
 
 @pytest.fixture
 def written() -> io.StringIO:
-    return io.StringIO()
+    return io.StringIO("")
 
 
 @pytest.fixture
