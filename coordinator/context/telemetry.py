@@ -50,6 +50,14 @@ class Telemetry:
         self.sessions_open = Gauge(
             "manyhands_sessions_open", "Sessions of devices with this service.", registry=registry
         )
+        self.connections_open = Gauge(
+            "manyhands_control_connections_open", "Connections to the control plane.", registry=registry
+        )
+        self.connections_refused = Counter(
+            "manyhands_control_connections_refused",
+            "Connections to the control plane that got no place, or lost it to another before their first call.",
+            registry=registry,
+        )
         self.streams_open = Gauge(
             "manyhands_event_streams_open", "Open streams of server-sent events.", registry=registry
         )

@@ -1,7 +1,7 @@
 """Admission to the control plane: every call is bounded in number, rate and time before its caller is known.
 
-gRPC bounds messages and streams of one connection. It lets an address open any number of connections, and waits for
-ever for a request's first message: here a unary call is taken as a stream of one message, so that the wait can end.
+`coordinator.control.door` bounds connections, gRPC the messages and streams of one connection. gRPC waits for ever for
+a request's first message: here a unary call is taken as a stream of one message, so that the wait can end.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
@@ -17,45 +16,16 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from auth.errors import ManyhandsError, RequestError, UnreachableError
-from coordinator.run.settings import CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE, MAX_SESSIONS, Settings
-from coordinator.throttling.rate_limits import CallerPace, CallerPlaces, caller_address, network_of
+from coordinator.control.door import Door, DoorLimits
+from coordinator.throttling.rate_limits import CallerPace, CallerPlaces, network_of
 from peer.protocol.errors import metadata_of, status_of
-
-SPARE_CALLS = 2048  # beside the sessions: who joins, renews, fetches and asks
-
-
-@dataclass(frozen=True)
-class DoorLimits:
-    """What all callers together, and each address, may have of the control plane."""
-
-    sessions: int = MAX_SESSIONS
-    calls: int = MAX_SESSIONS + SPARE_CALLS  # open at once; a session is one
-    calls_per_caller: int = CALLS_PER_ADDRESS
-    calls_per_minute: int = CALLS_PER_ADDRESS_PER_MINUTE  # of one address
-    connections: int = MAX_SESSIONS + SPARE_CALLS
-    handshake_s: float = 10.0  # until TLS is agreed on
-    first_message_s: float = 15.0
-    reading_s: float = 60.0  # until one message of an answer is taken
-    idle_s: float = 60.0  # a connection without a call
-
-    @classmethod
-    def of(cls, settings: Settings) -> DoorLimits:
-        """What an operator has set."""
-        most = settings.max_sessions + SPARE_CALLS
-        return cls(
-            sessions=settings.max_sessions,
-            calls=most,
-            calls_per_caller=settings.calls_per_address,
-            calls_per_minute=settings.calls_per_address_per_minute,
-            connections=most,
-        )
 
 
 class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no annotations
     """Stands before all handlers; used from one event loop."""
 
-    def __init__(self, limits: DoorLimits, clock: Callable[[], float]) -> None:
-        self._limits = limits
+    def __init__(self, limits: DoorLimits, door: Door, clock: Callable[[], float]) -> None:
+        self._limits, self._door = limits, door
         self._pace = CallerPace(limits.calls_per_minute, clock)
         self._places = CallerPlaces(limits.calls, limits.calls_per_caller)
 
@@ -92,7 +62,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
     async def _admitted(self, context: Any) -> AsyncIterator[None]:
         """A place for the time of the block; who gets none may come again later. Nothing of it is recorded."""
         try:
-            caller = network_of(caller_address(context.peer()))
+            caller = network_of(self._door.caller(context))
         except ManyhandsError as error:
             await _refuse(context, error)
         if not self._pace.allows(caller) or not self._places.enter(caller):
@@ -100,6 +70,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
                 context, UnreachableError("The coordinator is asked too much from this address: wait a little.")
             )
         try:
+            self._door.welcome(context)
             yield
         except RequestError as error:  # of this door: what handlers refuse they answer themselves
             await _refuse(context, error)

@@ -1,6 +1,7 @@
 """The gRPC server of the control plane: TLS, limits, health, a count of calls, and the refresh of open sessions.
 
-`coordinator.control.servicer` answers the calls, `coordinator.control.admission` limits them.
+`coordinator.control.door` takes connections, `coordinator.control.admission` limits calls, and
+`coordinator.control.servicer` answers them.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from auth.errors import PortTakenError, StorageError
+from auth.errors import StorageError
 from coordinator.context.changes import Ear
 from coordinator.context.services import RunServices
 from coordinator.context.telemetry import Telemetry
-from coordinator.control.admission import Doorkeeper, DoorLimits
+from coordinator.control.admission import Doorkeeper
+from coordinator.control.door import Door, DoorLimits
 from coordinator.control.news import SessionNews
 from coordinator.control.servicer import ControlServicer, NonceStore, nonce_key
 from coordinator.control.session import SessionServer
 from coordinator.control.visitors import Visitors
+from coordinator.run.ports import Listener, bound_socket
 from coordinator.store.notify import Topic
 from peer.protocol import MAX_PEER_MESSAGE_BYTES, control_pb2, control_pb2_grpc
 
@@ -38,7 +41,6 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_PEER_MESSAGE_BYTES),
     ("grpc.max_metadata_size", 16 * 1024),
     ("grpc.max_concurrent_streams", 16),  # per connection; a peer needs two
-    ("grpc.so_reuseport", 0),  # a second coordinator on the port must fail instead of sharing it
     # Peers may ping as often as they do; peers that do not answer a ping are gone.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 15_000),
@@ -61,6 +63,7 @@ class ControlServer:
     def __init__(
         self,
         server: grpc.aio.Server,
+        door: Door,
         port: int,
         sessions: SessionServer,
         news: SessionNews,
@@ -69,7 +72,7 @@ class ControlServer:
         ear: Ear,
     ) -> None:
         self.port = port
-        self._server, self._sessions, self._news = server, sessions, news
+        self._server, self._door, self._sessions, self._news = server, door, sessions, news
         self._visitors, self._checks = visitors, checks
         self._watching = asyncio.create_task(self._watch(ear))
 
@@ -84,27 +87,24 @@ class ControlServer:
     ) -> ControlServer:
         """Serve on host:port (0: any free port, see `port`); raises `PortTakenError`."""
         nonces = NonceStore(nonce_key(tls.key), services.database, services.clock)
-        sessions = SessionServer(services, limits.sessions)
+        credentials = _read_credentials(tls)
+        listening = bound_socket(Listener(host, port, "the control plane", "`control_port` in settings.yaml"))
+        door = Door(limits, services.telemetry)
+        sessions = SessionServer(services, door)
         news = SessionNews(services, sessions.live)
         visitors = Visitors(services, time.monotonic)
-        servicer = ControlServicer(services, nonces, sessions, visitors)
+        servicer = ControlServicer(services, nonces, sessions, visitors, door)
         checks = _HealthChecks()
         await checks.set(SERVICE_NAME, health_pb2.HealthCheckResponse.SERVING)
-        door = Doorkeeper(limits, time.monotonic)
-        server = grpc.aio.server(interceptors=[CallCounter(services.telemetry), door], options=_options(limits))
+        keeper = Doorkeeper(limits, door, time.monotonic)
+        server = grpc.aio.server(interceptors=[CallCounter(services.telemetry), keeper], options=_options(limits))
         control_pb2_grpc.add_ControlServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        try:
-            bound = server.add_secure_port(address, _read_credentials(tls))
-        except RuntimeError as error:
-            raise PortTakenError(
-                f"The control plane cannot listen on {address}: the port is taken or not allowed; "
-                "stop what uses it or change `control_port` in settings.yaml."
-            ) from error
+        server.add_secure_port(f"unix:{door.upstream}", credentials)
         await server.start()
+        await door.open(listening)
         ear = services.bell.ear(Topic.REVOCATIONS, Topic.SESSIONS)
-        return cls(server, bound, sessions, news, visitors, checks, ear)
+        return cls(server, door, listening.getsockname()[1], sessions, news, visitors, checks, ear)
 
     async def stop(self) -> None:
         """End in order: health says no, sessions end (the peers will come back), then the server."""
@@ -113,7 +113,9 @@ class ControlServer:
         await self._checks.enter_graceful_shutdown()
         self._sessions.end_all()
         await self._visitors.close()
+        self._door.shut()
         await self._server.stop(STOP_GRACE_S)
+        self._door.close()
         await self._sessions.close()
 
     async def _watch(self, ear: Ear) -> None:

@@ -35,6 +35,7 @@ from auth.keys import Purpose, challenge_bytes, verify_signature
 from coordinator.checkpoints.manifest import verify
 from coordinator.context.refusal_log import RefusalRecorder
 from coordinator.context.services import RunFile, RunServices
+from coordinator.control.door import Door
 from coordinator.control.relays import relays, some_of
 from coordinator.control.session import SessionServer
 from coordinator.control.visitors import Visitors
@@ -44,7 +45,6 @@ from coordinator.members.names import choose_name
 from coordinator.store.engine import Database
 from coordinator.store.refusals import Kind
 from coordinator.store.service_models import SpentNonce
-from coordinator.throttling.rate_limits import caller_address
 from peer.protocol import (
     CHUNK_BYTES,
     MAX_VERSION_CHARS,
@@ -68,8 +68,11 @@ logger = logging.getLogger(__name__)
 class ControlServicer(control_pb2_grpc.ControlServicer):
     """Answers peers; see `control.proto` for what each call means."""
 
-    def __init__(self, services: RunServices, nonces: NonceStore, sessions: SessionServer, visitors: Visitors) -> None:
+    def __init__(
+        self, services: RunServices, nonces: NonceStore, sessions: SessionServer, visitors: Visitors, door: Door
+    ) -> None:
         self._services, self._nonces, self._sessions, self._visitors = services, nonces, sessions, visitors
+        self._door = door
         self._run = services.config.run.name
         self._rng = random.Random()
 
@@ -112,7 +115,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         async with answering(context, self._services.refusals, "login"):
             _check_version_field(request.software_version)
             await self._check_proof("login", request)
-            async with self._services.logins.begun(caller_address(context.peer()), request.provider) as waiting:
+            async with self._services.logins.begun(self._door.caller(context), request.provider) as waiting:
                 yield control_pb2.LoginUpdate(prompt=control_pb2.LoginPrompt(**asdict(waiting.prompt)))
                 identity = await waiting.identity()
             grant = await asyncio.to_thread(
@@ -168,19 +171,19 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def Describe(self, _: control_pb2.DescribeRequest, context: Any) -> control_pb2.DescribeReply:  # noqa: N802
         """Tell anybody what the run needs and where it is."""
         async with answering(context, self._services.refusals, "visit"):
-            return await self._visitors.describe(caller_address(context.peer()))
+            return await self._visitors.describe(self._door.caller(context))
 
     async def Probe(self, chunks: AsyncIterator[control_pb2.ProbeUp], context: Any) -> None:  # noqa: N802
         """Let anybody measure the line."""
         async with answering(context, self._services.refusals, "visit"):
-            await self._visitors.probe(caller_address(context.peer()), chunks, context.write)
+            await self._visitors.probe(self._door.caller(context), chunks, context.write)
 
     async def DialBack(  # noqa: N802
         self, request: control_pb2.DialBackRequest, context: Any
     ) -> control_pb2.DialBackReply:
         """Open a connection to the caller, who learns that way whether others can."""
         async with answering(context, self._services.refusals, "visit"):
-            word = self._visitors.dial_back(caller_address(context.peer()), request.port, request.udp_port)
+            word = self._visitors.dial_back(self._door.caller(context), request.port, request.udp_port)
             return control_pb2.DialBackReply(word=word)
 
     async def _check_proof(

@@ -24,6 +24,7 @@ from auth.errors import ManyhandsError, RequestError, TokenError, UnreachableErr
 from auth.keys import challenge_bytes, verify_signature
 from auth.tokens import AccessToken
 from coordinator.context.services import RunServices
+from coordinator.control.door import Door
 from coordinator.control.relays import offer_relay, relay_of
 from coordinator.ledger.judgement import Delivery, ReportVerdict
 from coordinator.ledger.presence import (
@@ -39,7 +40,7 @@ from coordinator.ledger.steering import announcements
 from coordinator.members.quarantine import SuspicionReport, hear
 from coordinator.run.logs import about_session
 from coordinator.store.engine import Database
-from coordinator.throttling.rate_limits import Address, Pace, caller_address
+from coordinator.throttling.rate_limits import Address, Pace
 from coordinator.throttling.shared_work import Batcher
 from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, NONCE_BYTES, control_pb2
 from peer.reporting.wire import lost_from_wire, report_from_wire
@@ -98,8 +99,8 @@ class LiveSession:
 class SessionServer:
     """Runs sessions over gRPC streams; one per device, the newest counts."""
 
-    def __init__(self, services: RunServices, max_sessions: int) -> None:
-        self._services, self._max_sessions = services, max_sessions
+    def __init__(self, services: RunServices, door: Door) -> None:
+        self._services, self._door = services, door
         self.live: dict[str, LiveSession] = {}  # by device
         self._closing = False
         self._reports: Batcher[Delivery, ReportVerdict] = Batcher(services.ledger.record_all)
@@ -131,7 +132,7 @@ class SessionServer:
             hello.software_version,
             services.clock(),
         )
-        session = LiveSession(session_id, token, caller_address(context.peer()))
+        session = LiveSession(session_id, token, self._door.caller(context))
         try:
             self._add(session)
             with services.telemetry.sessions_open.track_inprogress(), about_session(session_id):
@@ -143,7 +144,7 @@ class SessionServer:
     def _add(self, session: LiveSession) -> None:
         """Register a session; an older one of the same device ends."""
         device_id = session.token.device_id
-        if self._closing or (len(self.live) >= self._max_sessions and device_id not in self.live):
+        if self._closing or (len(self.live) >= self._door.limits.sessions and device_id not in self.live):
             raise UnreachableError("The coordinator takes no more sessions now; it will be tried again.")
         older = self.live.pop(device_id, None)
         if older is not None:

@@ -21,6 +21,7 @@ from peer.network.traffic import BYTES_PER_S_OF_MBIT
 
 # Outgoing connections, and who asks for any port, get higher ones on Linux, macOS and Windows.
 CHOSEN_PORTS = range(20_000, 32_768)
+WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104  # to listen everywhere, not to connect to
 _CHANCE = random.SystemRandom()  # two processes with the same seed do not get the same ports
 
 
@@ -43,6 +44,19 @@ def check_ports(listeners: Iterable[Listener]) -> None:
             raise _explain(listener, error) from error
 
 
+def bound_socket(listener: Listener) -> socket.socket:
+    """A socket bound to a listener's port (0: any free one); raises as `check_ports` does.
+
+    Where the host means all addresses, the socket serves IPv6 and IPv4 if the machine has both.
+    """
+    try:
+        if listener.host in WILDCARDS and socket.has_dualstack_ipv6():
+            return _bind("::", listener.port, dual_stack=True)
+        return _bind("0.0.0.0" if listener.host == "::" else listener.host, listener.port)  # noqa: S104  # as was asked for
+    except OSError as error:
+        raise _explain(listener, error) from error
+
+
 def is_free(host: str, port: int) -> bool:
     """Whether a port can be listened on now."""
     try:
@@ -58,7 +72,7 @@ def free_ports(host: str, count: int) -> list[int]:
     return list(islice(free, count))
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int, *, dual_stack: bool = False) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -66,6 +80,8 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         # As servers do: connections that the last process left in TIME_WAIT do not count.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if dual_stack:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listening.bind(address)
     except OSError:
         listening.close()

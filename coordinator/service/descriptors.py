@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import resource
 
-from coordinator.control.admission import DoorLimits
+from coordinator.control.door import DESCRIPTORS, DoorLimits
 from coordinator.run.settings import Settings
 from coordinator.web.http.server import ConnectionLimits
 
@@ -17,7 +17,7 @@ SPARE = 256  # the database, logs, files that are read
 
 def descriptors_needed(settings: Settings) -> int:
     """The open files and connections that the service needs at most."""
-    return DoorLimits.of(settings).connections + ConnectionLimits().connections + SPARE
+    return DESCRIPTORS * DoorLimits.of(settings).connections + ConnectionLimits().connections + SPARE
 
 
 def most_descriptors() -> int:

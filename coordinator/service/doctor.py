@@ -25,7 +25,7 @@ from auth.join_link import JoinLink
 from coordinator.run.authority_key import handover_to
 from coordinator.run.database_owner import require_database
 from coordinator.run.directory import RunDirectory
-from coordinator.run.ports import is_free
+from coordinator.run.ports import WILDCARDS, is_free
 from coordinator.run.secrets import exposed
 from coordinator.service.descriptors import descriptors_needed, most_descriptors
 from coordinator.service.preparation import chosen_parts, listeners
@@ -229,7 +229,7 @@ def _is_this_run(directory: RunDirectory, *hosts: str) -> bool:
 def _links(directory: RunDirectory, hosts: tuple[str, ...]) -> Iterator[JoinLink]:
     link = directory.join_link
     for host in hosts:
-        if host not in {"0.0.0.0", "::"}:  # noqa: S104  # to listen on, not to connect to
+        if host not in WILDCARDS:
             yield replace(link, host=host, others=())
 
 

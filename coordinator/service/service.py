@@ -22,7 +22,7 @@ from fastapi import FastAPI
 from auth.errors import ManyhandsError
 from coordinator.context.changes import listening
 from coordinator.context.services import RunServices, open_run_services
-from coordinator.control.admission import DoorLimits
+from coordinator.control.door import DoorLimits
 from coordinator.control.server import ControlServer, TlsFiles
 from coordinator.run.directory import RunDirectory
 from coordinator.service.descriptors import descriptors_needed, raise_limit

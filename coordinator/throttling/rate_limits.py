@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Callable
-from urllib.parse import unquote
 
 from auth.errors import RequestError
 
@@ -43,13 +42,9 @@ class Pace:
         self._at = now
 
 
-def caller_address(peer: str) -> Address:
-    """The IP address in gRPC's name of a connection (`ipv4:192.0.2.1:50000`, `ipv6:%5B2001:db8::1%5D:50000`)."""
-    host = unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]").partition("%")[0]
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError as error:
-        raise RequestError("The request came over no internet connection.") from error
+def host_address(host: str) -> Address:
+    """The IP address that a socket calls its other end's; raises `ValueError`."""
+    address = ipaddress.ip_address(host.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address
 
 
@@ -62,10 +57,9 @@ def http_caller(client: object) -> str:
     """The name of one caller by an ASGI scope's `client`, an (address, port) or None."""
     host = str(client[0]) if isinstance(client, tuple | list) and client else ""
     try:
-        address = ipaddress.ip_address(host.partition("%")[0])
+        return network_of(host_address(host))
     except ValueError:  # a proxy's word, or a socket without addresses
         return host[:64]
-    return network_of(getattr(address, "ipv4_mapped", None) or address)
 
 
 class CallerPlaces:

@@ -18,7 +18,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given, strategies as st
 
 from auth.keys import TLS_NAME, DeviceKey, challenge_bytes
-from coordinator.control.admission import DoorLimits
+from coordinator.control.door import DoorLimits
 from coordinator.control.server import ControlServer, TlsFiles
 from peer.protocol import LOWEST_DIALLED_PORT, PROTOCOL_VERSION, control_pb2
 from tests.support.control_plane import TestCoordinator, serving

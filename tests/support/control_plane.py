@@ -16,6 +16,7 @@ from sqlalchemy import select
 from auth.credentials import Credentials
 from auth.join_link import Address, JoinLink
 from coordinator.context.services import RunServices, open_run_services
+from coordinator.control.door import DoorLimits
 from coordinator.control.server import ControlServer, TlsFiles
 from coordinator.ledger.presence import write_swarm_status
 from coordinator.run.directory import RunDirectory
@@ -92,6 +93,7 @@ async def serving(
     token_lifetime_s: int = 3600,
     providers: dict[str, Any] | None = None,
     bind: str = "127.0.0.1",
+    limits: DoorLimits | None = None,
     **sections: Any,
 ) -> AsyncIterator[TestCoordinator]:
     """A new run in `path`, with these sections of its run file, served for the time of the block.
@@ -106,16 +108,18 @@ async def serving(
     (directory.tokenizer_dir / "tokenizer.json").write_bytes(TOKENIZER)
     (directory.path / "secret").write_text("not for peers")
     with open_run_services(directory, clock) as services:
-        coordinator = TestCoordinator(directory, services, await start_server(directory, services, 0), clock)
+        coordinator = TestCoordinator(directory, services, await start_server(directory, services, 0, limits), clock)
         try:
             yield coordinator
         finally:
             await coordinator.server.stop()
 
 
-async def start_server(directory: RunDirectory, services: RunServices, port: int) -> ControlServer:
+async def start_server(
+    directory: RunDirectory, services: RunServices, port: int, limits: DoorLimits | None = None
+) -> ControlServer:
     tls = TlsFiles(directory.tls_key_path, directory.tls_cert_path)
-    return await ControlServer.start(services, directory.settings.bind_host, port, tls)
+    return await ControlServer.start(services, directory.settings.bind_host, port, tls, limits or DoorLimits())
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from auth.keys import TLS_NAME
 from coordinator.context.services import open_run_services
-from coordinator.control.admission import DoorLimits
+from coordinator.control.door import DoorLimits
 from coordinator.control.server import SERVICE_NAME, ControlServer, TlsFiles
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings

@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from auth.errors import PortTakenError, StorageError
 from auth.keys import TLS_NAME, DeviceKey
-from coordinator.control.admission import DoorLimits
+from coordinator.control.door import DoorLimits
 from coordinator.control.server import SERVICE_NAME
 from coordinator.members.membership import Membership
 from coordinator.run.directory import RunDirectory
