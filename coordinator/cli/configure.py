@@ -57,7 +57,6 @@ VARIABLE_OF = {
 }
 
 VARIABLES = (*VARIABLE_OF.values(), POSTGRES_PASSWORD, RUN_FILE)
-OWN_PROXIES = ("127.0.0.1", "::1")
 DRIVER = "postgresql+psycopg"
 POSTGRES_PORT = 5432
 SECRET_KEYS = frozenset({"database_url"})  # of settings.yaml: their values are not shown
@@ -169,7 +168,7 @@ def read_environment(environ: Mapping[str, str]) -> EnvironmentSettings:
         "web_port": _port(WEB_PORT, given[WEB_PORT]),
         "swarm_port": _port(SWARM_PORT, given[SWARM_PORT]),
         "public_url": _public_url(given[DOMAIN]),
-        "trusted_proxies": [*OWN_PROXIES, *proxies] if (proxies := _listed(given[TRUSTED_PROXIES])) else None,
+        "trusted_proxies": _listed(given[TRUSTED_PROXIES]),
         "database_url": _database_url(given),
     }
     run_file = Path(given[RUN_FILE]) if given[RUN_FILE] else None

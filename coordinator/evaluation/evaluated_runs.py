@@ -100,7 +100,8 @@ class RemoteRun:
 
     def tasks(self) -> Sequence[Task]:
         """Return the tasks as the coordinator has them now."""
-        return [curve.config for curve in self._ask("evaluations", _Evaluations).tasks]
+        asked = self._ask("evaluations", _Evaluations).tasks
+        return [curve.config for curve in asked if curve.config.sha256 == curve.task_sha256]
 
     def known(self) -> Known:
         """Its published checkpoints, the newest first, and what is known of them or waits to be delivered."""

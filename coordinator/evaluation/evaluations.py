@@ -78,7 +78,7 @@ def curves(tasks: Sequence[Task], rows: Iterable[EvaluationRow]) -> list[dict[st
                 "references": [reference.model_dump() for reference in task.references],
                 "points": [row.facts for row in points],
                 "probes": list(points[-1].result.probes) if points else [],
-                "config": task,
+                "config": task.published,
             }
         )
     return found

@@ -9,6 +9,7 @@ import os
 import shlex
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from auth.errors import ConfigError
@@ -32,7 +33,13 @@ def read_secret(path: Path, setting: str) -> str:
 
 
 def check_secrets(directory: RunDirectory) -> None:
-    """Raise `ConfigError` for the first file or folder that others may read, with the command that mends it."""
+    """Raise `ConfigError` for the first file or folder that others may read, with the command that mends it.
+
+    The database's files, which earlier versions left readable in a folder that is not, are closed here.
+    """
+    for path in _database_files(directory):
+        with suppress(OSError):  # another user's: `exposed` complains of it
+            path.chmod(0o600)
     for complaint in exposed(directory):
         raise ConfigError(complaint)
 
@@ -46,9 +53,13 @@ def exposed(directory: RunDirectory) -> Iterator[str]:
             if path.suffix != ".crt":  # which everybody is shown
                 yield from _judge(path, "600")
     yield from _judge(directory.path / "settings.yaml", "600")  # it may hold the database's password
-    for path in sorted(directory.path.glob("manyhands.db*")):
-        if directory.path.stat().st_mode & stat.S_IXOTH:  # else nobody comes to it
-            yield from _judge(path, "600")
+    for path in _database_files(directory):
+        yield from _judge(path, "600")
+
+
+def _database_files(directory: RunDirectory) -> list[Path]:
+    """SQLite's file in the run's directory, and those that SQLite keeps beside it."""
+    return sorted(directory.path.glob("manyhands.db*"))
 
 
 def _judge(path: Path, mode: str) -> Iterator[str]:

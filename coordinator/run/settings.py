@@ -6,6 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -66,7 +67,8 @@ class Settings(BaseModel):
     calls_per_address_per_minute: int = Field(CALLS_PER_ADDRESS_PER_MINUTE, ge=1, le=1_000_000)
     quarantine_strikes: int = Field(3, ge=0, le=1000)  # 0: nobody is cut off by itself
     quarantine_window_s: float = Field(3600.0, ge=60, le=30 * 86_400, allow_inf_nan=False, strict=False)
-    trusted_proxies: Annotated[list[Proxy], Field(max_length=64)] = ["127.0.0.1", "::1"]  # in front of the web port
+    trusted_proxies: Annotated[list[Proxy], Field(max_length=64)] = []  # in front of the web port
+    web_hosts: Annotated[tuple[Host, ...], Field(max_length=32, strict=False)] = ()  # by what other names it is asked
     database_url: str | None = None  # None: SQLite in the run's directory
     public_url: SafeUrl | None = None  # where browsers reach the web port; None: http, by public_host and web_port
     providers: Annotated[dict[ProviderName, Provider], BeforeValidator(with_known)] = {}
@@ -106,6 +108,15 @@ class Settings(BaseModel):
         """The address at which browsers reach the web port, without a slash at the end."""
         host = f"[{self.public_host}]" if ":" in self.public_host else self.public_host
         return (self.public_url or f"http://{host}:{self.web_port}").rstrip("/")
+
+    @property
+    def web_names(self) -> frozenset[str]:
+        """The names by which browsers may ask for the web port, in small letters."""
+        fallbacks = (Address.parse(text, default_port=1).host for text in self.fallback_addresses)
+        asked = urlsplit(self.web_address).hostname or ""
+        return frozenset(
+            name.lower() for name in (self.public_host, *self.announce_hosts, *fallbacks, asked, *self.web_hosts)
+        )
 
     @property
     def quarantine_policy(self) -> Policy:

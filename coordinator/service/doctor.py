@@ -65,6 +65,12 @@ def examine(directory: RunDirectory, display: CheckupDisplay, now: float) -> Non
 def check_configuration(directory: RunDirectory, _now: float) -> CheckResult:
     """Run file and settings can be read."""
     settings = directory.settings
+    local = [address for address in settings.trusted_proxies if ipaddress.ip_address(address).is_loopback]
+    if local:
+        return warning(
+            f"`trusted_proxies` names this machine ({', '.join(local)}): its users can claim any address.",
+            "Remove the addresses from settings.yaml unless a proxy of yours on this machine serves the dashboard.",
+        )
     return ok(f"`{directory.config.run.name}` is served on {settings.bind_host}.", run=directory.config.run.name)
 
 

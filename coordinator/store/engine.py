@@ -5,11 +5,12 @@ SQLAlchemy is used synchronously everywhere; the service calls it in threads.
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -141,6 +142,8 @@ def open_engine(url: str, *, create: bool = False) -> Engine:
             _prepare_sqlite(engine)
             if not create:
                 _refuse_to_create(engine)
+            elif parsed.database not in {None, "", ":memory:"}:
+                _create_private(engine)
             return engine
         return create_engine(parsed, pool_pre_ping=True, connect_args=patience(parsed))
     except (ArgumentError, ImportError) as error:  # the address may hold a password: it is not repeated here
@@ -175,6 +178,15 @@ def _refuse_to_create(engine: Engine) -> None:
     def _on_do_connect(_dialect: Any, _record: Any, arguments: list[Any], options: dict[str, Any]) -> None:
         if arguments[0] != ":memory:" and not options.get("uri"):
             arguments[0], options["uri"] = f"file:{quote(arguments[0])}?mode=rw", True
+
+
+def _create_private(engine: Engine) -> None:
+    """Make the file its owner's alone before SQLite writes into it; SQLite gives the files beside it the same mode."""
+
+    @event.listens_for(engine, "do_connect")
+    def _on_do_connect(_dialect: Any, _record: Any, arguments: list[Any], _options: dict[str, Any]) -> None:
+        with suppress(OSError):  # SQLite says why in its own words
+            os.close(os.open(arguments[0], os.O_CREAT | os.O_RDWR, 0o600))
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:

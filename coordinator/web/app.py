@@ -109,7 +109,7 @@ def create_app(state: WebState) -> FastAPI:
     app.state.streams = streams = CallerPlaces(STREAMS, STREAMS_PER_CALLER)
     services.telemetry.streams_open.set_function(lambda: len(streams))
     if state.archive is None:
-        app.add_middleware(Boundary)
+        app.add_middleware(Boundary, names=state.directory.settings.web_names)
     app.add_middleware(OpenReading)  # refusals can be read, too
     # The last one added is the outermost: refusals have the headers, too.
     app.add_middleware(SecurityHeaders)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -65,6 +66,15 @@ class Examples(Section):
                 f"{self.path!r:.80} is a web address: give the file's `sha256`, so that it stays what it is"
             )
         return self
+
+    @property
+    def published(self) -> Examples:
+        """The same for everybody: of a file outside of the run's directory the name alone."""
+        if is_web(self.path) or self.path.startswith(HUB):
+            return self
+        path = PurePath(self.path)
+        is_outside = path.is_absolute() or ".." in path.parts or path.parts[:1] == ("~",)
+        return self.model_copy(update={"path": path.name}) if is_outside else self
 
 
 Where = Annotated[Examples, BeforeValidator(_path_alone)]
@@ -148,6 +158,16 @@ class Task(Section):
     def higher_is_better(self) -> bool:
         """Whether a larger value of it is a better one."""
         return self.main_metric not in LOWER_IS_BETTER
+
+    @property
+    def published(self) -> Task:
+        """The task for everybody: without the folders of the operator's machine."""
+        places = {key: None if place is None else place.published for key, place in self._places.items()}
+        return self.model_copy(update=places)
+
+    @property
+    def _places(self) -> dict[str, Examples | None]:
+        return {"train": self.train, "dev": self.dev, "test": self.test}
 
     @property
     def sha256(self) -> str:

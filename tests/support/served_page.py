@@ -145,7 +145,7 @@ def fake_run(
             "phases": phases,
         }
     )
-    settings = Settings(bind_host="127.0.0.1", database_url=database_url)
+    settings = Settings(bind_host="127.0.0.1", database_url=database_url, web_hosts=("run.example.org",))
     created = RunDirectory.create(directory / "run", config, settings, prepare=put_tables)
     with open_run_services(created, clock) as services:
         yield FakeRun(created, services, {}, fresh_for_s)

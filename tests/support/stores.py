@@ -17,6 +17,7 @@ from alembic.config import Config
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
+from auth.files import write_private
 from auth.keys import DeviceKey
 from coordinator.backup.database import sqlite_address
 from coordinator.run.directory import RunDirectory
@@ -65,7 +66,7 @@ def migrated_file() -> bytes:
 def put_tables(run: RunDirectory) -> None:
     """What `RunDirectory.create` prepares in tests: the tables, which `create` else makes by all migrations."""
     if run.settings.database_url is None:
-        (run.path / "manyhands.db").write_bytes(migrated_file())
+        write_private(run.path / "manyhands.db", migrated_file())
 
 
 def downgrade(engine: Engine, revision: str) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 import time
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from fastapi import HTTPException, Request, Response
 
 from coordinator.members.administrators import LIFETIME_S, Administrators, Login, LoginTries
 from coordinator.throttling.rate_limits import CallerPace, http_caller
+from coordinator.web.http.boundary import FORWARDED, is_loopback
 
 logger = logging.getLogger(__name__)
 TRIES_PER_MINUTE = 10  # of one address, and of one account
@@ -52,15 +52,13 @@ class LoginDesk:
 
 def require_privacy(request: Request) -> None:
     """Passwords and cookies go over HTTPS, or stay on this machine."""
-    if request.url.scheme != "https" and not _is_loopback(request):
+    if request.url.scheme != "https" and not _is_local(request):
         raise HTTPException(403, "Administer this run over HTTPS, or from the coordinator's own machine.")
 
 
-def _is_loopback(request: Request) -> bool:
-    try:
-        return ipaddress.ip_address(request.client.host if request.client else "").is_loopback
-    except ValueError:
-        return False
+def _is_local(request: Request) -> bool:
+    """Whether the browser is on this machine; what a proxy on this machine passes on may come from anywhere."""
+    return FORWARDED not in request.headers and is_loopback(request.client.host if request.client else "")
 
 
 def require_own_origin(request: Request) -> None:

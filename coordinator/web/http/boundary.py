@@ -7,10 +7,13 @@ input need not be Unicode that can be sent.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Callable
+from urllib.parse import urlsplit
 
 from fastapi import Response
 from fastapi.exceptions import RequestValidationError
@@ -32,6 +35,8 @@ MAX_BODY_BYTES = 64 * 1024
 PIECE_BYTES = 32 * 1024  # of an answer, given to the connection at once
 STREAMS, STREAMS_PER_CALLER = 768, 32  # of events, open for as long as a page is
 RETRY_AFTER_S = 10
+FORWARDED = "x-forwarded-for"  # a proxy's word on who asks
+_HOST = re.compile(r"(\[[0-9a-f:.%]+\]|[^\[\]@/?#:]+)(:\d{0,5})?")
 
 
 class Boundary:
@@ -42,8 +47,12 @@ class Boundary:
         app: ASGIApp,
         requests_per_minute: int = REQUESTS_PER_MINUTE,
         clock: Callable[[], float] = time.monotonic,
+        names: frozenset[str] | None = None,
     ) -> None:
+        """Answer requests for these host names only; None: for all."""
         self._app = app
+        self._names = names
+        self._has_seen_proxy = False
         self._pace = CallerPace(requests_per_minute, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,6 +68,8 @@ class Boundary:
             await _send_in_pieces(message, send)
 
         try:
+            self._note_proxy(scope)
+            self._check_host(scope)
             self._check_pace(scope)
             await self._app(scope, _bounded(scope, receive), send_noting)
         except Exception as error:  # the boundary of a request: answered and logged here
@@ -68,9 +79,54 @@ class Boundary:
             elif answer.status_code >= 500:
                 raise
 
+    def _check_host(self, scope: Scope) -> None:
+        """Raise 421 for a name that is not the run's: a stranger's may be made to mean this machine (DNS rebinding).
+
+        Nobody else can make an address, or a name without a dot, mean another machine.
+        """
+        host = (_header(scope, b"host") or "").lower()
+        name = urlsplit(f"//{host}").hostname or "" if _HOST.fullmatch(host) else host
+        if self._names is None or not host or "." not in name or ":" in name or name.rstrip(".") in self._names:
+            return
+        if not name.endswith(".localhost") and not _is_address(name):
+            raise HTTPException(
+                421,
+                f"This run is not served under the name {name[:100]!a}: ask for one of its own names, "
+                "or add this one to `web_hosts` in settings.yaml.",
+            )
+
+    def _note_proxy(self, scope: Scope) -> None:
+        """Say once that a proxy on this machine is not believed: limits then count all of its clients as one."""
+        client = (scope.get("client") or ("",))[0]
+        if self._has_seen_proxy or not is_loopback(client) or _header(scope, FORWARDED.encode()) is None:
+            return
+        self._has_seen_proxy = True
+        logger.warning(
+            "A proxy on this machine names its clients (X-Forwarded-For), and is not believed: if it is yours, "
+            "add %s to `trusted_proxies` in settings.yaml",
+            client,
+        )
+
     def _check_pace(self, scope: Scope) -> None:
         if not self._pace.allows(http_caller(scope.get("client"))):
             raise HTTPException(429, "Too many requests from this address: wait a little.")
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a client's address is this machine's own; False for what is no address."""
+    return _is_address(host) and ipaddress.ip_address(host).is_loopback
 
 
 async def refuse_shape(_request: Request, error: Exception) -> Response:

@@ -65,7 +65,7 @@ def test_each_variable_sets_its_key() -> None:
     assert settings.fallback_addresses == ("standby.example.net:7445", "[2001:db8::2]")
     assert (settings.control_port, settings.web_port, settings.swarm_port) == (7444, 8081, 31338)
     assert settings.public_url == "https://dashboard.example.org"
-    assert settings.trusted_proxies == ["127.0.0.1", "::1", "10.0.0.2"]
+    assert settings.trusted_proxies == ["10.0.0.2"]
 
 
 def test_what_no_variable_sets_stays() -> None:

@@ -19,6 +19,7 @@ from coordinator.cli.main import app
 from coordinator.context.services import open_run_services
 from coordinator.control.server import ControlServer, TlsFiles
 from coordinator.ledger.presence import open_session
+from coordinator.run.database_owner import create_database, open_database
 from coordinator.run.directory import RunDirectory
 from coordinator.run.secrets import check_secrets
 from coordinator.service import doctor
@@ -70,14 +71,30 @@ def test_a_secret_that_others_may_read_stops_everything(small_run: RunDirectory,
     assert outcome(small_run, "permissions").verdict is Verdict.OK
 
 
-def test_a_database_is_hidden_by_its_folder_or_itself(small_run: RunDirectory) -> None:
-    """In a folder that everybody may enter the database's own mode counts."""
-    small_run.path.chmod(0o755)
-    with pytest.raises(ConfigError, match=r"manyhands\.db"):
-        check_secrets(small_run)
+def test_a_database_is_its_owners_alone(small_run: RunDirectory) -> None:
+    """From the beginning, with the files beside it; one of an earlier version is told of, and closed at the start."""
     for path in small_run.path.glob("manyhands.db*"):
-        path.chmod(0o600)
+        path.unlink()
+    create_database(small_run)
+    with open_database(small_run) as database, database.begin():
+        files = list(small_run.path.glob("manyhands.db*"))
+        assert {path.name for path in files} >= {"manyhands.db", "manyhands.db-wal", "manyhands.db-shm"}
+        assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    (small_run.path / "manyhands.db").chmod(0o644)
+    found = outcome(small_run, "permissions")
+    assert found.verdict is Verdict.FAILED
+    assert "manyhands.db" in found.found
     check_secrets(small_run)
+    assert outcome(small_run, "permissions").verdict is Verdict.OK
+
+
+def test_a_trusted_proxy_on_this_machine_is_told_of(small_run: RunDirectory) -> None:
+    """Settings that an earlier version wrote trust it by default, and then every local user."""
+    settings = small_run.path / "settings.yaml"
+    settings.write_text(small_run.settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]}).to_yaml())
+    found = outcome(RunDirectory.open(small_run.path), "configuration")
+    assert found.verdict is Verdict.WARNING
+    assert "trusted_proxies" in found.found
 
 
 def test_keys_that_do_not_fit_are_found(small_run: RunDirectory, tmp_path: Path) -> None:

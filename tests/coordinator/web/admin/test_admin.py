@@ -123,6 +123,20 @@ def test_plain_http_is_for_this_machine_only(run: FakeRun) -> None:
             assert client.get("/admin/login").status_code == status
 
 
+def test_a_proxy_on_this_machine_is_not_this_machine(run: FakeRun) -> None:
+    """Plain HTTP that a proxy passes on came over a network, whoever the proxy is."""
+    app = create_app(WebState(run.directory, run.services))
+    with TestClient(app, client=("127.0.0.1", 50_000)) as client:
+        assert client.get("/admin/login", headers={"x-forwarded-for": "127.0.0.1"}).status_code == 403
+
+
+def test_a_name_made_to_mean_this_machine_reaches_no_form(run: FakeRun) -> None:
+    """A page whose name now means the coordinator's machine (DNS rebinding) is refused, here as everywhere."""
+    app = create_app(WebState(run.directory, run.services))
+    with TestClient(app, base_url="http://evil.example", client=("127.0.0.1", 50_000)) as client:
+        assert client.get("/admin/login").status_code == client.get("/healthz").status_code == 421
+
+
 def test_members_are_changed_by_forms(client: TestClient, csrf: str, run: FakeRun) -> None:
     """Invite, public name, revocation and erasure, each on record under the administrator's name."""
 

@@ -117,3 +117,23 @@ def test_the_operators_own_results_are_shown_alike(client: TestClient, services:
     assert record_evaluation(services.database, EvaluationRow(3, MANIFEST, "operator", made_up(FILL, 12.5), 1.0))
     with TestClient(client.app) as fresh:
         assert fresh.get(ADDRESS).json()["tasks"][1]["points"][0]["evaluator"] == "operator"
+
+
+@pytest.mark.parametrize("path", ["/home/operator/private/test.conll", "../elsewhere/test.conll", "~/test.conll"])
+def test_no_folder_of_the_operators_is_published(
+    services: RunServices, tmp_path: Path, clock: Clock, path: str
+) -> None:
+    """Of a file outside of the run's directory everybody reads the name and the digest, of older results, too."""
+    task = {**NER, "test": {"path": path, "sha256": "ab" * 32}}
+    assert record_evaluation(services.database, EvaluationRow(3, MANIFEST, "operator", made_up(task, 0.5), 1.0))
+    set_tasks(tmp_path / "run", [task])
+    directory = RunDirectory.open(tmp_path / "run")
+    with (
+        open_run_services(directory, clock) as opened,
+        TestClient(create_app(WebState(directory, opened))) as client,
+    ):
+        answer = client.get(ADDRESS)
+    shown = answer.json()["tasks"][0]
+    assert (shown["config"]["test"]["path"], shown["config"]["test"]["sha256"]) == ("test.conll", "ab" * 32)
+    assert len(shown["points"]) == 1
+    assert path not in answer.text

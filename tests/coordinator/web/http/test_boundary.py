@@ -22,7 +22,7 @@ from tests.support.waiting import PATIENCE_S
 SECRET = "/root/keys/authority.key"
 
 
-def an_app(requests_per_minute: int = 1000) -> FastAPI:
+def an_app(requests_per_minute: int = 1000, names: frozenset[str] | None = None) -> FastAPI:
     app = FastAPI()
     failures = {
         "bug": RuntimeError(SECRET),
@@ -39,7 +39,7 @@ def an_app(requests_per_minute: int = 1000) -> FastAPI:
     async def post(request: Request) -> int:
         return len(await request.body())
 
-    app.add_middleware(Boundary, requests_per_minute=requests_per_minute)
+    app.add_middleware(Boundary, requests_per_minute=requests_per_minute, names=names)
     return app
 
 
@@ -158,3 +158,43 @@ def test_nothing_is_allowed_that_is_not_ours(run: FakeRun) -> None:
             assert "http" not in policy
             assert "data:" not in policy
         assert client.get("/docs").status_code == client.get("/redoc").status_code == 404
+
+
+NAMES = frozenset({"run.example.org"})
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "run.example.org",
+        "RUN.example.org.:8080",
+        "127.0.0.1:8080",
+        "[::1]:8080",
+        "192.0.2.7",
+        "localhost",
+        "coordinator:80",
+    ],
+)
+def test_the_runs_own_names_are_answered(host: str) -> None:
+    """By its names, by addresses, and by names without a dot, such as a container's."""
+    client = TestClient(an_app(names=NAMES))
+    assert client.get("/healthz", headers={"host": host}).status_code != 421
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "run.example.org.evil.example:8080", "127.0.0.1.evil.example", "a@b.c"]
+)
+def test_another_name_is_refused(host: str) -> None:
+    """A name that a stranger made to mean this machine reaches nothing; the sentence says where to add a name."""
+    answer = TestClient(an_app(names=NAMES)).get("/healthz", headers={"host": host})
+    assert answer.status_code == 421
+    assert "web_hosts" in answer.json()["detail"]
+
+
+def test_a_proxy_that_is_not_believed_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    """The log says once what to set where a proxy on this machine serves the page."""
+    app = an_app()
+    for address in ("192.0.2.7", "127.0.0.1", "127.0.0.1"):
+        TestClient(app, client=(address, 50_000)).get("/", headers={"x-forwarded-for": "192.0.2.9"})
+    (line,) = [message for message in caplog.messages if "trusted_proxies" in message]
+    assert "127.0.0.1" in line
