@@ -23,6 +23,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from auth.errors import ConfigError
+from auth.look_alikes import check_new_name
 from coordinator.members.membership import member_name
 from coordinator.store.engine import Database
 from coordinator.store.locks import Lock, one_at_a_time
@@ -65,6 +66,7 @@ class Administrators:
         def change(session: Session) -> None:
             known = session.scalar(select(Administrator).where(Administrator.name == name))
             if known is None:
+                check_new_name(name, session.scalars(select(Administrator.name)))
                 session.add(Administrator(name=name, password_hash=password_hash, created_at=self._clock()))
             else:
                 known.password_hash = password_hash

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from auth.errors import ConfigError, ManyhandsError, NotInvitedError, RequestError, RevokedError
 from auth.invite_codes import new_invite_code
 from auth.keys import AuthorityKey, peer_id_of
+from auth.look_alikes import check_new_name, mixed_scripts, skeleton
 from auth.openid.provider import Identity
 from auth.tokens import AccessToken, Authorities, Role, check_times, issue_token
 from coordinator.members.allowlist import (
@@ -333,16 +334,21 @@ class Membership:
     def _add_member_for(self, session: Session, identity: Identity) -> Member:
         """A new member, under the account's name if that is free: a name never leads to somebody else's membership."""
         wanted = identity.label[:MAX_NAME_CHARS]
-        taken = session.scalar(select(Member.id).where(Member.name == wanted)) is not None
+        taken = mixed_scripts(wanted) or skeleton(wanted) in set(map(skeleton, names_in_use(session)))
         mark = "#" + hashlib.sha256(f"{identity.issuer} {identity.subject}".encode()).hexdigest()[:8]
-        return self._find_or_add_member(session, wanted[: MAX_NAME_CHARS - len(mark)] + mark if taken else wanted)
+        return self._add_member(session, wanted[: MAX_NAME_CHARS - len(mark)] + mark if taken else wanted)
 
     def _find_or_add_member(self, session: Session, name: str) -> Member:
         member = session.scalar(select(Member).where(Member.name == name))
         if member is None:
-            member = Member(name=name, created_at=self._clock(), revoked_reason="")
-            session.add(member)
-            session.flush()
+            check_new_name(name, names_in_use(session))
+            member = self._add_member(session, name)
+        return member
+
+    def _add_member(self, session: Session, name: str) -> Member:
+        member = Member(name=name, created_at=self._clock(), revoked_reason="")
+        session.add(member)
+        session.flush()
         return member
 
     def _add_device(self, session: Session, member: Member, public_key: bytes, peer_id: str, role: str) -> Device:
@@ -406,6 +412,15 @@ def member_name(name: str) -> str:
     if name == KEEPER:
         raise ConfigError(f"The name {KEEPER!r} belongs to the run's own keeper: choose another.")
     return name
+
+
+def names_in_use(session: Session, *, but: int | None = None) -> Iterator[str]:
+    """The names of all members, and those under which the public sees them; `but`: the id of a member to leave out."""
+    for row in session.execute(select(Member.id, Member.name, Member.display_name)):
+        if row.id != but:
+            yield row.name
+            if row.display_name:
+                yield row.display_name
 
 
 def _not_invited() -> NotInvitedError:

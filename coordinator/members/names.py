@@ -16,8 +16,9 @@ from sqlalchemy.orm import Session
 
 from auth.errors import ConfigError, NotInvitedError, RequestError
 from auth.keys import peer_id_of
+from auth.look_alikes import check_new_name
 from coordinator.ledger.reading import Contribution
-from coordinator.members.membership import member_name
+from coordinator.members.membership import member_name, names_in_use
 from coordinator.store.engine import Database
 from coordinator.store.models import Device, Member, Naming
 from coordinator.store.standing import require_active
@@ -147,9 +148,7 @@ def _require_free(session: Session, member: Member, shown: str) -> None:
     """Names that look alike count as the same; numbers are given, not chosen."""
     if _NUMBERED.fullmatch(_folded(shown)):
         raise ConfigError(f"The name {shown!r} is how somebody without a name is shown: choose another.")
-    others = session.execute(select(Member.name, Member.display_name).where(Member.id != member.id))
-    if any(_folded(shown) == _folded(taken) for names in others for taken in names if taken):
-        raise ConfigError(f"The name {shown!r} is another member's: choose another.")
+    check_new_name(shown, names_in_use(session, but=member.id))
 
 
 def _folded(name: str) -> str:

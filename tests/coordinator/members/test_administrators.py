@@ -170,3 +170,13 @@ def test_no_login_slips_in_beside_a_new_password(run: OpenRun, administrators: A
             assert logging_in.result() is None
     with run.database() as session:
         assert session.scalar(select(AdminSession)) is None
+
+
+def test_no_administrator_is_called_like_another(database: Database) -> None:
+    """A new account whose name looks like one that is there is refused; a new password is not."""
+    administrators = Administrators(database, Clock(), QUICK)
+    administrators.set_password("ada", PASSWORD)
+    for name in ("\u0430da", "ADA"):
+        with pytest.raises(ConfigError, match="The name"):
+            administrators.set_password(name, PASSWORD)
+    administrators.set_password("ada", PASSWORD * 2)

@@ -11,7 +11,7 @@ from coordinator.members.erasure import erase
 from coordinator.members.membership import Membership
 from coordinator.members.names import ChosenName, choose_name, display_names, hide_name, set_display_name
 from coordinator.store.engine import Database
-from coordinator.store.models import Naming
+from coordinator.store.models import Member, Naming
 from tests.support.clocks import Clock
 from tests.support.receipts import key_of
 
@@ -42,13 +42,36 @@ def test_a_member_chooses_by_the_key_of_any_device(database: Database) -> None:
 
 @pytest.mark.usefixtures("membership")
 @pytest.mark.parametrize(
-    "name", ["bob", "ＢＯＢ", "Anonymous 7", "anonymous7", "keeper", "x" * 65, "two\nlines", "\u202e"]
+    "name",
+    [
+        "bob",
+        "ＢＯＢ",
+        "Anonymous 7",
+        "anonymous7",
+        "keeper",
+        "x" * 65,
+        "two\nlines",
+        "\u202e",
+        "\u0412\u043e\u044c",
+        "\u0430da",
+    ],
 )
 def test_names_that_would_mislead_are_refused(database: Database, name: str) -> None:
     """Another's, in whatever spelling; a number; what cannot be read as one line. Nothing has changed then."""
     with pytest.raises(RequestError):
         choose_name(database, ADA, name, anonymous=True)
     assert display_names(database) == {}
+
+
+def test_nobody_new_is_called_like_another(database: Database, membership: Membership) -> None:
+    """Neither with a letter of another script, nor like a name that a member has chosen; who is there stays."""
+    set_display_name(database, "Bob", "Night Owl")
+    for name in ("\u0430da", "\u0410\u0501\u0430", "night owl"):
+        with pytest.raises(ConfigError, match="The name"):
+            membership.invite(name)
+    with database.begin() as session:
+        session.add(Member(name="\u0430da", created_at=0.0, revoked_reason=""))
+    assert len(membership.invite("\u0430da")) == len(membership.invite("Ada")) == 1
 
 
 @pytest.mark.usefixtures("membership")
