@@ -2,17 +2,20 @@
 
     python benchmarks/liars.py [--quick] [--json]
 
-Ten members' real gradients on the demo's text, of which none, one, two or three lie in each step, combined by the
-product's own reducer (`peer.reduction.guard`) as a keeper without a gradient of its own would; no network in between.
-The baseline is the same training without liars, averaged as it is. Losses are those of held-out text. The last figures
-are the processor time of the reducer for all parts of a step, beside that of the plain mean of the same parts.
+Real gradients of four, six or ten members on the demo's text, of whom some lie in each step, combined by the product's
+own reducer (`peer.reduction.guard`) as a keeper without a gradient of its own would; no network in between, and no cap
+by the swarm's records. Liars send false gradients, or name false numbers of samples, or both. The baseline is the same
+training without liars, averaged as it is. Losses are those of held-out text. *Credited* is the largest of the liars'
+samples that count in a step, over those that they computed, in the mean of all steps. Honest members of very
+different speeds follow, with the least that counts of one of them. The last figures are the processor time of the
+reducer for all parts of a step, beside that of the plain mean of the same parts.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,16 +36,50 @@ from peer.reduction.combine import WeightedPart, weighted_mean
 from peer.reduction.guard import ReductionGuard
 
 MEMBERS = 10
-LIARS = (0, 1, 2, 3)
 MICROBATCH = 8
 PART_BYTES = 2**16
-Poison = Callable[[torch.Tensor], torch.Tensor]
-ATTACKS: dict[str, Poison] = {
-    "sign-flipped": lambda gradient: -gradient,
-    "sign-flipped, 5-fold": lambda gradient: -5 * gradient,
-    "1000-fold": lambda gradient: 1000 * gradient,
-}
 WAYS = ("plain", "screened", "centred clipping")
+
+
+@dataclass(frozen=True)
+class Attack:
+    """The lie of some members in each step."""
+
+    scale: float = 1.0  # of their gradients
+    claims: float = 1.0  # samples named for each one computed
+
+
+ATTACKS: dict[str, Attack] = {
+    "sign-flipped": Attack(-1),
+    "sign-flipped, 5-fold": Attack(-5),
+    "1000-fold": Attack(1000),
+    "-1000-fold": Attack(-1000),
+    "20 times claimed": Attack(claims=20),
+    "20 times claimed, sign-flipped": Attack(-1, claims=20),
+}
+HONEST = Attack()
+
+
+@dataclass(frozen=True)
+class Case:
+    """Some liars among some members."""
+
+    attack: str
+    liars: int
+    members: int = MEMBERS
+
+    def __str__(self) -> str:
+        return f"{self.liars} of {self.members} {self.attack}"
+
+
+OF_TEN = ("sign-flipped", "sign-flipped, 5-fold", "1000-fold")
+OF_FEW = ("-1000-fold", "20 times claimed", "20 times claimed, sign-flipped")
+CASES = (
+    *(Case(attack, liars) for attack in OF_TEN for liars in (1, 2, 3)),
+    *(Case(attack, *group) for attack in OF_FEW for group in ((1, 4), (1, 10), (2, 6))),
+)
+QUICK_CASES = (Case("sign-flipped", 3), Case("20 times claimed, sign-flipped", 1, 4))
+SPEEDS = (1, 1, 1, 2, 2, 4, 16)  # microbatches of each honest member, where they differ
 
 
 @dataclass(frozen=True)
@@ -57,41 +94,53 @@ class Text:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one training."""
+    """The result of one training."""
 
     loss: float  # on held-out text
     combining_s: float  # in all steps
+    credited: float  # of the member that is counted most, over what it computed, in the mean of the steps
+    least: float  # the same of the member that is counted least
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train once for each attack, number of liars and way to average."""
-    options = argument_parser("The final loss with lying members.").parse_args(arguments)
-    steps, liars, attacks = (12, (0, 3), ("sign-flipped",)) if options.quick else (120, LIARS, tuple(ATTACKS))
+    """Train once for each case and way to average."""
+    parser = argument_parser("The final loss with lying members.")
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in their name, and the baseline")
+    options = parser.parse_args(arguments)
+    steps, cases = (12, QUICK_CASES) if options.quick else (120, CASES)
+    chosen = [case for case in cases if options.only in str(case)]
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
-        figures = measure(read_text(Path(directory), steps), steps, liars, attacks)
-    report(f"{steps} steps of {MEMBERS} members, some of whom lie", figures, options.json)
+        figures = measure(read_text(Path(directory), steps), steps, chosen)
+    report(f"{steps} steps of members, some of whom lie", figures, options.json)
 
 
-def measure(text: Text, steps: int, liars: Sequence[int], attacks: Sequence[str]) -> list[Figure]:
-    """Each training's final loss, beside that of plain averaging among honest members; then what combining took."""
-    clean = {way: train(text, way, steps, 0, "") for way in WAYS}
-    baseline = clean["plain"]
-    figures = [Figure(f"{way}, nobody lies", clean[way].loss, "nats", baseline.loss, "plain") for way in WAYS]
-    for attack in attacks:
-        for number in filter(None, liars):
+def measure(text: Text, steps: int, cases: Sequence[Case]) -> list[Figure]:
+    """Each training's final loss, beside that of plain averaging among honest members; then credits and time."""
+    clean = {way: train(text, way, steps, [1] * MEMBERS) for way in WAYS}
+    baselines = {MEMBERS: clean["plain"]}
+    figures = [Figure(f"{way}, nobody lies", clean[way].loss, "nats", clean["plain"].loss, "plain") for way in WAYS]
+    for case in cases:
+        alike = [1] * case.members
+        if case.members not in baselines:
+            baselines[case.members] = train(text, "plain", steps, alike)
+        baseline = baselines[case.members]
+        for way in WAYS:
+            found = train(text, way, steps, alike, case.liars, ATTACKS[case.attack])
             figures += [
-                Figure(
-                    f"{way}, {100 * number // MEMBERS} % {attack}",
-                    train(text, way, steps, number, attack).loss,
-                    "nats",
-                    baseline.loss,
-                    "plain, nobody lies",
-                )
-                for way in WAYS
+                Figure(f"{way}, {case}", found.loss, "nats", baseline.loss, "plain, nobody lies"),
+                Figure(f"{way}, {case}: credited", found.credited, "times"),
             ]
+    unlike = {way: train(text, way, steps, SPEEDS) for way in WAYS}
+    for way, found in unlike.items():
+        figures += [
+            Figure(f"{way}, honest speeds {SPEEDS}", found.loss, "nats", unlike["plain"].loss, "plain"),
+            Figure(f"{way}, honest speeds {SPEEDS}: least credited", found.least, "times"),
+        ]
     return figures + [
-        Figure(f"{way}: combining a step", clean[way].combining_s / steps, "s", baseline.combining_s / steps, "plain")
+        Figure(
+            f"{way}: combining a step", clean[way].combining_s / steps, "s", clean["plain"].combining_s / steps, "plain"
+        )
         for way in WAYS
     ]
 
@@ -109,12 +158,13 @@ def read_text(directory: Path, steps: int) -> Text:
     held_out = draw_samples(config, tokenizer_dir)
     assert held_out is not None
     with open_batches(config, tokenizer_dir, directory, 0, MICROBATCH) as stream:
-        batches = [batch for batch, _ in zip(stream, range(steps * MEMBERS), strict=False)]
+        needed = steps * max(MEMBERS, sum(SPEEDS))
+        batches = [batch for batch, _ in zip(stream, range(needed), strict=False)]
     return Text(config, tokenizer_dir, batches, held_out)
 
 
-def train(text: Text, way: str, steps: int, liars: int, attack: str) -> Outcome:
-    """From the same first weights on the same text."""
+def train(text: Text, way: str, steps: int, speeds: Sequence[int], liars: int = 0, attack: Attack = HONEST) -> Outcome:
+    """From the same first weights on the same text; the first members lie. `speeds`: microbatches of each member."""
     torch.manual_seed(0)
     vocabulary = load_tokenizer(text.tokenizer_dir).get_vocab_size()
     model = build_model(text.config, vocabulary, load_special_ids(text.tokenizer_dir))
@@ -122,22 +172,32 @@ def train(text: Text, way: str, steps: int, liars: int, attack: str) -> Outcome:
     scheduler = build_scheduler(text.config, optimizer)
     backend, combiner = TorchBackend(text.config, model), Combiner(way, text.config)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for step in range(steps):
-        brought = []
-        for member in range(MEMBERS):
+    batches = iter(text.batches)
+    for _ in range(steps):
+        brought, computed, named = [], [], []
+        for member, speed in enumerate(speeds):
+            lie = attack if member < liars else HONEST
             optimizer.zero_grad()
-            samples = backend.accumulate(text.batches[step * MEMBERS + member]).samples
+            samples = sum(backend.accumulate(next(batches)).samples for _ in range(speed))
             backend.collect()
             own = [torch.zeros_like(p) if p.grad is None else p.grad / samples for p in parameters]
-            brought.append([ATTACKS[attack](tensor) for tensor in own] if member < liars else own)
-        for parameter, average in zip(parameters, combiner.average(brought), strict=True):
+            brought.append([lie.scale * tensor for tensor in own])
+            computed.append(float(samples))
+            named.append(samples * lie.claims)
+        for parameter, average in zip(parameters, combiner.average(brought, named, computed), strict=True):
             parameter.grad = average
         optimizer.step()
         scheduler.step()
         backend.synchronize()
     judged = evaluate(model, text.held_out)
     assert judged is not None
-    return Outcome(judged.mlm_loss + (judged.sop_loss or 0.0), combiner.seconds)
+    credited = [credit / steps for credit in combiner.credits]
+    return Outcome(
+        judged.mlm_loss + (judged.sop_loss or 0.0),
+        combiner.seconds,
+        max(credited[: liars or None]),
+        min(credited[liars:]),
+    )
 
 
 class Combiner:
@@ -148,15 +208,20 @@ class Combiner:
         averaging = config.averaging.model_copy(update={"aggregation": name})
         self._guard = None if way == "plain" else ReductionGuard(averaging=averaging)
         self.seconds = 0.0
+        self.credits: list[float] = []  # of each member: what counted over what it computed, summed over the steps
 
-    def average(self, brought: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
-        """The tensors of all members, made one; nobody's weight is larger than another's."""
+    def average(
+        self, brought: Sequence[Sequence[torch.Tensor]], named: Sequence[float], computed: Sequence[float]
+    ) -> list[torch.Tensor]:
+        """Return the tensors of all members, made one by the weights that they name."""
         senders = [f"member {number}" for number in range(len(brought))]
         containers = [TensorPartContainer(tensors, [1.0], part_size_bytes=PART_BYTES) for tensors in brought]
         parts = [[part for part, _ in container._input_parts_by_peer[0]] for container in containers]
         given = [
-            [WeightedPart(sender, part, 1.0) for sender, part in enumerate(same)] for same in zip(*parts, strict=True)
+            [WeightedPart(sender, part, named[sender]) for sender, part in enumerate(same)]
+            for same in zip(*parts, strict=True)
         ]
+        counted = list(named)
         began = time.process_time()
         if self._guard is None:
             averages = [weighted_mean(number, part) for number, part in enumerate(given)]
@@ -164,13 +229,21 @@ class Combiner:
             of_round = self._guard.begin(b"round", b"")
             keepers = [torch.zeros_like(tensor) for tensor in brought[0]]
             of_round.set_up(senders, keepers, list(containers[0]._input_parts_by_peer[0]), 0.0)
-            averages = [of_round.combine(number, part) for number, part in enumerate(given)]
+            averages = [of_round.combine(number, part).average for number, part in enumerate(given)]
+            of_round.ended()
+            counted = [of_round.counted(sender) for sender in range(len(senders))]
         self.seconds += time.process_time() - began
+        before = self.credits or [0.0] * len(senders)
+        self.credits = [sum(credit) for credit in zip(before, _ratios(counted, computed), strict=True)]
         joined = torch.split(torch.cat(averages), [tensor.numel() for tensor in brought[0]])
         tensors = [flat.view_as(tensor).clone() for flat, tensor in zip(joined, brought[0], strict=True)]
         if self._guard is not None:
             self._guard.accepted(b"", tensors)
         return tensors
+
+
+def _ratios(counted: Sequence[float], computed: Sequence[float]) -> list[float]:
+    return [most / true for most, true in zip(counted, computed, strict=True)]
 
 
 if __name__ == "__main__":

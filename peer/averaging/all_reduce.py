@@ -60,7 +60,6 @@ class ExactAllReduce(AllReduceRunner):
         self._may_contribute = may_contribute
         self._traffic = traffic
         self._weights: dict[int, float] = {}  # by sender's index, of what this peer reduces
-        self._counted: dict[int, float] = {}  # the same, as far as it was averaged with that
         self.received_bytes = 0  # to be reduced, from others
         self._returned = [0] * len(self.ordered_peer_ids)  # averages, by each reducer
         self.least_weight = float("inf")  # the total weight behind the average of any part, as its reducer says
@@ -94,8 +93,8 @@ class ExactAllReduce(AllReduceRunner):
     def counted_by_peer(self) -> dict[str, float]:
         """The weight of each sender as far as it counted, by peer ID: weights beyond what is believed were cut."""
         named = self.weights_by_peer
-        counted = {self.sender_peer_ids[index].to_base58(): weight for index, weight in self._counted.items()}
-        return {peer: counted[peer] for peer in named if peer in counted}
+        counted = {peer.to_base58(): self._guard.counted(index) for index, peer in enumerate(self.sender_peer_ids)}
+        return {peer: counted[peer] for peer in named}
 
     def passed(self, is_whole: bool) -> PartsPassed:
         """Return the event that tells which parts came from whom."""
@@ -118,7 +117,7 @@ class ExactAllReduce(AllReduceRunner):
     async def _reduce_own_parts(self, peer_index: int) -> None:
         sender_index = self.sender_peer_ids.index(self.peer_id)
         self._weights[sender_index] = self.weight
-        weight = self._counted[sender_index] = self._guard.counted(sender_index, self.weight)
+        weight = self._guard.believed(sender_index, self.weight)
         infos = [info for _, info in self.tensor_part_container._input_parts_by_peer[peer_index]]
         for part_index, (part, info) in enumerate(zip(self.parts_for_local_averaging, infos, strict=True)):
             self.evidence.keep_own(part)
@@ -194,12 +193,11 @@ class ExactAllReduce(AllReduceRunner):
                 self._check_part(part_index, part)
                 await self._check_weight(sender_index, weight)
                 self._weights[sender_index] = weight
-                counted = self._guard.counted(sender_index, weight)
-                self._counted[sender_index] = min(counted, self._counted.get(sender_index, counted))
+                believed = self._guard.believed(sender_index, weight)
                 self.received_bytes += size
                 try:
                     reduced = await self.tensor_part_reducer.accumulate_part(
-                        sender_index, part_index, part, weight=counted
+                        sender_index, part_index, part, weight=believed
                     )
                 except BannedException:
                     break

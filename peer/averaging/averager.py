@@ -263,7 +263,9 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         """Average in place; raises `AllreduceException` unless every value of every tensor came back finite."""
         group_id = group_info.group_id if group_id is None else group_id
         half = group_id.removeprefix(group_info.group_id)
-        guard = self._guard.begin(group_info.group_id, half)
+        tokens = {peer.to_base58(): self.directory.token_of(peer) for peer in group_info.peer_ids}
+        members = {peer_id: token.member for peer_id, token in tokens.items() if token is not None}
+        guard = self._guard.begin(group_info.group_id, half, members)
         runner = ExactAllReduce(
             p2p=self._p2p,
             servicer_type=type(self),

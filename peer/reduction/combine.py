@@ -44,12 +44,10 @@ class ReducedPart:
     """The answer to all senders of a part."""
 
     average: torch.Tensor
-    weight: float  # of all who are in it
+    weight: float  # of all who are in it, as far as it counts
 
 
-Combine = Callable[
-    [int, Sequence[WeightedPart]], torch.Tensor
-]  # (index of the part, in the order of senders) -> average
+Combine = Callable[[int, Sequence[WeightedPart]], ReducedPart]  # (index of the part, in the order of senders)
 
 
 def weighted_mean(part_index: int, contributions: Sequence[WeightedPart]) -> torch.Tensor:
@@ -61,13 +59,18 @@ def weighted_mean(part_index: int, contributions: Sequence[WeightedPart]) -> tor
     return total.div_(sum(given.weight for given in contributions))
 
 
+def reduced_mean(part_index: int, contributions: Sequence[WeightedPart]) -> ReducedPart:
+    """Answer with the mean by weight; a `Combine`."""
+    return ReducedPart(weighted_mean(part_index, contributions), sum(given.weight for given in contributions))
+
+
 class PartReducer(TensorPartReducer):
     """hivemind's reducer with a way of its own to combine parts; see the module's docstring."""
 
     if TYPE_CHECKING:
         current_part_future: asyncio.Future[ReducedPart]
 
-    def __init__(self, part_shapes: Sequence[torch.Size], num_senders: int, combine: Combine = weighted_mean) -> None:
+    def __init__(self, part_shapes: Sequence[torch.Size], num_senders: int, combine: Combine = reduced_mean) -> None:
         self._combine = combine
         self._held: dict[int, WeightedPart] = {}  # by sender: of the current part
         self._banned: set[int] = set()
@@ -114,8 +117,7 @@ class PartReducer(TensorPartReducer):
         if self.finished.is_set() or not self._held or len(self._held) < self.num_senders - len(self._banned):
             return
         contributions = [self._held[sender] for sender in sorted(self._held)]
-        average = self._combine(self.current_part_index, contributions)
-        self.current_part_future.set_result(ReducedPart(average, sum(given.weight for given in contributions)))
+        self.current_part_future.set_result(self._combine(self.current_part_index, contributions))
         self.reset_accumulators()
 
 

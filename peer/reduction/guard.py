@@ -1,6 +1,8 @@
 """Checks of what others send: of the senders' parts before this peer averages them, and of reducers' averages.
 
-For parts there are caps on weights, limits on norms, and bans.
+For parts there are caps on weights, limits on norms, and bans. A weight counts as far as the gradients of the last
+rounds bear it out (`peer.reduction.standing`); who is new has a bounded share. A part that is far too large does not
+count at all, nor does its sender in the rounds that follow.
 
 An averager has one guard, in its own process, that remembers what earlier rounds were like; each round (each half of
 one, with factors) has a `RoundGuard`. The decisions are those of `peer.reduction.screening`.
@@ -17,35 +19,40 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from hivemind.compression import CompressionInfo
 
 from peer.config.training import Averaging
-from peer.reduction.combine import WeightedPart, centered_clipping, weighted_mean
+from peer.reduction.combine import ReducedPart, WeightedPart, centered_clipping, reduced_mean, weighted_mean
 from peer.reduction.findings import Finding, Findings
 from peer.reduction.screening import (
     GROSS,
     LEAST_ROUNDS,
+    LEAST_SENDERS,
     REMEMBERED_ROUNDS,
     NormHistory,
     PartPlace,
     Yardsticks,
     scale_to,
 )
+from peer.reduction.standing import RoundGram, Standings, largest_weight_share, share_bounded
 from peer.reduction.weight_caps import CapsOfRound, WeightCaps
 
 logger = logging.getLogger(__name__)
 JUMP = 1000.0  # times the largest norm of the last rounds' averages
+UNHEARD_ROUNDS = 4  # that a sender is not counted after one in which most of its values were too large
 
 
 @dataclass(frozen=True)
 class Past:
-    """The memory of earlier rounds: the norms of the averages, and the last averages."""
+    """The memory of earlier rounds: the norms of the averages, the last averages, and what the senders showed."""
 
     history: NormHistory = field(default_factory=NormHistory)
+    standings: Standings = field(default_factory=Standings)
+    unheard: dict[str, int] = field(default_factory=dict)  # peer ID -> rounds in which it does not count yet
     averages: list[torch.Tensor] = field(default_factory=list)  # the last ones, where they are needed
 
 
@@ -68,12 +75,12 @@ class ReductionGuard:
         """Whether averages are means of the senders' parts, so that a peer that knows the parts can compute them."""
         return self._averaging.aggregation == "mean"
 
-    def begin(self, group_id: bytes, half: bytes) -> RoundGuard:
-        """Return the guard for a round, or a half of one, of this group."""
+    def begin(self, group_id: bytes, half: bytes, members: Mapping[str, str] | None = None) -> RoundGuard:
+        """Return the guard for a round, or a half of one, of this group; `members`: peer ID -> whose device it is."""
         if group_id != self._group:
             self._group, self._refused = group_id, set()
         past = self._past.setdefault(half, Past())
-        return RoundGuard(self.caps.read(), self.findings, self._averaging, past, self._refused)
+        return RoundGuard(self.caps.read(), self.findings, self._averaging, past, self._refused, members or {})
 
     def accepted(self, half: bytes, averages: Sequence[torch.Tensor]) -> None:
         """Remember the averages of a round."""
@@ -87,12 +94,21 @@ class RoundGuard:
     """The checks of one reducer in one round."""
 
     def __init__(
-        self, caps: CapsOfRound, findings: Findings, averaging: Averaging, past: Past, refused: set[str]
+        self,
+        caps: CapsOfRound,
+        findings: Findings,
+        averaging: Averaging,
+        past: Past,
+        refused: set[str],
+        members: Mapping[str, str],
     ) -> None:
         self._caps, self._findings, self._averaging, self._past = caps, findings, averaging, past
         self.refused = refused  # peer IDs: banned from the group's rounds for what they sent
-        self._smaller: Counter[int] = Counter()  # sender -> parts that were made smaller
-        self._gross: Counter[int] = Counter()  # sender -> values that counted as zeros
+        self._member_of_peer = members
+        self._believed: dict[int, float] = {}  # sender -> its weight, as far as it is believed
+        self._counted: dict[int, float] = {}  # sender -> what of that counts
+        self._smaller: Counter[int] = Counter()  # sender -> values that were made smaller, or did not count
+        self._gross: Counter[int] = Counter()  # sender -> values that were so large that they did not count
 
     def set_up(
         self,
@@ -103,55 +119,105 @@ class RoundGuard:
     ) -> None:
         """Set senders, this peer's own numbers and weight, and its parts to reduce; call before the first part."""
         self._senders, self._parts = senders, parts
+        self._members = [self._member_of_peer.get(peer_id, peer_id) for peer_id in senders]
+        self._values = sum(len(part) for part, _ in parts)
+        self._gram = RoundGram(self._members)
         self._places = [PartPlace(info.key, len(part) / max(1, tensors[info.key].numel())) for part, info in parts]
         limits = self._past.history.limits()
         own = [norm_of(tensor) if weight > 0 and parts else 0.0 for tensor in tensors]
         self._yardsticks = Yardsticks([tensor.numel() for tensor in tensors], own, limits)
 
-    def counted(self, sender: int, weight: float) -> float:
-        """Return the weight with which a sender's parts count, if it names this one."""
+    def believed(self, sender: int, weight: float) -> float:
+        """Return the weight with which a sender's parts may count, if it names this one."""
         return min(weight, self._caps.of(self._senders[sender]))
+
+    def counted(self, sender: int) -> float:
+        """Return the weight with which a sender's parts have counted in this round."""
+        return self._counted.get(sender, 0.0)
 
     def refuse(self, sender: int, reason: str) -> None:
         """Record that a sender is banned for what it has sent, and tell the trainer's process."""
         self.refused.add(self._senders[sender])
         self._findings.tell(Finding(self._senders[sender], "parts", reason))
 
-    def combine(self, part_index: int, contributions: Sequence[WeightedPart]) -> torch.Tensor:
-        """Average one part, after scaling down contributions that are too large."""
+    def combine(self, part_index: int, contributions: Sequence[WeightedPart]) -> ReducedPart:
+        """Average one part, by the weights that count, after scaling down contributions that are too large."""
         weighing = [given for given in contributions if given.weight > 0]
         if not weighing:
-            return weighted_mean(part_index, contributions)
-        total, place = sum(given.weight for given in weighing), self._places[part_index]
-        norms = [norm_of(given.part) for given in weighing]
+            return reduced_mean(part_index, contributions)
+        if not self._counted:
+            self._weigh(weighing)
+        self._gram.add(weighing)
+        place, norms = self._places[part_index], [norm_of(given.part) for given in weighing]
         limit = self._yardsticks.limit(place, norms)
-        gross = self._yardsticks.gross(place, limit)
+        gross = self._yardsticks.gross(place, limit, len(norms))
+        heard = self._heard(weighing, norms, limit, gross)
+        total = sum(given.weight for given, _ in heard)
+        scales = [scale_to(limit, given.weight / total * norm) for given, norm in heard]
         bounded = [
-            self._bounded(given, given.weight / total * norm, limit, gross)
-            for given, norm in zip(weighing, norms, strict=True)
+            given if scale == 1 else replace(given, part=given.part * scale)
+            for (given, _), scale in zip(heard, scales, strict=True)
         ]
-        return self._aggregated(part_index, place, bounded)
+        return ReducedPart(self._aggregated(part_index, place, bounded), total)
 
-    def _bounded(self, given: WeightedPart, contribution: float, limit: float, gross: float) -> WeightedPart:
-        scale = scale_to(limit, gross, contribution)
-        if scale == 1.0:
-            return given
-        self._smaller[given.sender] += 1
-        if scale == 0.0:
-            self._count_gross(given, GROSS * contribution / gross if gross > 0 else math.inf)
-        return replace(given, part=given.part * scale if scale > 0 else torch.zeros_like(given.part))
+    def _weigh(self, weighing: Sequence[WeightedPart]) -> None:
+        """Decide on the weights that count in this round, when all senders have named theirs."""
+        senders, standings = [given.sender for given in weighing], self._past.standings
+        self._believed = {given.sender: given.weight for given in weighing}
+        members = [self._members[sender] for sender in senders]
+        by_noise = self._judges_noise and self._gram.may_judge(self._values, len(set(members)))
+        weights = [
+            0.0
+            if self._senders[given.sender] in self._past.unheard
+            else given.weight * standings.factor(member, by_noise=by_noise)
+            for given, member in zip(weighing, members, strict=True)
+        ]
+        if not any(weights):  # nobody would be left
+            weights = [given.weight for given in weighing]
+        if by_noise:
+            new = [not standings.knows(member) for member in members]
+            heard = {member for member, weight in zip(members, weights, strict=True) if weight > 0}
+            weights = share_bounded(weights, members, new, largest_weight_share(len(heard)))
+        self._counted = dict(zip(senders, weights, strict=True))
+
+    def _heard(
+        self, weighing: Sequence[WeightedPart], norms: Sequence[float], limit: float, gross: float
+    ) -> list[tuple[WeightedPart, float]]:
+        """Return the contributions that count, with the weights that count, and their norms.
+
+        What is gross does not count, whatever weight it has left. If nothing else is there, it counts as zeros.
+        """
+        total = sum(given.weight for given in weighing)
+        heard, zeros = [], []
+        for given, norm in zip(weighing, norms, strict=True):
+            contribution = given.weight / total * norm
+            self._smaller[given.sender] += given.part.numel() * (contribution > limit)
+            if contribution > gross:
+                self._count_gross(given, GROSS * contribution / gross if gross > 0 else math.inf)
+                zeros.append((replace(given, part=torch.zeros_like(given.part)), 0.0))
+            elif self.counted(given.sender) > 0:
+                heard.append((replace(given, weight=self.counted(given.sender)), norm))
+        return heard or zeros or list(zip(weighing, norms, strict=True))
 
     def _count_gross(self, given: WeightedPart, times: float) -> None:
-        """Name a sender once most of its values here are gross.
+        """Stop counting a sender once most of its values here are gross, and name it if earlier rounds tell so.
 
         Single tensors of an honest gradient may be: where most samples are learnt, one mistake makes the gradient of
         the pooler and the sentence-order head a hundred times that of the rounds before.
         """
-        before, most = self._gross[given.sender], sum(len(part) for part, _ in self._parts) / 2
+        before, most = self._gross[given.sender], self._values / 2
         self._gross[given.sender] += given.part.numel()
         if before <= most < self._gross[given.sender]:
+            self._counted[given.sender] = 0.0
+            if self._past.history.limits() is None:  # the first gradients of honest peers may differ as much
+                return
             detail = f"sent a gradient {times:.3g} times the largest that could be an honest one"
             self._findings.tell(Finding(self._senders[given.sender], "gradient", detail))
+
+    @property
+    def _judges_noise(self) -> bool:
+        """Whether noise tells of samples: how far local steps have led a peer is no mean over its samples."""
+        return self._averaging.local_steps == 1
 
     def _aggregated(self, part_index: int, place: PartPlace, bounded: Sequence[WeightedPart]) -> torch.Tensor:
         if self._averaging.aggregation == "mean":
@@ -175,9 +241,32 @@ class RoundGuard:
         return last.view(-1)[begin : begin + len(part)]
 
     def ended(self) -> None:
-        """Log whose parts were scaled down."""
-        for sender, count in self._smaller.items():
-            logger.info("%d parts of %s were larger than could be, and made smaller", count, self._senders[sender])
+        """Remember what the senders showed in this round, for those that follow, and log who was cut."""
+        unheard = self._past.unheard
+        for peer_id in self._senders:
+            if (rounds := unheard.pop(peer_id, 0)) > 1:
+                unheard[peer_id] = rounds - 1
+        for sender, values in self._smaller.items():
+            is_gross = 2 * self._gross[sender] > self._values
+            if is_gross or (2 * values > self._values and len(self._believed) >= LEAST_SENDERS):
+                unheard[self._senders[sender]] = UNHEARD_ROUNDS
+            if values:
+                logger.info("%d values of %s were larger than could be", values, self._senders[sender])
+        for sender, weight in self._believed.items():
+            if self.counted(sender) < weight:
+                counted = self.counted(sender)
+                logger.info("of the weight %g of %s %g counted", weight, self._senders[sender], counted)
+        self._judge_members()
+
+    def _judge_members(self) -> None:
+        weights: dict[str, float] = {}
+        for sender, weight in self._believed.items():
+            weights[self._members[sender]] = weights.get(self._members[sender], 0.0) + weight
+        for member in self._past.standings.add(self._gram.observe(weights)):
+            for sender in self._believed:
+                if self._members[sender] == member:
+                    detail = "sends gradients that point away from those of all others"
+                    self._findings.tell(Finding(self._senders[sender], "direction", detail))
 
 
 def norm_of(tensor: torch.Tensor) -> float:

@@ -30,7 +30,7 @@ SPREAD_OF_DEVIATION = 1.4826  # the median absolute deviation of a normal distri
 LEAST_FACTOR, MOST_FACTOR = 4.0, 32.0  # of the median, however alike or unlike the rounds are
 MARGIN = 4.0  # above this round's reference nothing is unusual below so much of it, whatever earlier rounds were
 MOST_MARGIN = 1000.0  # and everything above so much: a history that was spoilt opens no door
-GROSS = 10.0  # times the limit: such a part counts as zeros, and who sends most of its values so is named
+GROSS = 10.0  # times the limit: such a part does not count, and who sends most of its values so is named
 LEAST_SENDERS = 3  # that make a median
 
 
@@ -65,13 +65,15 @@ class Yardsticks:
         least = min(norms, default=0.0) / math.sqrt(place.share)
         return max(usual, MARGIN * least) or self._like_others(self.sizes[place.tensor])
 
-    def gross(self, place: PartPlace, limit: float) -> float:
+    def gross(self, place: PartPlace, limit: float, senders: int) -> float:
         """Return the norm above which a contribution to this part is no accident, where `limit` is the largest.
 
-        It is infinite unless earlier rounds tell what is usual. What is usual is never gross, however small this
-        round's reference is: who has learnt its own samples has almost no gradient.
+        It is infinite unless earlier rounds, or the median of three senders, tell what is usual. What is usual is never
+        gross, however small this round's reference is: who has learnt its own samples has almost no gradient.
         """
-        return GROSS * max(limit, self.usual[place.tensor]) if self.usual is not None else math.inf
+        if self.usual is None:
+            return GROSS * limit if senders >= LEAST_SENDERS else math.inf
+        return GROSS * max(limit, self.usual[place.tensor])
 
     def _like_others(self, size: int) -> float:
         """Return the limit for a tensor that was zero so far: as large, value for value, as for any other."""
@@ -80,11 +82,9 @@ class Yardsticks:
         return MARGIN * densest * math.sqrt(size) if densest > 0 else math.inf
 
 
-def scale_to(limit: float, gross: float, contribution: float) -> float:
-    """Return the factor for a contribution of this norm: 1 within the limit, and 0 above what is gross."""
-    if contribution <= limit:
-        return 1.0
-    return limit / contribution if contribution <= gross else 0.0
+def scale_to(limit: float, contribution: float) -> float:
+    """Return the factor for a contribution of this norm: 1 within the limit."""
+    return 1.0 if contribution <= limit else limit / contribution
 
 
 def require_weight(weight: float, before: float | None) -> None:

@@ -9,7 +9,9 @@ A device may claim samples and not bring them, bring what cannot be taken, or na
 is far from; each peer finds that out in the rounds of which it reduces a part. A round with fewer samples than were
 claimed fails and would be tried for ever. So from then on only what a device has really brought counts, and what it
 accumulates beyond; after false claims in two rounds, no more than it brings. A device whose parts were refused is not
-counted until it has brought some that were taken; after the second time no more.
+counted until it has brought some that were taken; after the second time no more. Nor does a device fill the batch with
+samples that its gradients do not bear out (`peer.reduction.standing`): where its weight was cut in the last round, no
+more is believed of it than has counted.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class Allowances:
     usual_s: float = 0.0  # that a step takes; 0: not known
     credits: Mapping[str, int] = field(default_factory=dict)  # peer ID -> samples lately brought to one step
     missing: Mapping[str, int] = field(default_factory=dict)  # peer ID -> what it claims towards this step and has not
-    doubted: Mapping[str, int] = field(default_factory=dict)  # peer ID -> samples that it brought, after false claims
+    doubted: Mapping[str, int] = field(default_factory=dict)  # peer ID -> samples that it brought, or that counted
     refused: frozenset[str] = frozenset()  # peer IDs: what they sent to the last round was not taken
 
     def of(self, peer_ids: Sequence[str]) -> float:
@@ -135,6 +137,7 @@ class FalseClaims:
     def __init__(self) -> None:
         self.missing: dict[str, int] = {}  # peer ID -> claimed towards the step that is being filled, and not brought
         self.doubted: dict[str, int] = {}  # peer ID -> brought to the last round, by those who claimed falsely
+        self._cut: dict[str, int] = {}  # peer ID -> counted in the last round, of those whose weight was cut
         self.refused: frozenset[str] = frozenset()  # peer IDs that are not counted
         self._false: dict[str, set[float]] = {}  # peer ID -> times of its false records
         self._lost: Counter[str] = Counter()  # peer ID -> rounds towards this step to which it brought nothing
@@ -143,6 +146,19 @@ class FalseClaims:
     def are_false(self, peer_id: str) -> bool:
         """Whether this peer has claimed falsely often enough to be doubted."""
         return peer_id in self.doubted
+
+    @property
+    def believed(self) -> dict[str, int]:
+        """The most samples that are believed of each peer whose claims are doubted, or whose weight was cut."""
+        both = self.doubted.keys() & self._cut.keys()
+        return self.doubted | self._cut | {peer_id: min(self.doubted[peer_id], self._cut[peer_id]) for peer_id in both}
+
+    def weights_cut(self, weights: Mapping[str, float], counted: Mapping[str, float]) -> None:
+        """Note whose weight was cut in the round that ended: it is no false claim, but the batch must come together."""
+        for peer_id, weight in weights.items():
+            self._cut.pop(peer_id, None)
+            if counted.get(peer_id, 0.0) < HONEST_SHARE * weight:
+                self._cut[peer_id] = int(max(0.0, counted.get(peer_id, 0.0)))
 
     def step_began(self) -> None:
         """Forget the samples missing from the step before: another step is being filled."""

@@ -154,17 +154,18 @@ class StepTracker(ProgressTracker):
         step, sketch = self._sketch
         return self._role != "keeper" and step == self.view.step and drifted(sketch, self.view.keeper_sketch)
 
-    def round_ended(self, weights: Mapping[str, float], *, short: bool) -> None:
+    def round_ended(self, weights: Mapping[str, float], counted: Mapping[str, float], *, short: bool) -> None:
         """Take in a round's samples towards the next step (peer ID -> samples), as far as this peer reduced it.
 
-        `short`: they were too few. If they were enough, the step follows, and the keeper credits the senders.
+        `weights`: as the senders named them; `counted`: what of that was averaged. `short`: that was too little. If it
+        was enough, the step follows, and the keeper credits the senders with what counted.
         """
         if not weights:
             return
         step = self.local_progress.epoch
         if not short and self._role == "keeper":
-            self._credits.take(weights, self.course.age_s(step, time.monotonic()), self.course.allowances.of)
-        self.course.round_ended(step, weights, short)
+            self._credits.take(counted, self.course.age_s(step, time.monotonic()), self.course.allowances.of)
+        self.course.round_ended(step, weights, counted, short)
 
     @property
     def is_undone(self) -> bool:

@@ -206,11 +206,15 @@ class SwarmCourse:
         """Return the sketch of the state after `step`, as the beacon or else most members say; empty if unknown."""
         return self._sketches.get(step, ())
 
-    def round_ended(self, step: int, weights: Mapping[str, float], short: bool) -> None:
-        """Check claims against a round's samples towards `step + 1`; `short`: fewer in all than were claimed."""
+    def round_ended(self, step: int, weights: Mapping[str, float], counted: Mapping[str, float], short: bool) -> None:
+        """Check claims against a round's samples towards `step + 1`, as named and as counted.
+
+        `short`: fewer counted in all than were claimed.
+        """
         known = list(self._peers.values())  # the tracker's thread may look again meanwhile
         here = [peer for peer in known if peer.role == "trainer" and peer.record.step == step]
         self._claims.round_ended(here, weights, self.allowances, short)
+        self._claims.weights_cut(weights, counted)
         for peer in here:
             if short and self._claims.are_false(peer.peer_id):
                 detail = f"claims {peer.record.samples} samples and brings {weights.get(peer.peer_id, 0.0):.0f}"
@@ -267,7 +271,7 @@ class SwarmCourse:
             usual_s=usual_s,
             credits=newest.course.credits if newest is not None else {},
             missing=self._claims.missing,
-            doubted=self._claims.doubted,
+            doubted=self._claims.believed,
             refused=self._claims.refused,
         )
 

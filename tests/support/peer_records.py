@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from peer.reporting.suspicions import Suspicion, Suspicions
@@ -47,3 +48,7 @@ class Scene:
     def look(self, known: list[KnownPeer], now: float = 0.0) -> SwarmView:
         """The view of the swarm that these records give the peer."""
         return self.course.look(known, TARGET, now)
+
+    def round_ended(self, step: int, weights: Mapping[str, float], *, short: bool) -> None:
+        """End a round in which everything counted that was named."""
+        self.course.round_ended(step, weights, weights, short)

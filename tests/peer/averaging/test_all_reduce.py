@@ -51,7 +51,7 @@ def round_of_two(
         limits=[math.inf] * parts,
         accused=(),
         may_contribute=may_contribute,
-        guard=guard or RoundGuard(CapsOfRound({}, cap), Findings(), Averaging(), Past(), set()),
+        guard=guard or RoundGuard(CapsOfRound({}, cap), Findings(), Averaging(), Past(), set(), {}),
     )
 
 

@@ -12,6 +12,7 @@ from peer.config.training import Averaging
 from peer.reduction.combine import WeightedPart
 from peer.reduction.guard import (
     JUMP,
+    UNHEARD_ROUNDS,
     AverageScreen,
     ReductionGuard,
     RoundGuard,
@@ -50,7 +51,7 @@ def reduced(of_round: RoundGuard, senders: list[list[torch.Tensor]], weights: li
         of_round.combine(
             index,
             [WeightedPart(i, part, weight) for i, (part, weight) in enumerate(zip(brought, weights, strict=True))],
-        )
+        ).average
         for index, brought in enumerate(by_part)
     ]
 
@@ -68,37 +69,68 @@ def test_honest_parts_are_averaged_as_they_are() -> None:
 
 @pytest.mark.parametrize("size", [1e3, -1e3, 1e38])
 @pytest.mark.parametrize("own_weight", [0.0, 1.0])
-def test_an_enormous_gradient_is_named_and_counts_as_zeros(size: float, own_weight: float) -> None:
-    """At trainers, and at a keeper, once there is a history."""
+def test_an_enormous_gradient_is_named_and_does_not_count(size: float, own_weight: float) -> None:
+    """Nor does its weight: at trainers, and at a keeper, once there is a history."""
     guard, senders = ReductionGuard(), [gradients(0), gradients(1), gradients(2, size)]
     for seed in range(LEAST_ROUNDS):
         guard.accepted(b"", gradients(seed))
-    averages = reduced(begun(guard, senders[0], own_weight), senders, [1.0] * 3)
-    expected = [(first + second) / 3 for first, second in zip(parts(senders[0]), parts(senders[1]), strict=True)]
+    of_round = begun(guard, senders[0], own_weight)
+    averages = reduced(of_round, senders, [1.0] * 3)
+    assert [of_round.counted(sender) for sender in range(3)] == [1.0, 1.0, 0.0]
+    expected = [(first + second) / 2 for first, second in zip(parts(senders[0]), parts(senders[1]), strict=True)]
     for average, without in zip(averages, expected, strict=True):
         assert torch.allclose(average, without)
     assert {(found.peer_id, found.kind) for found in guard.findings.take()} == {("c", "gradient")}
 
 
 def test_who_sends_one_enormous_tensor_of_several_is_not_named() -> None:
-    """An honest head's gradient may jump a thousandfold, where most samples are learnt; that tensor counts as zeros."""
+    """An honest head's gradient may jump a thousandfold, where most samples are learnt; that tensor does not count."""
     guard, senders = ReductionGuard(), [gradients(0), gradients(1), gradients(2)]
     for seed in range(LEAST_ROUNDS):
         guard.accepted(b"", gradients(seed))
     senders[2][1] *= 1e3
-    averages = reduced(begun(guard, senders[0], 1.0), senders, [1.0] * 3)
+    of_round = begun(guard, senders[0], 1.0)
+    averages = reduced(of_round, senders, [1.0] * 3)
     assert torch.allclose(averages[0], sum(parts(of)[0] for of in senders) / 3)
-    assert torch.allclose(averages[-1], (senders[0][1] + senders[1][1]) / 3)
+    assert torch.allclose(averages[-1], (senders[0][1] + senders[1][1]) / 2)
     assert guard.findings.take() == []
+    assert of_round.counted(2) == 1.0
 
 
 @pytest.mark.parametrize("size", [1e3, 1e30])
-def test_at_first_an_enormous_gradient_is_made_smaller(size: float) -> None:
+def test_at_first_an_enormous_gradient_does_not_count(size: float) -> None:
     """And nobody is named: the first gradients of a small tensor may differ as much among honest peers."""
     guard, senders = ReductionGuard(), [gradients(0), gradients(1), gradients(2, size)]
-    averages = reduced(begun(guard, senders[0], 1.0), senders, [1.0] * 3)
-    assert all(norm_of(average) < 8 * norm_of(senders[0][0]) for average in averages)
-    assert not guard.findings.take()
+    of_round = begun(guard, senders[0], 1.0)
+    averages = reduced(of_round, senders, [1.0] * 3)
+    assert torch.allclose(averages[0], sum(parts(of)[0] for of in senders[:2]) / 2)
+    assert guard.findings.take() == []
+    assert of_round.counted(2) == 0.0
+
+
+def test_who_was_too_large_does_not_count_in_the_rounds_that_follow() -> None:
+    """Its parts are looked at all the same: after some rounds of honest ones it counts again."""
+    guard, honest = ReductionGuard(), [gradients(seed) for seed in range(3)]
+    of_round = begun(guard, honest[0], 1.0)
+    reduced(of_round, [*honest[:2], gradients(2, 40.0)], [1.0] * 3)  # it is made smaller
+    of_round.ended()
+    counted = []
+    for _ in range(UNHEARD_ROUNDS + 1):
+        of_round = begun(guard, honest[0], 1.0)
+        averages = reduced(of_round, honest, [1.0] * 3)
+        of_round.ended()
+        counted.append(of_round.counted(2))
+    assert counted == [0.0] * UNHEARD_ROUNDS + [1.0]
+    assert torch.allclose(averages[0], sum(parts(of)[0] for of in honest) / 3)
+
+
+def test_nobody_is_left_out_where_nobody_would_be_left() -> None:
+    """If all gradients of a round are too large for what was usual, they count as zeros, and the round ends."""
+    guard, senders = ReductionGuard(), [gradients(0, 1e6), gradients(1, 1e6)]
+    for seed in range(LEAST_ROUNDS):
+        guard.accepted(b"", gradients(seed, 1e-6))
+    averages = reduced(begun(guard, gradients(0, 1e-6), 1.0), senders, [1.0] * 2)
+    assert all(torch.equal(average, torch.zeros_like(average)) for average in averages)
 
 
 def test_a_keeper_of_two_trainers_measures_by_its_history() -> None:
@@ -118,8 +150,8 @@ def test_weights_are_capped_by_name() -> None:
     guard = ReductionGuard()
     guard.caps.publish({"a": 5.0}, 1.0)
     of_round = begun(guard, gradients(0), 1.0)
-    assert [of_round.counted(index, 7.0) for index in range(3)] == [5.0, 1.0, 1.0]
-    assert of_round.counted(0, 2.0) == 2.0
+    assert [of_round.believed(index, 7.0) for index in range(3)] == [5.0, 1.0, 1.0]
+    assert of_round.believed(0, 2.0) == 2.0
 
 
 def test_who_was_refused_is_out_of_the_groups_other_half_only() -> None:

@@ -29,22 +29,21 @@ WHOLE = PartPlace(0, 1.0)
 NORMS = st.floats(0, 1e300, allow_nan=False)
 
 
-@given(limit=NORMS | st.just(math.inf), gross=NORMS | st.just(math.inf), contribution=NORMS)
-def test_nothing_exceeds_its_limit(limit: float, gross: float, contribution: float) -> None:
+@given(limit=NORMS | st.just(math.inf), contribution=NORMS)
+def test_nothing_exceeds_its_limit(limit: float, contribution: float) -> None:
     """What is within it stays as it is."""
-    scale = scale_to(limit, gross, contribution)
+    scale = scale_to(limit, contribution)
     assert 0 <= scale <= 1
     assert scale * contribution <= limit * (1 + 1e-9)
     assert scale == 1 or contribution > limit
 
 
-def test_what_is_grossly_too_large_counts_as_zeros() -> None:
-    """It is no gradient any more, as soon as anybody knows what is usual."""
-    known, unknown = (Yardsticks([10], [1.0], usual).gross(WHOLE, 1.0) for usual in ([0.5], None))
-    assert scale_to(1.0, known, GROSS) == 1 / GROSS
-    assert scale_to(1.0, known, GROSS * 1.01) == 0
-    assert scale_to(1.0, unknown, 1e30) == pytest.approx(1e-30)
-    assert scale_to(0.0, Yardsticks([10], [0.0], [0.0]).gross(WHOLE, 0.0), 1e-9) == 0
+def test_what_is_gross_is_so_beside_what_is_usual() -> None:
+    """It is known from earlier rounds, or from this one's median; of two senders who begin nobody can tell."""
+    known, unknown = (Yardsticks([10], [1.0], usual) for usual in ([0.5], None))
+    assert [known.gross(WHOLE, 1.0, senders) for senders in (2, 3)] == [GROSS, GROSS]
+    assert [unknown.gross(WHOLE, 1.0, senders) for senders in (2, 3)] == [math.inf, GROSS]
+    assert Yardsticks([10], [0.0], [0.0]).gross(WHOLE, 0.0, 2) == 0
 
 
 def test_what_is_usual_is_never_gross() -> None:
@@ -55,8 +54,8 @@ def test_what_is_usual_is_never_gross() -> None:
     yardsticks = Yardsticks([1024], [7.86e-7], [0.494])
     limit = yardsticks.limit(WHOLE, [2.38, 7.86e-7])
     assert limit == MOST_MARGIN * 7.86e-7
-    assert scale_to(limit, yardsticks.gross(WHOLE, limit), 1.19) == limit / 1.19
-    assert scale_to(limit, yardsticks.gross(WHOLE, limit), GROSS * 0.495) == 0
+    assert scale_to(limit, 1.19) == limit / 1.19
+    assert yardsticks.gross(WHOLE, limit, 2) == GROSS * 0.494
 
 
 @given(st.lists(st.floats(1.0, 1e4), min_size=3, max_size=20), st.floats(1e-6, 1e6))

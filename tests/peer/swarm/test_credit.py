@@ -38,6 +38,24 @@ def test_after_refusals_in_two_rounds_it_is_not_counted_any_more() -> None:
     assert claims.refused == {"bad"}
 
 
+def test_whose_weight_was_cut_is_believed_as_far_as_it_counted() -> None:
+    """As long as it is cut; what it claimed is not held to be false."""
+    claims = FalseClaims()
+    claims.weights_cut({"bad": 20.0, "good": 20.0}, {"bad": 1.5, "good": 19.0})
+    assert claims.believed == {"bad": 1}
+    assert not claims.are_false("bad")
+    claims.weights_cut({"bad": 2.0}, {"bad": 2.0})
+    assert claims.believed == {}
+
+
+def test_of_a_false_claim_and_a_cut_weight_the_less_is_believed() -> None:
+    """Both may hold of one device."""
+    claims = FalseClaims()
+    claims.doubted.update(bad=4, other=1)
+    claims.weights_cut({"bad": 20.0, "other": 20.0}, {"bad": 1.0})
+    assert claims.believed == {"bad": 1, "other": 0}
+
+
 @pytest.mark.parametrize(("brought", "missing"), [(10.0, {}), (9.0, {"bad": 1}), (1.0, {"bad": 9})])
 def test_only_samples_that_were_not_brought_are_missing(brought: float, missing: dict[str, int]) -> None:
     """A peer that brings all it is believed to have owes nothing, though the round was short."""

@@ -274,7 +274,7 @@ def test_no_peer_suspects_itself() -> None:
     for step in (3, 4, 5):
         own, other = record(step, samples=20, time=float(step)), record(step, samples=12)
         scene.look([*peers(own, other), keeper(step, time=float(step))], float(step))
-        scene.course.round_ended(step, {"trainer-0": 4.0, "trainer-1": 12.0}, short=True)
+        scene.round_ended(step, {"trainer-0": 4.0, "trainer-1": 12.0}, short=True)
     assert scene.raised == []
 
 
@@ -295,7 +295,7 @@ def test_false_claims_stop_counting_after_two_rounds() -> None:
         known = [*peers(*honest, liar), keeper(step, time=float(step))]
         assert scene.look(known, float(step)).samples == 40
         weights = {"trainer-0": 8.0, "trainer-1": 8.0, "trainer-2": 8.0, "trainer-3": 4.0}
-        scene.course.round_ended(step, weights, short=True)
+        scene.round_ended(step, weights, short=True)
         assert scene.look(known, step + 0.5).samples == 28
     known = [*peers(*(record(5, samples=8) for _ in range(3)), record(5, samples=16, time=5.0)), keeper(5, time=5.0)]
     assert scene.look(known, 5.0).samples == 28
@@ -308,7 +308,7 @@ def test_a_peer_lost_on_the_way_is_not_held_to_have_lied() -> None:
     for step in (3, 4, 5):
         known = [*peers(record(step, samples=16, time=float(step)), record(step, samples=16)), keeper(step)]
         scene.look(known, float(step))
-        scene.course.round_ended(step, {"trainer-1": 16.0}, short=True)
+        scene.round_ended(step, {"trainer-1": 16.0}, short=True)
         assert scene.look(known, step + 0.5).samples == 32
     assert scene.raised == []
 
@@ -377,11 +377,23 @@ def test_refused_parts_fill_no_batch_and_are_named() -> None:
     known = [*peers(record(samples=8), record(samples=8), record(samples=16)), keeper(3)]
     assert scene.look(known, 0.0).samples == 32
     scene.course.parts_refused(3, {"trainer-2": "sent values that are not finite"})
-    scene.course.round_ended(3, {"trainer-0": 8.0, "trainer-1": 8.0}, short=True)
+    scene.round_ended(3, {"trainer-0": 8.0, "trainer-1": 8.0}, short=True)
     assert scene.look(known, 0.5).samples == 16
     assert [(raised.member, raised.kind) for raised in scene.raised] == [("trainer-2", "parts")]
-    scene.course.round_ended(3, {"trainer-0": 16.0, "trainer-1": 16.0, "trainer-2": 16.0}, short=False)
+    scene.round_ended(3, {"trainer-0": 16.0, "trainer-1": 16.0, "trainer-2": 16.0}, short=False)
     assert scene.look(known, 1.0).samples == 32
+
+
+def test_a_cut_weight_fills_no_batch_and_is_not_named() -> None:
+    """A round in which a member's weight was cut shows no false claim, and the others must fill the batch."""
+    scene = Scene()
+    known = [*peers(record(samples=8), record(samples=16)), keeper(3)]
+    assert scene.look(known, 0.0).samples == 24
+    scene.course.round_ended(3, {"trainer-0": 8.0, "trainer-1": 16.0}, {"trainer-0": 8.0, "trainer-1": 2.0}, short=True)
+    assert scene.look(known, 0.5).samples == 10
+    assert scene.raised == []
+    scene.round_ended(3, {"trainer-0": 8.0, "trainer-1": 16.0}, short=False)
+    assert scene.look(known, 1.0).samples == 24
 
 
 def test_who_is_lost_again_and_again_is_not_waited_for() -> None:
@@ -390,7 +402,7 @@ def test_who_is_lost_again_and_again_is_not_waited_for() -> None:
     known = [*peers(record(samples=16), record(samples=16)), keeper(3)]
     for _ in range(2):
         assert scene.look(known, 0.0).samples == 32
-        scene.course.round_ended(3, {"trainer-1": 16.0}, short=True)
+        scene.round_ended(3, {"trainer-1": 16.0}, short=True)
     assert scene.look(known, 0.5).samples == 16
     further = [*peers(record(samples=20), record(samples=16)), keeper(3)]
     assert scene.look(further, 1.0).samples == 20
@@ -401,7 +413,7 @@ def test_a_weight_far_from_the_record_is_named() -> None:
     """What is above all that is believed of a device, and far above what it has said itself."""
     scene = Scene()
     scene.look([*peers(record(samples=8), record(samples=8), record(samples=8)), keeper(3)], 0.0)
-    scene.course.round_ended(3, {"trainer-0": 8.0, "trainer-1": 40.0, "trainer-2": 1e12}, short=False)
+    scene.round_ended(3, {"trainer-0": 8.0, "trainer-1": 40.0, "trainer-2": 1e12}, short=False)
     detail = "claims 8 samples and names the weight 1e+12"
     assert [(raised.member, raised.kind, raised.step, raised.detail) for raised in scene.raised] == [
         ("trainer-2", "weight", 3, detail)
@@ -412,7 +424,7 @@ def test_a_round_with_one_who_does_not_train_yet_ends_well() -> None:
     """Who has taken the state and not begun is at the step, claims nothing, and is suspected of nothing."""
     scene = Scene()
     scene.look([*peers(record(samples=8), record(samples=0, training=False)), keeper(3)], 0.0)
-    scene.course.round_ended(3, {"trainer-0": 8.0, "trainer-1": 100.0}, short=False)
+    scene.round_ended(3, {"trainer-0": 8.0, "trainer-1": 100.0}, short=False)
     assert not scene.raised
 
 
