@@ -231,7 +231,7 @@ class Combiner:
             of_round.set_up(senders, keepers, list(containers[0]._input_parts_by_peer[0]), 0.0)
             averages = [of_round.combine(number, part).average for number, part in enumerate(given)]
             of_round.ended()
-            counted = [of_round.counted(sender) for sender in range(len(senders))]
+            counted = [of_round.credited(sender) for sender in range(len(senders))]
         self.seconds += time.process_time() - began
         before = self.credits or [0.0] * len(senders)
         self.credits = [sum(credit) for credit in zip(before, _ratios(counted, computed), strict=True)]

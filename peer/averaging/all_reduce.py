@@ -93,7 +93,7 @@ class ExactAllReduce(AllReduceRunner):
     def counted_by_peer(self) -> dict[str, float]:
         """The weight of each sender as far as it counted, by peer ID: weights beyond what is believed were cut."""
         named = self.weights_by_peer
-        counted = {peer.to_base58(): self._guard.counted(index) for index, peer in enumerate(self.sender_peer_ids)}
+        counted = {peer.to_base58(): self._guard.credited(index) for index, peer in enumerate(self.sender_peer_ids)}
         return {peer: counted[peer] for peer in named}
 
     def passed(self, is_whole: bool) -> PartsPassed:

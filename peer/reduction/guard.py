@@ -43,7 +43,7 @@ from peer.reduction.weight_caps import CapsOfRound, WeightCaps
 
 logger = logging.getLogger(__name__)
 JUMP = 1000.0  # times the largest norm of the last rounds' averages
-UNHEARD_ROUNDS = 4  # that a sender is not counted after one in which most of its values were too large
+UNHEARD_ROUNDS = 4  # that a sender does not count after one in which most of its values were too large
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,12 @@ class RoundGuard:
         return min(weight, self._caps.of(self._senders[sender]))
 
     def counted(self, sender: int) -> float:
-        """Return the weight with which a sender's parts have counted in this round."""
+        """Return the weight that a sender has in this round's averages."""
         return self._counted.get(sender, 0.0)
+
+    def credited(self, sender: int) -> float:
+        """Return the weight that others may be told of: none of a sender most of whose values were gross."""
+        return 0.0 if self._is_gross(sender) else self.counted(sender)
 
     def refuse(self, sender: int, reason: str) -> None:
         """Record that a sender is banned for what it has sent, and tell the trainer's process."""
@@ -148,17 +152,28 @@ class RoundGuard:
         if not self._counted:
             self._weigh(weighing)
         self._gram.add(weighing)
-        place, norms = self._places[part_index], [norm_of(given.part) for given in weighing]
+        sizes = {given.sender: norm_of(given.part) for given in weighing}
+        heard = [replace(given, weight=counted) for given in weighing if (counted := self.counted(given.sender)) > 0]
+        if not heard:  # all others have been banned meanwhile, and the round is too short for a step
+            return ReducedPart(torch.zeros_like(weighing[0].part), 0.0)
+        place, norms = self._places[part_index], [sizes[given.sender] for given in heard]
         limit = self._yardsticks.limit(place, norms)
         gross = self._yardsticks.gross(place, limit, len(norms))
-        heard = self._heard(weighing, norms, limit, gross)
-        total = sum(given.weight for given, _ in heard)
-        scales = [scale_to(limit, given.weight / total * norm) for given, norm in heard]
+        self._look_for_large(weighing, sizes, limit, gross)
+        total = sum(given.weight for given in heard)
+        contributions = [given.weight / total * norm for given, norm in zip(heard, norms, strict=True)]
         bounded = [
-            given if scale == 1 else replace(given, part=given.part * scale)
-            for (given, _), scale in zip(heard, scales, strict=True)
+            self._scaled(given, scale_to(limit, contribution))
+            for given, contribution in zip(heard, contributions, strict=True)
+            if contribution <= gross
         ]
-        return ReducedPart(self._aggregated(part_index, place, bounded), total)
+        if not bounded:  # all of a sudden everybody's is: nothing is learnt from it
+            bounded = [replace(given, part=torch.zeros_like(given.part)) for given in heard]
+        return ReducedPart(self._aggregated(part_index, place, bounded), sum(given.weight for given in bounded))
+
+    @staticmethod
+    def _scaled(given: WeightedPart, scale: float) -> WeightedPart:
+        return given if scale == 1 else replace(given, part=given.part * scale)
 
     def _weigh(self, weighing: Sequence[WeightedPart]) -> None:
         """Decide on the weights that count in this round, when all senders have named theirs."""
@@ -175,44 +190,43 @@ class RoundGuard:
         if not any(weights):  # nobody would be left
             weights = [given.weight for given in weighing]
         if by_noise:
-            new = [not standings.knows(member) for member in members]
+            named = self._believed_by_member()
+            new = [not standings.knows(member, named[member]) for member in members]
             heard = {member for member, weight in zip(members, weights, strict=True) if weight > 0}
             weights = share_bounded(weights, members, new, largest_weight_share(len(heard)))
         self._counted = dict(zip(senders, weights, strict=True))
 
-    def _heard(
-        self, weighing: Sequence[WeightedPart], norms: Sequence[float], limit: float, gross: float
-    ) -> list[tuple[WeightedPart, float]]:
-        """Return the contributions that count, with the weights that count, and their norms.
+    def _look_for_large(
+        self, weighing: Sequence[WeightedPart], sizes: Mapping[int, float], limit: float, gross: float
+    ) -> None:
+        """Count whose values are too large for the weight that is believed, whether they count in this round or not.
 
-        What is gross does not count, whatever weight it has left. If nothing else is there, it counts as zeros.
+        A sender is named once most of its values here are gross, if earlier rounds tell so: the first gradients of
+        honest peers may differ as much. Single tensors of an honest gradient may be gross: where most samples are
+        learnt, one mistake makes the gradient of the pooler and the sentence-order head a hundred times that of the
+        rounds before.
         """
         total = sum(given.weight for given in weighing)
-        heard, zeros = [], []
-        for given, norm in zip(weighing, norms, strict=True):
-            contribution = given.weight / total * norm
-            self._smaller[given.sender] += given.part.numel() * (contribution > limit)
+        for given in weighing:
+            contribution = given.weight / total * sizes[given.sender]
+            if contribution > limit:
+                self._smaller[given.sender] += given.part.numel()
             if contribution > gross:
-                self._count_gross(given, GROSS * contribution / gross if gross > 0 else math.inf)
-                zeros.append((replace(given, part=torch.zeros_like(given.part)), 0.0))
-            elif self.counted(given.sender) > 0:
-                heard.append((replace(given, weight=self.counted(given.sender)), norm))
-        return heard or zeros or list(zip(weighing, norms, strict=True))
+                was_gross = self._is_gross(given.sender)
+                self._gross[given.sender] += given.part.numel()
+                if not was_gross and self._is_gross(given.sender) and self._past.history.limits() is not None:
+                    times = GROSS * contribution / gross if gross > 0 else math.inf
+                    detail = f"sent a gradient {times:.3g} times the largest that could be an honest one"
+                    self._findings.tell(Finding(self._senders[given.sender], "gradient", detail))
 
-    def _count_gross(self, given: WeightedPart, times: float) -> None:
-        """Stop counting a sender once most of its values here are gross, and name it if earlier rounds tell so.
+    def _believed_by_member(self) -> dict[str, float]:
+        weights: dict[str, float] = {}
+        for sender, weight in self._believed.items():
+            weights[self._members[sender]] = weights.get(self._members[sender], 0.0) + weight
+        return weights
 
-        Single tensors of an honest gradient may be: where most samples are learnt, one mistake makes the gradient of
-        the pooler and the sentence-order head a hundred times that of the rounds before.
-        """
-        before, most = self._gross[given.sender], self._values / 2
-        self._gross[given.sender] += given.part.numel()
-        if before <= most < self._gross[given.sender]:
-            self._counted[given.sender] = 0.0
-            if self._past.history.limits() is None:  # the first gradients of honest peers may differ as much
-                return
-            detail = f"sent a gradient {times:.3g} times the largest that could be an honest one"
-            self._findings.tell(Finding(self._senders[given.sender], "gradient", detail))
+    def _is_gross(self, sender: int) -> bool:
+        return 2 * self._gross[sender] > self._values
 
     @property
     def _judges_noise(self) -> bool:
@@ -247,8 +261,8 @@ class RoundGuard:
             if (rounds := unheard.pop(peer_id, 0)) > 1:
                 unheard[peer_id] = rounds - 1
         for sender, values in self._smaller.items():
-            is_gross = 2 * self._gross[sender] > self._values
-            if is_gross or (2 * values > self._values and len(self._believed) >= LEAST_SENDERS):
+            are_many = 2 * values > self._values and len(self._believed) >= LEAST_SENDERS
+            if are_many or self._is_gross(sender):
                 unheard[self._senders[sender]] = UNHEARD_ROUNDS
             if values:
                 logger.info("%d values of %s were larger than could be", values, self._senders[sender])
@@ -259,14 +273,9 @@ class RoundGuard:
         self._judge_members()
 
     def _judge_members(self) -> None:
-        weights: dict[str, float] = {}
-        for sender, weight in self._believed.items():
-            weights[self._members[sender]] = weights.get(self._members[sender], 0.0) + weight
-        for member in self._past.standings.add(self._gram.observe(weights)):
-            for sender in self._believed:
-                if self._members[sender] == member:
-                    detail = "sends gradients that point away from those of all others"
-                    self._findings.tell(Finding(self._senders[sender], "direction", detail))
+        for member in self._past.standings.add(self._gram.observe(self._believed_by_member())):
+            devices = [self._senders[sender] for sender in self._believed if self._members[sender] == member]
+            logger.warning("%s sends gradients that point away from those of most others", ", ".join(devices))
 
 
 def norm_of(tensor: torch.Tensor) -> float:

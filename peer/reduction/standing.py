@@ -19,7 +19,7 @@ import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, pvariance
+from statistics import fmean, median
 
 import torch
 
@@ -27,20 +27,21 @@ from peer.reduction.combine import WeightedPart
 
 LEAST_MEMBERS = 3  # of fewer nobody can tell whose the noise is
 LEAST_VALUES = 1024  # of the gradient; fewer show too little
-MOST_VALUES = 4096  # of one part that are looked at
+MOST_VALUES = 1024  # of one part that are looked at
 MOST_NEIGHBOURS = 16  # with whom a member is compared: pairs of 300 members would take seconds
 REMEMBERED = 32  # rounds
 FORGOTTEN_AFTER = 64  # rounds without this member
 MOST_EXCESS = math.log(64.0)  # of one round: an honest mistake is forgotten within a few
-SPAN = 8  # rounds, at most, that show a member's noise
+SPAN = 16  # rounds, at most, that show a member's noise
 LEAST_TOLERANCE = 2.0  # times what is shown; all of more is taken to be false
-SPREAD = 0.5  # of one round's excess among honest members, a standard deviation; measured by `benchmarks/liars.py`
+SPREAD = 0.7  # of one round's excess among honest members, a standard deviation; more of few samples
 SPREADS = 4.0  # of it that are tolerated
 LEAST_ROUNDS_AGAINST = 3
 SIGNIFICANT = 5.0  # standard errors below zero
 LEAST_DEVIATION = 0.02  # of cosines
 AGREEING = 1 / 4  # of its cosine's size: so far at least must most others agree among each other
-LARGEST_SHARE = 1 / 4  # of all weight, of a member of whose samples no round has shown anything
+GROWTH = 2.0  # times the most samples that a member has shown lately: above that its share is bounded
+LARGEST_SHARE = 1 / 4  # of all weight, of a member that has not shown that it computes so many samples
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Observation:
 
     excess: float  # logarithm of the samples named over those that the noise shows
     cosine: float  # to the mean of the others' directions
+    samples: float = math.inf  # that the noise shows
 
 
 class RoundGram:
@@ -75,18 +77,18 @@ class RoundGram:
         for given in contributions:
             member = self._of_sender[given.sender]
             weights[member] = weights.get(member, 0.0) + given.weight
-        size = len(contributions[0].part.flatten()[offset::stride])
-        rows = torch.zeros(len(self.members), size, dtype=torch.float64)
-        for given in contributions:
+        shares = torch.zeros(len(self.members), len(contributions), dtype=torch.float64)
+        for column, given in enumerate(contributions):
             member = self._of_sender[given.sender]
-            share = given.weight / weights[member]
-            rows[self._row[member]].add_(given.part.flatten()[offset::stride], alpha=share)
+            shares[self._row[member], column] = given.weight / weights[member]
+        looked_at = torch.stack([given.part.flatten()[offset::stride] for given in contributions]).double()
+        rows = shares @ looked_at
         products = rows @ rows.T
-        usual = float(products.diag()[[self._row[member] for member in weights]].quantile(0.5))
+        usual = median(float(products[row, row]) for row in map(self._row.__getitem__, weights))
         if usual > 0:  # as a compromise: neither the largest tensor decides alone, nor has each the same voice
             self._products += products / math.sqrt(usual)
-        self._values += size
-        self._present = weights.keys() if self._present is None else self._present & weights.keys()
+        self._values += contributions[0].part.numel()
+        self._present = set(weights) if self._present is None else self._present & weights.keys()
 
     @staticmethod
     def may_judge(values: int, members: int) -> bool:
@@ -105,7 +107,8 @@ class RoundGram:
         excess = _excess([weights[member] for member in members], noise_energies(products))
         cosines = cosines_to_others(products)
         return {
-            member: Observation(more, cosine) for member, more, cosine in zip(members, excess, cosines, strict=True)
+            member: Observation(more, cosine, weights[member] / math.exp(more))
+            for member, more, cosine in zip(members, excess, cosines, strict=True)
         }
 
 
@@ -158,7 +161,7 @@ def cosines_to_others(products: torch.Tensor) -> list[float]:
 def shown_excess(excesses: Sequence[float]) -> float:
     """Return how many times too much a member names, after these rounds, the last one last; 1 if within tolerance.
 
-    The last round alone must show far more than the last eight together. Who names too much counts with what is shown,
+    The last round alone must show far more than the last sixteen together. Who names too much counts with what is shown,
     so that nobody gains by staying just beyond what is tolerated.
     """
     found = 1.0
@@ -206,9 +209,9 @@ class Standings:
             del self._seen[member], self._missed[member]
         return self._judge_directions(observed)
 
-    def knows(self, member: str) -> bool:
-        """Whether any round has shown how many samples this member computes."""
-        return member in self._seen
+    def knows(self, member: str, weight: float) -> bool:
+        """Whether any of the last rounds has shown that this member computes half of these samples at least."""
+        return any(weight <= GROWTH * seen.samples for seen in self._seen.get(member, ()))
 
     def factor(self, member: str, *, by_noise: bool) -> float:
         """Return the factor for this member's weight: 0 if it points away, below 1 if it names more than it shows."""
@@ -221,7 +224,7 @@ class Standings:
     def _judge_directions(self, observed: Mapping[str, Observation]) -> list[str]:
         """Hold those to point away who do; one who did is let in again when its mean cosine is above zero."""
         cosines = {member: [seen.cosine for seen in self._seen[member]] for member in observed}
-        scatters = [pvariance(found) for found in cosines.values() if len(found) >= LEAST_ROUNDS_AGAINST]
+        scatters = [_variance(found) for found in cosines.values() if len(found) >= LEAST_ROUNDS_AGAINST]
         deviation = max(LEAST_DEVIATION, math.sqrt(median(scatters))) if scatters else math.inf
         before = self._away
         staying = {
@@ -233,8 +236,13 @@ class Standings:
         return sorted(self._away - before)
 
 
+def _variance(values: Sequence[float]) -> float:
+    middle = fmean(values)
+    return fmean((value - middle) ** 2 for value in values)
+
+
 def largest_weight_share(members: int) -> float:
-    """Return the share of all weight that a new member may have: a quarter, or twice an equal share."""
+    """Return the share of all weight of a member that is not known: a quarter, or twice an equal share."""
     return min(1.0, max(LARGEST_SHARE, 2 / members))
 
 

@@ -29,14 +29,12 @@ SuspicionKind = Literal[
     "average",  # returned an average that is not finite, or far too large
     "weight",  # named a weight in a round that its record is far from
     "gradient",  # sent a gradient that is grossly too large
-    "direction",  # sent gradients that point away from all others', over several steps
     "parts",  # sent what is no part of a gradient, and was banned from the round
 ]
 KINDS = frozenset(get_args(SuspicionKind))
 # Nothing ties what a peer shows after a round to what it sent in it: a liar can make an honest reducer look false to
-# everybody. Nor can a member prove that its gradients, which point away from the others', are those of its samples. So
-# such a finding is a note for the operator, and nobody is punished for it.
-UNPROVEN: frozenset[SuspicionKind] = frozenset({"reduction", "direction"})
+# everybody. So a finding by that is a note for the operator, and nobody is punished for it.
+UNPROVEN: frozenset[SuspicionKind] = frozenset({"reduction"})
 
 
 @dataclass(frozen=True)

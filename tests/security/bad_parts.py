@@ -15,6 +15,7 @@ from hivemind.proto import averaging_pb2
 from tests.security.processes import Orders
 
 HUGE = 1e30
+INFLATED = 20
 Part = averaging_pb2.AveragingData
 
 
@@ -42,6 +43,18 @@ def _with_bytes(change: Callable[[bytes], bytes]) -> Callable[[Part], Part]:
     return twist
 
 
+def _with_times_weight(times: float) -> Callable[[Part], Part]:
+    def twist(part: Part) -> Part:
+        part.weight *= times
+        return part
+
+    return twist
+
+
+def _turned_round(part: Part) -> Part:
+    return _with_values(lambda values: -values)(part)
+
+
 TWISTS: dict[str, Callable[[Part], Part]] = {
     "huge weight": _with_weight(HUGE),
     "negative weight": _with_weight(-1.5),
@@ -49,7 +62,9 @@ TWISTS: dict[str, Callable[[Part], Part]] = {
     "no number": _with_values(lambda values: torch.full_like(values, math.nan)),
     "infinite": _with_values(lambda values: torch.full_like(values, math.inf)),
     "thousandfold": _with_values(lambda values: -1000 * values),
-    "opposite": _with_values(lambda values: -values),
+    "opposite": _turned_round,
+    "20 times": _with_times_weight(INFLATED),
+    "20 times, opposite": lambda part: _with_times_weight(INFLATED)(_turned_round(part)),
     "another shape": _with_values(lambda values: values[:1]),
     "another kind": _with_values(torch.Tensor.double),
     "garbage": _with_bytes(lambda _: b"garbage"),

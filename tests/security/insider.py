@@ -23,6 +23,7 @@ from peer.swarm.records import PeerRecord
 from peer.swarm.state import SwarmStateAverager
 from peer.swarm.swarm import Swarm
 from peer.swarm.tracker import StepTracker
+from tests.security.bad_parts import INFLATED
 from tests.security.processes import Orders
 
 BOMB = 10**9
@@ -61,6 +62,8 @@ class Insider:
             return record.model_copy(update={"step": BOMB})
         if self._orders.attack == "inflation":
             return record.model_copy(update={"samples": CLAIMED, "rate": 1e6})
+        if self._orders.attack.startswith("20 times"):
+            return record.model_copy(update={"samples": INFLATED * record.samples, "rate": INFLATED * record.rate})
         if self._orders.attack == "false claims":
             return record.model_copy(update={"samples": FALSE_SHARE * record.samples})
         return record

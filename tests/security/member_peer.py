@@ -32,7 +32,7 @@ from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
 
 MICROBATCHES = 4  # that each trainer computes again and again, so that the loss falls
 MASKED_TOKENS, FIRST_TOKEN = 8, 5
-SEEDS = range(1, 3)  # of the honest; the insider has the same data as the first of them
+SEEDS = range(1, 3)  # of the honest
 STATE_RETRY_S = 0.3
 SAME_PAUSE_S = 0.5  # each attack in its turn is to be named, by whatever name the one before was
 

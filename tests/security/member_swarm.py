@@ -12,6 +12,7 @@ from typing import Any
 
 from auth.credentials import Credentials
 from auth.keys import AuthorityKey
+from auth.receipts import open_receipt, read_receipt
 from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
@@ -87,7 +88,7 @@ class MemberSwarm:
                     CONFIG,
                     str(self._grant(device, name, insider_role if name == INSIDER else "trainer")),
                     self.addresses,
-                    max(1, seed),
+                    seed or len(members),
                     bandwidth=bandwidths.get(name),
                 ),
             )
@@ -146,6 +147,13 @@ class MemberSwarm:
         wait_until(f"somebody is named for {reason!r}", named, *[peer.log for peer in self.started], poll_s=0.1)
         return named()[0]
 
+    def credited(self, step: int) -> int:
+        """The insider's samples in the keeper's receipt of a step; 0 if the keeper has signed none."""
+        key = Credentials(self.keeper_credentials).device_key.public_key
+        texts = [said["receipt"] for said in self.keeper.said if said["event"] == "step" and said["step"] == step]
+        bodies = [open_receipt(read_receipt(text), key) for text in texts if text]
+        return sum(body.samples.get(self.peer_ids[0], 0) for body in bodies)
+
     def close(self) -> None:
         """End every process group that was started."""
         for peer in self.started:
@@ -181,10 +189,10 @@ def clean_losses(steps: int) -> list[float]:
     return _clean_losses[: steps + 1]
 
 
-def go_on_under(swarm: MemberSwarm, attack: str) -> int:
+def go_on_under(swarm: MemberSwarm, attack: str, steps: int = ATTACKED_STEPS) -> int:
     """Let the insider attack for some steps, then behave; returns the last of these steps."""
     swarm.insider.tell(attack)
-    last = swarm.step + ATTACKED_STEPS
+    last = swarm.step + steps
     for peer in swarm.honest:
         peer.wait_for_step(last)
     swarm.insider.tell("nothing")

@@ -10,6 +10,9 @@ import pytest
 
 from tests.security.member_swarm import INSIDER, MemberSwarm, go_on_under
 
+CLAIMING_STEPS = 6  # of which the first two show what the claim is worth
+MOST_CREDIT = 2.0  # times what was brought
+
 
 @pytest.mark.parametrize(
     ("attack", "kind", "reason"),
@@ -34,6 +37,16 @@ def test_who_sends_bad_parts_is_named(swarm: MemberSwarm, attack: str, kind: str
     assert named["member"] == INSIDER
     go_on_under(swarm, attack)
     assert [said for said in swarm.all_named() if said["member"] != INSIDER] == []
+
+
+@pytest.mark.parametrize("attack", ["20 times", "20 times, opposite"])
+def test_claimed_samples_bring_neither_weight_nor_credit(swarm: MemberSwarm, attack: str) -> None:
+    """Who names twenty times its samples in records and rounds counts with those that its gradients bear out."""
+    last = go_on_under(swarm, attack, CLAIMING_STEPS)
+    outcomes = [said for said in swarm.insider.said if said["event"] == "step" and said["averaged"]]
+    brought = {said["step"]: said["samples"] for said in outcomes if last - CLAIMING_STEPS + 2 < said["step"] <= last}
+    assert sum(map(swarm.credited, brought)) <= MOST_CREDIT * sum(brought.values())
+    assert {said["member"] for said in swarm.all_named()} <= {INSIDER}
 
 
 @pytest.mark.parametrize("attack", ["opposite", "stalled"])

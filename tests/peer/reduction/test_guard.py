@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -76,7 +77,7 @@ def test_an_enormous_gradient_is_named_and_does_not_count(size: float, own_weigh
         guard.accepted(b"", gradients(seed))
     of_round = begun(guard, senders[0], own_weight)
     averages = reduced(of_round, senders, [1.0] * 3)
-    assert [of_round.counted(sender) for sender in range(3)] == [1.0, 1.0, 0.0]
+    assert [of_round.credited(sender) for sender in range(3)] == [1.0, 1.0, 0.0]
     expected = [(first + second) / 2 for first, second in zip(parts(senders[0]), parts(senders[1]), strict=True)]
     for average, without in zip(averages, expected, strict=True):
         assert torch.allclose(average, without)
@@ -94,7 +95,7 @@ def test_who_sends_one_enormous_tensor_of_several_is_not_named() -> None:
     assert torch.allclose(averages[0], sum(parts(of)[0] for of in senders) / 3)
     assert torch.allclose(averages[-1], (senders[0][1] + senders[1][1]) / 2)
     assert guard.findings.take() == []
-    assert of_round.counted(2) == 1.0
+    assert of_round.credited(2) == 1.0
 
 
 @pytest.mark.parametrize("size", [1e3, 1e30])
@@ -105,7 +106,7 @@ def test_at_first_an_enormous_gradient_does_not_count(size: float) -> None:
     averages = reduced(of_round, senders, [1.0] * 3)
     assert torch.allclose(averages[0], sum(parts(of)[0] for of in senders[:2]) / 2)
     assert guard.findings.take() == []
-    assert of_round.counted(2) == 0.0
+    assert of_round.credited(2) == 0.0
 
 
 def test_who_was_too_large_does_not_count_in_the_rounds_that_follow() -> None:
@@ -143,6 +144,48 @@ def test_a_keeper_of_two_trainers_measures_by_its_history() -> None:
     later = reduced(begun(guard, gradients(0), 0.0), [gradients(0), large], [1.0, 1.0])
     assert norm_of(later[-1]) < 4
     assert [found.peer_id for found in guard.findings.take()] == ["b"]
+
+
+def taken(guard: ReductionGuard, weights: list[float], scales: list[float], members: dict[str, str]) -> list[float]:
+    """What counts of each sender in a round of gradients that are mostly noise, each as its true samples are: 8."""
+    shape, truth = (2000,), torch.full((2000,), 0.3)
+    brought = [scale * (truth + torch.randn(shape)) for scale in scales]
+    container = TensorPartContainer([torch.zeros(shape)], [1.0], part_size_bytes=4000)
+    of_round = guard.begin(b"group", HALF, members)
+    names = [f"{number}" for number in range(len(weights))]
+    of_round.set_up(names, [torch.zeros(shape)], list(container._input_parts_by_peer[0]), 0.0)
+    for index, same in enumerate(zip(*(of.split(1000) for of in brought), strict=True)):
+        given = [WeightedPart(sender, part, weights[sender]) for sender, part in enumerate(same)]
+        answer = of_round.combine(index, given)
+        assert answer.weight == pytest.approx(sum(map(of_round.counted, range(len(weights)))))
+    of_round.ended()
+    return [of_round.counted(sender) for sender in range(len(weights))]
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "centered_clipping"])
+def test_a_claim_counts_as_far_as_gradients_bear_it_out(aggregation: Literal["mean", "centered_clipping"]) -> None:
+    """In the first round it has no more than half of all weight; from the second on what its noise shows."""
+    guard = ReductionGuard(averaging=Averaging(aggregation=aggregation))
+    weights, alike = [160.0, 8.0, 8.0, 8.0], [1.0] * 4
+    assert taken(guard, weights, alike, {}) == pytest.approx([24.0, 8.0, 8.0, 8.0])
+    later = taken(guard, weights, alike, {})
+    assert later == pytest.approx([8.0] * 4, rel=0.3)
+
+
+def test_who_points_away_does_not_count() -> None:
+    """Its devices together, and nobody is named: no proof of it could be shown."""
+    guard, members = ReductionGuard(), {"0": "liar", "1": "liar"}
+    for _ in range(8):
+        last = taken(guard, [8.0] * 5, [-1.0, -1.0, 1.0, 1.0, 1.0], members)
+    assert last == [0.0, 0.0, 8.0, 8.0, 8.0]
+    assert guard.findings.take() == []
+
+
+def test_noise_says_nothing_of_samples_where_peers_take_steps_of_their_own() -> None:
+    """Nobody's weight is cut for that, and a new member's share is not bounded."""
+    guard = ReductionGuard(averaging=Averaging(local_steps=2))
+    for _ in range(3):
+        assert taken(guard, [160.0, 8.0, 8.0, 8.0], [1.0] * 4, {}) == [160.0, 8.0, 8.0, 8.0]
 
 
 def test_weights_are_capped_by_name() -> None:

@@ -81,6 +81,16 @@ def test_who_names_twenty_times_its_samples_counts_with_those_that_it_has(liar: 
         assert set(factors.values()) == {1.0}
 
 
+def test_a_sudden_claim_is_not_borne_out_by_earlier_rounds() -> None:
+    """A device may grow to twice what it has shown at once; above that it is as little known as a new one."""
+    swarm = Swarm(ALIKE)
+    swarm.take({"b": 20.0})
+    assert swarm.standings.knows("a", 12.0)
+    assert not swarm.standings.knows("a", 24.0)
+    assert not swarm.standings.knows("b", 160.0)
+    assert not swarm.standings.knows("new", 1.0)
+
+
 def test_a_small_excess_shows_with_the_rounds() -> None:
     """Of one round it may be chance."""
     swarm, factors = Swarm(ALIKE), []
@@ -178,7 +188,7 @@ def test_two_members_are_not_judged() -> None:
     """Nor are parts of a few values."""
     swarm = Swarm({"a": 1, "b": 1})
     swarm.take({"a": 1000.0})
-    assert not swarm.standings.knows("a")
+    assert not swarm.standings.knows("a", 1.0)
     assert not RoundGram.may_judge(LEAST_VALUES - 1, 3)
     assert RoundGram.may_judge(LEAST_VALUES, 3)
 
@@ -204,14 +214,14 @@ def test_who_is_gone_is_forgotten() -> None:
     swarm.take()
     swarm.speeds = dict.fromkeys("bcd", 8)
     for rounds in range(FORGOTTEN_AFTER + 1):
-        assert swarm.standings.knows("a"), rounds
+        assert swarm.standings.knows("a", 1.0), rounds
         swarm.take()
-    assert not swarm.standings.knows("a")
+    assert not swarm.standings.knows("a", 1.0)
 
 
 @pytest.mark.parametrize(
     ("excesses", "found"),
-    [([], 1.0), ([1.9], 1.0), ([2.1], 8.2), ([0.6] * 8, 1.0), ([0.8] * 8, 2.2), ([-2.0] * 20 + [3.0], 20.1)],
+    [([], 1.0), ([2.7], 1.0), ([2.9], 18.2), ([0.6] * 32, 1.0), ([0.8] * 16, 2.2), ([-2.0] * 20 + [3.0], 20.1)],
 )
 def test_an_excess_counts_as_far_as_the_rounds_bear_it_out(excesses: Sequence[float], found: float) -> None:
     """The last one alone, or the last few together."""
