@@ -96,9 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"--only {' '.join(options.only)}: no fault has such a name; there are: {', '.join(faults())}")
     with forking_python(), tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         Path(folder).chmod(0o755)
-        outcome = measure(Path(folder), chosen, options.minutes, random.Random(options.seed))
-        if options.keep is not None:
-            _keep(Path(folder), options.keep)
+        outcome = measure(Path(folder), chosen, options.minutes, random.Random(options.seed), options.keep)
     print(as_json_text(outcome) if options.json else as_table(outcome))
     if not outcome.holds:
         sys.exit(1)
@@ -118,12 +116,16 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def measure(folder: Path, chosen: Mapping[str, Fault], minutes: float, chance: random.Random) -> Outcome:
-    """Make a run in this folder and let it fail."""
+def measure(
+    folder: Path, chosen: Mapping[str, Fault], minutes: float, chance: random.Random, logs_to: Path | None = None
+) -> Outcome:
+    """Make a run in this folder and let it fail; its logs are copied before its small disks are gone."""
     with ExitStack() as stack:
         server = stack.enter_context(new_server())
         site = ChaosSite(folder, server)
         _make_small_disks(site, chosen, stack)
+        if logs_to is not None:
+            stack.callback(_keep, folder, logs_to)
         stack.callback(site.close)
         engine = create_engine(server.url(), pool_pre_ping=True, connect_args={"connect_timeout": 5})
         stack.callback(engine.dispose)

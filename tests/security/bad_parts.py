@@ -69,6 +69,7 @@ TWISTS: dict[str, Callable[[Part], Part]] = {
     "another kind": _with_values(torch.Tensor.double),
     "garbage": _with_bytes(lambda _: b"garbage"),
     "truncated": _with_bytes(lambda whole: whole[:-1]),
+    "thousand times": _with_values(lambda values: 1000 * values),
 }
 
 

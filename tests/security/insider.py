@@ -6,8 +6,10 @@ Only the peer that is told so attacks; for all others nothing here has any effec
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hivemind.dht import DHT
@@ -16,10 +18,11 @@ from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import PeerID
+from hivemind.utils import get_dht_time
 
 from auth.credentials import Credentials
 from auth.swarm.authorizer import MemberTokens, PeerRecordValidator, owner_of, record_subkey, token_subkey
-from peer.swarm.records import PeerRecord
+from peer.swarm.records import Course, PeerRecord
 from peer.swarm.state import SwarmStateAverager
 from peer.swarm.swarm import Swarm
 from peer.swarm.tracker import StepTracker
@@ -29,6 +32,8 @@ from tests.security.processes import Orders
 BOMB = 10**9
 CLAIMED = 10**7
 FALSE_SHARE = 3  # of what it has: few enough to be believed once
+RECORD_S = 10.0  # that a record of a further device counts
+AHEAD = 3  # steps that a member's further devices, or a false keeper, claim beyond the swarm's
 
 
 def give_false_states(orders: Orders) -> None:
@@ -48,8 +53,10 @@ def give_false_states(orders: Orders) -> None:
 class Insider:
     """Sits between a peer's program and the swarm."""
 
-    def __init__(self, swarm: Swarm, orders: Orders) -> None:
+    def __init__(self, swarm: Swarm, orders: Orders, more_devices: Sequence[Path] = ()) -> None:
+        """`more_devices`: credentials of further devices of the same member."""
         self._swarm, self._orders = swarm, orders
+        self._more_devices = [Credentials(directory) for directory in more_devices]
         self._tracker: StepTracker = swarm._tracker
         self._honest_record = self._tracker._record
         self._tracker._record = self._record  # type: ignore[method-assign]
@@ -66,10 +73,15 @@ class Insider:
             return record.model_copy(update={"samples": INFLATED * record.samples, "rate": INFLATED * record.rate})
         if self._orders.attack == "false claims":
             return record.model_copy(update={"samples": FALSE_SHARE * record.samples})
+        if self._orders.attack == "false sketch":
+            return record.model_copy(update={"sketch": tuple(-value for value in record.sketch)})
+        if self._orders.attack == "false beacon":
+            course = Course(age_s=0.0, usual_s=0.0, credits={self._tracker.own_id: CLAIMED})
+            return record.model_copy(update={"era": record.era + 1, "step": record.step + AHEAD, "course": course})
         return record
 
     def act(self) -> None:
-        """Attacks that send something of their own; each is played once."""
+        """Attacks that send something of their own; all but the many devices' records are played once."""
         attack, dht = self._orders.attack, self._swarm._dht
         if attack == "keep records":
             self._kept = dht.run_coroutine(partial(others_records, key=self._tracker.training_progress_key))
@@ -77,6 +89,14 @@ class Insider:
         elif attack == "replay":
             forger = Forger(self._tracker.training_progress_key, self._credentials, self._kept)
             self._orders.say("replayed", **dht.run_coroutine(forger.replay))
+        elif attack == "many devices":
+            now = get_dht_time()
+            false = {"step": self._tracker.step + AHEAD, "samples": CLAIMED, "training": True, "time": now}
+            record = self._honest_record(now).model_copy(update=false)
+            for credentials in self._more_devices:
+                forger = Forger(self._tracker.training_progress_key, credentials, [])
+                dht.run_coroutine(partial(forger.speak_for, record=record), return_future=True)
+            return
         else:
             return
         self._orders.attack = ""
@@ -127,6 +147,17 @@ class Forger:
         answers["over_all"] = [await self._store(node, peer, (None, own, later)) for peer in peers]
         return answers
 
+    async def speak_for(self, _dht: DHT, node: DHTNode, record: PeerRecord) -> None:
+        """Store this device's token and a record in its name at each node: they are its own, and so are taken."""
+        peer_id, dumps = self.credentials.device_key.peer_id, DHTProtocol.serializer.dumps
+        token = dumps(self.credentials.token_jwt)
+        ends_at, soon = self.credentials.access_token(time.time()).expires_at, get_dht_time() + RECORD_S
+        own = record_subkey(peer_id)
+        signed = self._sign(own, dumps(record.pack()), soon)
+        for peer in list(node.protocol.routing_table.peer_id_to_uid):
+            await self._store(node, peer, (token_subkey(peer_id), token, ends_at))
+            await self._store(node, peer, (own, signed, soon))
+
     async def _store(self, node: DHTNode, peer: PeerID, item: tuple[bytes | None, bytes, float]) -> bool | None:
         subkey, value, expiration = item
         stored = await node.protocol.call_store(
@@ -136,7 +167,13 @@ class Forger:
 
     def _signed(self, subkey: bytes, signed: bytes, expiration: float) -> bytes:
         """A value under a new signature by the own key, over the record as the receiver will see it."""
+        record = DHTRecord(DHTID.generate(source=self.key).to_bytes(), b"", signed, expiration)
+        validator = PeerRecordValidator(self.credentials, MemberTokens(self.credentials), self.credentials.run)
+        stripped = validator.strip_value(replace(record, subkey=DHTProtocol.serializer.dumps(subkey)))
+        return self._sign(subkey, stripped, expiration)
+
+    def _sign(self, subkey: bytes, value: bytes, expiration: float) -> bytes:
         validator = PeerRecordValidator(self.credentials, MemberTokens(self.credentials), self.credentials.run)
         validator._own = DHTProtocol.serializer.dumps(subkey)
-        record = DHTRecord(DHTID.generate(source=self.key).to_bytes(), validator._own, signed, expiration)
-        return validator.sign_value(replace(record, value=validator.strip_value(record)))
+        key = DHTID.generate(source=self.key).to_bytes()
+        return validator.sign_value(DHTRecord(key, validator._own, value, expiration))

@@ -24,6 +24,7 @@ from peer.reporting import suspicions
 from peer.swarm import state as swarm_state
 from peer.swarm.fingerprint import sketch_of
 from peer.swarm.swarm import Swarm
+from tests.security.absent_member import be_absent
 from tests.security.bad_parts import send_bad_parts
 from tests.security.false_reducer import return_false_averages
 from tests.security.insider import Insider, give_false_states
@@ -57,6 +58,7 @@ class MemberPlan:
     port: int = 0
     microbatch_s: float = 0.1
     bandwidth: float | None = None  # bytes per second, as it claims
+    more_devices: tuple[str, ...] = ()  # credentials of further devices of an insider's member
 
 
 def microbatch(config: RunConfig, seed: int, part: int) -> Batch:
@@ -80,6 +82,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     give_false_states(orders)
     return_false_averages(orders)
     send_bad_parts(orders)
+    be_absent(orders)
     suspicions.SAME_PAUSE_S = SAME_PAUSE_S
     swarm_state.random = _ByName  # type: ignore[assignment]
     swarm = Swarm.join(
@@ -92,7 +95,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     )
     while plan.role != "keeper" and not swarm.state.download():
         orders.stop.wait(STATE_RETRY_S)
-    insider = Insider(swarm, orders)
+    insider = Insider(swarm, orders, [Path(directory) for directory in plan.more_devices])
     backend, part = TorchBackend(config, model), 0
     orders.say("joined", addresses=swarm.addresses, step=swarm.step)
     while not orders.stop.wait(plan.microbatch_s):

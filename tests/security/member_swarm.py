@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -65,38 +66,75 @@ class MemberSwarm:
         directory: Path,
         bandwidths: Mapping[str, float] = MappingProxyType({}),
         insider_role: Role = "trainer",
+        honest: Sequence[str] = HONEST,
+        insiders: Sequence[str] = (INSIDER,),
+        more_devices: int = 0,
     ) -> None:
         """`bandwidths`: what peers claim their lines to be (bytes per second), by name; others: as fast as any.
 
-        The insider's program trains, whatever its token allows.
+        An insider's program trains, whatever its token allows. The first has so many more devices, without programs.
         """
         self.directory, self.bandwidths = directory, bandwidths
         self.authority = AuthorityKey.generate()
         [self.keeper_port] = free_ports("127.0.0.1", 1)
         self.started: list[PeerProcess] = []
+        self._started_names: list[str] = []
+        self._plans: dict[str, MemberPlan] = {}
         self.keeper_credentials = self._grant("keeper", "keeper", "keeper")
         self.addresses: list[str] = []
         self.keeper = self.start_keeper()
-        devices = sorted(("1", "2", "3"), key=lambda name: Credentials(directory / name).device_key.peer_id)
-        self.peer_ids = [Credentials(directory / name).device_key.peer_id for name in devices]  # the insider's first
-        members = (INSIDER, *HONEST)  # the insider is the first whom a keeper asks for the state
+        members = (*insiders, *honest)  # an insider is the first whom a keeper asks for the state
+        names = map(str, range(1, len(members) + 1))
+        devices = sorted(names, key=lambda name: Credentials(directory / name).device_key.peer_id)
+        self.peer_ids = [Credentials(directory / name).device_key.peer_id for name in devices]  # in the members' order
+        further = [str(self._grant(f"further-{number}", insiders[0], "trainer")) for number in range(more_devices)]
         peers = [
             self._start(
                 name,
                 MemberPlan(
                     "trainer",
                     CONFIG,
-                    str(self._grant(device, name, insider_role if name == INSIDER else "trainer")),
+                    str(self._grant(device, name, insider_role if name in insiders else "trainer")),
                     self.addresses,
-                    seed or len(members),
+                    1 + (number - len(insiders)) % len(members),  # the honest members' first
                     bandwidth=bandwidths.get(name),
+                    more_devices=tuple(further) if number == 0 else (),
                 ),
             )
-            for seed, (device, name) in enumerate(zip(devices, members, strict=True))
+            for number, (device, name) in enumerate(zip(devices, members, strict=True))
         ]
         for peer in peers:
             peer.wait_for_event("joined")
-        self.insider, self.honest = peers[0], peers[1:]
+        self.insiders, self.honest = peers[: len(insiders)], peers[len(insiders) :]
+        self.insider = self.insiders[0]
+        self._names, self._directories = members, [directory / device for device in devices]
+
+    @property
+    def all_credentials(self) -> list[Credentials]:
+        """Those of the keeper and of each member."""
+        return [Credentials(directory) for directory in (self.keeper_credentials, *self._directories)]
+
+    def directory_of(self, member: str) -> Path:
+        """Where a member's credentials are."""
+        return self._directories[self._names.index(member)]
+
+    @property
+    def witness_names(self) -> list[str]:
+        """The keeper and the honest members."""
+        return ["keeper", *self._names[len(self.insiders) :]]
+
+    def witnesses(self) -> Iterator[tuple[str, PeerProcess]]:
+        """Each process of the keeper and the honest members that was ever started, with its name."""
+        for name, peer in zip(self._started_names, self.started, strict=True):
+            if name in self.witness_names:
+                yield name, peer
+
+    def start_again(self, member: str) -> None:
+        """Let a member's process, which has ended or is killed now, be followed by another at the same place."""
+        number = self._names.index(member) - len(self.insiders)
+        self.honest[number].kill()
+        self.honest[number] = self._start(member, replace(self._plans[member], initial_peers=self.addresses))
+        self.honest[number].wait_for_event("joined")
 
     def start_keeper(self) -> PeerProcess:
         """The keeper, at the same address each time; it holds nothing of what was trained before."""
@@ -106,6 +144,8 @@ class MemberSwarm:
         return keeper
 
     def _start(self, name: str, plan: MemberPlan) -> PeerProcess:
+        self._plans[name] = plan
+        self._started_names.append(name)
         peer = PeerProcess(run_member, plan, self.directory / f"{name}-{len(self.started)}.log")
         self.started.append(peer)
         return peer

@@ -11,6 +11,7 @@ import multiprocessing as mp
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -49,9 +50,9 @@ class Orders:
         self.stop.set()
 
     def say(self, event: str, **facts: Any) -> None:
-        """Tell the test; from any thread."""
+        """Tell the test, with the time (monotonic, which all processes share); from any thread."""
         with self._sending:
-            self._pipe.send({"event": event} | facts)
+            self._pipe.send({"event": event, "at": time.monotonic()} | facts)
 
 
 def _begin(main: Callable[[Any, Orders], None], plan: Any, pipe: Connection, log: str) -> None:

@@ -7,11 +7,16 @@ What the same attacks do to plain hivemind is in `test_plain_hivemind.py`.
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
+
+import pytest
 
 from auth.receipts import read_receipt
 from tests.security.member_swarm import HONEST, INSIDER, MemberSwarm, go_on_under, hold_one_state
+from tests.security.outsiders import OUTSIDERS, Outsider
 
 MOST_RETURNS = 3  # of a keeper
+MORE_DEVICES = 11  # of the insider, beside the one that trains
 
 
 def test_step_bomb(swarm: MemberSwarm) -> None:
@@ -25,6 +30,29 @@ def test_progress_inflation(swarm: MemberSwarm) -> None:
     """Claims of millions of samples begin no step before its batch is full."""
     go_on_under(swarm, "inflation")
     assert {said["member"] for said in swarm.named("samples")} == {INSIDER}
+
+
+def test_a_member_with_twelve_devices(swarm: MemberSwarm) -> None:
+    """Most devices claim a later step and a full batch each: they are one member, which moves nobody and is named."""
+    go_on_under(swarm, "many devices")
+    assert {said["member"] for said in swarm.all_named()} == {INSIDER}
+
+
+@pytest.mark.parametrize("attack", ["false sketch", "false beacon"])
+def test_false_words_on_the_state_move_nobody(swarm: MemberSwarm, attack: str) -> None:
+    """Another state in a member's record, or a beacon of its own making, ahead in another era: no one follows."""
+    go_on_under(swarm, attack)
+    assert all(said["era"] == 0 for said in swarm.steps_at(swarm.step))
+    assert {said["member"] for said in swarm.all_named()} <= {INSIDER}
+
+
+def test_outsiders_gain_nothing_by_tokens_that_do_not_count(swarm: MemberSwarm) -> None:
+    """With none, a copied, an expired or a revoked one they get no record, no group, no state; training goes on."""
+    with ExitStack() as stack:
+        outsiders = {shows: stack.enter_context(Outsider(swarm, shows)) for shows in OUTSIDERS}
+        gained = {shows: doors for shows, outsider in outsiders.items() if (doors := outsider.doors_opened())}
+    assert gained == {}
+    go_on_under(swarm, "nothing")
 
 
 def test_replayed_and_forged_records(swarm: MemberSwarm) -> None:

@@ -1,15 +1,18 @@
-"""A plain hivemind peer that knows the swarm's addresses and tries everything: `python outsider.py RUN ADDRESS...`.
+"""A plain hivemind peer that knows the swarm's addresses and tries everything.
 
-Prints what it gained as one JSON object.
+    python tests/system/outsider.py RUN ADDRESS... [--credentials DIR]
+
+With credentials it shows the token that lies there, whatever is wrong with it. It prints what it gained as JSON.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import hivemind
@@ -17,11 +20,13 @@ import torch
 from hivemind.averaging import DecentralizedAverager
 from hivemind.averaging.control import StepControl
 from hivemind.compression import serialize_torch_tensor
+from hivemind.dht.routing import DHTID
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import get_dht_time
 
-from auth.swarm.authorizer import peers_key
+from auth.credentials import Credentials
+from auth.swarm.authorizer import MemberTokens, PeerRecordValidator, SwarmAuthorizer, peers_key, read_entries
 from auth.swarm.hivemind_patches import patch_hivemind
 from peer.averaging.averager import SwarmGradientAverager
 from peer.swarm.state import SwarmStateAverager
@@ -80,7 +85,26 @@ def count(found: Any) -> int:
     return len(found.value) if found is not None and isinstance(found.value, dict) else 0
 
 
-def main(run: str, addresses: list[str]) -> None:
+def count_records(found: Any) -> int:
+    """How many peers' records a look-up brought; a node holds the token that it shows itself."""
+    return sum(not is_token for _, is_token, _ in read_entries(getattr(found, "value", None)))
+
+
+def identity_of(run: str, directory: Path | None) -> dict[str, Any]:
+    """The options of a node that shows the token in this directory; none of a node without one."""
+    if directory is None:
+        return {}
+    credentials = Credentials(directory)
+    tokens = MemberTokens(credentials)
+    return {
+        "identity_path": str(directory / "device.key"),
+        "check_if_identity_free": False,  # that would take a daemon of its own
+        "authorizer": SwarmAuthorizer(tokens, run),
+        "record_validators": [PeerRecordValidator(credentials, tokens, run)],
+    }
+
+
+def main(run: str, addresses: list[str], credentials: Path | None) -> None:
     """Attack and report."""
     patch_hivemind()  # else it would not understand how the swarm ends its streams
     dht = hivemind.DHT(
@@ -89,12 +113,14 @@ def main(run: str, addresses: list[str]) -> None:
         host_maddrs=["/ip4/127.0.0.1/tcp/0"],
         startup_timeout=PATIENCE_S,
         ensure_bootstrap_success=False,  # nobody answers its pings
+        **identity_of(run, credentials),
     )
     keeper = PeerID.from_base58(addresses[0].rsplit("/p2p/", 1)[1])
     gained: dict[str, Any] = {
-        "records": count(dht.get(peers_key(run), latest=True)),
+        "records": count_records(dht.get(peers_key(run), latest=True)),
         "averagers": count(dht.get(f"{run}_grad_averager.0b", latest=True)),
         "ping_answered": dht.run_coroutine(partial(ping, keeper=keeper)),
+        "stored": dht.run_coroutine(partial(store, keeper=keeper)),
     }
 
     async def attack() -> dict[str, Any]:
@@ -111,5 +137,21 @@ async def ping(_dht: hivemind.DHT, node: Any, keeper: PeerID) -> bool:
     return await node.protocol.call_ping(keeper) is not None
 
 
+async def store(_dht: hivemind.DHT, node: Any, keeper: PeerID) -> bool:
+    """Whether the keeper stores something for this node."""
+    key, ends_at = DHTID.generate(source="anything"), get_dht_time() + 60
+    stored = await node.protocol.call_store(keeper, [key], [node.protocol.serializer.dumps("here")], ends_at)
+    return bool(stored and stored[0])
+
+
+def read_arguments() -> argparse.Namespace:
+    """Read the command's arguments."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run")
+    parser.add_argument("addresses", nargs="+")
+    parser.add_argument("--credentials", type=Path)
+    return parser.parse_args()
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(**vars(read_arguments()))

@@ -156,6 +156,7 @@ def test_outsider_can_take_no_part(swarm: SwarmFactory) -> None:
         "records": 0,
         "averagers": 0,
         "ping_answered": False,
+        "stored": False,
         "join_group": ["PROTOCOL_VIOLATION"],
         "aggregate_part": ["PROTOCOL_VIOLATION"],
         "state_messages": 0,
