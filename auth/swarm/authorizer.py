@@ -4,15 +4,16 @@ The transport proves which libp2p identity calls, or is called; a token says who
 only to those that do not know it yet, and no call is signed. A record passes through many nodes, and so carries its
 owner's signature.
 
-Under the run's key each device has two entries, named by its identity: its record, and its token, until that expires.
-Tokens are signed by the authority: any node may pass on those that it was shown, and of two the later one counts.
+Under the run's key each device has three entries, named by its identity: its record, its token until that expires, and
+the network addresses where others reach it, if they do (`auth.swarm.addresses`). Tokens are signed by the authority:
+any node may pass on those that it was shown, and of two the later one counts.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from cryptography.hazmat.primitives import serialization
 from hivemind.dht.protocol import DHTProtocol
@@ -27,16 +28,18 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError
 from auth.keys import verify_signature
+from auth.swarm.addresses import are_addresses
 from auth.tokens import AccessToken
 
 Clock = Callable[[], float]
+Kind = Literal["record", "token", "addresses"]
 TRAINING_ROLES = frozenset({"trainer", "auxiliary", "keeper"})
 CONTRIBUTING_ROLES = frozenset({"trainer"})  # whose gradients have a weight
 STATE_READERS = TRAINING_ROLES | {"observer"}
 MAX_RECORD_BYTES = 16_384
 MOST_ENTRY_S = 86_400.0  # of an entry, from now: above any run's `statistics_expiration_s`; tokens have their own end
 MAX_TOKENS = 4096  # that a node remembers, before it forgets those that are no longer valid
-_TOKEN = b"token "
+_TOKEN, _ADDRESSES = b"token ", b"at "
 _KNOWN = b"+"
 _dumps, _loads = DHTProtocol.serializer.dumps, DHTProtocol.serializer.loads
 
@@ -61,28 +64,37 @@ def token_subkey(peer_id: str) -> bytes:
     return _TOKEN + record_subkey(peer_id)
 
 
-def owner_of(subkey: object) -> tuple[str, bool]:
-    """Return whose subkey this is, and whether it is the token's; raises `ValueError` if it is neither's."""
+def addresses_subkey(peer_id: str) -> bytes:
+    """The subkey of a device's addresses; only the device can write it."""
+    return _ADDRESSES + record_subkey(peer_id)
+
+
+def owner_of(subkey: object) -> tuple[str, Kind]:
+    """Return whose subkey this is, and of what; raises `ValueError` if it is nobody's."""
     if not isinstance(subkey, bytes):
         raise ValueError("a peer's subkey must be bytes")
-    is_token = subkey.startswith(_TOKEN)
-    return PeerID(subkey.removeprefix(_TOKEN)).to_base58(), is_token
+    kind: Kind = "record"
+    if subkey.startswith(_TOKEN):
+        kind, subkey = "token", subkey.removeprefix(_TOKEN)
+    elif subkey.startswith(_ADDRESSES):
+        kind, subkey = "addresses", subkey.removeprefix(_ADDRESSES)
+    return PeerID(subkey).to_base58(), kind
 
 
 def tokens_in(entries: object) -> Iterator[tuple[str, str]]:
     """The tokens among the entries under the peers key, as strings, with the libp2p identity that each is under."""
-    return ((owner, value) for owner, is_token, value in read_entries(entries) if is_token and isinstance(value, str))
+    return ((owner, value) for owner, value in read_entries(entries, "token") if isinstance(value, str))
 
 
-def read_entries(entries: object) -> Iterator[tuple[str, bool, Any]]:
-    """The owner of each entry under the peers key, whether it is the token's, and its value; others are left out."""
+def read_entries(entries: object, wanted: Kind) -> Iterator[tuple[str, Any]]:
+    """The owner and the value of each entry of this kind under the peers key."""
     for subkey, entry in entries.items() if isinstance(entries, dict) else ():
         try:
-            owner, is_token = owner_of(subkey)
+            owner, kind = owner_of(subkey)
         except ValueError:
             continue
-        if isinstance(entry, ValueWithExpiration):
-            yield owner, is_token, entry.value
+        if kind == wanted and isinstance(entry, ValueWithExpiration):
+            yield owner, entry.value
 
 
 class RecordKey(RSAPrivateKey):
@@ -187,28 +199,30 @@ class SwarmAuthorizer:
 
 
 class PeerRecordValidator(RecordValidatorBase):
-    """Signs this device's record under the run's peers key; refuses tokens and records there that are not valid."""
+    """Signs this device's record and addresses under the run's peers key; refuses entries there that are not valid."""
 
     def __init__(self, credentials: Credentials, tokens: MemberTokens, run: str) -> None:
         self._key = credentials.device_key
-        self._own = _dumps(record_subkey(self._key.peer_id))
+        self._own = {_dumps(subkey(self._key.peer_id)) for subkey in (record_subkey, addresses_subkey)}
         self._tokens = tokens
         self._key_id = peers_key_id(run)
 
     def validate(self, record: DHTRecord) -> bool:
-        """Return whether an entry is a valid token, or a record signed by a device whose valid token is known."""
+        """Return whether an entry is a valid token, or signed by its device, whose valid token is known."""
         is_bounded = record.expiration_time <= self._tokens.now() + MOST_ENTRY_S  # false for what is no number
         if len(record.value) > MAX_RECORD_BYTES:
             return False
         if record.key != self._key_id:
             return is_bounded
         try:
-            owner, is_token = owner_of(_loads(record.subkey))
-            if is_token:
+            owner, kind = owner_of(_loads(record.subkey))
+            if kind == "token":
                 token = self._tokens.show(_loads(record.value))
                 return token is not None and (token.peer_id, token.expires_at) == (owner, record.expiration_time)
             value, signature = _parts(record.value)
-            _loads(value)  # what cannot be read would spoil every reader's whole look
+            said = _loads(value)  # what cannot be read would spoil every reader's whole look
+            if kind == "addresses" and not are_addresses(said):
+                return False
         except Exception:  # noqa: BLE001 - a fault boundary: it may hold whatever its owner wrote
             return False
         token = self._tokens.of(owner)
@@ -220,14 +234,14 @@ class PeerRecordValidator(RecordValidatorBase):
 
     def sign_value(self, record: DHTRecord) -> bytes:
         """Return the value with this device's signature, if the record is its own."""
-        if record.key != self._key_id or record.subkey != self._own:
+        if record.key != self._key_id or record.subkey not in self._own:
             return record.value
         self._tokens.own_jwt()  # without it the record would be nobody's here
         return bytes(_dumps([record.value, self._key.sign(_signed_bytes(record, record.value))]))
 
     def strip_value(self, record: DHTRecord) -> bytes:
         """Return the value of a valid record without its signature."""
-        if record.key != self._key_id or owner_of(_loads(record.subkey))[1]:
+        if record.key != self._key_id or owner_of(_loads(record.subkey))[1] == "token":
             return record.value
         return _parts(record.value)[0]
 

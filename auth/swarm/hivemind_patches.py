@@ -16,7 +16,8 @@ The DHT's nodes speak `auth.swarm.protocol`: with members only, and of news only
 keeps the one that expires later. hivemind's refuses the other, but then deletes the later one when the other expires.
 
 A node may be reached through named relays at once. hivemind has no option for that: it finds relays by itself, in
-minutes.
+minutes. And a node's daemon may tell nobody where its peers are: what it does not know is asked of `P2P.reach`, where
+that is set (`auth.swarm.addresses`).
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from typing import Any
 
 import hivemind.dht.node
 from google.protobuf.message import DecodeError, Message
-from hivemind.p2p import P2P, P2PContext, P2PHandlerError, PeerID
+from hivemind.p2p import P2P, P2PContext, P2PDaemonError, P2PHandlerError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.proto.p2pd_pb2 import RPCError
 from hivemind.utils.serializer import MSGPackSerializer
 from hivemind.utils.timed_storage import TimedStorage
 
+from auth.swarm.addresses import is_reached
 from auth.swarm.protocol import MemberProtocol
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,9 @@ def patch_hivemind() -> None:
     """Patch hivemind in this process and those that it forks; once is enough, and again changes nothing."""
     P2P._add_protobuf_stream_handler = _add_stream_handler
     P2P._iterate_protobuf_stream_handler = _call_stream_handler
+    P2P._call_unary_protobuf_handler = _call_reached
+    P2P.call_binary_stream_handler = _open_reached
+    P2P.DHT_MODE_MAPPING["off"] = {}
     P2P.FORCE_REACHABILITY_MAPPING["relayed"] = {**P2P.FORCE_REACHABILITY_MAPPING["private"], "relayDiscovery": 0}
     MSGPackSerializer._decode_ext_types = _decode_bounded
     hivemind.dht.node.DHTProtocol = MemberProtocol
@@ -80,6 +85,28 @@ def _decode_bounded(type_code: int, data: bytes) -> Any:
         return _decode(type_code, data)
     finally:
         _reading.depth = depth
+
+
+_call: Any = P2P._call_unary_protobuf_handler
+_open: Any = P2P.call_binary_stream_handler
+
+
+async def _call_reached(p2p: P2P, peer_id: PeerID, *call: Any) -> Any:
+    try:
+        return await _call(p2p, peer_id, *call)
+    except P2PDaemonError as error:
+        if not await is_reached(p2p, peer_id, error):
+            raise
+    return await _call(p2p, peer_id, *call)
+
+
+async def _open_reached(p2p: P2P, peer_id: PeerID, name: str) -> Any:
+    try:
+        return await _open(p2p, peer_id, name)
+    except P2PDaemonError as error:
+        if not await is_reached(p2p, peer_id, error):
+            raise
+    return await _open(p2p, peer_id, name)
 
 
 async def _add_stream_handler(

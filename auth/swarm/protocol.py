@@ -4,6 +4,8 @@ hivemind's nodes answer a search with all that they hold under a key, and each s
 looks for the peers' records again and again so receives each record dozens of times. Here a search names what the node
 holds, by a mark for each entry, and is answered with the news. A node keeps what it has read, and serves it in turn.
 
+A node finds others by the addresses among these entries. So it reads these first, from a node that it was told of.
+
 `patch_hivemind()` puts this protocol in the place of hivemind's.
 """
 
@@ -18,18 +20,20 @@ from typing import Any
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
-from hivemind.p2p import P2P, P2PContext, P2PHandlerError, PeerID
+from hivemind.dht.validation import DHTRecord
+from hivemind.p2p import P2P, P2PContext, P2PDaemonError, P2PHandlerError, PeerID
 from hivemind.proto import dht_pb2
 from hivemind.utils.timed_storage import ValueWithExpiration
 
-from auth.swarm.authorizer import SwarmAuthorizer, peers_key, token_subkey
+from auth.swarm.addresses import connect
+from auth.swarm.authorizer import SwarmAuthorizer, addresses_subkey, peers_key, token_subkey
 from auth.tokens import AccessToken
 
 logger = logging.getLogger(__name__)
 MARK_BYTES = 6
 KEY_BYTES = DHTID.HASH_NBYTES
 MAX_KEYS = 64  # of one search
-MAX_ENTRIES = 4096  # under one key: two for each of as many devices as a run may have
+MAX_ENTRIES = 6144  # under one key: three for each of as many devices as a run may have
 Found = dict[DHTID, tuple["ValueWithExpiration[Any] | None", dict[DHTID, PeerID]]]
 Call = Callable[..., Awaitable[Any]]
 
@@ -60,6 +64,8 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         """Make the protocol, of which the node's storage holds each token that is shown to it."""
         protocol: MemberProtocol = await super().create(*arguments, **options)
         protocol._hold_tokens()
+        if protocol.authorizer is not None:
+            protocol.p2p.reach = protocol.reach
         return protocol
 
     def _hold_tokens(self) -> None:
@@ -80,6 +86,35 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         """Return a stub whose calls show this node's token where the peer does not know it."""
         stub = super(DHTProtocol, self).get_stub(self.p2p, peer)
         return stub if self.authorizer is None else _Client(stub, peer, self.authorizer)
+
+    async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
+        """Ping a node; one through which this node joins (`validate`) is then asked for the members' entries."""
+        node_id: DHTID | None = await super().call_ping(peer, validate, strict)
+        if validate and node_id is not None and self.authorizer is not None:
+            await self.call_find(peer, [DHTID.generate(source=peers_key(self.authorizer.run))])
+        return node_id
+
+    async def reach(self, peer: PeerID) -> bool:
+        """Have the p2p daemon connect to a member where the DHT says that it is; return whether it could."""
+        addresses = self._addresses_of(peer)
+        try:
+            if addresses:
+                await connect(self.p2p, peer, addresses)
+        except (P2PDaemonError, OSError, EOFError) as error:
+            logger.debug("%s is not reached where it says: %r", peer, error)
+            return False
+        return bool(addresses)
+
+    def _addresses_of(self, peer: PeerID) -> list[bytes]:
+        assert self.authorizer is not None  # or the daemon would not ask
+        key, subkey = DHTID.generate(source=peers_key(self.authorizer.run)), addresses_subkey(peer.to_base58())
+        entries = self.storage.get(key)
+        entry = entries.value.get(subkey) if entries is not None else None
+        if entry is None:
+            return []
+        signed = DHTRecord(key.to_bytes(), self.serializer.dumps(subkey), entry.value, entry.expiration_time)
+        addresses: list[bytes] = self.serializer.loads(self.record_validator.strip_value(signed))
+        return addresses
 
     async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> Found | None:
         """Search at one node, keep the news, and return all that is held under each key; None without an answer."""

@@ -122,6 +122,12 @@ RemoveService = Annotated[bool, typer.Option("--remove-service", help="Stop and 
 NoPanel = Annotated[bool, typer.Option("--no-panel", help="Lines instead of the live panel.")]
 
 
+WHO_LEARNS_THE_ADDRESS = (
+    "Who learns this machine's IP address: the run's coordinator, and its other members while this machine takes part. "
+    "It is not published."
+)
+
+
 def default_state_dir(link: JoinLink) -> Path:
     """Return the directory for this device's identity and place in the run's data, one for each run."""
     return Path(user_data_dir("manyhands")) / f"{link.run}-{link.fingerprint[:16]}"
@@ -287,6 +293,8 @@ def _take_part(options: AgentOptions, invite: str, log_format: Format, no_panel:
     name_process(f"agent {options.link.run}")
     with only_one(options.state_dir):
         known_device = (options.state_dir / "token.jwt").exists()
+        if not known_device:
+            typer.echo(WHO_LEARNS_THE_ADDRESS, err=True)
         options = replace(options, invite=find_invite(invite, known_device or bool(options.login)))
         asyncio.run(_join(options, _display_for(log_format, no_panel), LOGIN_SHOWN_AS[log_format]))
 

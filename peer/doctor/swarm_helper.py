@@ -106,7 +106,7 @@ async def _daemon(timeout_s: float, listen: Sequence[str] = ()) -> AsyncIterator
     """A daemon as `hivemind.DHT` starts it for a peer, but in no swarm yet."""
     options: dict[str, Any] = {"host_maddrs": list(listen)} if listen else {"host_maddrs": None, "no_listen": True}
     patch_hivemind()
-    creating = P2P.create(startup_timeout=timeout_s, nat_port_map=False, use_ipfs=False, **options)
+    creating = P2P.create(startup_timeout=timeout_s, dht_mode="off", nat_port_map=False, use_ipfs=False, **options)
     p2p = await asyncio.wait_for(creating, timeout_s + END_TIMEOUT_S)  # it may not end when told to
     try:
         yield p2p

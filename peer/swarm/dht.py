@@ -1,6 +1,7 @@
 """A peer's node of the swarm's DHT: started for members only, at the peer's place in the network, and watched.
 
-A DHT that has lost the keeper is told where it is, and the two become one: `greet` runs in the DHT's own process.
+Three coroutines run in the DHT's own process. `announce` tells the members where others reach this peer, `reach`
+connects to another one there, and `greet` tells a DHT that has lost the keeper where it is, so that the two become one.
 
 The traffic of a node must fit an ordinary home line. hivemind's nodes ask twenty others at each look and each report,
 hold what they have found in a cache that they renew, and push it to further nodes. A node here asks a few of those that
@@ -16,6 +17,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,12 +26,22 @@ from hivemind.dht import DHT
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID, DHTKey
-from hivemind.p2p import PeerID
+from hivemind.p2p import P2P, PeerID
+from hivemind.utils import get_dht_time
 from hivemind.utils.multiaddr import Multiaddr
 
 from auth.credentials import Credentials
 from auth.errors import SwarmError
-from auth.swarm.authorizer import Clock, MemberTokens, PeerRecordValidator, RecordKey, SwarmAuthorizer
+from auth.swarm.addresses import own_addresses
+from auth.swarm.authorizer import (
+    Clock,
+    MemberTokens,
+    PeerRecordValidator,
+    RecordKey,
+    SwarmAuthorizer,
+    addresses_subkey,
+    peers_key,
+)
 from auth.swarm.hivemind_patches import patch_hivemind
 from auth.swarm.protocol import node_id_of
 from peer.averaging.rounds import freeze_imported
@@ -41,6 +53,8 @@ logger = logging.getLogger(__name__)
 DAEMON_START_TIMEOUT_S = 60.0
 RELAY_TIMEOUT_S, RELAY_POLL_S = 8.0, 0.2
 NODE_LOOK_S = 1.0
+ADDRESSES_S, ADDRESSES_RENEWED_S = 600.0, 200.0  # how long others hold this peer's, and when it tells them again
+ADDRESSES_RETRIED_S = 30.0  # after an error, of which each is logged
 SILENT_LOOKS = 60  # without an answer of the daemon, which takes milliseconds; on a machine far too busy, seconds
 REPLICAS = 4  # nodes that hold an entry
 THRIFT = {  # hivemind's options of a node
@@ -62,6 +76,21 @@ class Node(DHT):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         patch_hivemind()  # the node's process and the averagers' are forked from this one
         super().__init__(*arguments, **(THRIFT | options))
+
+    async def replicate_p2p(self) -> P2P:
+        """Return this process's client of the p2p daemon, which finds members as the node does."""
+        p2p: Any = await super().replicate_p2p()
+        p2p.reach = self._reach
+        return p2p
+
+    async def _reach(self, peer_id: PeerID) -> bool:
+        return bool(await self.run_coroutine(partial(reach, peer_id=peer_id), return_future=True))
+
+    async def keep(self, key: DHTKey, subkey: bytes, value: Any, expiration_time: float) -> bool:
+        """Store an entry, in the node's own process; return whether any node has taken it."""
+        await self._look(key)
+        stored = await self._node.store(key, value, expiration_time, subkey=subkey, beam_size=REPLICAS)
+        return bool(stored)
 
     async def _get(self, key: DHTKey, latest: bool, future: Any, **options: Any) -> None:
         """Bring the news of a key before it is read, and then read what this node holds."""
@@ -143,7 +172,7 @@ def start_dht(
     mp.set_start_method("fork", force=True)  # a spawned process spawns by default; hivemind's must be forked
     key, tokens = RecordKey(credentials.device_key.private_der), MemberTokens(credentials, clock)
     try:
-        return Node(
+        node = Node(
             initial_peers=list(initial_peers),
             node_id=node_id_of(PeerID.from_base58(credentials.device_key.peer_id)),
             start=True,
@@ -157,6 +186,7 @@ def start_dht(
             force_reachability=REACHABILITY[place.reach],  # what libp2p would find out in minutes
             startup_timeout=DAEMON_START_TIMEOUT_S,
             use_ipfs=False,
+            dht_mode="client" if place.reach == "relayed" else "off",  # libp2p finds relays by a DHT only
             nat_port_map=False,
             authorizer=SwarmAuthorizer(tokens, run),
             record_validators=[RSASignatureValidator(key), PeerRecordValidator(credentials, tokens, run)],
@@ -166,6 +196,33 @@ def start_dht(
             f"The swarm cannot be joined ({error}): check that this machine may open connections to "
             f"{', '.join(initial_peers) or 'others'} and that the run is being served."
         ) from error
+    if place.reach != "client":
+        node.run_coroutine(partial(announce, run=run, relayed=place.reach == "relayed"), return_future=True)
+    return node
+
+
+async def announce(dht: Node, node: DHTNode, run: str, *, relayed: bool) -> None:
+    """Tell the members where others reach this peer, whenever that changes and before they forget it."""
+    key, subkey = peers_key(run), addresses_subkey(node.peer_id.to_base58())
+    told: list[bytes] = []
+    renew_at = 0.0
+    while node.is_alive:
+        try:
+            addresses, now = await own_addresses(node.p2p, relayed=relayed), get_dht_time()
+            is_news = addresses != told or now >= renew_at
+            if addresses and is_news and await dht.keep(key, subkey, addresses, now + ADDRESSES_S):
+                told, renew_at = addresses, now + ADDRESSES_RENEWED_S
+        except Exception as error:  # noqa: BLE001 - a fault boundary: hivemind's, the daemon's and the system's own
+            if node.is_alive:
+                logger.warning("the members could not be told where this peer is: %r", error)
+                await asyncio.sleep(ADDRESSES_RETRIED_S)
+        await asyncio.sleep(NODE_LOOK_S)
+
+
+async def reach(_dht: DHT, node: DHTNode, peer_id: PeerID) -> bool:
+    """Have the p2p daemon connect to a member where it says that it is; return whether it could."""
+    protocol: Any = node.protocol
+    return bool(await protocol.reach(peer_id))
 
 
 async def look(node: DHTNode, key: DHTKey) -> None:

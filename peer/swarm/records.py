@@ -135,9 +135,9 @@ def read_records(entries: object, check: Callable[[str], AccessToken | None]) ->
     """Validate each record among the DHT's entries alone; a bad one is dropped and spoils no other."""
     checked = {peer_id: check(jwt) for peer_id, jwt in tokens_in(entries)}
     known = []
-    for peer_id, is_token, value in read_entries(entries):
+    for peer_id, value in read_entries(entries, "record"):
         token = checked.get(peer_id)
-        if is_token or token is None or token.peer_id != peer_id:
+        if token is None or token.peer_id != peer_id:
             continue
         try:
             record = PeerRecord.unpack(value)

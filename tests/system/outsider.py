@@ -1,8 +1,9 @@
 """A plain hivemind peer that knows the swarm's addresses and tries everything.
 
-    python tests/system/outsider.py RUN ADDRESS... [--credentials DIR]
+    python tests/system/outsider.py RUN ADDRESS... [--credentials DIR] [--token FILE]
 
-With credentials it shows the token that lies there, whatever is wrong with it. It prints what it gained as JSON.
+With credentials it shows the token that lies there, whatever is wrong with it; with a token, which is a copy of a
+member's, it repeats a request of that member. It prints what it gained as JSON.
 """
 
 from __future__ import annotations
@@ -21,12 +22,19 @@ from hivemind.averaging import DecentralizedAverager
 from hivemind.averaging.control import StepControl
 from hivemind.compression import serialize_torch_tensor
 from hivemind.dht.routing import DHTID
-from hivemind.p2p import PeerID
-from hivemind.proto import averaging_pb2
+from hivemind.p2p import P2PHandlerError, PeerID
+from hivemind.proto import averaging_pb2, dht_pb2
 from hivemind.utils import get_dht_time
 
 from auth.credentials import Credentials
-from auth.swarm.authorizer import MemberTokens, PeerRecordValidator, SwarmAuthorizer, peers_key, read_entries
+from auth.swarm.authorizer import (
+    MemberTokens,
+    PeerRecordValidator,
+    SwarmAuthorizer,
+    peers_key,
+    peers_key_id,
+    read_entries,
+)
 from auth.swarm.hivemind_patches import patch_hivemind
 from peer.averaging.averager import SwarmGradientAverager
 from peer.swarm.state import SwarmStateAverager
@@ -104,7 +112,7 @@ def identity_of(run: str, directory: Path | None) -> dict[str, Any]:
     }
 
 
-def main(run: str, addresses: list[str], credentials: Path | None) -> None:
+def main(run: str, addresses: list[str], credentials: Path | None, token: Path | None) -> None:
     """Attack and report."""
     patch_hivemind()  # else it would not understand how the swarm ends its streams
     dht = hivemind.DHT(
@@ -123,6 +131,10 @@ def main(run: str, addresses: list[str], credentials: Path | None) -> None:
         "stored": dht.run_coroutine(partial(store, keeper=keeper)),
     }
 
+    if token is not None:
+        copied = token.read_text(encoding="utf-8")
+        gained["replay_answered"] = dht.run_coroutine(partial(replay, keeper=keeper, run=run, token=copied))
+
     async def attack() -> dict[str, Any]:
         return await call_directly(await dht.replicate_p2p(), keeper, run)
 
@@ -135,6 +147,17 @@ def main(run: str, addresses: list[str], credentials: Path | None) -> None:
 async def ping(_dht: hivemind.DHT, node: Any, keeper: PeerID) -> bool:
     """Whether the keeper answers this node's pings."""
     return await node.protocol.call_ping(keeper) is not None
+
+
+async def replay(_dht: hivemind.DHT, node: Any, keeper: PeerID, run: str, token: str) -> bool:
+    """Whether the keeper answers a member's request for the records, word for word."""
+    request = dht_pb2.FindRequest(keys=[peers_key_id(run)])
+    request.auth.client_access_token.signature = token.encode()
+    try:
+        await node.protocol.get_stub(keeper).rpc_find(request)
+    except P2PHandlerError as refusal:
+        return "no valid token" not in str(refusal)
+    return True
 
 
 async def store(_dht: hivemind.DHT, node: Any, keeper: PeerID) -> bool:
@@ -150,6 +173,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("run")
     parser.add_argument("addresses", nargs="+")
     parser.add_argument("--credentials", type=Path)
+    parser.add_argument("--token", type=Path)
     return parser.parse_args()
 
 

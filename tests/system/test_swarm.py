@@ -136,13 +136,13 @@ def test_drifted_peer_returns_to_the_keepers_state(swarm: SwarmFactory) -> None:
 
 @pytest.mark.smoke
 def test_outsider_can_take_no_part(swarm: SwarmFactory) -> None:
-    """A plain hivemind peer that knows every address reads no record, joins no group, gets no state."""
+    """A plain hivemind peer with all addresses and a member's token reads no record, joins no group, gets no state."""
     keeper = swarm.start_keeper()
     trainer = swarm.start("trainer", "trainer", seed=1, microbatch_s=0.2)
     trainer.wait_for_step(1)
-    script = ROOT / "tests/system/outsider.py"
+    script, token = ROOT / "tests/system/outsider.py", swarm.directory / "trainer-credentials/token.jwt"
     attack = subprocess.run(
-        [sys.executable, str(script), RUN, *swarm.addresses],
+        [sys.executable, str(script), RUN, *swarm.addresses, "--token", str(token)],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -157,6 +157,7 @@ def test_outsider_can_take_no_part(swarm: SwarmFactory) -> None:
         "averagers": 0,
         "ping_answered": False,
         "stored": False,
+        "replay_answered": False,
         "join_group": ["PROTOCOL_VIOLATION"],
         "aggregate_part": ["PROTOCOL_VIOLATION"],
         "state_messages": 0,

@@ -36,6 +36,7 @@ PLAIN = {
     "tests/security/plain_peer.py",
     "tests/security/plain_reducer.py",
     "tests/security/plain_rounds.py",
+    "tests/system/test_addresses.py",
 }
 MAKES = re.compile(r"\b(DHT|DHTNode\.create|P2P\.create)\(")  # a node of hivemind's own
 

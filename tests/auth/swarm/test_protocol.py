@@ -22,6 +22,7 @@ from auth.swarm.authorizer import (
     MemberTokens,
     PeerRecordValidator,
     SwarmAuthorizer,
+    addresses_subkey,
     peers_key,
     record_subkey,
     token_subkey,
@@ -95,9 +96,9 @@ class Node:
         """That of its record."""
         return record_subkey(self.credentials.device_key.peer_id)
 
-    def signed(self, value: bytes, expires_at: float) -> bytes:
-        """Its record of these bytes."""
-        unsigned = DHTRecord(KEY.to_bytes(), dumps(self.subkey), value, expires_at)
+    def signed(self, value: bytes, expires_at: float, subkey: bytes | None = None) -> bytes:
+        """Its record of these bytes, or another entry."""
+        unsigned = DHTRecord(KEY.to_bytes(), dumps(subkey or self.subkey), value, expires_at)
         return bytes(self.protocol.record_validator.sign_value(unsigned))
 
     async def report(self, holder: Node, value: object, expires_at: float = NEVER) -> bool:
@@ -384,3 +385,30 @@ async def test_nobody_fills_a_node_or_asks_for_everything_at_once(swarm: Swarm) 
             await holder.protocol.rpc_find(
                 dht_pb2.FindRequest(keys=keys), P2PContext("find", holder.peer_id, mallory.peer_id)
             )
+
+
+HOME = b"\x04\xc0\xa8\x01\x07\x06\x0f\xa1"  # /ip4/192.168.1.7/tcp/4001
+
+
+async def test_addresses_are_their_owners_and_travel_with_the_records(swarm: Swarm) -> None:
+    """Nobody else can say where a member is, and what is no address is stored nowhere."""
+    holder, author, mallory, reader = [await swarm.node(swarm.credentials(f"node-{number}")) for number in range(4)]
+    subkey = addresses_subkey(author.credentials.device_key.peer_id)
+    for forger, value in ((mallory, [HOME]), (author, ["/ip4/1.2.3.4"]), (author, [HOME] * 99), (author, HOME)):
+        assert not await author.store(holder, subkey, forger.signed(dumps(value), NEVER, subkey), NEVER)
+    assert await author.store(holder, subkey, author.signed(dumps([HOME]), NEVER, subkey), NEVER)
+    await reader.look(holder)
+    assert reader.protocol._addresses_of(author.peer_id) == [HOME]
+    assert reader.protocol._addresses_of(mallory.peer_id) == []
+    assert not await reader.protocol.reach(mallory.peer_id)
+
+
+async def test_a_node_reads_the_members_entries_when_it_joins(swarm: Swarm) -> None:
+    """From the node through which it joins, and once: it could reach no other without them."""
+    holder, author, joiner = [await swarm.node(swarm.credentials(f"node-{number}")) for number in range(3)]
+    subkey = addresses_subkey(author.credentials.device_key.peer_id)
+    assert await author.store(holder, subkey, author.signed(dumps([HOME]), NEVER, subkey), NEVER)
+    for joins in (True, False):
+        assert await joiner.protocol.call_ping(holder.peer_id, validate=joins) is not None
+    assert joiner.protocol._addresses_of(author.peer_id) == [HOME]
+    assert [call for call, _, _ in swarm.lines.said].count("find") == 1

@@ -1,0 +1,76 @@
+"""Members' network addresses, which only members learn: each peer tells its own in the DHT, which serves no strangers.
+
+The p2p daemon has a DHT of its own, in which hivemind's peers find each other. It would tell anybody the address of
+every peer, even of one that has left, so the daemons here serve none of it. A peer's addresses lie beside its record
+and its token, signed as the record is. A call to a peer that the daemon does not reach is made again after the daemon
+has been told the addresses (`MemberProtocol.reach`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
+from typing import Any
+
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
+from hivemind.p2p.p2p_daemon_bindings.utils import raise_if_failed, read_pbmsg_safe, write_pbmsg
+from hivemind.proto import p2pd_pb2
+
+MAX_ADDRESSES = 8
+CONNECT_S = 10  # at all addresses of a peer, one of which may be a relay's
+# Of the daemon's errors: no address is known, none answers, nobody is asked, nobody knows.
+UNREACHED = ("failed to dial", "failed to find any peer", "routing: not found")
+# https://github.com/multiformats/multiaddr in bytes: a host, TCP or QUIC, and perhaps a relay with an RSA key there
+_HOST = rb"(?:\x04.{4}|\x29.{16}|[\x35-\x37][\x01-\x7f][A-Za-z0-9._-]{1,127})"
+_TRANSPORT = rb"(?:\x06..|\x91\x02..\xcd\x03)"
+_CIRCUIT = b"\xa2\x02"
+_RELAY = rb"(?:\xa5\x03\x22\x12\x20.{32}" + _CIRCUIT + rb")?"
+_ADDRESS = re.compile(_HOST + _TRANSPORT + _RELAY, re.DOTALL)
+_LOOPBACK = (b"\x04\x7f", b"\x29" + bytes(15) + b"\x01")
+Reach = Callable[[PeerID], Awaitable[bool]]
+
+
+def are_addresses(value: object) -> bool:
+    """Return whether these can be a peer's addresses, before the p2p daemon is told of them."""
+    return (
+        isinstance(value, list)
+        and 0 < len(value) <= MAX_ADDRESSES
+        and all(isinstance(address, bytes) and _ADDRESS.fullmatch(address) for address in value)
+    )
+
+
+async def own_addresses(p2p: P2P, *, relayed: bool) -> list[bytes]:
+    """Return where others reach this peer, as its daemon says now; a relayed peer nowhere before a relay takes it.
+
+    Addresses within this machine count only where there are no others.
+    """
+    _, visible = await p2p._client.identify()
+    addresses = [address.to_bytes() for address in visible if _ADDRESS.fullmatch(address.to_bytes())]
+    addresses.sort(key=_through_relay, reverse=True)
+    if relayed and not any(map(_through_relay, addresses)):
+        return []
+    abroad = [address for address in addresses if not address.startswith(_LOOPBACK)]
+    return (abroad or addresses)[:MAX_ADDRESSES]
+
+
+def _through_relay(address: bytes) -> bool:
+    return address.endswith(_CIRCUIT)
+
+
+async def connect(p2p: P2P, peer_id: PeerID, addresses: Sequence[bytes]) -> None:
+    """Have the daemon connect to a peer at one of these addresses; raises `P2PDaemonError` if it cannot."""
+    wanted = p2pd_pb2.ConnectRequest(peer=peer_id.to_bytes(), addrs=addresses, timeout=CONNECT_S)
+    reader, writer = await p2p._client.control.daemon_connector.open_connection()
+    with closing(writer):
+        await write_pbmsg(writer, p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=wanted))
+        answer = p2pd_pb2.Response()
+        await read_pbmsg_safe(reader, answer)
+    raise_if_failed(answer)
+
+
+async def is_reached(p2p: Any, peer_id: PeerID, error: P2PDaemonError) -> bool:
+    """Return whether a call that failed with this error may be made again, as the peer has been reached since."""
+    reach: Reach | None = getattr(p2p, "reach", None)
+    return reach is not None and any(reason in str(error) for reason in UNREACHED) and await reach(peer_id)
