@@ -8,6 +8,7 @@ any part fails. Used by `peer.averaging.averager`; how parts are combined is in 
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
@@ -31,6 +32,10 @@ from peer.reduction.screening import require_weight
 from peer.reporting.event_log import MOST_PEERS, PartsOfPeer, PartsPassed
 
 
+class FalseAverage(AllreduceException):
+    """The error for an average that no honest reducer returns."""
+
+
 class ExactAllReduce(AllReduceRunner):
     """Butterfly all-reduce in which all members receive identical averages."""
 
@@ -43,11 +48,15 @@ class ExactAllReduce(AllReduceRunner):
         accused: Collection[str],
         may_contribute: Callable[[PeerID], Awaitable[bool]],
         guard: RoundGuard,
+        unawaited: Collection[str] = (),
         tensors: Sequence[torch.Tensor],
         **kwargs: Any,
     ) -> None:
+        """`unawaited`: senders (peer IDs) that were silent in the last rounds."""
         super().__init__(tensors=tensors, **kwargs)
-        self.tensor_part_reducer: PartReducer = _own_reducer(self.tensor_part_reducer, guard.combine)
+        self._unawaited = {peer for peer in self.sender_peer_ids if peer.to_base58() in unawaited}
+        indices = [self.sender_peer_ids.index(peer) for peer in self._unawaited]
+        self.tensor_part_reducer: PartReducer = _own_reducer(self.tensor_part_reducer, guard.combine, indices)
         self._note, self._guard = note, guard
         self._set_up_guard(tensors)
         self._limits, self._accused = limits, accused  # of each tensor's average; reducers to whom they do not apply
@@ -60,6 +69,7 @@ class ExactAllReduce(AllReduceRunner):
         self._may_contribute = may_contribute
         self._traffic = traffic
         self._weights: dict[int, float] = {}  # by sender's index, of what this peer reduces
+        self.missed: set[str] = set()  # reducers (peer IDs) that did not return all averages
         self.received_bytes = 0  # to be reduced, from others
         self._returned = [0] * len(self.ordered_peer_ids)  # averages, by each reducer
         self.least_weight = float("inf")  # the total weight behind the average of any part, as its reducer says
@@ -78,6 +88,17 @@ class ExactAllReduce(AllReduceRunner):
         """The number of values that did not come back averaged."""
         return int(self.tensor_part_container.failed_size)
 
+    @property
+    def other_reducers(self) -> set[str]:
+        """The other peers (peer IDs) that reduce a part."""
+        counts = zip(self.ordered_peer_ids, self.tensor_part_container.num_parts_by_peer, strict=True)
+        return {peer.to_base58() for peer, parts in counts if parts and peer != self.peer_id}
+
+    @property
+    def silent(self) -> set[str]:
+        """The awaited senders (peer IDs) that stopped before the end; nobody where this peer reduced nothing."""
+        return {peer.to_base58() for peer in self.banned_senders - self._unawaited} - self._guard.refused
+
     def should_delay_results(self, peer_id: PeerID) -> bool:
         """Return false: hivemind would hold back results for a peer in client mode until its stream has ended."""
         del peer_id
@@ -86,7 +107,8 @@ class ExactAllReduce(AllReduceRunner):
     @property
     def weights_by_peer(self) -> dict[str, float]:
         """The weight that each sender has named for what this peer reduced, by peer ID; empty if it reduced nothing."""
-        weights = {self.sender_peer_ids[index]: weight for index, weight in self._weights.items()}
+        out = self.tensor_part_reducer.banned
+        weights = {self.sender_peer_ids[index]: weight for index, weight in self._weights.items() if index not in out}
         return {peer.to_base58(): weight for peer, weight in weights.items() if peer not in self.banned_senders}
 
     @property
@@ -98,16 +120,15 @@ class ExactAllReduce(AllReduceRunner):
 
     def passed(self, is_whole: bool) -> PartsPassed:
         """Return the event that tells which parts came from whom."""
-        named = {self.sender_peer_ids[index]: weight for index, weight in self._weights.items()}
-        counted = {self.sender_peer_ids[index]: weight for index, weight in self._counted.items()}
+        named, counted = self.weights_by_peer, self.counted_by_peer
         due = self.tensor_part_container.num_parts_by_peer
         parts = tuple(
             PartsOfPeer(
                 peer=peer.to_base58(),
                 returned=self._returned[index],
                 due=due[index],
-                weight=named.get(peer),
-                counted=counted.get(peer),
+                weight=named.get(peer.to_base58()),
+                counted=counted.get(peer.to_base58()),
                 is_banned=peer in self.banned_senders,
             )
             for index, peer in enumerate(self.ordered_peer_ids[:MOST_PEERS])
@@ -157,29 +178,34 @@ class ExactAllReduce(AllReduceRunner):
                 part_index += 1
             if part_index != expected:
                 raise AllreduceException(f"{peer_id} returned {part_index} of {expected} parts")
-        except BaseException:  # cancelled too: nobody may wait for parts of this reducer any more
+        except BaseException as error:  # cancelled too: nobody may wait for parts of this reducer any more
             container.register_failed_reducer(peer_index)
+            if not isinstance(error, FalseAverage):
+                self.missed.add(peer_id.to_base58())
             raise
 
     def _averaged_part(
         self, reducer: PeerID, message: averaging_pb2.AveragingData
     ) -> tuple[torch.Tensor, averaging_pb2.AveragingData]:
-        """Return a message's average, and the message. Raises `AllreduceException` if it has no finite one."""
+        """Return a message's average, and the message.
+
+        Raises `FalseAverage` for one that is not finite, `AllreduceException` for anything else but an average.
+        """
         if message.code != averaging_pb2.AVERAGED_PART:
             raise AllreduceException(f"{reducer} answered {averaging_pb2.MessageCode.Name(message.code)}")
         average = decode(message.tensor_part)
         if not (is_finite(average) and math.isfinite(message.weight)):
             self._note(Finding(reducer.to_base58(), "average", "returned an average that is not finite"))
-            raise AllreduceException(f"{reducer} returned an average that is not finite")
+            raise FalseAverage(f"{reducer} returned an average that is not finite")
         return average, message
 
     def _require_usual(self, reducer: PeerID, tensor: int, average: torch.Tensor) -> None:
-        """Raise `AllreduceException` for an average that is too large, and name its reducer; once for each reducer."""
+        """Raise `FalseAverage` for an average that is too large, and name its reducer; once for each reducer."""
         times = norm_of(average) / self._limits[tensor]
         if times > 1 and reducer.to_base58() not in self._accused:
             detail = f"returned an average {times:.2g} times as large as could be after the last ones"
             self._note(Finding(reducer.to_base58(), "average", detail))
-            raise AllreduceException(f"{reducer} {detail}")
+            raise FalseAverage(f"{reducer} {detail}")
 
     async def _accumulate_parts_streaming(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int
@@ -213,6 +239,18 @@ class ExactAllReduce(AllReduceRunner):
             if part_index != self.tensor_part_reducer.num_parts:
                 await self._ban_sender(self.sender_peer_ids[sender_index])
 
+    async def _handle_missing_senders(self) -> None:
+        """Ban senders that have sent nothing within the time limit, or before all parts were averaged without them."""
+        events = self.all_senders_started, self.tensor_part_reducer.finished
+        waiting = [asyncio.create_task(event.wait()) for event in events]
+        try:
+            await asyncio.wait(waiting, timeout=self.sender_timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+        for peer in set(self.sender_peer_ids) - self.active_senders - self.banned_senders:
+            await self._ban_sender(peer)
+
     async def _check_weight(self, sender_index: int, weight: float) -> None:
         """Raise `RefusedPart` if no honest peer names this weight, or if the sender's role allows none."""
         sender, before = self.sender_peer_ids[sender_index], self._weights.get(sender_index)
@@ -227,10 +265,10 @@ class ExactAllReduce(AllReduceRunner):
             raise RefusedPart(f"sent part {part_index} ({part.dtype}, {tuple(part.shape)}), which was not asked for")
 
 
-def _own_reducer(hiveminds: TensorPartReducer, combine: Combine) -> PartReducer:
+def _own_reducer(hiveminds: TensorPartReducer, combine: Combine, unawaited: Collection[int]) -> PartReducer:
     """Replace hivemind's reducer, which is marked as finished, so that it does not complain of being unused."""
     hiveminds.finished.set()
-    return PartReducer(hiveminds.part_shapes, hiveminds.num_senders, combine)
+    return PartReducer(hiveminds.part_shapes, hiveminds.num_senders, combine, unawaited)
 
 
 def _received_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, float, int, int]:

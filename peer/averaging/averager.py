@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing as mp
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,22 +13,33 @@ from functools import partial
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
 import torch
-from hivemind.averaging.allreduce import AllreduceException
+from hivemind.averaging.allreduce import AveragingMode
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.optim.grad_averager import GradientAverager
-from hivemind.p2p import P2PContext
+from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import enter_asynchronously
+from hivemind.utils.serializer import MSGPackSerializer
 
 from auth.swarm.access import AuthorizedAverager, SwarmAccess
+from auth.tokens import AccessToken
+from peer.averaging.absences import Absences, absent_of, unawaited
 from peer.averaging.all_reduce import ExactAllReduce, take_averages
 from peer.averaging.bandwidth import RoundTraffic, promised_time
-from peer.averaging.matchmaking import BEGIN_POLL_S, Gathering, Leaders, hold_searches, request_timeout
+from peer.averaging.declarations import MAX_BANDWIDTH, MOST_MISSED, Declaration, read_declaration
+from peer.averaging.matchmaking import (
+    BEGIN_POLL_S,
+    Gathering,
+    Leaders,
+    hold_searches,
+    request_timeout,
+    require_declarations,
+)
 from peer.averaging.rounds import RoundDeadline, forget_frames, freeze_imported, give_back
-from peer.averaging.shares import NOBODY, GroupLines, declaration, group_lines, part_size, reduction_shares
+from peer.averaging.shares import NOBODY, GroupLines, group_lines, part_size, reduction_shares
 from peer.network.traffic import Traffic
 from peer.reduction.audit import Audit
 from peer.reduction.audit_rpc import AuditedRounds, Auditing
@@ -37,7 +49,11 @@ from peer.reporting.event_log import MOST_PEERS, NOWHERE, EventLog, GroupMet
 from peer.reporting.suspicions import UNPROVEN
 from peer.runtime.processes import name_fork
 
+logger = logging.getLogger(__name__)
 GROUP_POLL_S = 0.2
+UNAWAITED_ROUNDS = 4  # for a sender that was silent twice
+MISSED_ROUNDS = 16  # without a share, for a reducer that was missed once: it loses nothing by that
+SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # of a round's limit: so long may the next part of either take
 SETTLE_S = 0.5  # after a round, until its tasks have ended and hivemind has let go of what made it fail
 
 
@@ -53,6 +69,7 @@ class AveragedGroup:
     seconds: float = 0.0  # from the group's forming until every average was here
     traffic: RoundTraffic | None = None  # what that tells of this peer's line
     lines: GroupLines = NOBODY  # as they were declared
+    peers: frozenset[str] = frozenset()  # the peer IDs of the group
 
 
 async def given_up(step: StepControl) -> None:
@@ -76,24 +93,27 @@ class BalancedRounds:
         tokens = [self.directory.token_of(peer) for peer in group_info.peer_ids]
         if group_info.group_size < self.gathering.keeperless and not any(t and t.role == "keeper" for t in tokens):
             raise MatchmakingException(f"beside {group_info.group_size} without the keeper others may take this step")
+        self._lines = lines = self._read_lines(group_info, tokens)
+        patience_s = self._deadline.bounded(lines.patience_s)
+        kwargs |= {"sender_timeout": patience_s * SENDERS_SHARE, "reducer_timeout": patience_s * REDUCERS_SHARE}
         try:
-            self._lines = lines = group_lines(group_info, self.peer_id, self._declared, tokens)
             shares = reduction_shares(self.total_size, lines.rates, lines.reduces, lines.trusted)
             before = self._traffic.passed()
             async with enter_asynchronously(self.get_tensors()) as tensors:
-                group = await self._run_allreduce_inplace_(tensors, group_info, peer_fractions=shares, **kwargs)
+                round_ = self._run_allreduce_inplace_(tensors, group_info, peer_fractions=shares, **kwargs)
+                group = await asyncio.wait_for(round_, patience_s)
         except BaseException as error:  # cancelled too: the next round is told that this one failed
-            self._deadline.failed()
-            self._declare()
+            self._round_failed()
             raise MatchmakingException(f"the round failed: {error!r}") from error
         else:
             self._deadline.succeeded(group.seconds)
             sent, received = (now - then for now, then in zip(self._traffic.passed(), before, strict=True))
             own = group_info.peer_ids.index(self.peer_id)
             promised_s = promised_time(min(sent, received), own, shares, lines.rates)
-            return replace(group, traffic=RoundTraffic(sent, received, group.seconds, promised_s), lines=lines)
+            traffic = RoundTraffic(sent, received, group.seconds, promised_s)
+            peers = frozenset(peer.to_base58() for peer in group_info.peer_ids)
+            return replace(group, traffic=traffic, lines=lines, peers=peers)
         finally:
-            self._allreduce_timeout = self._deadline.seconds  # of the next round
             asyncio.get_running_loop().call_later(SETTLE_S, give_back)
 
 
@@ -119,6 +139,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self.findings = self._guard.findings
         self.auditing = Auditing(traffic, self._note)
         self._accusations = Accusations(time.monotonic)
+        self._missed = Absences(free=0, first_rounds=MISSED_ROUNDS)  # reducers that did not return all averages
+        self._silent = Absences(free=1, first_rounds=UNAWAITED_ROUNDS)  # senders that did not send all
         self._screen = AverageScreen()
         self._control: StepControl | None = None  # of the round that is sought, or runs
         self._lines = NOBODY  # of the group that averages
@@ -128,7 +150,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._deadline = RoundDeadline(allreduce_timeout)
         super().__init__(
             *args,
-            allreduce_timeout=allreduce_timeout,
+            allreduce_timeout=2 * allreduce_timeout,  # of hivemind's; the limit that the group agrees on comes before
             min_matchmaking_time=gathering.window_s,
             request_timeout=request_timeout(gathering.window_s),
             reuse_grad_buffers=True,
@@ -205,14 +227,17 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return super().schedule_step(scheduled_time or get_dht_time() + self.gathering.window_s, **kwargs)
 
     async def _step(self, *, step: StepControl, **kwargs: Any) -> None:
-        self._control = step
+        rate, mode, _ = MSGPackSerializer.loads(step.data_for_gather)  # as hivemind would declare them
+        self._control, self._rate, self._takes_connections = step, rate, mode == AveragingMode.NODE.value
+        self._position = self.gathering.position
         self._declare()
         step.wait_for_cancel = partial(given_up, step)
-        position = b"".join(number.to_bytes(8, "big") for number in self.gathering.position)
+        position = b"".join(number.to_bytes(8, "big") for number in self._position)
         self._matchmaking.schema_hash = self.schema_hash + position
         if self._leaders is None:
             self._leaders = Leaders(self.directory, time.monotonic)
             self._leaders.choose_for(self._matchmaking)
+            require_declarations(self._matchmaking, self._refused)
             hold_searches(self._matchmaking)
         steering = asyncio.create_task(self.gathering.steer(self._matchmaking, step))
         try:
@@ -246,9 +271,78 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     def _declare(self) -> None:
         """Set the declaration that this peer makes when it joins the next group."""
-        if self._control is not None:
-            self._declared = declaration(self._control.data_for_gather, self._accusations.current())
-            self._control._data_for_gather = self._declared
+        assert self._control is not None
+        era, step = self._position
+        said = Declaration(
+            run=self.access.run,
+            era=era,
+            step=step,
+            rate=None if self._rate is None else min(MAX_BANDWIDTH, float(self._rate)),
+            takes_connections=self._takes_connections,
+            patience_s=self._deadline.seconds,
+            accused=self._accusations.current(),
+            missed=self._missed.newest(MOST_MISSED),
+        )
+        self._declared = said.signed(self.access.credentials.device_key.sign)
+        self._control._data_for_gather = self._declared
+
+    def _refused(self, gathered: bytes, peer: PeerID) -> str:
+        """Return why others would not read a peer's declaration; empty if they would."""
+        token = self.directory.token_of(peer)
+        try:
+            if token is not None:
+                read_declaration(gathered, token.public_key, self.access.run, self._position)
+        except ValueError as error:
+            return str(error)
+        return "" if token is not None else "it holds no valid token"
+
+    def _read_lines(self, group_info: GroupInfo, tokens: Sequence[AccessToken | None]) -> GroupLines:
+        """Read the group's declarations. Raises `MatchmakingException`, and avoids the leader, if one is no good."""
+        known = [token for token in tokens if token is not None]
+        if len(known) < len(tokens):
+            raise MatchmakingException("a peer of the group holds no valid token any more")
+        try:
+            if group_info.gathered[group_info.peer_ids.index(self.peer_id)] != self._declared:
+                raise ValueError("the leader changed what this peer had said of itself")
+            said = [
+                read_declaration(gathered, token.public_key, self.access.run, self._position)
+                for gathered, token in zip(group_info.gathered, known, strict=True)
+            ]
+        except ValueError as error:
+            assert self._leaders is not None
+            self._leaders.avoid_leader_of(group_info, str(error))
+            raise MatchmakingException(str(error)) from error
+        return group_lines(group_info.peer_ids, known, said)
+
+    def _round_failed(self) -> None:
+        """Take in a failed round, unless this peer gave it up itself: it may have had too little time."""
+        if self._control is None or self._control.done():
+            return
+        self._failed_rounds.value += 1
+        if not self._missed.current():
+            self._deadline.failed()
+        self._declare()
+
+    def _note_absent(self, group_info: GroupInfo, runner: ExactAllReduce) -> None:
+        """Remember who did not do its part in a round; where most did not, it is this peer's line, or the leader."""
+        assert self._control is not None
+        assert self._leaders is not None
+        if self._control.done():  # given up: the others' parts were still on their way
+            return
+        own = {self.peer_id.to_base58()}
+        missed = absent_of(runner.missed, runner.other_reducers | own)
+        senders = {peer.to_base58() for peer in runner.sender_peer_ids}
+        silent = absent_of(runner.silent, senders)
+        self._missed.round_ended(missed)
+        self._silent.round_ended(silent)
+        self._leaders.group_ended(group_info, came_about=missed == runner.missed)
+        for peer in missed | silent:
+            token = self.directory.token_of(PeerID.from_base58(peer))
+            who = "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
+            did = (
+                "returned not all averages: it is to reduce nothing" if peer in missed else "did not send all its parts"
+            )
+            logger.warning("missing: %s, peer %s, %s", who, peer, did)
 
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
@@ -266,6 +360,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         tokens = {peer.to_base58(): self.directory.token_of(peer) for peer in group_info.peer_ids}
         members = {peer_id: token.member for peer_id, token in tokens.items() if token is not None}
         guard = self._guard.begin(group_info.group_id, half, members)
+        others = {peer.to_base58() for peer in group_info.peer_ids if peer != self.peer_id}
         runner = ExactAllReduce(
             p2p=self._p2p,
             servicer_type=type(self),
@@ -279,6 +374,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             accused=self._accusations.current(),
             may_contribute=self.may_contribute,
             guard=guard,
+            unawaited=unawaited(self._silent.current(), others),
             **kwargs,
         )
         self._running_groups[group_id].set_result(runner)
@@ -289,13 +385,13 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         try:
             await take_averages(runner, tensors)
             is_whole = True
-        except BaseException as error:  # cancelled too: nobody may wait for this round's audit any more
+        except BaseException:  # cancelled too: nobody may wait for this round's audit any more
             self.auditing.give_up(group_id)
-            self._failed_rounds.value += isinstance(error, AllreduceException)
             raise
         finally:
             self._events.add(runner.passed(is_whole))
             guard.ended()
+            self._note_absent(group_info, runner)
         self._guard.accepted(half, tensors)
         self._screen.accepted(half, tensors)
         audit = Audit(

@@ -13,7 +13,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from peer.averaging.shares import MAX_BANDWIDTH, round_time
+from peer.averaging.declarations import MAX_BANDWIDTH
+from peer.averaging.shares import round_time
 
 LEAST_BYTES = 2**20  # in each direction; less may all lie in buffers on the way, and says nothing of the line
 RISE = 0.5  # of the difference, for each round that passed more than was thought possible

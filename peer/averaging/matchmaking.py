@@ -7,7 +7,9 @@ matters where somebody does not come.
 hivemind asks every peer that declares itself to be a leader, and in its DHT anybody can declare anybody. A leader says
 who is in its group. One without the right token, or one that brings strangers along, could so hold up every round: the
 others give such a group up (`auth.swarm.access`) and would ask the same leader again. So `Leaders` follows only members
-who may average, and avoids for a time those whose groups were no good. Used by `peer.averaging.averager`.
+who may average, and avoids for a time those whose groups were no good. A leader whose groups come to nothing (it
+gathers followers and never begins, or tells each of them something else) is passed over while there is another. Used by
+`peer.averaging.averager`.
 """
 
 from __future__ import annotations
@@ -21,14 +23,18 @@ from typing import Any
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.matchmaking import Matchmaking
-from hivemind.p2p import PeerID
+from hivemind.p2p import P2PContext, PeerID
+from hivemind.proto.averaging_pb2 import JoinRequest, MessageCode, MessageFromLeader
 
 from auth.swarm.authorizer import TRAINING_ROLES
 from auth.swarm.directory import PeerDirectory
+from peer.averaging.absences import Absences
+from peer.averaging.declarations import bound
 
 logger = logging.getLogger(__name__)
 AVOIDED_S = 60.0  # longer than a few rounds; a leader whose follower was revoked just then loses little
 MOST_AVOIDED = 1000
+PASSED_OVER_GROUPS = 4  # for a leader of whose groups two came to nothing
 LOOK_S = 0.3  # between two looks for leaders
 BEGIN_POLL_S = 0.05
 MOST_REQUEST_S = 3.0  # to wait for a peer's answer; less than the window, or two peers may wait for each other
@@ -118,6 +124,9 @@ class Leaders:
     ) -> None:
         self._directory, self._clock, self._pause = directory, clock, pause
         self._avoided: dict[PeerID, float] = {}  # until when
+        self._fruitless = Absences(free=1, first_rounds=PASSED_OVER_GROUPS)
+        self._passed_over: set[PeerID] = set()  # since the last look, in favour of others
+        self._followed: tuple[PeerID, tuple[bytes, ...]] | None = None  # the last leader, with what it had gathered
         self._looked_at = float("-inf")
 
     def choose_for(self, matchmaking: Matchmaking) -> None:
@@ -132,19 +141,23 @@ class Leaders:
             await self._pause(max(0.0, self._looked_at + LOOK_S - self._clock()))
             self._looked_at = self._clock()
             found = await declared(*args, **kwargs)
-            may_lead = await self.among([peer for peer, _ in found])
+            may_lead = self._fruitful(await self.among([peer for peer, _ in found]) - {matchmaking.peer_id})
             return [(peer, expiration) for peer, expiration in found if peer in may_lead]
 
         async def request_trusted(leader: PeerID) -> GroupInfo | None:
-            if leader not in await self.among([leader]):  # another leader may have sent us there
+            if leader in self._passed_over or leader not in await self.among([leader]):  # others may send us there
                 return None
+            asked_at = self._clock()
             try:
                 group = await request(leader)
             except AssertionError:  # hivemind's, of a group without us
                 self._avoid(leader, "a group without this peer")
                 raise
             if group is not None:
+                self._followed = leader, group.gathered
                 await self._look_at(leader, group)
+            elif self._clock() - asked_at >= matchmaking.request_timeout:  # a leader that refuses answers at once
+                self._fruitless.round_ended([leader.to_base58()])
             return group
 
         keys.get_averagers, matchmaking._request_join_group = trusted, request_trusted
@@ -154,6 +167,29 @@ class Leaders:
         now = self._clock()
         admitted = await self._directory.admitted(peers, TRAINING_ROLES)
         return {peer for peer in admitted if self._avoided.get(peer, now) <= now}
+
+    def _fruitful(self, leaders: set[PeerID]) -> set[PeerID]:
+        """Return the leaders whose groups come about; all, if none is known for that."""
+        out = self._fruitless.current()
+        fruitful = {peer for peer in leaders if peer.to_base58() not in out}
+        self._passed_over = leaders - fruitful if fruitful else set()
+        return leaders - self._passed_over
+
+    def group_ended(self, group: GroupInfo, came_about: bool) -> None:
+        """Take in whether a group averaged as far as it depends on its leader: all had the same words."""
+        leader = self._leader_of(group)
+        self._fruitless.round_ended([] if came_about or leader is None else [leader.to_base58()])
+
+    def avoid_leader_of(self, group: GroupInfo, reason: str) -> None:
+        """Avoid the leader of a group with words that no honest leader hands out."""
+        leader = self._leader_of(group)
+        if leader is not None:
+            self._avoid(leader, f"a group in which {reason}")
+
+    def _leader_of(self, group: GroupInfo) -> PeerID | None:
+        """Return whom this peer followed to this group; None if itself."""
+        followed = self._followed
+        return followed[0] if followed is not None and followed[1] == group.gathered else None
 
     async def _look_at(self, leader: PeerID, group: GroupInfo) -> None:
         strangers = set(group.peer_ids) - await self._directory.admitted(group.peer_ids, TRAINING_ROLES)
@@ -185,8 +221,22 @@ def keeperless_group_size(live: int, has_keeper: bool, is_taken: bool) -> int:
     return NEVER if has_keeper or is_taken else live // 2 + 1
 
 
+def require_declarations(matchmaking: Matchmaking, refused: Callable[[bytes, PeerID], str]) -> None:
+    """Have this leader accept no follower whose declaration others would not read; `refused` says why, or nothing."""
+    check = matchmaking._check_reasons_to_reject
+
+    def reasons(request: JoinRequest, context: P2PContext) -> MessageFromLeader | None:
+        found = check(request, context)
+        if found is None and (why := refused(request.gather, context.remote_id)):
+            logger.info("%s was not let into the group: %s", context.remote_id, why)
+            return MessageFromLeader(code=MessageCode.PROTOCOL_VIOLATION)
+        return found
+
+    matchmaking._check_reasons_to_reject = reasons
+
+
 def hold_searches(matchmaking: Matchmaking) -> None:
-    """Let each search for a group end, also one that was given up.
+    """Let each search for a group end, also one that was given up, and bind the group found to its peers' words.
 
     hivemind does not wait for a search that it cancels, and asyncio holds no task that waits. What such a search waits
     for may be held by nobody either; then the next look for unreachable objects (`peer.averaging.rounds`) ends it in
@@ -198,7 +248,8 @@ def hold_searches(matchmaking: Matchmaking) -> None:
         task = asyncio.current_task()
         running.add(task)
         try:
-            return await look(step)
+            group = await look(step)
+            return group and bound(group)
         finally:
             running.discard(task)
 

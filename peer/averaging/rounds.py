@@ -20,7 +20,7 @@ REMEMBERED = 20  # rounds
 LEAST_KNOWN = 5  # rounds, before which the run's own limit holds
 SPREADS = 8  # beyond the median
 TIMES_MEDIAN = 3  # and at least so many medians: rounds that are all alike have no spread
-LEAST_S = 10.0  # a busy processor alone may hold a round up for seconds
+LEAST_S = 15.0  # a busy processor alone may hold a sender up for seconds, of which each may take a third of this
 SPREAD_OF_DEVIATION = 1.4826  # the median absolute deviation of a normal distribution to its standard deviation
 
 
@@ -46,6 +46,10 @@ class RoundDeadline:
         spread = SPREAD_OF_DEVIATION * statistics.median(abs(taken - median) for taken in self._taken)
         expected = max(self._least_s, TIMES_MEDIAN * median, median + SPREADS * spread)
         return min(self._most_s, expected * 2.0 ** min(self._failures, 32))
+
+    def bounded(self, seconds: float) -> float:
+        """Return the seconds that a group may agree on, within the bounds of this run."""
+        return min(self._most_s, max(self._least_s, seconds))
 
     def succeeded(self, seconds: float) -> None:
         """Remember the duration of a round that has brought every value."""

@@ -5,8 +5,8 @@ values, a peer that reduces the fraction f sends (and receives) V * (1 + (n - 2)
 others. The round ends when the slowest line has passed its traffic. Every peer of the group computes the shares for
 itself, and they must be the same everywhere: so this is a closed form in plain arithmetic, not a numerical solver. For
 the same reason the shares follow only from what all peers see: the declarations that the leader gathered, and the
-tokens. A leader hands out what others said; each peer makes sure that its own words are among it, for a leader who
-could call all others slow would reduce everything.
+tokens. Declarations are signed (`peer.averaging.declarations`), for a leader who could call all others slow would
+reduce everything.
 
 The peer that reduces a part says what its average is, and a line's rate is a claim. So no device but the keeper reduces
 more than a quarter of the values, or twice an equal share where that is more (`largest_share`), whatever it claims.
@@ -20,23 +20,20 @@ doubled where all who average reduce.)
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from hivemind.averaging.allreduce import AveragingMode
-from hivemind.averaging.group_info import GroupInfo
 from hivemind.p2p import PeerID
-from hivemind.utils.serializer import MSGPackSerializer
 
 from auth.tokens import AccessToken
-from peer.reduction.findings import outvoted, read_accused
+from peer.averaging.declarations import Declaration
+from peer.reduction.findings import outvoted
 
 PARTS_PER_REDUCER = 32
 SCALE = 2**20  # values, where only proportions matter
 LEAST_PART_BYTES, MOST_PART_BYTES = 2**14, 2**19
 LARGEST_SHARE = 1 / 4  # of the values, that a device reduces in a group of eight or more
-MAX_BANDWIDTH = 12.5e9  # bytes per second (100 Gbit/s); whoever claims more is not believed
 FASTEST = 25e6  # bytes per second (200 Mbit/s); on faster lines processors set the pace: encrypting, decoding, adding
 AUXILIARY_RATE = 12.5e6  # bytes per second (100 Mbit/s): an auxiliary peer's line, of those that are still to come
 ROUND_SHARE = 1 / 5  # of a step: rounds that take no more of it leave enough to computing
@@ -44,11 +41,9 @@ WORTHWHILE = 0.9  # of a round's time, or less, must be left by one more auxilia
 TRUSTED_ROLES = frozenset({"keeper"})  # run by the operator, as the coordinator is
 
 
-def believed(claim: object) -> float | None:
-    """Return a peer's claim for its line (bytes per second) as far as it counts; None if the claim makes no sense."""
-    if isinstance(claim, int | float) and not isinstance(claim, bool) and 0 <= claim <= MAX_BANDWIDTH:
-        return min(float(claim), FASTEST)
-    return None
+def believed(claim: float | None) -> float | None:
+    """Return a peer's claim for its line (bytes per second) as far as it counts."""
+    return None if claim is None else min(claim, FASTEST)
 
 
 def largest_share(reducers: int) -> float:
@@ -171,15 +166,6 @@ def _whole_shares(values: int, fractions: Sequence[float]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Declared:
-    """One peer's declaration when it joined the group."""
-
-    rate: float | None  # bytes per second of its line
-    takes_connections: bool
-    accused: frozenset[str]  # peer IDs of reducers that it has caught
-
-
-@dataclass(frozen=True)
 class GroupLines:
     """The lines and roles of a group's peers, in its order, as they follow from declarations and tokens."""
 
@@ -187,49 +173,44 @@ class GroupLines:
     reduces: tuple[bool, ...]  # which may
     trusted: tuple[bool, ...]
     second_reducers: tuple[PeerID, ...]  # who looks after others: all with connections of their own, not over a relay
+    patience_s: float = math.inf  # for the whole round
 
 
 NOBODY = GroupLines((), (), (), ())
 
 
-def declaration(declared: bytes, accused: Sequence[str]) -> bytes:
-    """Encode a peer's declaration when it joins a group: hivemind's fields, with the accusations."""
-    rate, mode, _ = MSGPackSerializer.loads(declared)
-    said: bytes = MSGPackSerializer.dumps([rate, mode, MSGPackSerializer.dumps(list(accused))])
-    return said
+def group_lines(peers: Sequence[PeerID], tokens: Sequence[AccessToken], said: Sequence[Declaration]) -> GroupLines:
+    """Return what follows from a group's declarations, and from the tokens of its peers, in the group's order.
 
-
-def group_lines(
-    group_info: GroupInfo, own: PeerID, declared: bytes, tokens: Sequence[AccessToken | None]
-) -> GroupLines:
-    """Read a group's declarations. Raises `ValueError` if one cannot be read, or `own`'s is not the one `declared`."""
-    if group_info.gathered[group_info.peer_ids.index(own)] != declared:
-        raise ValueError("the group's leader changed what this peer had said of itself")
-    peers = [_read(MSGPackSerializer.loads(gathered)) for gathered in group_info.gathered]
-    trusted = [token is not None and token.role in TRUSTED_ROLES for token in tokens]
-    out = outvoted(
-        [peer.to_base58() for peer in group_info.peer_ids],
-        ["" if token is None else token.member for token in tokens],
-        [peer.accused for peer in peers],
-        trusted,
-    )
-    able = [peer.takes_connections for peer in peers]
+    A peer reduces nothing if more than half of the other members have caught it or missed its averages, or if the
+    keeper has missed them, without whom there is no round. The keeper itself always has its share.
+    """
+    ids = [peer.to_base58() for peer in peers]
+    trusted = [token.role in TRUSTED_ROLES for token in tokens]
+    against = [{*words.accused, *words.missed} for words in said]
+    out = outvoted(ids, [token.member for token in tokens], against, trusted)
+    kept_from = {peer for words, by_keeper in zip(said, trusted, strict=True) if by_keeper for peer in words.missed}
+    out = [is_out or (peer in kept_from and not safe) for peer, is_out, safe in zip(ids, out, trusted, strict=True)]
+    able = [words.takes_connections for words in said]
     reduces = [can and not is_out for can, is_out in zip(able, out, strict=True)]
     return GroupLines(
-        rates=tuple(peer.rate for peer in peers),
+        rates=tuple(believed(words.rate) for words in said),
         reduces=tuple(reduces if any(reduces) else able),  # somebody must
         trusted=tuple(trusted),
         second_reducers=tuple(
-            peer_id
-            for peer_id, peer in zip(group_info.peer_ids, peers, strict=True)
-            if peer.takes_connections and peer.rate != 0
+            peer for peer, words in zip(peers, said, strict=True) if words.takes_connections and words.rate != 0
         ),
+        patience_s=agreed_patience([token.member for token in tokens], [words.patience_s for words in said]),
     )
 
 
-def _read(gathered: Any) -> Declared:
-    if not isinstance(gathered, list | tuple) or len(gathered) != 3:
-        raise ValueError("a peer of the group does not say how it takes part")
-    rate, mode, accused = gathered
-    named = MSGPackSerializer.loads(accused) if isinstance(accused, bytes) else None
-    return Declared(believed(rate), mode == AveragingMode.NODE.value, read_accused(named))
+def agreed_patience(members: Sequence[str], patience_s: Sequence[float]) -> float:
+    """Return the seconds that a round may take: the median of the members' patience, each with its longest.
+
+    All have the same limits, or a reducer that still waits for a silent sender would be missed by those who no longer
+    wait for the reducer.
+    """
+    longest: dict[str, float] = {}
+    for member, seconds in zip(members, patience_s, strict=True):
+        longest[member] = max(seconds, longest.get(member, 0.0))
+    return statistics.median_high(longest.values())

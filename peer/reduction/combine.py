@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
@@ -70,11 +70,23 @@ class PartReducer(TensorPartReducer):
     if TYPE_CHECKING:
         current_part_future: asyncio.Future[ReducedPart]
 
-    def __init__(self, part_shapes: Sequence[torch.Size], num_senders: int, combine: Combine = reduced_mean) -> None:
-        self._combine = combine
+    def __init__(
+        self,
+        part_shapes: Sequence[torch.Size],
+        num_senders: int,
+        combine: Combine = reduced_mean,
+        unawaited: Collection[int] = (),
+    ) -> None:
+        """`unawaited`: senders whose parts count if they are here as soon as all others' are."""
+        self._combine, self._unawaited = combine, frozenset(unawaited)
         self._held: dict[int, WeightedPart] = {}  # by sender: of the current part
         self._banned: set[int] = set()
         super().__init__(part_shapes, num_senders)
+
+    @property
+    def banned(self) -> frozenset[int]:
+        """The senders that are out."""
+        return frozenset(self._banned)
 
     def reset_accumulators(self) -> None:
         """Go on to the next part, or end after the last."""
@@ -113,9 +125,11 @@ class PartReducer(TensorPartReducer):
         self.check_current_part_finished()
 
     def check_current_part_finished(self) -> None:
-        """Combine the current part if everybody who is not banned has brought it."""
-        if self.finished.is_set() or not self._held or len(self._held) < self.num_senders - len(self._banned):
+        """Combine the current part if everybody who is awaited has brought it; the others that have not are out."""
+        absent = set(range(self.num_senders)) - self._banned - self._held.keys()
+        if self.finished.is_set() or not self._held or not absent <= self._unawaited:
             return
+        self._banned |= absent
         contributions = [self._held[sender] for sender in sorted(self._held)]
         self.current_part_future.set_result(self._combine(self.current_part_index, contributions))
         self.reset_accumulators()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import multiprocessing as mp
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 MOST_ACCUSED = 8  # by one peer at a time
 ACCUSED_S = 3600.0  # for so long; then who did it may reduce again, until it is caught again
@@ -77,23 +77,17 @@ class Accusations:
         return list(self._caught_at)[-MOST_ACCUSED:]
 
 
-def read_accused(declared: Any) -> frozenset[str]:
-    """Read the peer IDs that another peer accuses; none if its declaration is malformed."""
-    if not isinstance(declared, list | tuple) or len(declared) > MOST_ACCUSED:
-        return frozenset()
-    return frozenset(peer for peer in declared if isinstance(peer, str) and len(peer) <= MAX_ID_CHARS)
-
-
 def outvoted(
-    peers: Sequence[str], members: Sequence[str], accused: Sequence[Collection[str]], trusted: Sequence[bool]
+    peers: Sequence[str], members: Sequence[str], against: Sequence[Collection[str]], trusted: Sequence[bool]
 ) -> list[bool]:
-    """Return for each peer whether most of the group's other members accuse it; never for one that is trusted.
+    """Return for each peer whether most of the group's other members are against it; never for one that is trusted.
 
-    `members`: the member of each peer, who has one vote, and none on its own devices. `accused`: by each peer.
+    `members`: the member of each peer, who has one vote, and none on its own devices. `against`: by each peer, whom it
+    would have reduce nothing.
     """
     out = []
     for peer, member, is_trusted in zip(peers, members, trusted, strict=True):
         voters = set(members) - {member}
-        against = {by for by, theirs in zip(members, accused, strict=True) if peer in theirs} & voters
-        out.append(not is_trusted and 2 * len(against) > len(voters))
+        votes = {by for by, theirs in zip(members, against, strict=True) if peer in theirs} & voters
+        out.append(not is_trusted and 2 * len(votes) > len(voters))
     return out

@@ -161,8 +161,8 @@ def cosines_to_others(products: torch.Tensor) -> list[float]:
 def shown_excess(excesses: Sequence[float]) -> float:
     """Return how many times too much a member names, after these rounds, the last one last; 1 if within tolerance.
 
-    The last round alone must show far more than the last sixteen together. Who names too much counts with what is shown,
-    so that nobody gains by staying just beyond what is tolerated.
+    The last round alone must show far more than the last sixteen together. A member that names too much counts with
+    what is shown, so that nobody gains by staying just beyond what is tolerated.
     """
     found = 1.0
     for rounds in range(1, min(SPAN, len(excesses)) + 1):

@@ -9,9 +9,10 @@ A device may claim samples and not bring them, bring what cannot be taken, or na
 is far from; each peer finds that out in the rounds of which it reduces a part. A round with fewer samples than were
 claimed fails and would be tried for ever. So from then on only what a device has really brought counts, and what it
 accumulates beyond; after false claims in two rounds, no more than it brings. A device whose parts were refused is not
-counted until it has brought some that were taken; after the second time no more. Nor does a device fill the batch with
-samples that its gradients do not bear out (`peer.reduction.standing`): where its weight was cut in the last round, no
-more is believed of it than has counted.
+counted until it has brought some that were taken; after the second time no more. One that claims samples and brings
+none at all to round after round is not counted until it brings some. Nor does a device fill the batch with samples that
+its gradients do not bear out (`peer.reduction.standing`): where its weight was cut in the last round, no more is
+believed of it than has counted.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ DOUBTED_SHARE = 0.01  # of a batch: even who has claimed falsely is believed so 
 HONEST_SHARE = 0.9  # of a claim; a peer may have dropped a microbatch since its record
 FALSE_ROUNDS = 2
 LOST_ROUNDS = 2  # towards one step
+LOST_IN_ALL = 2 * LOST_ROUNDS  # in succession, towards any step
 WEIGHT_MARGIN = 4.0  # times what the record says: so much may come between the record and the round
 
 
@@ -141,6 +143,7 @@ class FalseClaims:
         self.refused: frozenset[str] = frozenset()  # peer IDs that are not counted
         self._false: dict[str, set[float]] = {}  # peer ID -> times of its false records
         self._lost: Counter[str] = Counter()  # peer ID -> rounds towards this step to which it brought nothing
+        self._lost_in_all: Counter[str] = Counter()  # the same, since it last brought something
         self._refusals: Counter[str] = Counter()  # peer ID -> rounds in which its parts were refused
 
     def are_false(self, peer_id: str) -> bool:
@@ -179,8 +182,13 @@ class FalseClaims:
             peer_id, brought = peer.peer_id, max(0.0, weights.get(peer.peer_id, 0.0))
             if short and not brought:
                 self._lost[peer_id] += 1
+                self._lost_in_all[peer_id] += 1
                 if self._lost[peer_id] >= LOST_ROUNDS:  # it may be stalling: the others fill the batch
                     self.missing[peer_id] = peer.record.samples
+                if self._lost_in_all[peer_id] >= LOST_IN_ALL:  # and the batches to come
+                    self.refused |= {peer_id}
+            if brought > 0:
+                self._lost_in_all[peer_id] = 0
             if brought > 0 and self._refusals[peer_id] < FALSE_ROUNDS:
                 self.refused -= {peer_id}
             counted = allowances.samples(peer)

@@ -12,9 +12,10 @@ import threading
 import time
 from concurrent import futures
 
-from hivemind.averaging.control import StepControl
+from hivemind.averaging.control import AveragingStage, StepControl
 from hivemind.utils import get_dht_time
 
+from peer.averaging.absences import Absences, unawaited
 from peer.averaging.averager import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager
 from peer.averaging.bandwidth import LineEstimate
 from peer.averaging.matchmaking import LEAST_WINDOW_S, keeperless_group_size, required_group_size
@@ -27,6 +28,7 @@ from peer.swarm.tracker import StepTracker
 
 logger = logging.getLogger(__name__)
 RETRY_S = 0.1
+UNAWAITED_GROUPS = 4  # for a peer that has stayed away from two
 WAITED_SHARE = 0.25  # of a usual step
 
 
@@ -55,6 +57,7 @@ class StepRounds:
         self._scheduled: StepControl | None = None  # a round that was begun ahead of time
         self._due_view = tracker.view  # in which the batch was full: who began just before is only in the next
         self._due_since = math.inf  # when this peer began to average, while it does
+        self._absences = Absences(free=1, first_rounds=UNAWAITED_GROUPS)  # of peers at the step, from groups
 
     def prepare(self) -> None:
         """Look for a group ahead of time when the batch will soon be full."""
@@ -131,6 +134,7 @@ class StepRounds:
         finally:
             tracker.is_reducing(False)
             tracker.heed(gradients.findings.take())
+        self._absences.round_ended(self._due_view.here - group.peers)
         if gradients.failed_rounds == failed_before:
             self._follow_gathering(max(0.0, time.monotonic() - began - group.seconds))
         if group.traffic is not None:
@@ -194,12 +198,13 @@ class StepRounds:
         view = tracker.view
         gathering.position = tracker.era, tracker.step
         has_waited = time.monotonic() - self._due_since > self._patience_s
-        gathering.required = required_group_size(view.averaging, self.attempts, has_waited)
+        absent = len(unawaited(self._absences.current(), view.here - {tracker.own_id}))
+        gathering.required = required_group_size(view.averaging - absent, self.attempts, has_waited)
         has_keeper = view.keepers > 0 or tracker.keeper_may_be_late
         gathering.keeperless = keeperless_group_size(view.live, has_keeper, is_taken=view.newest_step > tracker.step)
         keeper_known = view.keepers > 0 or not tracker.keeper_may_be_late
         known = view is not self._due_view and view.step == tracker.step and keeper_known
-        gathering.expected = view.averaging + view.arriving if known else 0
+        gathering.expected = view.averaging + view.arriving - absent if known else 0
 
     @property
     def _patience_s(self) -> float:
@@ -229,7 +234,8 @@ class StepRounds:
         """Wait for the round's result. Raises `TimeoutError` if the batch is no longer full because a peer has gone.
 
         It is raised at the deadline, too, and if the round has failed here and not for the others, who have taken the
-        step and will not average again.
+        step and will not average again. A round that runs is waited for to its own end, as others still receive from
+        this peer.
         """
         tracker = self._tracker
         deadline = time.monotonic() + self._timeout_s
@@ -238,9 +244,11 @@ class StepRounds:
             try:
                 return control.result(GROUP_POLL_S)
             except futures.TimeoutError:
-                tracker.is_reducing(control.began_allreduce)
+                runs = control.stage is AveragingStage.RUNNING_ALLREDUCE
+                tracker.is_reducing(runs)
+                late_s = time.monotonic() - deadline
                 wanted = tracker.ready_to_update_epoch and not self._interrupted.is_set()
                 left_behind = self._gradients.failed_rounds > failed_before and tracker.swarm_step > tracker.step
-                if left_behind or time.monotonic() > deadline or not (control.began_allreduce or wanted):
+                if late_s > self._timeout_s or (not runs and (left_behind or late_s > 0 or not wanted)):
                     raise
                 self._require_group()

@@ -54,6 +54,7 @@ class SwarmView:
     arriving: int = 0  # peers one step behind: they have averaged it, and most likely are about to take it
     census: Census = ()
     paces: tuple[TrainerPace, ...] = ()  # of the trainers at `step`
+    here: frozenset[str] = frozenset()  # the peer IDs of those that are `averaging`
 
     def expected_samples(self, own_id: str, now: float, longest_s: float) -> float:
         """Return the samples that the others have brought since their records, each for `longest_s` at most."""
@@ -94,6 +95,7 @@ def view_swarm(
         arriving=sum(peer.record.step == step - 1 for peer in active),
         census=census_of((peer.role, not peer.record.client_mode) for peer in active),
         paces=tuple(TrainerPace(peer.peer_id, allowances.rate(peer), peer.record.time) for peer in current),
+        here=frozenset(peer.peer_id for peer in active if peer.record.step == step),
     )
 
 

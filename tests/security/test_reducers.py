@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from peer.averaging.shares import MAX_BANDWIDTH
+from peer.averaging.declarations import MAX_BANDWIDTH
 from peer.reporting.suspicions import UNPROVEN
 from tests.security.member_swarm import HONEST, INSIDER, TARGET, MemberSwarm, clean_losses, hold_one_state
 from tests.support.waiting import wait_until

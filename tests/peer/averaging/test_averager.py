@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +11,6 @@ from typing import Any, cast
 import hivemind
 import pytest
 import torch
-from hivemind.averaging.allreduce import AveragingMode
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.matchmaking import Matchmaking, MatchmakingException
@@ -21,13 +20,17 @@ from hivemind.proto import averaging_pb2
 from hivemind.utils import MPFuture
 from hivemind.utils.serializer import MSGPackSerializer
 
+from auth.keys import DeviceKey
 from auth.swarm.access import AuthorizedAverager, SwarmAccess
 from auth.swarm.directory import PeerDirectory
-from peer.averaging.averager import AveragedGroup, BalancedRounds, SwarmGradientAverager
+from auth.tokens import AccessToken
+from peer.averaging.absences import Absences
+from peer.averaging.averager import MISSED_ROUNDS, AveragedGroup, BalancedRounds, SwarmGradientAverager
 from peer.averaging.bandwidth import RoundTraffic
+from peer.averaging.declarations import Declaration, read_declaration
 from peer.averaging.matchmaking import Gathering
-from peer.averaging.rounds import RoundDeadline
-from peer.averaging.shares import LEAST_PART_BYTES
+from peer.averaging.rounds import LEAST_KNOWN, LEAST_S, RoundDeadline
+from peer.averaging.shares import LEAST_PART_BYTES, GroupLines
 from peer.network.traffic import Traffic
 from peer.reduction.findings import Finding, FindingKind
 from tests.support.waiting import PATIENCE_S
@@ -42,9 +45,9 @@ def parameter() -> torch.nn.Parameter:
 
 
 @pytest.fixture
-def averager(dht: hivemind.DHT, parameter: torch.nn.Parameter) -> SwarmGradientAverager:
+def averager(dht: hivemind.DHT, parameter: torch.nn.Parameter, key: DeviceKey) -> SwarmGradientAverager:
     """An averager that is never started, so that no round begins."""
-    access = cast(SwarmAccess, None)  # nobody asks to take part
+    access = cast(SwarmAccess, SimpleNamespace(run="run", credentials=SimpleNamespace(device_key=key)))
     return SwarmGradientAverager(
         [parameter],
         dht=dht,
@@ -196,15 +199,14 @@ async def test_a_group_without_the_keeper_averages_only_with_enough_peers(
         raise ZeroDivisionError  # the group was found good, and its round begins
 
     monkeypatch.setattr("peer.averaging.averager.reduction_shares", shares)
-    monkeypatch.setattr(
-        "peer.averaging.averager.group_lines", lambda *_: SimpleNamespace(rates=[], reduces=[], trusted=[])
-    )
+    lines = SimpleNamespace(rates=[], reduces=[], trusted=[], patience_s=PATIENCE_S)
+    monkeypatch.setattr(averager, "_read_lines", lambda *_: lines)
     peers = [PeerID(f"{role}{index}".encode()) for index, role in enumerate(roles)]
     averager._directory = cast(
         PeerDirectory,
         SimpleNamespace(token_of=lambda peer: SimpleNamespace(role="keeper" if b"k" in peer.to_bytes() else "trainer")),
     )
-    averager.gathering.keeperless, averager._declared = 3, b""
+    averager.gathering.keeperless = 3
     group = GroupInfo(b"group", tuple(peers), (b"",) * len(peers))
     with pytest.raises(MatchmakingException, match="ZeroDivisionError" if averages else "without the keeper"):
         await BalancedRounds._aggregate_with_group(averager, group, min_vector_size=0)
@@ -215,26 +217,31 @@ class RoundOfTwo(BalancedRounds):
 
     def __init__(self) -> None:
         self.total_size, self.gathering, self._traffic = 8, Gathering(5.0), Traffic()
-        self._deadline, self._allreduce_timeout = RoundDeadline(PATIENCE_S), 0.0
+        self._deadline = RoundDeadline(PATIENCE_S)
         self.tensors, self.shares = [torch.zeros(8)], tuple[int, ...]()
         self.directory = SimpleNamespace(token_of=lambda _peer: None)
-        lines = [MSGPackSerializer.dumps([rate, AveragingMode.NODE.value, b"\x90"]) for rate in (10.0, 30.0)]
         self._traffic.up.reserve(1_000)  # before the round
-        self.peer_id, self._declared = PeerID(b"own"), lines[0]
-        self.group = GroupInfo(b"group", (self.peer_id, PeerID(b"other")), tuple(lines))
+        self.peer_id, self.failures, self.patience_s = PeerID(b"own"), 0, 3.0
+        self.group = GroupInfo(b"group", (self.peer_id, PeerID(b"other")), (b"", b""))
+        self.limits: dict[str, float] = {}
+
+    def _read_lines(self, group_info: GroupInfo, _tokens: object) -> GroupLines:
+        assert group_info is self.group
+        return GroupLines((10.0, 30.0), (True, True), (False, False), (), self.patience_s)
 
     @contextmanager
     def get_tensors(self) -> Iterator[list[torch.Tensor]]:
         yield self.tensors
 
-    def _declare(self) -> None:
-        """Nobody is there to be told of a failed round."""
+    def _round_failed(self) -> None:
+        self.failures += 1
 
     async def _run_allreduce_inplace_(
-        self, tensors: object, group_info: GroupInfo, *, peer_fractions: tuple[int, ...], **kwargs: int
+        self, tensors: object, group_info: GroupInfo, *, peer_fractions: tuple[int, ...], **kwargs: float
     ) -> AveragedGroup:
         assert tensors is self.tensors
-        assert kwargs == {"part_size_bytes": LEAST_PART_BYTES}
+        assert kwargs.pop("part_size_bytes") == LEAST_PART_BYTES
+        self.limits = kwargs
         self.shares = peer_fractions
         self._traffic.up.reserve(600)
         self._traffic.down.reserve(900)
@@ -247,8 +254,171 @@ async def test_a_round_says_what_passed_on_the_line_and_what_the_lines_promised(
     found = await averager._aggregate_with_group(averager.group, min_vector_size=0)
     assert averager.shares == (2, 6)
     assert (found.size, found.samples, found.seconds) == (2, 12, 2.0)
+    assert found.peers == {peer.to_base58() for peer in averager.group.peer_ids}
     assert found.traffic == RoundTraffic(sent_bytes=600.0, received_bytes=900.0, seconds=2.0, promised_s=60.0)
-    assert averager._allreduce_timeout == PATIENCE_S
+    assert averager.failures == 0
+
+
+@pytest.mark.parametrize(("agreed_s", "limit_s"), [(3.0, LEAST_S), (30.0, 30.0), (1e6, PATIENCE_S)])
+async def test_a_round_has_the_limits_that_its_group_agrees_on(agreed_s: float, limit_s: float) -> None:
+    """Within this run's bounds; a silent sender is given up before those who wait for its reducer give that up."""
+    averager = RoundOfTwo()
+    averager.patience_s = agreed_s
+    await averager._aggregate_with_group(averager.group, min_vector_size=0)
+    limits = {"sender_timeout": limit_s / 3, "reducer_timeout": 2 * limit_s / 3}
+    assert averager.limits == pytest.approx(limits)
+
+
+async def test_a_round_ends_at_its_limit() -> None:
+    """As a failed one, after which another group is looked for."""
+
+    class Endless(RoundOfTwo):
+        async def _run_allreduce_inplace_(self, *_: object, **_kwargs: object) -> AveragedGroup:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    averager = Endless()
+    averager._deadline = RoundDeadline(0.01)
+    with pytest.raises(MatchmakingException, match="TimeoutError"):
+        await averager._aggregate_with_group(averager.group, min_vector_size=0)
+    assert averager.failures == 1
+
+
+PEERS = tuple(PeerID(b"\x12\x20" + bytes([number]) * 32) for number in range(4))
+OWN, KEEPER, BOB, MALLORY = PEERS
+
+
+class AfterRound:
+    """An averager that has been in a round, as far as that says who was absent."""
+
+    def __init__(self, averager: SwarmGradientAverager) -> None:
+        self.averager = averager
+        averager.__dict__["peer_id"] = OWN
+        averager._leaders = self  # type: ignore[assignment]
+        averager._directory = cast(PeerDirectory, SimpleNamespace(token_of=lambda _: None))
+        averager._control, averager._position = step_control(), (0, 4)
+        averager._control.attach(MPFuture(), MPFuture())
+        averager._rate, averager._takes_connections = 1e6, True
+        self.came_about: list[bool] = []
+
+    def group_ended(self, _group: object, came_about: bool) -> None:
+        self.came_about.append(came_about)
+
+    def note(self, missed: Collection[PeerID] = (), silent: Collection[PeerID] = ()) -> None:
+        """A round of four, in which these were missed or silent."""
+        runner = SimpleNamespace(
+            missed={peer.to_base58() for peer in missed},
+            silent={peer.to_base58() for peer in silent},
+            other_reducers={peer.to_base58() for peer in PEERS[1:]},
+            sender_peer_ids=PEERS,
+        )
+        self.averager._note_absent(cast(Any, None), cast(Any, runner))
+
+    def declared(self, key: DeviceKey) -> Declaration:
+        self.averager._declare()
+        return read_declaration(self.averager._declared, key.public_key.decode(), "run", (0, 4))
+
+
+@pytest.fixture
+def after_round(averager: SwarmGradientAverager, monkeypatch: pytest.MonkeyPatch) -> AfterRound:
+    """As above."""
+    monkeypatch.setattr(SwarmGradientAverager, "peer_id", OWN)
+    return AfterRound(averager)
+
+
+def test_a_missed_reducer_is_declared(
+    after_round: AfterRound, key: DeviceKey, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To the next groups, signed; the log says that it is missing, and nobody is suspected."""
+    after_round.note(missed=[MALLORY])
+    assert after_round.declared(key).missed == [MALLORY.to_base58()]
+    assert f"missing: no member, peer {MALLORY}" in caplog.text
+    assert after_round.averager.findings.take() == []
+    assert after_round.came_about == [True]
+    for _ in range(MISSED_ROUNDS):
+        after_round.note()
+    assert after_round.declared(key).missed == []
+
+
+def test_a_sender_that_was_silent_twice_is_not_waited_for(after_round: AfterRound) -> None:
+    """The others hear nothing of that: each reducer decides for itself."""
+    averager = after_round.averager
+    after_round.note(silent=[BOB])
+    assert averager._silent.current() == set()
+    after_round.note(silent=[BOB])
+    assert averager._silent.current() == {BOB.to_base58()}
+    assert averager._missed.current() == set()
+
+
+def test_a_peer_that_misses_most_blames_nobody(after_round: AfterRound, key: DeviceKey) -> None:
+    """Its own line was down, or the leader has told it of another group than the others."""
+    after_round.note(missed=PEERS[1:], silent=PEERS[1:])
+    assert after_round.declared(key).missed == []
+    assert after_round.averager._silent.current() == set()
+    assert after_round.came_about == [False]
+
+
+def test_a_round_that_was_given_up_tells_nothing(after_round: AfterRound, key: DeviceKey) -> None:
+    """The others' averages were still on their way."""
+    assert after_round.averager._control is not None
+    MPFuture.cancel(after_round.averager._control)
+    after_round.note(missed=[MALLORY], silent=[BOB])
+    after_round.averager._round_failed()
+    assert after_round.declared(key).missed == []
+    assert after_round.averager.failed_rounds == 0
+
+
+def test_only_an_unexplained_failure_asks_for_more_time(after_round: AfterRound) -> None:
+    """A reducer that is missing is not too slow a line, and has cost enough time already."""
+    averager = after_round.averager
+    averager._deadline = RoundDeadline(600.0)
+    for _ in range(LEAST_KNOWN):
+        averager._deadline.succeeded(30.0)
+    after_round.note(missed=[MALLORY])
+    averager._round_failed()
+    assert (averager._deadline.seconds, averager.failed_rounds) == (90.0, 1)
+    averager._missed = Absences(free=0, first_rounds=1)
+    averager._round_failed()
+    assert (averager._deadline.seconds, averager.failed_rounds) == (180.0, 2)
+
+
+class Avoiding:
+    """Takes down why a leader is avoided."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def avoid_leader_of(self, _group: object, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({}, ""), ({0: b"changed"}, "changed what this peer"), ({1: b"changed"}, "The declaration is not one")],
+)
+def test_a_group_with_changed_words_is_given_up(
+    after_round: AfterRound, key: DeviceKey, changes: dict[int, bytes], reason: str
+) -> None:
+    """One's own, or another's; and the leader is avoided."""
+    averager, avoiding = after_round.averager, Avoiding()
+    averager._leaders = cast(Any, avoiding)
+    averager._declare()
+    token = AccessToken("alice", "1", "peer", key.public_key.decode(), "trainer", "run", 0.0, 1.0)
+    gathered = [changes.get(index, averager._declared) for index in range(2)]
+    group = GroupInfo(b"group", PEERS[:2], tuple(gathered))
+    if not reason:
+        assert averager._read_lines(group, [token, token]).rates == (1e6, 1e6)
+        assert averager._refused(averager._declared, BOB) == "it holds no valid token"
+        with pytest.raises(MatchmakingException, match="no valid token"):
+            averager._read_lines(group, [token, None])
+        assert avoiding.reasons == []
+        return
+    with pytest.raises(MatchmakingException, match=reason):
+        averager._read_lines(group, [token, token])
+    assert len(avoiding.reasons) == 1
+    averager._directory = cast(PeerDirectory, SimpleNamespace(token_of=lambda _: token))
+    assert averager._refused(b"changed", BOB) == "The declaration is not one."
+    assert averager._refused(averager._declared, BOB) == ""
 
 
 async def test_a_step_that_was_given_up_takes_part_in_no_round(

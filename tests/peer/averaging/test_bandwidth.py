@@ -16,7 +16,8 @@ from peer.averaging.bandwidth import (
     RoundTraffic,
     promised_time,
 )
-from peer.averaging.shares import MAX_BANDWIDTH, reduction_shares
+from peer.averaging.declarations import MAX_BANDWIDTH
+from peer.averaging.shares import reduction_shares
 from tests.support.clocks import Clock
 
 MBIT = 125_000.0  # bytes per second

@@ -15,18 +15,22 @@ from typing import Any
 import pytest
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.p2p import PeerID
+from hivemind.proto.averaging_pb2 import MessageCode, MessageFromLeader
 
+from peer.averaging.declarations import bound
 from peer.averaging.matchmaking import (
     AVOIDED_S,
     FULL_GROUP_ATTEMPTS,
     LOOK_S,
     MOST_REQUEST_S,
+    PASSED_OVER_GROUPS,
     Gathering,
     Leaders,
     begin_if_complete,
     hold_searches,
     keeperless_group_size,
     request_timeout,
+    require_declarations,
     required_group_size,
 )
 from tests.support.waiting import PATIENCE_S
@@ -55,10 +59,14 @@ class Scene:
     def __init__(self, group: Collection[PeerID] | None) -> None:
         self.now, self.asked, self._group = 0.0, list[PeerID](), group
         self.matchmaking: Any = SimpleNamespace(
-            group_key_manager=SimpleNamespace(get_averagers=self._declared), _request_join_group=self._request
+            group_key_manager=SimpleNamespace(get_averagers=self._declared),
+            _request_join_group=self._request,
+            request_timeout=1.0,
+            peer_id=PeerID(b"own"),
         )
-        self.paused_s = 0.0
-        Leaders(Directory(), lambda: self.now, self._pause).choose_for(self.matchmaking)  # type: ignore[arg-type]
+        self.paused_s, self.takes_s = 0.0, 0.0
+        self.choice = Leaders(Directory(), lambda: self.now, self._pause)  # type: ignore[arg-type]
+        self.choice.choose_for(self.matchmaking)
 
     async def _pause(self, seconds: float) -> None:
         self.paused_s += seconds
@@ -70,6 +78,9 @@ class Scene:
 
     async def _request(self, leader: PeerID) -> GroupInfo | None:
         self.asked.append(leader)
+        self.now += self.takes_s
+        if self.takes_s:
+            return None
         if self._group is None:
             raise AssertionError("Leader sent us group_peer_ids that does not contain us!")
         return GroupInfo(b"group", tuple(self._group), (b"",) * len(self._group))
@@ -117,6 +128,60 @@ async def test_who_leads_a_group_without_us_is_avoided() -> None:
     with pytest.raises(AssertionError):
         await scene.matchmaking._request_join_group(ALICE)
     assert await scene.leaders() == [BOB]
+
+
+async def test_a_leader_whose_groups_come_to_nothing_is_passed_over() -> None:
+    """After the second time, while there is another; nobody sends us to it either. A leader that refuses is none."""
+    scene = Scene([ALICE, BOB])
+    for expected in ([ALICE, BOB], [ALICE, BOB], [BOB]):
+        assert await scene.leaders() == expected
+        scene.takes_s = 1.0
+        await scene.matchmaking._request_join_group(ALICE)
+    assert scene.asked == [ALICE, ALICE]
+    for _ in range(2):
+        await scene.matchmaking._request_join_group(BOB)
+    assert await scene.leaders() == [ALICE, BOB]  # of whom none is better
+
+
+async def test_a_leader_that_tells_everybody_something_else_is_passed_over() -> None:
+    """The peers of its groups do not find each other, and it is not their fault; it leads again after some groups."""
+    scene = Scene([ALICE, BOB])
+    for _ in range(2):
+        group = await scene.matchmaking._request_join_group(ALICE)
+        scene.choice.group_ended(group, came_about=False)
+    assert await scene.leaders() == [BOB]
+    for _ in range(PASSED_OVER_GROUPS):
+        scene.choice.group_ended(GroupInfo(b"own", (ALICE, BOB), (b"1", b"2")), came_about=True)
+    assert await scene.leaders() == [ALICE, BOB]
+
+
+async def test_a_leader_that_changes_words_is_avoided(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever has led the group, if it was not this peer."""
+    scene = Scene([ALICE, BOB])
+    group = await scene.matchmaking._request_join_group(ALICE)
+    scene.choice.avoid_leader_of(GroupInfo(b"own", (ALICE, BOB), (b"1", b"2")), "something was wrong")
+    assert await scene.leaders() == [ALICE, BOB]
+    scene.choice.avoid_leader_of(bound(group), "the words were changed")
+    assert await scene.leaders() == [BOB]
+    assert "led a group in which the words were changed" in caplog.text
+
+
+@pytest.mark.parametrize(("why", "code"), [("", None), ("it is too long", MessageCode.PROTOCOL_VIOLATION)])
+def test_a_follower_whose_words_cannot_be_read_is_not_let_in(why: str, code: int | None) -> None:
+    """Else all who follow this leader would give its group up, and avoid this peer."""
+    matchmaking: Any = SimpleNamespace(_check_reasons_to_reject=lambda _request, _context: None)
+    require_declarations(matchmaking, lambda gathered, peer: why if (gathered, peer) == (b"words", ALICE) else "no")
+    request: Any = SimpleNamespace(gather=b"words")
+    answer = matchmaking._check_reasons_to_reject(request, SimpleNamespace(remote_id=ALICE))
+    assert (answer and answer.code) == code
+
+
+def test_other_reasons_come_before_the_words() -> None:
+    """A leader that is no longer looking reads nothing."""
+    refusal = MessageFromLeader(code=MessageCode.NOT_LOOKING_FOR_GROUP)
+    matchmaking: Any = SimpleNamespace(_check_reasons_to_reject=lambda _request, _context: refusal)
+    require_declarations(matchmaking, lambda _gathered, _peer: "never asked")
+    assert matchmaking._check_reasons_to_reject(None, None) is refusal
 
 
 class Search:

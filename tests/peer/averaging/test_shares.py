@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import scipy.optimize
-from hivemind.averaging.group_info import GroupInfo
 from hivemind.p2p import PeerID
-from hivemind.utils.serializer import MSGPackSerializer
 from hypothesis import given, strategies as st
 
 from auth.tokens import AccessToken, Role
+from peer.averaging.declarations import Declaration
 from peer.averaging.shares import (
     FASTEST,
     LARGEST_SHARE,
-    MAX_BANDWIDTH,
     GroupLines,
+    agreed_patience,
     believed,
-    declaration,
     group_lines,
     largest_share,
     missing_auxiliaries,
@@ -126,16 +123,9 @@ def test_a_group_in_which_nobody_can_reduce_is_refused() -> None:
         reduction_shares(1000, [1.0, 1.0], [False, False])
 
 
-@pytest.mark.parametrize("claim", [-1.0, math.nan, math.inf, MAX_BANDWIDTH * 2, True, "fast", None, [1.0]])
-def test_claims_that_make_no_sense_are_no_claims(claim: object) -> None:
-    """What comes from the network is a finite rate within bounds, or nothing."""
-    assert believed(claim) is None
-
-
 def test_a_plain_claim_is_taken() -> None:
-    """Whole numbers too, and zero, which means: leave me out."""
-    assert believed(0) == 0.0
-    assert believed(12_500_000) == 12.5e6
+    """Zero, too, which means: leave me out; and none."""
+    assert [believed(rate) for rate in (0.0, 12.5e6, None)] == [0.0, 12.5e6, None]
 
 
 def test_lines_faster_than_processors_count_alike() -> None:
@@ -158,60 +148,86 @@ def test_parts_are_small_beside_a_reducer_s_share_within_bounds() -> None:
 
 PEERS = tuple(PeerID(b"\x12\x20" + bytes([number]) * 32) for number in range(4))
 
-NODE, CLIENT = 0, 1
-
 
 def token(member: str, role: Role = "trainer") -> AccessToken:
     return AccessToken(member, "1", "peer", "key", role, "run", 0.0, 1.0)
 
 
-def gathered(rate: Any, mode: int = NODE, accused: list[str] | None = None) -> bytes:
-    return declaration(MSGPackSerializer.dumps([rate, mode, MSGPackSerializer.dumps(None)]), accused or [])
+def said(
+    rate: float | None = None,
+    *,
+    client: bool = False,
+    accused: Sequence[int] = (),
+    missed: Sequence[int] = (),
+    patience_s: float = 60.0,
+) -> Declaration:
+    """A declaration; others are named by their places in the group."""
+    return Declaration(
+        run="run",
+        era=0,
+        step=4,
+        rate=rate,
+        takes_connections=not client,
+        patience_s=patience_s,
+        accused=[PEERS[index].to_base58() for index in accused],
+        missed=[PEERS[index].to_base58() for index in missed],
+    )
 
 
 TOKENS = [token("op", "keeper"), token("alice"), token("bob"), token("mallory")]
 
 
-def lines_of(*said: bytes) -> GroupLines:
-    return group_lines(GroupInfo(b"group", PEERS, said), PEERS[1], said[1], TOKENS)
+def lines_of(*words: Declaration, tokens: Sequence[AccessToken] = TOKENS) -> GroupLines:
+    return group_lines(PEERS, tokens, words)
 
 
 def test_who_reduces_and_who_looks_after_it() -> None:
     """Clients do neither, and who is reached over a relay does not look after others."""
-    lines = lines_of(gathered(None), gathered(1e6), gathered(5e6, CLIENT), gathered(0.0))
+    lines = lines_of(said(), said(1e6), said(5e6, client=True), said(0.0))
     assert lines.rates == (None, 1e6, 5e6, 0.0)
     assert lines.reduces == (True, True, False, True)
     assert lines.trusted == (True, False, False, False)
     assert lines.second_reducers == PEERS[:2]
 
 
-def test_who_was_caught_by_most_reduces_nothing() -> None:
-    """Whatever line it claims."""
-    caught = [PEERS[3].to_base58()]
-    assert lines_of(gathered(None), gathered(1e6, NODE, caught), gathered(1e6), gathered(1e9)).reduces[3]
-    lines = lines_of(gathered(None, NODE, caught), gathered(1e6, NODE, caught), gathered(1e6), gathered(1e9))
-    assert lines.reduces == (True, True, True, False)
+@pytest.mark.parametrize("accused", [True, False])
+def test_who_was_caught_or_missed_by_most_reduces_nothing(accused: bool) -> None:
+    """Whatever line it claims; one member that has caught it, and one that missed it, are two votes of three."""
+    caught, missed = said(1e6, accused=[3] if accused else []), said(1e6, missed=[3])
+    lines = lines_of(said(), caught, missed, said(1e9))
+    assert lines.reduces == (True, True, True, not accused)
+
+
+def test_whom_the_keeper_missed_reduces_nothing() -> None:
+    """Without the keeper there is no round, so its word is enough; another member's is not."""
+    assert lines_of(said(missed=[3]), said(), said(), said()).reduces == (True, True, True, False)
+    assert lines_of(said(), said(missed=[3]), said(), said()).reduces == (True, True, True, True)
+    assert lines_of(said(accused=[3]), said(), said(), said()).reduces == (True, True, True, True)
+
+
+def test_the_keeper_keeps_its_share() -> None:
+    """Members that are many might else decide alone what the averages are."""
+    assert lines_of(said(missed=[0]), *[said(missed=[0])] * 3).reduces == (True, True, True, True)
+
+
+def test_a_member_s_devices_have_one_vote() -> None:
+    """Two of them against another's device are one member of two."""
+    tokens = [token("alice"), token("mallory"), token("mallory"), token("bob")]
+    mallorys = [said(missed=[0])] * 2
+    assert lines_of(said(), *mallorys, said(), tokens=tokens).reduces == (True,) * 4
 
 
 def test_somebody_must_reduce() -> None:
     """Where most accuse everybody who could, all who can do."""
-    everybody = [peer.to_base58() for peer in PEERS]
-    lines = lines_of(*[gathered(None, CLIENT, everybody), *[gathered(1e6, NODE, everybody)] * 3])
-    assert lines.reduces == (False, True, True, True)
+    everybody = range(4)
+    words = [said(client=True, accused=everybody), *[said(1e6, accused=everybody)] * 3]
+    assert lines_of(*words).reduces == (False, True, True, True)
 
 
-def test_a_leader_that_changes_a_peers_words_has_no_group() -> None:
-    """It could call every line but its own a slow one."""
-    said = (gathered(None), gathered(0.0, CLIENT), gathered(1e6), gathered(1e9))
-    with pytest.raises(ValueError, match="leader changed"):
-        group_lines(GroupInfo(b"group", PEERS, said), PEERS[1], gathered(1e6), TOKENS)
-
-
-@pytest.mark.parametrize("said", [None, [1e6, NODE], "fast"])
-def test_a_peer_that_says_nothing_of_use_spoils_its_group(said: Any) -> None:
-    """Nobody could tell how much it is to reduce."""
-    with pytest.raises(ValueError, match="does not say"):
-        lines_of(gathered(None), gathered(1e6), gathered(1e6), MSGPackSerializer.dumps(said))
+def test_a_round_has_one_limit_for_all() -> None:
+    """The median of the members' patience: neither a single member nor one with many devices sets it."""
+    assert lines_of(said(patience_s=9.0), said(patience_s=9.0), said(), said(patience_s=9.0)).patience_s == 9.0
+    assert agreed_patience(["a", "b", "m", "m", "m"], [20.0, 30.0, 1.0, 2.0, 1.0]) == 20.0
 
 
 def homes(count: int, reachable: int = 0) -> GroupLines:

@@ -15,7 +15,6 @@ from peer.reduction.findings import (
     Finding,
     Findings,
     outvoted,
-    read_accused,
 )
 
 
@@ -60,12 +59,6 @@ def test_who_was_caught_is_accused_for_a_time() -> None:
     assert accusations.current() == [f"peer {number}" for number in (*range(2, MOST_ACCUSED + 1), 1)]
     now[0] = ACCUSED_S
     assert accusations.current() == []
-
-
-@pytest.mark.parametrize("declared", [None, "mallory", {"mallory": 1}, [["mallory"]], [7], ["x"] * 9, ["x" * 101]])
-def test_what_is_no_accusation_accuses_nobody(declared: object) -> None:
-    """Whatever another peer sends."""
-    assert read_accused(declared) == frozenset()
 
 
 @pytest.mark.parametrize(("accusers", "is_out"), [([], False), (["alice"], False), (["alice", "keeper"], True)])

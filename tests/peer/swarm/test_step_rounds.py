@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from concurrent import futures
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hivemind.averaging.control import AveragingStage
 
 from peer.averaging.averager import AveragedGroup
 from peer.averaging.matchmaking import FULL_GROUP_ATTEMPTS, LEAST_WINDOW_S, NEVER, Gathering
@@ -27,12 +29,16 @@ SHORT = AveragedGroup(size=2, samples=63, averaged_bytes=8, weights={"Qm1": 31.0
 LINES = GroupLines((3e6, *[1e6] * 30), (True, *[False] * 30), (True, *[False] * 30), ())
 
 
+HERE = frozenset({"own", "keeper", "alice", "mallory"})
+
+
 class Round:
     """A round of averaging that ends as it is told: with a group, an error, or never (None)."""
 
     def __init__(self, ends: AveragedGroup | Exception | None, begins: bool = True) -> None:
         self.ends, self.began_allreduce = ends, begins
         self.triggered, self.cancelled, self.looks = False, False, 0
+        self.stage = AveragingStage.LOOKING_FOR_GROUP
 
     def result(self, _timeout: float) -> AveragedGroup:
         self.looks += 1
@@ -54,12 +60,13 @@ class Scene:
         self.heard: list[Any] = []
         self.left = list(rounds)
         self.steering = Steering()
-        self.view = SimpleNamespace(step=4, averaging=4, arriving=1, live=6, newest_step=4, keepers=1)
+        self.view = SimpleNamespace(step=4, averaging=4, arriving=1, live=6, newest_step=4, keepers=1, here=HERE)
         vars(self.view).update(view)
         self.tracker: Any = SimpleNamespace(
             view=self.view,
             step=4,
             era=2,
+            own_id="own",
             swarm_step=4,
             target_batch_size=64,
             keeper_may_be_late=True,
@@ -118,6 +125,42 @@ def test_a_round_that_only_failed_here_is_not_waited_for(fails_at: int, others_s
     with pytest.raises(futures.TimeoutError):
         scene.rounds._await_group(endless)  # type: ignore[arg-type]
     assert endless.looks == 9
+
+
+@pytest.mark.parametrize(("step_s", "looks"), [(1.0, 9), (1000.0, 8)])
+def test_a_round_that_runs_is_waited_for_to_its_end(step_s: float, looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others receive from this peer although its own part of the round has failed; an end comes all the same."""
+    clock = Clock()
+    monkeypatch.setattr(step_rounds, "time", SimpleNamespace(monotonic=clock))
+    endless = Round(None)
+    endless.stage = AveragingStage.RUNNING_ALLREDUCE
+    scene = Scene(endless)
+
+    def look(runs: bool) -> None:
+        clock.now += step_s
+        if endless.looks == 1:
+            scene.gradients.failed_rounds += 1
+            scene.tracker.swarm_step, scene.tracker.ready_to_update_epoch = 5, False
+        if endless.looks == 9:
+            endless.stage = AveragingStage.LOOKING_FOR_GROUP
+        assert runs or endless.looks > 9
+
+    scene.tracker.is_reducing = look
+    with pytest.raises(futures.TimeoutError):
+        scene.rounds._await_group(endless)  # type: ignore[arg-type]
+    assert endless.looks == looks + (looks == 9)
+
+
+def test_who_stayed_away_from_two_groups_is_not_waited_for() -> None:
+    """For some groups; then once more, and the next time for twice as many."""
+    group = replace(FULL, peers=HERE - {"mallory"}, traffic=None)
+    scene = Scene(*[Round(group)] * 7)
+    waited_for = []
+    for _ in range(7):
+        scene.rounds.average()
+        scene.rounds._due_view = "another view"  # type: ignore[assignment]
+        waited_for.append(scene.required()[1:])
+    assert waited_for == [(4, 5), *[(3, 4)] * 4, (4, 5), (3, 4)]
 
 
 @pytest.mark.parametrize(("late", "live"), [(True, 1), (False, 2), (False, 1)])

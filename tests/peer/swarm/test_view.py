@@ -409,6 +409,21 @@ def test_who_is_lost_again_and_again_is_not_waited_for() -> None:
     assert scene.raised == []
 
 
+def test_who_brings_nothing_to_step_after_step_is_not_counted_until_it_does() -> None:
+    """Else a member that leaves each round would cost two rounds of each step."""
+    scene = Scene()
+    for step in (3, 4):
+        known = [*peers(record(step, samples=16, time=float(step)), record(step, samples=16)), keeper(step)]
+        for _ in range(2):
+            assert scene.look(known, float(step)).samples == 32
+            scene.course.round_ended(step, {"trainer-1": 16.0}, short=True)
+    later = [*peers(record(5, samples=16, time=5.0), record(5, samples=16)), keeper(5)]
+    assert scene.look(later, 5.0).samples == 16
+    scene.course.round_ended(5, {"trainer-0": 16.0, "trainer-1": 16.0}, short=False)
+    assert scene.look(later, 5.5).samples == 32
+    assert scene.raised == []
+
+
 def test_a_weight_far_from_the_record_is_named() -> None:
     """What is above all that is believed of a device, and far above what it has said itself."""
     scene = Scene()

@@ -1,0 +1,110 @@
+"""Declarations: a device's own words towards one step, and nobody else's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hivemind.averaging.group_info import GroupInfo
+from hivemind.p2p import PeerID
+from hivemind.utils.serializer import MSGPackSerializer
+
+from auth.keys import DeviceKey
+from peer.averaging.declarations import MAX_BANDWIDTH, MAX_BYTES, MOST_MISSED, Declaration, bound, read_declaration
+
+POSITION = (1, 4)
+SAID: dict[str, Any] = {"run": "run", "era": 1, "step": 4, "patience_s": 30.0}
+
+
+def read(gathered: bytes, key: DeviceKey, position: tuple[int, int] = POSITION) -> Declaration:
+    """What others make of these bytes."""
+    return read_declaration(gathered, key.public_key.decode(), "run", position)
+
+
+def test_what_was_said_is_read(key: DeviceKey) -> None:
+    """By everybody who knows the device's public key, which its token names."""
+    said = Declaration(**SAID, rate=1e6, takes_connections=False, accused=["Qm1"], missed=["Qm2", "Qm3"])
+    assert read(said.signed(key.sign), key) == said
+
+
+@pytest.mark.parametrize(
+    "changes", [{"run": "another"}, {"era": 2}, {"step": 3}], ids=["another run", "another era", "an older step"]
+)
+def test_words_are_for_one_step_of_one_run(key: DeviceKey, changes: dict[str, Any]) -> None:
+    """A leader cannot bring them again at another."""
+    with pytest.raises(ValueError, match="another step"):
+        read(Declaration(**SAID | changes).signed(key.sign), key)
+
+
+def test_a_leader_cannot_change_words(key: DeviceKey, keys: list[bytes]) -> None:
+    """Neither what another device said, nor whose words they are."""
+    said = Declaration(**SAID, rate=1e6)
+    _, signature = MSGPackSerializer.loads(said.signed(key.sign))
+    slower = said.model_copy(update={"rate": 0.0}).body.encode()
+    with pytest.raises(ValueError, match="was changed"):
+        read(MSGPackSerializer.dumps([slower, signature]), key)
+    with pytest.raises(ValueError, match="was changed"):
+        read_declaration(said.signed(key.sign), keys[0].decode(), "run", POSITION)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rate": -1.0},
+        {"rate": 2 * MAX_BANDWIDTH},
+        {"patience_s": 0.0},
+        {"patience_s": 1e9},
+        {"missed": ["Qm"] * (MOST_MISSED + 1)},
+        {"accused": ["Q" * 101]},
+        {"accused": [7]},
+        {"another": 1},
+    ],
+)
+def test_words_without_sense_are_none(key: DeviceKey, changes: dict[str, Any]) -> None:
+    """Although the device has signed them."""
+    said = Declaration.model_construct(**Declaration(**SAID).model_dump() | changes)
+    object.__setattr__(said, "model_dump", lambda mode: Declaration(**SAID).model_dump() | changes)
+    with pytest.raises(ValueError, match="form"):
+        read(said.signed(key.sign), key)
+
+
+@pytest.mark.parametrize(
+    "gathered",
+    [
+        b"",
+        b"\xc1",
+        MSGPackSerializer.dumps(None),
+        MSGPackSerializer.dumps([None, 0, b""]),
+        MSGPackSerializer.dumps([b"{}"]),
+        MSGPackSerializer.dumps(["{}", b"signature"]),
+        MSGPackSerializer.dumps([b"\xff", b"signature"]),
+        MSGPackSerializer.dumps([b"{}", "signature"]),
+        MSGPackSerializer.dumps([b"x" * MAX_BYTES, b"signature"]),
+    ],
+)
+def test_bytes_that_are_no_words_are_refused(key: DeviceKey, gathered: bytes) -> None:
+    """Whatever comes from the network."""
+    with pytest.raises(ValueError, match="is not one"):
+        read(gathered, key)
+
+
+def test_the_largest_words_fit(key: DeviceKey) -> None:
+    """As many peers as may be named."""
+    said = Declaration(**SAID, accused=["Q" * 52] * 8, missed=["Q" * 52] * MOST_MISSED)
+    assert read(said.signed(key.sign), key) == said
+
+
+def test_a_group_of_which_a_leader_tells_two_stories_is_two() -> None:
+    """Peers, their order and each one's words are in its ID; the same content has the same."""
+    ada, bob = PeerID(b"ada"), PeerID(b"bob")
+    told = [
+        GroupInfo(b"g" * 20, (ada, bob), (b"1", b"2")),
+        GroupInfo(b"g" * 20, (bob, ada), (b"1", b"2")),
+        GroupInfo(b"g" * 20, (ada, bob), (b"1", b"3")),
+        GroupInfo(b"h" * 20, (ada, bob), (b"1", b"2")),
+    ]
+    found = [bound(group) for group in told]
+    assert len({group.group_id for group in found}) == len(told)
+    assert bound(told[0]) == found[0]
+    assert len(found[0].group_id) == 20
+    assert (found[0].peer_ids, found[0].gathered) == ((ada, bob), (b"1", b"2"))
