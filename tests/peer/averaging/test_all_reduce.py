@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +14,7 @@ from hivemind.compression import serialize_torch_tensor
 from hivemind.p2p import PeerID, ServicerBase
 from hivemind.proto import averaging_pb2
 
-from peer.averaging.all_reduce import ExactAllReduce, take_averages
+from peer.averaging.all_reduce import ExactAllReduce, FalseAverage, take_averages
 from peer.config.training import Averaging
 from peer.network.traffic import Traffic
 from peer.reduction.audit import Drawn
@@ -30,7 +30,13 @@ GROUP = b"group"
 
 
 def round_of_two(
-    cap: float = math.inf, *, parts: int = 1, reducer: PeerID = TRAINER, guard: RoundGuard | None = None
+    cap: float = math.inf,
+    *,
+    parts: int = 1,
+    reducer: PeerID = TRAINER,
+    guard: RoundGuard | None = None,
+    unawaited: Collection[str] = (),
+    sender_timeout: float = PATIENCE_S,
 ) -> ExactAllReduce:
     """A trainer's (0) side of its round with an auxiliary peer (1), without a network; one of them reduces all."""
 
@@ -52,6 +58,8 @@ def round_of_two(
         accused=(),
         may_contribute=may_contribute,
         guard=guard or RoundGuard(CapsOfRound({}, cap), Findings(), Averaging(), Past(), set(), {}),
+        unawaited=unawaited,
+        sender_timeout=sender_timeout,
     )
 
 
@@ -370,8 +378,93 @@ def test_too_few_parts_of_a_reducer_fail_the_round() -> None:
         with pytest.raises(AllreduceException, match="returned 1 of 2 parts"):
             await taking._communicate_with_peer(AUXILIARY)
         assert taking.missing_values == 3
+        assert (taking.missed, taking.other_reducers) == ({AUXILIARY.to_base58()}, {AUXILIARY.to_base58()})
         kept = [taking.evidence.sent(Drawn(1, part)) for part in range(3)]
         assert kept == [*(message.tensor_part for message in received), None]
         assert len(received) == 2
 
     asyncio.run(take_part())
+
+
+def test_a_reducer_that_returns_no_average_of_an_honest_one_is_not_missing() -> None:
+    """It is accused of that instead, which weighs more."""
+
+    async def returned(_parts: object) -> AsyncIterator[averaging_pb2.AveragingData]:
+        async def answers() -> AsyncIterator[averaging_pb2.AveragingData]:
+            wire = serialize_torch_tensor(torch.full((3,), math.nan))
+            yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=4.0)
+
+        return answers()
+
+    async def take_part() -> None:
+        taking = round_of_two(reducer=AUXILIARY)
+        taking._get_peer_stub = lambda _peer: SimpleNamespace(rpc_aggregate_part=returned)
+        with pytest.raises(FalseAverage):
+            await taking._communicate_with_peer(AUXILIARY)
+        assert taking.missed == set()
+
+    asyncio.run(take_part())
+
+
+def test_a_reducer_that_is_cut_off_is_missing() -> None:
+    """The round's limit has come while it was waited for."""
+
+    async def take_part() -> None:
+        taking = round_of_two(reducer=AUXILIARY)
+        taking._get_peer_stub = lambda _peer: SimpleNamespace(rpc_aggregate_part=lambda _parts: asyncio.Event().wait())
+        task = asyncio.ensure_future(taking._communicate_with_peer(AUXILIARY))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+        assert taking.missed == {AUXILIARY.to_base58()}
+
+    asyncio.run(take_part())
+
+
+@pytest.mark.parametrize("unawaited", [False, True])
+def test_a_sender_that_was_silent_before_is_not_waited_for(unawaited: bool) -> None:
+    """The average comes without it at once, and that is no further silence; another is waited for, then it is one."""
+
+    async def reduce_alone() -> None:
+        silent = AUXILIARY.to_base58()
+        reducing = round_of_two(
+            unawaited=[silent] if unawaited else [], sender_timeout=PATIENCE_S if unawaited else 0.01
+        )
+        await asyncio.wait_for(
+            asyncio.gather(reducing._handle_missing_senders(), reducing._reduce_own_parts(0)), PATIENCE_S
+        )
+        assert reducing.banned_senders == {AUXILIARY}
+        assert reducing.silent == (set() if unawaited else {silent})
+        assert reducing.weights_by_peer == {TRAINER.to_base58(): 4.0}
+
+    asyncio.run(reduce_alone())
+
+
+def test_what_an_unawaited_sender_brought_in_part_is_in_no_receipt() -> None:
+    """Its first part came in time, its second did not: it is out from there on."""
+
+    async def reduce_both() -> None:
+        reducing = round_of_two(parts=2, unawaited=[AUXILIARY.to_base58()])
+        late = reducing._accumulate_parts_streaming(sent(torch.ones(3), 0.0), 1)
+        first = asyncio.ensure_future(anext(late))
+        while not reducing.tensor_part_reducer._held:  # noqa: ASYNC110 - read in another thread
+            await asyncio.sleep(0.001)
+        await asyncio.wait_for(reducing._reduce_own_parts(0), PATIENCE_S)
+        assert (await first).weight == 4.0
+        assert reducing.weights_by_peer == {TRAINER.to_base58(): 4.0}
+        assert reducing.silent == set()
+        await late.aclose()
+
+    asyncio.run(reduce_both())
+
+
+def test_who_was_refused_is_not_silent() -> None:
+    """It is named for what it sent."""
+
+    async def reduce_one() -> None:
+        reducing = round_of_two()
+        with pytest.raises(RefusedPart):
+            await anext(reducing._accumulate_parts_streaming(sent(torch.full((3,), math.nan), 0.0), 1))
+        assert (reducing.banned_senders, reducing.silent) == ({AUXILIARY}, set())
+
+    asyncio.run(reduce_one())

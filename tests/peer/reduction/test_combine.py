@@ -103,6 +103,23 @@ def test_who_is_banned_is_neither_waited_for_nor_counted() -> None:
     run(main)
 
 
+def test_who_is_not_waited_for_counts_if_it_is_there_in_time() -> None:
+    """With the first part it was, with the second the others were before it: from there on it is out."""
+
+    async def reduce() -> None:
+        reducer = PartReducer([SHAPE, SHAPE], 3, unawaited=[2])
+        ones = torch.ones(SHAPE)
+        first = await asyncio.gather(*(reducer.accumulate_part(sender, 0, ones) for sender in (2, 0, 1)))
+        assert [reduced.weight for reduced in first] == [3.0] * 3
+        second = await asyncio.gather(*(reducer.accumulate_part(sender, 1, ones) for sender in (0, 1)))
+        assert [reduced.weight for reduced in second] == [2.0] * 2
+        assert reducer.banned == {2}
+        with pytest.raises(BannedException):
+            await reducer.accumulate_part(2, 1, ones)
+
+    asyncio.run(reduce())
+
+
 @pytest.mark.parametrize(("sender", "part"), [(0, 0), (0, 1), (1, 1), (1, 2), (1, -1)])
 def test_a_part_that_is_not_due_is_refused(sender: int, part: int) -> None:
     """Neither the same part twice nor one ahead of the others is held."""
