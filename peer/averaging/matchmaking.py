@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing as mp
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
@@ -28,13 +29,13 @@ from hivemind.proto.averaging_pb2 import JoinRequest, MessageCode, MessageFromLe
 
 from auth.swarm.authorizer import TRAINING_ROLES
 from auth.swarm.directory import PeerDirectory
-from peer.averaging.absences import Absences
 from peer.averaging.declarations import bound
 
 logger = logging.getLogger(__name__)
 AVOIDED_S = 60.0  # longer than a few rounds; a leader whose follower was revoked just then loses little
 MOST_AVOIDED = 1000
-PASSED_OVER_GROUPS = 4  # for a leader of whose groups two came to nothing
+FRUITLESS_GROUPS = 2  # of a leader, after which it is passed over for a time
+MOST_PASSED_OVER_S = 600.0
 LOOK_S = 0.3  # between two looks for leaders
 BEGIN_POLL_S = 0.05
 MOST_REQUEST_S = 3.0  # to wait for a peer's answer; less than the window, or two peers may wait for each other
@@ -124,8 +125,8 @@ class Leaders:
     ) -> None:
         self._directory, self._clock, self._pause = directory, clock, pause
         self._avoided: dict[PeerID, float] = {}  # until when
-        self._fruitless = Absences(free=1, first_rounds=PASSED_OVER_GROUPS)
-        self._passed_over: set[PeerID] = set()  # since the last look, in favour of others
+        self._fruitless: Counter[PeerID] = Counter()  # leader -> groups that came to nothing, since one came about
+        self._passed_over: dict[PeerID, float] = {}  # until when, as long as there is another
         self._followed: tuple[PeerID, tuple[bytes, ...]] | None = None  # the last leader, with what it had gathered
         self._looked_at = float("-inf")
 
@@ -145,7 +146,7 @@ class Leaders:
             return [(peer, expiration) for peer, expiration in found if peer in may_lead]
 
         async def request_trusted(leader: PeerID) -> GroupInfo | None:
-            if leader in self._passed_over or leader not in await self.among([leader]):  # others may send us there
+            if leader not in await self.among([leader]):  # another leader may have sent us there
                 return None
             asked_at = self._clock()
             try:
@@ -157,7 +158,7 @@ class Leaders:
                 self._followed = leader, group.gathered
                 await self._look_at(leader, group)
             elif self._clock() - asked_at >= matchmaking.request_timeout:  # a leader that refuses answers at once
-                self._fruitless.round_ended([leader.to_base58()])
+                self._came_to_nothing(leader)
             return group
 
         keys.get_averagers, matchmaking._request_join_group = trusted, request_trusted
@@ -170,15 +171,28 @@ class Leaders:
 
     def _fruitful(self, leaders: set[PeerID]) -> set[PeerID]:
         """Return the leaders whose groups come about; all, if none is known for that."""
-        out = self._fruitless.current()
-        fruitful = {peer for peer in leaders if peer.to_base58() not in out}
-        self._passed_over = leaders - fruitful if fruitful else set()
-        return leaders - self._passed_over
+        now = self._clock()
+        self._passed_over = {peer: until for peer, until in self._passed_over.items() if until > now}
+        return leaders - self._passed_over.keys() or leaders
+
+    def _came_to_nothing(self, leader: PeerID) -> None:
+        """Pass the leader over, from its second such group on, for twice as long each time."""
+        self._fruitless[leader] += 1
+        over = self._fruitless[leader] - FRUITLESS_GROUPS
+        if over >= 0:
+            self._passed_over[leader] = self._clock() + min(MOST_PASSED_OVER_S, AVOIDED_S * 2.0 ** min(over, 16))
+        if len(self._fruitless) > MOST_AVOIDED:
+            self._fruitless.clear()
 
     def group_ended(self, group: GroupInfo, came_about: bool) -> None:
         """Take in whether a group averaged as far as it depends on its leader: all had the same words."""
         leader = self._leader_of(group)
-        self._fruitless.round_ended([] if came_about or leader is None else [leader.to_base58()])
+        if leader is None:
+            return
+        if came_about:
+            del self._fruitless[leader]
+        else:
+            self._came_to_nothing(leader)
 
     def avoid_leader_of(self, group: GroupInfo, reason: str) -> None:
         """Avoid the leader of a group with words that no honest leader hands out."""

@@ -22,8 +22,8 @@ from peer.averaging.matchmaking import (
     AVOIDED_S,
     FULL_GROUP_ATTEMPTS,
     LOOK_S,
+    MOST_PASSED_OVER_S,
     MOST_REQUEST_S,
-    PASSED_OVER_GROUPS,
     Gathering,
     Leaders,
     begin_if_complete,
@@ -131,27 +131,44 @@ async def test_who_leads_a_group_without_us_is_avoided() -> None:
 
 
 async def test_a_leader_whose_groups_come_to_nothing_is_passed_over() -> None:
-    """After the second time, while there is another; nobody sends us to it either. A leader that refuses is none."""
+    """After the second time, while there is another; others may still send us to it, for they may know it better."""
     scene = Scene([ALICE, BOB])
     for expected in ([ALICE, BOB], [ALICE, BOB], [BOB]):
         assert await scene.leaders() == expected
         scene.takes_s = 1.0
         await scene.matchmaking._request_join_group(ALICE)
-    assert scene.asked == [ALICE, ALICE]
     for _ in range(2):
         await scene.matchmaking._request_join_group(BOB)
     assert await scene.leaders() == [ALICE, BOB]  # of whom none is better
+    assert scene.asked == [ALICE] * 3 + [BOB] * 2
+    scene.now += 2 * AVOIDED_S
+    scene.takes_s = 0.0
+    scene.choice.group_ended(await scene.matchmaking._request_join_group(ALICE), came_about=True)
+    scene.choice.group_ended(await scene.matchmaking._request_join_group(ALICE), came_about=False)
+    assert await scene.leaders() == [ALICE, BOB]
 
 
-async def test_a_leader_that_tells_everybody_something_else_is_passed_over() -> None:
-    """The peers of its groups do not find each other, and it is not their fault; it leads again after some groups."""
+@pytest.mark.parametrize(("times", "seconds"), [(2, AVOIDED_S), (3, 2 * AVOIDED_S), (20, MOST_PASSED_OVER_S)])
+async def test_a_leader_that_tells_everybody_something_else_is_passed_over(times: int, seconds: float) -> None:
+    """The peers of its groups do not find each other, and it is not their fault; each time it waits for longer."""
     scene = Scene([ALICE, BOB])
-    for _ in range(2):
+    await scene.leaders()
+    for _ in range(times):
         group = await scene.matchmaking._request_join_group(ALICE)
-        scene.choice.group_ended(group, came_about=False)
+        scene.choice.group_ended(bound(group), came_about=False)
+    scene.choice.group_ended(GroupInfo(b"own", (ALICE, BOB), (b"1", b"2")), came_about=False)
+    scene.now += seconds - 1.0
     assert await scene.leaders() == [BOB]
-    for _ in range(PASSED_OVER_GROUPS):
-        scene.choice.group_ended(GroupInfo(b"own", (ALICE, BOB), (b"1", b"2")), came_about=True)
+    scene.now += 1.0
+    assert await scene.leaders() == [ALICE, BOB]
+
+
+async def test_a_leader_that_refuses_is_none_whose_groups_come_to_nothing() -> None:
+    """It answers at once: it is following another, or not looking."""
+    scene = Scene([ALICE, BOB])
+    scene.takes_s = 0.5
+    for _ in range(3):
+        await scene.matchmaking._request_join_group(ALICE)
     assert await scene.leaders() == [ALICE, BOB]
 
 
