@@ -161,10 +161,10 @@ class RoundGuard:
         gross = self._yardsticks.gross(place, limit, len(norms))
         self._look_for_large(weighing, sizes, limit, gross)
         total = sum(given.weight for given in heard)
-        contributions = [given.weight / total * norm for given, norm in zip(heard, norms, strict=True)]
+        brought = [given.weight / total * norm for given, norm in zip(heard, norms, strict=True)]
         bounded = [
             self._scaled(given, scale_to(limit, contribution))
-            for given, contribution in zip(heard, contributions, strict=True)
+            for given, contribution in zip(heard, brought, strict=True)
             if contribution <= gross
         ]
         if not bounded:  # all of a sudden everybody's is: nothing is learnt from it
