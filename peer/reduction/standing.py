@@ -35,7 +35,7 @@ MOST_EXCESS = math.log(64.0)  # of one round: an honest mistake is forgotten wit
 SPAN = 16  # rounds, at most, that show a member's noise
 LEAST_TOLERANCE = 2.0  # times what is shown; all of more is taken to be false
 SPREAD = 0.7  # of one round's excess among honest members, a standard deviation; more of few samples
-SPREADS = 4.0  # of it that are tolerated
+SPREADS = 3.5  # of it that are tolerated
 LEAST_ROUNDS_AGAINST = 3
 SIGNIFICANT = 5.0  # standard errors below zero
 LEAST_DEVIATION = 0.02  # of cosines
@@ -161,8 +161,8 @@ def cosines_to_others(products: torch.Tensor) -> list[float]:
 def shown_excess(excesses: Sequence[float]) -> float:
     """Return how many times too much a member names, after these rounds, the last one last; 1 if within tolerance.
 
-    The last round alone must show far more than the last sixteen together. A member that names too much counts with
-    what is shown, so that nobody gains by staying just beyond what is tolerated.
+    The last round alone must show far more than the last sixteen together. Who names too much counts with what is
+    shown, so that nobody gains by staying just beyond what is tolerated.
     """
     found = 1.0
     for rounds in range(1, min(SPAN, len(excesses)) + 1):
