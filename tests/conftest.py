@@ -7,6 +7,7 @@ What a fixture needs is imported where it is made: most processes of the suite n
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import sys
 import tempfile
@@ -131,6 +132,12 @@ def _forbid_skip(report: pytest.TestReport | pytest.CollectReport) -> pytest.Tes
         if hasattr(report, "wasxfail"):
             del report.wasxfail
     return report
+
+
+@pytest.fixture
+def written() -> io.StringIO:
+    """What a log has written."""
+    return io.StringIO()
 
 
 @pytest.fixture

@@ -32,27 +32,21 @@ STYLE = LogStyle(LogFormat.JSON, "small", frozenset({"192.0.2.9"}))
 
 
 @pytest.fixture
-def stream() -> io.StringIO:
-    """What is written."""
-    return io.StringIO()
-
-
-@pytest.fixture
-def log(stream: io.StringIO) -> Iterator[logging.Logger]:
+def log(written: io.StringIO) -> Iterator[logging.Logger]:
     """A logger of its own, as the keeper's at step 7."""
     logger = logging.Logger("coordinator.test")
-    handler = FoldingHandler(stream, lambda: 0.0, lambda *_: None)
+    handler = FoldingHandler(written, lambda: 0.0, lambda *_: None)
     handler.setFormatter(JsonLines("keeper", STYLE, lambda: 7))
     logger.addHandler(handler)
     yield logger
     handler.close()
 
 
-def test_a_line_is_one_object_with_what_is_known(log: logging.Logger, stream: io.StringIO) -> None:
+def test_a_line_is_one_object_with_what_is_known(log: logging.Logger, written: io.StringIO) -> None:
     """Time with its zone, level, logger, message, process, run and step; an own step goes before the process's."""
     log.warning("two\nlines of %s", "text")
     log.info("another", extra={"step": 3})
-    first, second = map(json.loads, stream.getvalue().splitlines())
+    first, second = map(json.loads, written.getvalue().splitlines())
     assert first["time"].endswith("+00:00")
     assert {name: first[name] for name in first if name != "time"} == {
         "level": "warning",
@@ -65,7 +59,7 @@ def test_a_line_is_one_object_with_what_is_known(log: logging.Logger, stream: io
     assert second["step"] == 3
 
 
-def test_levels_keep_their_names(log: logging.Logger, stream: io.StringIO) -> None:
+def test_levels_keep_their_names(log: logging.Logger, written: io.StringIO) -> None:
     """Though hivemind, which the keeper imports, gives them names of its own."""
     before = logging.getLevelName(logging.WARNING)
     logging.addLevelName(logging.WARNING, "ATTENTION")
@@ -73,10 +67,10 @@ def test_levels_keep_their_names(log: logging.Logger, stream: io.StringIO) -> No
         log.warning("mind this")
     finally:
         logging.addLevelName(logging.WARNING, before)
-    assert json.loads(stream.getvalue())["level"] == "warning"
+    assert json.loads(written.getvalue())["level"] == "warning"
 
 
-async def test_a_session_is_named_in_its_threads_too(log: logging.Logger, stream: io.StringIO) -> None:
+async def test_a_session_is_named_in_its_threads_too(log: logging.Logger, written: io.StringIO) -> None:
     """What the rules log in threads on behalf of a session is of that session, and of no other."""
 
     async def serve(name: str) -> None:
@@ -85,7 +79,7 @@ async def test_a_session_is_named_in_its_threads_too(log: logging.Logger, stream
 
     await asyncio.gather(serve("a"), serve("b"))
     log.info("for nobody")
-    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    lines = [json.loads(line) for line in written.getvalue().splitlines()]
     assert sorted((line["message"], line.get("session")) for line in lines) == [
         ("for a", "a"),
         ("for b", "b"),
@@ -93,24 +87,24 @@ async def test_a_session_is_named_in_its_threads_too(log: logging.Logger, stream
     ]
 
 
-def test_a_trace_is_part_of_the_object(log: logging.Logger, stream: io.StringIO) -> None:
+def test_a_trace_is_part_of_the_object(log: logging.Logger, written: io.StringIO) -> None:
     """An exception does not spill over the following lines, nor does it tell whom it was about."""
     try:
         raise ConnectionError("lost ipv4:203.0.113.7:50123")
     except ConnectionError:
         log.exception("failed")
-    (line,) = map(json.loads, stream.getvalue().splitlines())
+    (line,) = map(json.loads, written.getvalue().splitlines())
     assert "Traceback" in line["exception"]
     assert "203.0.113.7" not in line["exception"]
 
 
-async def test_the_count_of_what_was_left_out_is_of_no_session(log: logging.Logger, stream: io.StringIO) -> None:
+async def test_the_count_of_what_was_left_out_is_of_no_session(log: logging.Logger, written: io.StringIO) -> None:
     """It is of many, whichever session's line comes when it is told; the rest is as in other lines."""
     with about_session("a"):
         for _ in range(3):
             log.warning("the disk is full")
         log.handlers[0].close()
-    first, count = map(json.loads, stream.getvalue().splitlines())
+    first, count = map(json.loads, written.getvalue().splitlines())
     assert (first["session"], first["step"]) == ("a", 7)
     assert count["message"] == "the disk is full (the last of 2 more like it)"
     assert (count["level"], count["logger"], "session" in count, "step" in count) == (
@@ -121,13 +115,13 @@ async def test_the_count_of_what_was_left_out_is_of_no_session(log: logging.Logg
     )
 
 
-def test_a_long_trace_stays_one_object(log: logging.Logger, stream: io.StringIO) -> None:
+def test_a_long_trace_stays_one_object(log: logging.Logger, written: io.StringIO) -> None:
     """What a peer could make long is cut before it is written, not after."""
     try:
         raise ConnectionError("x" * 100_000)
     except ConnectionError:
         log.exception("failed")
-    assert 0 < len(json.loads(stream.getvalue())["exception"]) < 10_000
+    assert 0 < len(json.loads(written.getvalue())["exception"]) < 10_000
 
 
 def test_a_line_whose_arguments_do_not_fit_fails_nobody(
@@ -138,7 +132,7 @@ def test_a_line_whose_arguments_do_not_fit_fails_nobody(
     assert "not enough arguments" in capsys.readouterr().err
 
 
-def test_a_database_that_fails_is_one_line(log: logging.Logger, stream: io.StringIO, tmp_path: Path) -> None:
+def test_a_database_that_fails_is_one_line(log: logging.Logger, written: io.StringIO, tmp_path: Path) -> None:
     """With what to do, and no trace of how it was asked; a mistake of ours keeps its trace."""
     log.handlers[0].addFilter(shorten_database_failure)
     (tmp_path / "damaged.db").write_bytes(b"no database at all" * 100)
@@ -150,7 +144,7 @@ def test_a_database_that_fails_is_one_line(log: logging.Logger, stream: io.Strin
         except DBAPIError:
             log.exception("A poll failed")
         engine.dispose()
-    damaged, mistake = map(json.loads, stream.getvalue().splitlines())
+    damaged, mistake = map(json.loads, written.getvalue().splitlines())
     assert damaged["message"].startswith("A poll failed: The run's database is damaged (file is not a database):")
     assert "exception" not in damaged
     assert "Traceback" in mistake["exception"]

@@ -47,11 +47,6 @@ class Later:
 
 
 @pytest.fixture
-def written() -> io.StringIO:
-    return io.StringIO("")
-
-
-@pytest.fixture
 def stepped() -> Clock:
     return Clock(0.0)
 

@@ -209,6 +209,7 @@ class Process:
             era=0,
             local_epoch=7,
             is_downloading=False,
+            _tell_download=lambda *_: None,
         )
         self.averager._ask = partial(SwarmStateAverager._ask, self.averager)  # type: ignore[arg-type]
         self.future: Any = None
@@ -411,6 +412,7 @@ def follower_of(keeper: Any, step: int) -> Any:
         _moves=multiprocessing.Value("q", 0),
         _own_bytes=lambda: 1 << 28,
         _p2p=None,
+        _tell_download=lambda *_: None,
         _traffic=Traffic(),
     )
     averager._receive = partial(SwarmStateAverager._receive, averager)  # type: ignore[arg-type]

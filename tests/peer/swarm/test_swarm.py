@@ -12,6 +12,7 @@ from hivemind.utils.performance_ema import PerformanceEMA
 
 from auth.receipts import open_receipt, read_receipt
 from peer.config.run import RunConfig
+from peer.reporting.event_log import NOWHERE
 from peer.swarm.decision import DownloadPause
 from peer.swarm.history import Lack
 from peer.swarm.swarm import MOST_SILENT_LOOKS, Swarm, Witness
@@ -39,6 +40,7 @@ def swarm_with(**parts: Any) -> Any:
     swarm.state = SimpleNamespace(step=4)
     swarm._overlapping, swarm._has_late_samples, swarm._silent_looks, swarm._unfollowed = None, False, 0, -1
     swarm._may_follow, swarm._config, swarm._interrupted = True, RunConfig(), threading.Event()
+    swarm._events = NOWHERE
     vars(swarm).update(parts)
     return swarm
 

@@ -416,10 +416,10 @@ def test_who_brings_nothing_to_step_after_step_is_not_counted_until_it_does() ->
         known = [*peers(record(step, samples=16, time=float(step)), record(step, samples=16)), keeper(step)]
         for _ in range(2):
             assert scene.look(known, float(step)).samples == 32
-            scene.course.round_ended(step, {"trainer-1": 16.0}, short=True)
+            scene.round_ended(step, {"trainer-1": 16.0}, short=True)
     later = [*peers(record(5, samples=16, time=5.0), record(5, samples=16)), keeper(5)]
     assert scene.look(later, 5.0).samples == 16
-    scene.course.round_ended(5, {"trainer-0": 16.0, "trainer-1": 16.0}, short=False)
+    scene.round_ended(5, {"trainer-0": 16.0, "trainer-1": 16.0}, short=False)
     assert scene.look(later, 5.5).samples == 32
     assert scene.raised == []
 
