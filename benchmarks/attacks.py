@@ -10,7 +10,6 @@ final losses are the band within which those of a harmless attack lie.
 
 - A step's wait is the time since the step before, as the first honest peer tells of either.
 - Credited are the samples that the keeper's receipts name for the insiders, true those that they had computed.
-- A note names somebody and punishes nobody: the reducer whom others' words after a round contradict.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from typing import Any
 
 from auth.receipts import read_receipt
 from benchmarks.reporting import argument_parser
-from peer.reporting.suspicions import UNPROVEN
 from tests.security.member_swarm import INSIDER, MemberSwarm
 from tests.security.outsiders import OUTSIDERS, Outsider
 from tests.security.processes import PeerProcess
@@ -208,8 +206,7 @@ def measured(swarm: MemberSwarm, name: str, insiders: Sequence[str], gained: str
     for witness, peer in swarm.witnesses():
         for said in peer.said:
             if said["event"] == "suspicion":
-                kind = f"{said['kind']} (note)" if said["kind"] in UNPROVEN else said["kind"]
-                (named if said["member"] in insiders else honest_named)[f"{kind} by {witness}"] += 1
+                (named if said["member"] in insiders else honest_named)[f"{said['kind']} by {witness}"] += 1
     credited, true = _credit(swarm)
     return Outcome(
         attack=name,

@@ -20,7 +20,6 @@ from coordinator.members.administration import Administration
 from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.store.engine import Database
 from coordinator.store.models import Device, Member, Report, StoredSuspicion
-from peer.reporting.suspicions import UNPROVEN
 
 UNDONE = "undone"  # the folder of checkpoints that the last return has undone, for whoever looks for the cause
 
@@ -34,7 +33,6 @@ class Contributor:
     steps: int
     samples: int  # as claimed
     suspicions: int  # raised against it in these steps
-    notes: int  # likewise, of what nobody can prove
 
 
 def checkpoint_to_return_to(directory: Path, step: int) -> StoredCheckpoint:
@@ -59,18 +57,14 @@ def contributors_since(database: Database, step: int) -> list[Contributor]:
         .group_by(Member.name, Device.id)
     )
     words = (
-        select(
-            StoredSuspicion.device_id,
-            func.count().filter(StoredSuspicion.kind.not_in(UNPROVEN)),
-            func.count().filter(StoredSuspicion.kind.in_(UNPROVEN)),
-        )
+        select(StoredSuspicion.device_id, func.count().label("words"))
         .where(StoredSuspicion.step >= step)
         .group_by(StoredSuspicion.device_id)
     )
     with database() as session:
-        said = {device_id: (suspicions, notes) for device_id, suspicions, notes in session.execute(words)}
+        said = {row.device_id: row.words for row in session.execute(words)}
         found = [
-            Contributor(member, device_id, steps, int(samples), *said.get(device_id, (0, 0)))
+            Contributor(member, device_id, steps, int(samples), said.get(device_id, 0))
             for member, device_id, steps, samples in session.execute(given)
         ]
     return sorted(found, key=lambda row: (-row.suspicions, -row.samples, row.member))

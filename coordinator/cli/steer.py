@@ -149,10 +149,7 @@ def _say_contributors(step: int, last: int, found: list[Contributor], as_json: b
         return
     say(f"This would undo {max(0, last - step)} steps, {step + 1} to {last}, with what these devices contributed:")
     say_table(
-        ("member", "device", "steps", "samples", "suspicions", "unproven"),
-        [
-            (row.member, row.device_id[:SHORT_ID_CHARS], row.steps, row.samples, row.suspicions, row.notes)
-            for row in found
-        ],
+        ("member", "device", "steps", "samples", "suspicions"),
+        [(row.member, row.device_id[:SHORT_ID_CHARS], row.steps, row.samples, row.suspicions) for row in found],
     )
     say("Nothing is done yet: add --yes, and --quarantine NAME for whom to cut off.")

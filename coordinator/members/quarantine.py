@@ -30,14 +30,13 @@ from coordinator.store.engine import Database
 from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import KEEPER_ROLE, Device, Member, Revocation, StoredSuspicion
 from coordinator.store.refusals import add_refusal
-from peer.reporting.suspicions import MAX_DETAIL_CHARS, UNPROVEN, SuspicionKind, weight_of
+from peer.reporting.suspicions import MAX_DETAIL_CHARS, SuspicionKind
 
 logger = logging.getLogger(__name__)
 
 INCIDENT_S = 45.0  # less than peers wait before they say the same again (peer.reporting.suspicions)
 MEMBERS_SHARE = 4  # one of so many active devices may be in quarantine by the words of members at a time
 KEPT_WORDS = 1_000  # of each member; who says more loses its own
-NOTE = "(unproven, by what others showed after the round: nobody is cut off for it)"
 BY_KEEPER, BY_MEMBERS = "run:keeper", "run:members"  # who put a device in quarantine, if not a person
 SHOWN_WORDS = 50  # of each device, the newest
 
@@ -73,11 +72,6 @@ def hear(database: Database, policy: Policy, claim: SuspicionReport, witness_id:
         logger.warning("%s", line)
 
 
-def with_proof(kind: str, detail: str) -> str:
-    """The detail of a suspicion, with a note if its kind proves nothing."""
-    return f"{detail} {NOTE}" if kind in UNPROVEN else detail
-
-
 @dataclass(frozen=True)
 class Accusation:
     """One suspicion of a device, as far as the decision needs it."""
@@ -99,7 +93,7 @@ def decide(words: Iterable[Accusation], policy: Policy, members_may: bool, now: 
     """Whether the words of others against a device suffice; `members_may`: whether members' words may still do it."""
     if not policy.strikes:
         return None
-    recent = [word for word in words if word.at > now - policy.window_s and word.kind not in UNPROVEN]
+    recent = [word for word in words if word.at > now - policy.window_s]
     by_keeper = strikes([word for word in recent if word.witness is None]) >= policy.strikes
     if not by_keeper and not (members_may and strikes(recent) >= policy.strikes):
         return None
@@ -205,8 +199,7 @@ def _take(session: Session, policy: Policy, claim: SuspicionReport, witness_id: 
     witness = session.get_one(Device, witness_id)
     if _was_said(session, device, witness, claim.kind, now):
         return []
-    said = with_proof(claim.kind, claim.detail)
-    reason = f"{witness.member.name} noticed at step {claim.step}: {device.member.name}'s device {said}"
+    reason = f"{witness.member.name} noticed at step {claim.step}: {device.member.name}'s device {claim.detail}"
     add_refusal(session, "suspicion", claim.kind, reason, device.id, now)
     step = min(claim.step, 2**63 - 1)
     session.add(
@@ -216,7 +209,7 @@ def _take(session: Session, policy: Policy, claim: SuspicionReport, witness_id: 
     )
     session.flush()
     _forget_oldest(session, witness.member)
-    lines = [f"{weight_of(claim.kind)}: {reason} (device {device.id}, peer {device.peer_id})"]
+    lines = [f"suspicious: {reason} (device {device.id}, peer {device.peer_id})"]
     verdict = None if device.role == KEEPER_ROLE else _judge(session, policy, device, now)
     return lines if verdict is None else [*lines, _cut_off(session, device, verdict, now)]
 
@@ -311,7 +304,6 @@ def _row(session: Session, device: Device, member: str) -> QuarantineRow:
         .limit(SHOWN_WORDS)
     )
     said = tuple(
-        WordRow(word.at, witness, word.kind, word.step, with_proof(word.kind, word.detail))
-        for word, witness in session.execute(words)
+        WordRow(word.at, witness, word.kind, word.step, word.detail) for word, witness in session.execute(words)
     )
     return QuarantineRow(device.id, member, newest.at, newest.reason, newest.actor, said)

@@ -3,7 +3,9 @@
 hivemind's all-reduce returns *differences* to each sender, compressed, so that every peer ends with slightly other
 numbers, and where a reducer failed it silently leaves a peer's own part in place: peers drift apart. Here a reducer
 returns the average itself, every member of a group (the reducer included) takes the same bits, and a round that misses
-any part fails. Used by `peer.averaging.averager`; how parts are combined is in `peer.reduction.combine`.
+any part fails. Senders are bound to their parts, and reducers to their averages, by attestations
+(`peer.reduction.attestation`). How parts are combined is in `peer.reduction.combine`. Used by
+`peer.averaging.averager`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import asyncio
 import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,17 +22,36 @@ import torch
 from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
 from hivemind.averaging.partition import BannedException, TensorPartReducer
 from hivemind.p2p import PeerID
-from hivemind.proto import averaging_pb2
+from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor
 
+from auth.keys import DeviceKey
 from peer.network.traffic import Traffic
+from peer.reduction.attestation import (
+    AttestedRound,
+    AttestedSender,
+    SignedAttestation,
+    digest_of,
+    split_digests,
+)
 from peer.reduction.audit import Drawn, Evidence
-from peer.reduction.combine import Combine, PartReducer, RefusedPart
-from peer.reduction.compression import decode, encode
+from peer.reduction.combine import Combine, PartReducer, ReducedPart, RefusedPart
+from peer.reduction.compression import decode
 from peer.reduction.findings import Finding
 from peer.reduction.guard import RoundGuard, norm_of
 from peer.reduction.screening import require_weight
 from peer.reporting.event_log import MOST_PEERS, PartsOfPeer, PartsPassed
+
+ATTESTED = 32  # the code of a message that holds an attestation; hivemind has no such code, and no number so high
+
+
+@dataclass(frozen=True)
+class Attesting:
+    """The means to sign this peer's attestations of a round, and to check those of others."""
+
+    round: AttestedRound
+    key: DeviceKey
+    key_of: Callable[[PeerID], bytes | None]  # the key (OpenSSH) that a peer's token names
 
 
 class FalseAverage(AllreduceException):
@@ -50,22 +72,32 @@ class ExactAllReduce(AllReduceRunner):
         guard: RoundGuard,
         unawaited: Collection[str] = (),
         tensors: Sequence[torch.Tensor],
+        attesting: Attesting,
         **kwargs: Any,
     ) -> None:
         """`unawaited`: senders (peer IDs) that were silent in the last rounds."""
-        super().__init__(tensors=tensors, **kwargs)
+        super().__init__(tensors=tensors, group_id=attesting.round.group_id, **kwargs)
         self._unawaited = {peer for peer in self.sender_peer_ids if peer.to_base58() in unawaited}
         indices = [self.sender_peer_ids.index(peer) for peer in self._unawaited]
         self.tensor_part_reducer: PartReducer = _own_reducer(self.tensor_part_reducer, guard.combine, indices)
         self._note, self._guard = note, guard
         self._set_up_guard(tensors)
         self._limits, self._accused = limits, accused  # of each tensor's average; reducers to whom they do not apply
+        self._attesting = attesting
         self.evidence = Evidence(
+            attesting.round,
             parts=self.tensor_part_container.num_parts_by_peer,
             own=self.ordered_peer_ids.index(self.peer_id),
             weight=self.weight,
             rng=random.SystemRandom(),
         )
+        self._own_infos = [
+            info
+            for _, info in self.tensor_part_container._input_parts_by_peer[self.ordered_peer_ids.index(self.peer_id)]
+        ]
+        self._answers: dict[int, runtime_pb2.Tensor] = {}  # by part: the same bytes for all senders
+        self._inputs: dict[int, list[bytes]] = {}  # by sender's index: the digests of its parts
+        self._attestation: asyncio.Future[SignedAttestation] = asyncio.get_running_loop().create_future()
         self._may_contribute = may_contribute
         self._traffic = traffic
         self._weights: dict[int, float] = {}  # by sender's index, of what this peer reduces
@@ -139,17 +171,64 @@ class ExactAllReduce(AllReduceRunner):
         sender_index = self.sender_peer_ids.index(self.peer_id)
         self._weights[sender_index] = self.weight
         weight = self._guard.believed(sender_index, self.weight)
-        infos = [info for _, info in self.tensor_part_container._input_parts_by_peer[peer_index]]
-        for part_index, (part, info) in enumerate(zip(self.parts_for_local_averaging, infos, strict=True)):
-            self.evidence.keep_own(part)
-            reduced = await self.tensor_part_reducer.accumulate_part(sender_index, part_index, part, weight=weight)
-            self.least_weight = min(self.least_weight, reduced.weight)
-            # the same rounding as everybody else's copy went through
+        try:
+            for part_index, part in enumerate(self.parts_for_local_averaging):
+                self.evidence.keep_own(part)
+                reduced = await self.tensor_part_reducer.accumulate_part(sender_index, part_index, part, weight=weight)
+                self.least_weight = min(self.least_weight, reduced.weight)
+                wire = self._answer(part_index, reduced)
+                rounded = decode(wire)  # the same rounding as everybody else's copy went through
+                self.evidence.keep_returned(Drawn(peer_index, part_index), wire, rounded, reduced.weight)
+                self._returned[peer_index] += 1
+                if part_index == len(self.parts_for_local_averaging) - 1:
+                    self._attestation.set_result(await asyncio.to_thread(self._attest, peer_index))
+                self.tensor_part_container.register_processed_part(peer_index, part_index, rounded)
+        except BaseException:  # cancelled too: nobody may wait for the attestation any more
+            if not self._attestation.done():
+                self._attestation.set_exception(AllreduceException("the round has failed here"))
+                self._attestation.exception()  # asyncio complains of one that nobody has looked at
+            raise
+
+    def _answer(self, part_index: int, reduced: ReducedPart) -> runtime_pb2.Tensor:
+        """Return a part's average as it travels, the same for all senders."""
+        if part_index not in self._answers:
+            info = self._own_infos[part_index]
             wire = self.tensor_part_container.compression.compress(reduced.average, info, allow_inplace=False)
-            rounded = decode(wire)
-            self.evidence.keep_returned(Drawn(peer_index, part_index), wire, rounded)
-            self.tensor_part_container.register_processed_part(peer_index, part_index, rounded)
-            self._returned[peer_index] += 1
+            self._answers[part_index] = wire
+        return self._answers[part_index]
+
+    def _attest(self, peer_index: int) -> SignedAttestation:
+        """Sign what was reduced here, when all parts are, and keep the attestation as every sender does."""
+        lines = []
+        for index, sender in enumerate(self.sender_peer_ids):
+            inputs = self.evidence.inputs(peer_index) if sender == self.peer_id else self._inputs.get(index, [])
+            counted = (weights.get(index, 0.0) for weights in self.tensor_part_reducer.counted)
+            lines.append(AttestedSender.of_parts(self._weights.get(index, 0.0), inputs, counted))
+        attestation = self.evidence.attestation(lines)
+        signed = SignedAttestation.sign(self._attesting.key, attestation)
+        self.evidence.take(peer_index, signed, attestation)
+        return signed
+
+    async def _committed_parts(self, peer_index: int) -> AsyncIterator[averaging_pb2.AveragingData]:
+        """Pass on all parts for one reducer behind the digests of them all; without a weight there are none."""
+        messages = self._generate_input_for_peer(peer_index)
+        weight, digests, held = self.weight, list[bytes](), list[averaging_pb2.AveragingData]()
+        if weight:
+            held = [message async for message in messages]
+            weight = held[0].weight
+            parts = [message.tensor_part for message in held]
+            digests = await asyncio.to_thread(self.evidence.commit, peer_index, parts, weight)
+        yield averaging_pb2.AveragingData(
+            code=averaging_pb2.PART_FOR_AVERAGING,
+            group_id=self.group_id,
+            peer_id=self._attesting.round.layout,
+            tensor_part=runtime_pb2.Tensor(buffer=b"".join(digests)),
+            weight=weight,
+        )
+        for message in held:
+            yield message
+        async for message in messages:
+            yield message
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
         """Send this peer's parts to one reducer and take the averages it returns."""
@@ -158,39 +237,68 @@ class ExactAllReduce(AllReduceRunner):
             await self._reduce_own_parts(peer_index)
             return
         container = self.tensor_part_container
-        parts = self.evidence.keep_sent(peer_index, self._generate_input_for_peer(peer_index))
         try:
-            sent = self._traffic.sending(parts)
+            sent = self._traffic.sending(self._committed_parts(peer_index))
             stream = await self._get_peer_stub(peer_id).rpc_aggregate_part(sent)
-            part_index, expected = 0, container.num_parts_by_peer[peer_index]
+            part_index, expected, is_attested = 0, container.num_parts_by_peer[peer_index], False
+            last = torch.empty(0)  # the last average counts when all are attested; without it the round fails
             answers = aiter_with_timeout(stream, self.reducer_timeout)
             received = self._traffic.receiving(answers)
             read = partial(self._averaged_part, peer_id)
             async for average, message in amap_in_executor(read, received, max_prefetch=container.prefetch):
+                if average is None and part_index == expected and not is_attested:
+                    self._take_attestation(peer_id, message.tensor_part.buffer)
+                    container.register_processed_part(peer_index, expected - 1, last)
+                    is_attested = True
+                    continue
                 asked = container._input_parts_by_peer[peer_index]
-                if part_index >= expected or average.shape != asked[part_index][0].shape:
+                if average is None or part_index >= expected or average.shape != asked[part_index][0].shape:
                     raise AllreduceException(f"{peer_id} returned parts that were not asked for")
                 self._require_usual(peer_id, asked[part_index][1].key, average)
                 self.evidence.keep_returned(Drawn(peer_index, part_index), message.tensor_part, average, message.weight)
-                container.register_processed_part(peer_index, part_index, average)
+                if part_index < expected - 1:
+                    container.register_processed_part(peer_index, part_index, average)
+                last = average
                 self._returned[peer_index] += 1
                 self.least_weight = min(self.least_weight, message.weight)
                 part_index += 1
-            if part_index != expected:
-                raise AllreduceException(f"{peer_id} returned {part_index} of {expected} parts")
+            if not is_attested:
+                raise AllreduceException(f"{peer_id} returned {part_index} of {expected} parts, and no attestation")
         except BaseException as error:  # cancelled too: nobody may wait for parts of this reducer any more
             container.register_failed_reducer(peer_index)
             if not isinstance(error, FalseAverage):
                 self.missed.add(peer_id.to_base58())
             raise
 
+    def _take_attestation(self, reducer: PeerID, content: bytes) -> None:
+        """Keep a reducer's attestation; raises `AllreduceException` for one that is not true, and names the reducer.
+
+        A leader can bring together peers of different steps, or tell each another order: for that nobody is named.
+        """
+        key = self._attesting.key_of(reducer)
+        if key is None:
+            raise AllreduceException(f"{reducer} holds no valid token any more")
+        signed, attested = SignedAttestation(content), self._attesting.round
+        try:
+            opened = signed.opened(key)
+            if opened.round.group_id != attested.group_id:
+                raise ValueError("it is of another group")
+            if opened.round != attested:
+                raise AllreduceException(f"{reducer} was led to another step, or in another order")
+            self.evidence.take(self.ordered_peer_ids.index(reducer), signed, opened)
+        except ValueError as error:
+            self._note(Finding(reducer.to_base58(), "average", f"attested its averages falsely: {error}"))
+            raise FalseAverage(f"{reducer} attested its averages falsely: {error}") from error
+
     def _averaged_part(
         self, reducer: PeerID, message: averaging_pb2.AveragingData
-    ) -> tuple[torch.Tensor, averaging_pb2.AveragingData]:
-        """Return a message's average, and the message.
+    ) -> tuple[torch.Tensor | None, averaging_pb2.AveragingData]:
+        """Return a message's average, None for an attestation, and the message.
 
-        Raises `FalseAverage` for one that is not finite, `AllreduceException` for anything else but an average.
+        Raises `FalseAverage` for an average that is not finite, `AllreduceException` for anything else.
         """
+        if message.code == ATTESTED:
+            return None, message
         if message.code != averaging_pb2.AVERAGED_PART:
             raise AllreduceException(f"{reducer} answered {averaging_pb2.MessageCode.Name(message.code)}")
         average = decode(message.tensor_part)
@@ -210,15 +318,18 @@ class ExactAllReduce(AllReduceRunner):
     async def _accumulate_parts_streaming(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Take one sender's parts and answer each with the average."""
+        """Take one sender's digests, then its parts; answer each with its average, and then with the attestation."""
         part_index = 0
         try:
-            async for part, weight, compression, size in amap_in_executor(
-                _received_part, self._traffic.receiving(stream), max_prefetch=self.tensor_part_container.prefetch
+            messages = self._traffic.receiving(stream)
+            await self._take_digests(sender_index, await anext(messages))
+            async for part, weight, digest, size in amap_in_executor(
+                _received_part, messages, max_prefetch=self.tensor_part_container.prefetch
             ):
                 self._check_part(part_index, part)
                 await self._check_weight(sender_index, weight)
-                self._weights[sender_index] = weight
+                if weight and self._inputs[sender_index][part_index] != digest:
+                    raise RefusedPart(f"sent part {part_index} with another digest than it had named before")
                 believed = self._guard.believed(sender_index, weight)
                 self.received_bytes += size
                 try:
@@ -227,11 +338,16 @@ class ExactAllReduce(AllReduceRunner):
                     )
                 except BannedException:
                     break
+                wire = self._answer(part_index, reduced)
                 part_index += 1
-                wire = encode(reduced.average, compression)
                 yield averaging_pb2.AveragingData(
                     code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=reduced.weight
                 )
+                if part_index == self.tensor_part_reducer.num_parts:
+                    signed = await asyncio.shield(self._attestation)  # who stops waiting takes it from nobody else
+                    yield averaging_pb2.AveragingData(
+                        code=ATTESTED, tensor_part=runtime_pb2.Tensor(buffer=signed.content)
+                    )
         except RefusedPart as refused:
             self._guard.refuse(sender_index, str(refused))
             raise
@@ -250,6 +366,21 @@ class ExactAllReduce(AllReduceRunner):
                 task.cancel()
         for peer in set(self.sender_peer_ids) - self.active_senders - self.banned_senders:
             await self._ban_sender(peer)
+
+    async def _take_digests(self, sender_index: int, message: averaging_pb2.AveragingData) -> None:
+        """Keep the digests of all parts that a sender will bring. Raises `RefusedPart` if they are not as many."""
+        if sender_index in self._inputs:
+            raise RefusedPart("named the digests of its parts twice")
+        if message.peer_id != self._attesting.round.layout:  # hivemind has no use for the field
+            raise AllreduceException("the group's leader has told this sender another order")
+        await self._check_weight(sender_index, message.weight)
+        try:
+            digests = split_digests(message.tensor_part.buffer)
+        except ValueError as error:
+            raise RefusedPart(f"named no digests of its parts: {error}") from error
+        if message.weight and len(digests) != self.tensor_part_reducer.num_parts:
+            raise RefusedPart(f"named the digests of {len(digests)} parts, some of which were not asked for")
+        self._inputs[sender_index], self._weights[sender_index] = digests if message.weight else [], message.weight
 
     async def _check_weight(self, sender_index: int, weight: float) -> None:
         """Raise `RefusedPart` if no honest peer names this weight, or if the sender's role allows none."""
@@ -271,8 +402,8 @@ def _own_reducer(hiveminds: TensorPartReducer, combine: Combine, unawaited: Coll
     return PartReducer(hiveminds.part_shapes, hiveminds.num_senders, combine, unawaited)
 
 
-def _received_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, float, int, int]:
-    """Read a sender's part, weight, compression and size in bytes. Raises `RefusedPart` if the part is not finite."""
+def _received_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, float, bytes, int]:
+    """Read a sender's part, weight, digest and size in bytes. Raises `RefusedPart` if the part is not finite."""
     wire = message.tensor_part
     try:
         part = decode(wire)
@@ -280,7 +411,7 @@ def _received_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, 
         raise RefusedPart(f"sent what is no part: {error}") from error
     if not is_finite(part):
         raise RefusedPart("sent values that are not finite")
-    return part, message.weight, wire.compression, len(wire.buffer)
+    return part, message.weight, digest_of(wire) if message.weight else b"", len(wire.buffer)
 
 
 async def take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor]) -> None:

@@ -27,7 +27,7 @@ from hivemind.utils.serializer import MSGPackSerializer
 from auth.swarm.access import AuthorizedAverager, SwarmAccess
 from auth.tokens import AccessToken
 from peer.averaging.absences import Absences, absent_of, unawaited
-from peer.averaging.all_reduce import ExactAllReduce, take_averages
+from peer.averaging.all_reduce import Attesting, ExactAllReduce, take_averages
 from peer.averaging.bandwidth import RoundTraffic, promised_time
 from peer.averaging.declarations import MAX_BANDWIDTH, MOST_MISSED, Declaration, read_declaration
 from peer.averaging.matchmaking import (
@@ -41,12 +41,12 @@ from peer.averaging.matchmaking import (
 from peer.averaging.rounds import RoundDeadline, forget_frames, freeze_imported, give_back
 from peer.averaging.shares import NOBODY, GroupLines, group_lines, part_size, reduction_shares
 from peer.network.traffic import Traffic
+from peer.reduction.attestation import AttestedRound, layout_of
 from peer.reduction.audit import Audit
 from peer.reduction.audit_rpc import AuditedRounds, Auditing
 from peer.reduction.findings import Accusations, Finding
 from peer.reduction.guard import AverageScreen, ReductionGuard
 from peer.reporting.event_log import MOST_PEERS, NOWHERE, EventLog, GroupMet
-from peer.reporting.suspicions import UNPROVEN
 from peer.runtime.processes import name_fork
 
 logger = logging.getLogger(__name__)
@@ -144,6 +144,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._screen = AverageScreen()
         self._control: StepControl | None = None  # of the round that is sought, or runs
         self._lines = NOBODY  # of the group that averages
+        self._position = (0, 0)  # era and step, of the groups that are looked for
         self._failed_rounds = mp.Value("i", 0)
         self._held: list[torch.Tensor] = []  # sums that are being averaged while others accumulate, if there are any
         self._held_samples = 0
@@ -264,10 +265,14 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return averaging.result()
 
     def _note(self, finding: Finding) -> None:
-        """Send a finding to the process that can name the peer; accuse the peer to later groups if it is proved."""
+        """Send a finding to the process that can name the peer, and accuse the peer to later groups."""
         self.findings.tell(finding)
-        if finding.kind not in UNPROVEN:
-            self._accusations.accuse(finding.peer_id)
+        self._accusations.accuse(finding.peer_id)
+
+    def _key_of(self, peer: PeerID) -> bytes | None:
+        """Return the key that a peer's token names, with which it signs attestations."""
+        token = self.directory.token_of(peer)
+        return None if token is None else token.public_key.encode()
 
     def _declare(self) -> None:
         """Set the declaration that this peer makes when it joins the next group."""
@@ -357,6 +362,9 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         """Average in place; raises `AllreduceException` unless every value of every tensor came back finite."""
         group_id = group_info.group_id if group_id is None else group_id
         half = group_id.removeprefix(group_info.group_id)
+        layout = layout_of(group_info.peer_ids, kwargs["peer_fractions"])
+        attested = AttestedRound(self.access.run, *self._position, group_id, layout)
+        self.auditing.expect(attested)
         tokens = {peer.to_base58(): self.directory.token_of(peer) for peer in group_info.peer_ids}
         members = {peer_id: token.member for peer_id, token in tokens.items() if token is not None}
         guard = self._guard.begin(group_info.group_id, half, members)
@@ -366,7 +374,6 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             servicer_type=type(self),
             prefix=self.prefix,
             tensors=tensors,
-            group_id=group_id,
             ordered_peer_ids=group_info.peer_ids,
             traffic=self._traffic,
             note=self._note,
@@ -375,10 +382,10 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             may_contribute=self.may_contribute,
             guard=guard,
             unawaited=unawaited(self._silent.current(), others),
+            attesting=Attesting(attested, self.access.credentials.device_key, self._key_of),
             **kwargs,
         )
         self._running_groups[group_id].set_result(runner)
-        self.auditing.expect(group_id)
         peers = tuple(peer.to_base58() for peer in group_info.peer_ids[:MOST_PEERS])
         self._events.add(GroupMet(group=group_id.hex(), peers=peers, shares=runner.peer_fractions[:MOST_PEERS]))
         began, is_whole = time.perf_counter(), False
@@ -398,7 +405,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             group_info.peer_ids,
             self.peer_id,
             runner.evidence,
-            weights=runner.weights_by_peer,
+            key_of=self._key_of,
             are_means=self._guard.makes_means,
         )
         stub = partial(self.get_stub, self._p2p, namespace=self.prefix)

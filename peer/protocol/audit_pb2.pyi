@@ -7,32 +7,36 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Statement(_message.Message):
-    __slots__ = ("group_id", "weight", "digests")
+    __slots__ = ("group_id", "digests")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
-    WEIGHT_FIELD_NUMBER: _ClassVar[int]
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
     group_id: bytes
-    weight: float
     digests: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, group_id: _Optional[bytes] = ..., weight: _Optional[float] = ..., digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, group_id: _Optional[bytes] = ..., digests: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Question(_message.Message):
-    __slots__ = ("wanted", "reducer", "part")
+    __slots__ = ("wanted", "reducer", "part", "attestations")
     WANTED_FIELD_NUMBER: _ClassVar[int]
     REDUCER_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
+    ATTESTATIONS_FIELD_NUMBER: _ClassVar[int]
     wanted: bool
     reducer: int
     part: int
-    def __init__(self, wanted: _Optional[bool] = ..., reducer: _Optional[int] = ..., part: _Optional[int] = ...) -> None: ...
+    attestations: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, wanted: _Optional[bool] = ..., reducer: _Optional[int] = ..., part: _Optional[int] = ..., attestations: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Input(_message.Message):
-    __slots__ = ("group_id", "tensor")
+    __slots__ = ("group_id", "tensor", "digests", "attestations")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    ATTESTATIONS_FIELD_NUMBER: _ClassVar[int]
     group_id: bytes
     tensor: bytes
-    def __init__(self, group_id: _Optional[bytes] = ..., tensor: _Optional[bytes] = ...) -> None: ...
+    digests: bytes
+    attestations: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, group_id: _Optional[bytes] = ..., tensor: _Optional[bytes] = ..., digests: _Optional[bytes] = ..., attestations: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Received(_message.Message):
     __slots__ = ()

@@ -1,41 +1,44 @@
 """Audit of a round by one of its peers, after the round: whether its reducers returned correct averages.
 
 A peer that takes connections is a second reducer for one part that it drew at random: all who sent to the first one
-show it the same bytes, and it combines them again. And all say which averages they got (as digests): a peer that was
-given others than most, by one reducer, finds that out. Both rest on the others' word. Pure: `peer.reduction.audit_rpc`
-does the talking.
+show it the same bytes, and it combines them again. And all say by digests which attestations they hold
+(`peer.reduction.attestation`). Nothing rests on another peer's word: a sender has confirmed the digests of what it
+shows, the reducer has signed what it counted, and who holds another attestation of the same reducer must show it. Pure:
+`peer.reduction.audit_rpc` does the talking.
 
-An honest reducer takes the mean by weight. It may count a sender with less weight than it names, as far as it believes
-it, and make what is far too large smaller; by what it knows itself, and others cannot know exactly. So an average that
-is not the plain mean is looked at once more: a mean of the inputs must lie as near as its code rounds, with none of the
-wrong sign or more weight than its own, and in all as much as the total that the reducer named, unless an input was far
-too large (`falsified`).
+An honest reducer takes the mean by the weights that it attests. It may make what is far too large smaller, by what it
+knows itself and others cannot know exactly; so much is allowed for, and for such inputs only (`falsified`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from types import MappingProxyType
 
-import numpy as np
 import torch
 from hivemind.p2p import PeerID
-from hivemind.proto import averaging_pb2, runtime_pb2
+from hivemind.proto import runtime_pb2
+from scipy.optimize import lsq_linear
 
+from peer.reduction.attestation import (
+    DIGEST_BYTES,
+    Attestation,
+    AttestedRound,
+    AttestedSender,
+    SignedAttestation,
+    digest_of,
+    digest_of_all,
+)
 from peer.reduction.combine import WeightedPart, weighted_mean
-from peer.reduction.compression import decode, encode, most_rounding
-from peer.reduction.findings import Finding
+from peer.reduction.compression import FLOAT16_LEAST, decode, encode, most_rounding
+from peer.reduction.findings import Finding, FindingKind
 from peer.reduction.screening import LEAST_SENDERS, MARGIN as LARGE
 
-SAME_WEIGHT = 1e-6  # of it: sums of doubles in another order
 TOLERANCE = 1e-3  # of a part's norm: other processors round sums otherwise, and a code now and then to its next value
-MOST_MOVES = 1000  # for each input, in search of the nearest mean
-DIGEST_BYTES = 32
+MOST_DIFFERING = 4  # attestations that one peer is asked for
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,6 @@ class ReturnedAverage:
     """A reducer's average of a part, as it was returned."""
 
     average: torch.Tensor
-    weight: float  # behind it
     compression: int  # hivemind's code, in which it travelled
 
 
@@ -55,54 +57,86 @@ class Drawn:
     part: int
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What a peer is to show: its input of a part, and its attestations of some reducers (by number)."""
+
+    drawn: Drawn | None
+    attestations: tuple[int, ...] = ()
+
+
 class Evidence:
     """Evidence of one all-reduce that a peer keeps until its reducers are audited; filled while the round runs.
 
     Of its own numbers the peer keeps the bytes of each part that it sent, and the parts that it reduces itself, which
-    never travel. Of the reducers' answers it keeps a digest of each one's averages, and one part's average, drawn in
-    secret before the first answer comes, so that no reducer can know which of its answers will be checked.
+    never travel. Of the reducers' answers it keeps their attestations, and one part's average, drawn in secret before
+    the first answer comes, so that no reducer can know which of its answers will be checked.
     """
 
-    def __init__(self, *, parts: Sequence[int], own: int, weight: float, rng: random.Random) -> None:
+    def __init__(
+        self, attested: AttestedRound, *, parts: Sequence[int], own: int, weight: float, rng: random.Random
+    ) -> None:
         """`parts`: how many each peer of the group reduces; `own`: which of them this one is."""
-        self.weight = weight
+        self.round, self.weight = attested, weight
         self.drawn = draw(parts, own, rng)
         self.returned: ReturnedAverage | None = None  # of the part that was drawn
+        self.attestations: dict[int, tuple[SignedAttestation, Attestation]] = {}  # by reducer
         self._own = own
         self._parts = tuple(parts)
+        self._named = [weight] * len(self._parts)  # to each reducer
         self._sent: list[list[runtime_pb2.Tensor]] = [[] for _ in parts]
-        self._hashes = [hashlib.blake2b(digest_size=DIGEST_BYTES) for _ in parts]
+        self._inputs: list[list[bytes]] = [[] for _ in parts]  # digests
+        self._averages: list[list[bytes]] = [[] for _ in parts]  # digests
+        self._weights: list[list[float]] = [[] for _ in parts]  # behind the averages
 
     @property
     def digests(self) -> list[bytes]:
-        """A digest of each reducer's averages; empty for a peer that reduced nothing."""
-        return [found.digest() if count else b"" for found, count in zip(self._hashes, self._parts, strict=True)]
+        """The digest of each reducer's attestation; empty for a peer that reduced nothing."""
+        held = (self.attestations.get(reducer) for reducer in range(len(self._parts)))
+        return [b"" if found is None else found[0].digest for found in held]
 
-    def sent(self, drawn: Drawn) -> runtime_pb2.Tensor | None:
-        """Return this peer's input of a part; None if there is no such part, or no weight and so no input."""
+    def sent(self, drawn: Drawn) -> tuple[runtime_pb2.Tensor, list[bytes]] | None:
+        """Return this peer's input of a part, and the digests of all that it sent that reducer.
+
+        None if there is no such part, or no weight and so no input.
+        """
         if drawn.reducer < len(self._sent) and drawn.part < len(self._sent[drawn.reducer]):
-            return self._sent[drawn.reducer][drawn.part]
+            return self._sent[drawn.reducer][drawn.part], self._inputs[drawn.reducer]
         return None
 
-    async def keep_sent(
-        self, reducer: int, messages: AsyncIterator[averaging_pb2.AveragingData]
-    ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Pass on these messages, all parts for one reducer, and keep the parts if this peer has a weight."""
-        async for message in messages:
-            if self.weight:
-                self._sent[reducer].append(message.tensor_part)
-            yield message
+    def commit(self, reducer: int, parts: Sequence[runtime_pb2.Tensor], weight: float) -> list[bytes]:
+        """Keep all parts that one reducer is to get, with this weight; return their digests."""
+        self._sent[reducer], self._named[reducer] = list(parts), weight
+        self._inputs[reducer] = [digest_of(part) for part in parts]
+        return self._inputs[reducer]
 
     def keep_own(self, part: torch.Tensor) -> None:
         """Keep the next part that this peer reduces itself, as it added it."""
         if self.weight:
-            self._sent[self._own].append(encode(part, runtime_pb2.CompressionType.NONE))
+            wire = encode(part, runtime_pb2.CompressionType.NONE)
+            self._sent[self._own].append(wire)
+            self._inputs[self._own].append(digest_of(wire))
 
-    def keep_returned(self, drawn: Drawn, wire: runtime_pb2.Tensor, average: torch.Tensor, weight: float = 0.0) -> None:
-        """Add the next part that a reducer returned to its digest, and keep the drawn one; parts must come in order."""
-        self._hashes[drawn.reducer].update(wire.buffer)
+    def keep_returned(self, drawn: Drawn, wire: runtime_pb2.Tensor, average: torch.Tensor, weight: float) -> None:
+        """Add the digest of the next part that a reducer returned, and keep the drawn one; parts must come in order."""
+        self._averages[drawn.reducer].append(digest_of(wire))
+        self._weights[drawn.reducer].append(weight)
         if drawn == self.drawn:
-            self.returned = ReturnedAverage(average, weight, wire.compression)
+            self.returned = ReturnedAverage(average, wire.compression)
+
+    def inputs(self, reducer: int) -> list[bytes]:
+        """Return the digests of all parts that this peer brought to a reducer."""
+        return self._inputs[reducer]
+
+    def attestation(self, senders: Sequence[AttestedSender]) -> Attestation:
+        """Return this peer's own attestation, of the parts that it has reduced, with these senders."""
+        return Attestation.of_round(self.round, self._averages[self._own], senders)
+
+    def take(self, reducer: int, signed: SignedAttestation, opened: Attestation) -> None:
+        """Keep a reducer's attestation. Raises `ValueError` unless it says the truth of this peer and its averages."""
+        weight, inputs = self._named[reducer], self._inputs[reducer]
+        opened.require_true(self._own, weight, inputs, self._averages[reducer], self._weights[reducer])
+        self.attestations[reducer] = signed, opened
 
 
 def draw(parts: Sequence[int], own: int, rng: random.Random) -> Drawn | None:
@@ -127,165 +161,161 @@ class Audit:
         own: PeerID,
         evidence: Evidence,
         *,
-        weights: Mapping[str, float] = MappingProxyType({}),
+        key_of: Callable[[PeerID], bytes | None],
         are_means: bool = True,
     ) -> None:
-        """`weights`: what each sender, by peer ID, had named to this peer itself, if it reduced anything.
+        """`key_of`: the key (OpenSSH) that a peer's token names, if it has one.
 
-        Averages that are no means, but depend on the rounds before, are only compared, not computed again.
+        Averages that are no means, but depend on the rounds before, are not computed again.
         """
-        self._are_means = are_means
-        self.peers, self.own = tuple(peers), own
-        self._named = weights
+        self.peers, self.own, self.evidence = tuple(peers), own, evidence
+        self._key_of = key_of
         self._found: list[Finding] = []
-        self.evidence = evidence
-        self._digests: dict[int, tuple[bytes, ...]] = {}  # by peer's index, of the others
-        self._weights: dict[int, float] = {self._index(own): evidence.weight}
+        self._asked: dict[int, Wanted] = {}  # by peer's index, of the others
+        self._answered: set[int] = set()
         self._inputs: dict[int, torch.Tensor] = {}
-        mine = evidence.sent(evidence.drawn) if evidence.drawn is not None else None
+        drawn = evidence.drawn if are_means else None
+        attested = None if drawn is None else evidence.attestations.get(drawn.reducer)
+        self._drawn = None if attested is None else drawn
+        self._lines = {  # of the senders that are in the drawn part
+            index: line
+            for index, line in enumerate(() if drawn is None or attested is None else attested[1].senders)
+            if drawn is not None and line.counted_in(drawn.part) > 0
+        }
+        mine = None if self._drawn is None else evidence.sent(self._drawn)
         if mine is not None:
-            self._inputs[self._index(own)] = decode(mine)
+            self._inputs[self.peers.index(own)] = decode(mine[0])
 
-    def _index(self, peer: PeerID) -> int:
-        return self.peers.index(peer)
+    def hear(self, peer: PeerID, digests: Sequence[bytes]) -> Wanted | None:
+        """Take another peer's digests of the attestations that it holds, its first only; return what it is to show."""
+        index = self._index_of(peer)
+        if index is None or index in self._asked or len(digests) != len(self.peers):
+            return None
+        if any(len(digest) not in (0, DIGEST_BYTES) for digest in digests):
+            return None
+        own = self.evidence.digests
+        differing = [number for number, (held, theirs) in enumerate(zip(own, digests, strict=True)) if held != theirs]
+        is_asked = self._drawn is not None and index in self._lines and self._drawn.reducer not in differing
+        contradicted = [number for number in differing if own[number] and digests[number]]
+        wanted = Wanted(self._drawn if is_asked else None, tuple(contradicted[:MOST_DIFFERING]))
+        self._asked[index] = wanted
+        if wanted == Wanted(None):
+            self._answered.add(index)
+        return wanted
 
-    def hear(self, peer: PeerID, weight: float, digests: Sequence[bytes]) -> Drawn | None:
-        """Take another peer's statement, its first only; returns the part of which its input is wanted."""
-        if peer not in self.peers or peer == self.own or self._index(peer) in self._digests:
-            return None
-        if len(digests) != len(self.peers) or any(len(digest) not in (0, DIGEST_BYTES) for digest in digests):
-            return None
-        named = self._named.get(peer.to_base58(), weight)
-        if weight != named or not 0 <= weight < math.inf:  # its word would make an honest reducer look false
-            detail = f"names {weight:g} samples after a round to which it brought {named:g}"
-            self._found.append(Finding(peer.to_base58(), "samples", detail))
-            return None
-        self._digests[self._index(peer)] = tuple(digests)
-        self._weights[self._index(peer)] = weight
-        return self.evidence.drawn if weight else None
+    def _index_of(self, peer: PeerID) -> int | None:
+        return None if peer == self.own or peer not in self.peers else self.peers.index(peer)
 
-    def show(self, peer: PeerID, wire: runtime_pb2.Tensor) -> None:
-        """Take the input that was asked for, the first only; raises `ValueError` for anything but such a part."""
-        if peer not in self.peers or self._index(peer) not in self._digests or self._index(peer) in self._inputs:
+    def show(
+        self,
+        peer: PeerID,
+        wire: runtime_pb2.Tensor,
+        digests: Sequence[bytes],
+        attestations: Sequence[bytes] = (),
+    ) -> None:
+        """Take what a peer was asked for, the first only."""
+        index = self._index_of(peer)
+        if index is None or index in self._answered or index not in self._asked:
             return
-        returned, part = self.evidence.returned, decode(wire)
-        if returned is None or part.shape != returned.average.shape or part.dtype != torch.float32:
-            raise ValueError(f"an input of {tuple(part.shape)} was not asked for")
-        if not bool(torch.isfinite(part).all()):  # with it nobody could tell what a reducer should have made
-            raise ValueError("an input that is not finite is none")
-        self._inputs[self._index(peer)] = part
+        self._answered.add(index)
+        wanted = self._asked[index]
+        for reducer, content in zip(wanted.attestations, attestations, strict=False):
+            self._compare(reducer, SignedAttestation(content))
+        if wanted.drawn is not None and digests:  # without any it has shown nothing, like a peer that has gone
+            self._take_input(index, wanted.drawn, wire, digests)
+
+    def _compare(self, reducer: int, other: SignedAttestation) -> None:
+        """Note a reducer that has signed another attestation of this round than this peer's."""
+        held, key = self.evidence.attestations[reducer][1], self._key_of(self.peers[reducer])
+        try:
+            theirs = None if key is None else other.opened(key)
+        except ValueError:
+            return
+        if theirs is not None and theirs.round == self.evidence.round and theirs != held:
+            detail = "signed for this peer and another different accounts of one round"
+            self._note(reducer, "reduction", detail)
+
+    def _take_input(self, index: int, drawn: Drawn, wire: runtime_pb2.Tensor, digests: Sequence[bytes]) -> None:
+        """Take an input that has the digest which its sender has confirmed, and note a sender that shows another."""
+        line = self._lines[index]
+        committed = digests[drawn.part : drawn.part + 1] if digest_of_all(digests).hex() == line.inputs else ()
+        if digest_of(wire) not in committed:
+            self._note(index, "shown", "showed after the round other bytes than it had sent in it")
+            return
+        returned = self.evidence.returned
+        try:
+            part = decode(wire)
+        except ValueError:
+            return  # no honest reducer has combined it
+        is_part = returned is not None and part.shape == returned.average.shape and part.dtype == torch.float32
+        if is_part and bool(torch.isfinite(part).all()):
+            self._inputs[index] = part
+
+    def _note(self, index: int, kind: FindingKind, detail: str) -> None:
+        finding = Finding(self.peers[index].to_base58(), kind, detail)
+        if finding not in self._found:
+            self._found.append(finding)
 
     @property
     def is_complete(self) -> bool:
-        """Whether all others have sent their statements and inputs."""
-        others = len(self.peers) - 1
-        return len(self._digests) == others and (self.evidence.drawn is None or not self.missing)
+        """Whether all others have said which attestations they hold, and shown what they were asked for."""
+        return len(self._answered) == len(self.peers) - 1
 
     @property
     def missing(self) -> list[PeerID]:
-        """The peers that have not yet shown their input, or not even stated its weight."""
-        return [
-            peer
-            for index, peer in enumerate(self.peers)
-            if index not in self._inputs and self._weights.get(index, 1.0) != 0
-        ]
+        """The senders whose input of the drawn part is not known here."""
+        return [self.peers[index] for index in self._lines if index not in self._inputs]
 
     def findings(self) -> list[Finding]:
         """Return the findings from all that was heard until now."""
-        found = [
-            _note(self.peers[index], "gave this peer other averages than most others")
-            for index in equivocating(self._index(self.own), self.evidence.digests, self._digests)
-        ]
-        drawn, returned = self.evidence.drawn, self.evidence.returned
-        if self._are_means and drawn is not None and returned is not None and not self.missing:
-            given = [WeightedPart(index, self._inputs[index], self._weights[index]) for index in sorted(self._inputs)]
-            reason = falsified(returned, given)
+        returned, found = self.evidence.returned, list(self._found)
+        if self._drawn is not None and returned is not None and not self.missing:
+            part = self._drawn.part
+            given = [WeightedPart(at, self._inputs[at], line.counted_in(part)) for at, line in self._lines.items()]
+            reason = falsified(returned, given, self._drawn.reducer)
             if reason is not None:
-                found.append(_note(self.peers[drawn.reducer], reason))
-        return [*self._found, *found]
+                found.append(Finding(self.peers[self._drawn.reducer].to_base58(), "reduction", reason))
+        return found
 
 
-def _note(peer: PeerID, detail: str) -> Finding:
-    """Make a finding from others' words and inputs, which prove nothing (`peer.reporting.suspicions.UNPROVEN`)."""
-    return Finding(peer.to_base58(), "reduction", detail)
+def falsified(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer: int) -> str | None:
+    """Return the fault of a reducer's average, if it counted these inputs so; None if it has none.
 
-
-def equivocating(own: int, digests: Sequence[bytes], heard: Mapping[int, Sequence[bytes]]) -> list[int]:
-    """Return the reducers that gave this peer other averages than most others, by the others' own words.
-
-    A single liar cannot bring that about in a group of four or more. A peer with the averages of most finds nothing.
+    `reducer`: its own number as a sender.
     """
-    found = []
-    for reducer, digest in enumerate(digests):
-        others = [theirs[reducer] for peer, theirs in heard.items() if peer != reducer]
-        differing = sum(theirs != digest for theirs in others)
-        if reducer != own and digest and 2 * differing > len(others):
-            found.append(reducer)
-    return found
-
-
-def falsified(returned: ReturnedAverage, given: Sequence[WeightedPart]) -> str | None:
-    """Return the fault of a reducer's average, if these are all inputs; None if it has none, or nobody can tell."""
-    given = [contribution for contribution in given if contribution.weight > 0]
-    weight = sum(contribution.weight for contribution in given)
-    if not given or not weight:
+    if not given:
         return None
-    if not 0 < returned.weight <= weight * (1 + SAME_WEIGHT):
-        return f"named {returned.weight:g} samples behind an average of {weight:g}"
     expected = decode(encode(weighted_mean(0, given), returned.compression))
     distance, norm = float((returned.average - expected).norm()), float(expected.norm())
-    same_weight = abs(returned.weight - weight) <= SAME_WEIGHT * weight
-    if same_weight and distance <= TOLERANCE * norm:
-        return None
-    if (not same_weight or _any_is_large(given)) and _may_be_honest(returned, given):
+    least = FLOAT16_LEAST if returned.compression == runtime_pb2.CompressionType.FLOAT16 else 0.0
+    if distance <= TOLERANCE * norm + least or _may_be_limited(returned, given, reducer):
         return None
     return f"returned an average that is {distance / norm if norm else math.inf:.2g} of its norm off the true one"
 
 
-def _may_be_honest(returned: ReturnedAverage, given: Sequence[WeightedPart]) -> bool:
-    """Return whether caps on weights, limits on norms and rounding may have made this average of the inputs."""
-    inputs = torch.stack([contribution.part.flatten() for contribution in given]).double()  # (senders, values)
-    average = returned.average.flatten().double()
-    most = [contribution.weight / returned.weight for contribution in given]
-    if _any_is_large(given):
-        inputs, most = torch.cat([inputs, torch.zeros_like(average)[None]]), [*most, 1.0]  # what was made smaller
+def _may_be_limited(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer: int) -> bool:
+    """Return whether this is the average with less of such inputs as are far too large."""
+    large = _are_large(given, reducer)
+    if not any(large):
+        return False
+    total, average = sum(one.weight for one in given), returned.average.flatten().double()
+    columns = [one.part.flatten().double() * (one.weight / total) for one in given]
+    usual = sum((column for column, is_large in zip(columns, large, strict=True) if not is_large), 0 * average)
+    limited = torch.stack([column for column, is_large in zip(columns, large, strict=True) if is_large], dim=1)
+    nearest = lsq_linear(limited.numpy(), (average - usual).numpy(), bounds=(0.0, 1.0))
     lost = TOLERANCE * float(average.norm()) + most_rounding(returned.average, returned.compression)
-    return _is_near_a_mean(average, inputs, torch.tensor(most, dtype=torch.float64), lost)
+    return bool(math.sqrt(2 * nearest.cost) <= lost)
 
 
-def _is_near_a_mean(average: torch.Tensor, inputs: torch.Tensor, most: torch.Tensor, lost: float) -> bool:
-    """Return whether some mean of the inputs, with at most so much of each, lies within `lost` of the average.
+def _are_large(given: Sequence[WeightedPart], reducer: int) -> list[bool]:
+    """Return which of these inputs a reducer may have limited.
 
-    Weight moves from the input that leads away to the one that leads nearest, until a mean lies so near, or none can.
-    The weights in the average may be impossible to tell where inputs are alike, but not the nearest mean's distance.
+    A reducer measures by the senders' median, of two by the other or by its own gradient, or by something larger. What
+    its own gradient is nobody knows where that does not count.
     """
-    products, pulls = (inputs @ inputs.T).numpy(), (inputs @ average).numpy()
-    own, room = float(average @ average), most.numpy()
-    shares = room / room.sum()
-    for _ in range(MOST_MOVES * len(shares)):
-        slopes = products @ shares - pulls
-        squared = own + float(shares @ (slopes - pulls))
-        less, more = np.where(shares > 0, slopes, -np.inf), np.where(shares < room, slopes, np.inf)
-        off, to = int(less.argmax()), int(more.argmin())
-        gap = float(less[off] - more[to])
-        if squared <= lost**2:
-            return True
-        if squared - 2 * gap > lost**2:  # no mean is nearer than that
-            return False
-        bend = float(products[to, to] + products[off, off] - 2 * products[to, off])
-        move = min(gap / bend if bend > 0 else np.inf, room[to] - shares[to], shares[off])
-        shares[to], shares[off] = shares[to] + move, shares[off] - move
-    return True  # nobody can tell
-
-
-def _any_is_large(given: Sequence[WeightedPart]) -> bool:
-    """Return whether a reducer may have scaled any of these inputs down.
-
-    A reducer measures by the senders' median, of two by the other or by its own gradient, or by something larger.
-    """
-    total = sum(contribution.weight for contribution in given)
-    norms = [float(contribution.part.norm()) for contribution in given]
+    total = sum(one.weight for one in given)
+    norms = [float(one.part.norm()) for one in given]
     typical = median(norms) if len(norms) >= LEAST_SENDERS else min(norms)
-    return any(
-        contribution.weight / total * norm > LARGE * typical for contribution, norm in zip(given, norms, strict=True)
-    )
+    if len(norms) < LEAST_SENDERS and all(one.sender != reducer for one in given):
+        typical = 0.0
+    return [one.weight / total * norm > LARGE * typical for one, norm in zip(given, norms, strict=True)]

@@ -1,6 +1,6 @@
 """Peers of a group look after each other's reduction when a round is over: in the background, within bounds.
 
-Each tells every other that takes connections which averages it got, and shows the input that this one asks for
+Each tells every other that takes connections which attestations it holds, and shows what this one asks for
 (`peer.reduction.audit` says what follows). Nothing here delays a step, and who does not answer fails nothing. Used by
 `peer.averaging.averager`, in the averager's own process.
 """
@@ -13,13 +13,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from google.protobuf.message import DecodeError
+from hivemind.averaging.allreduce import AllreduceException
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import runtime_pb2
 
 from auth.swarm.authorizer import TRAINING_ROLES
 from peer.network.traffic import Traffic
 from peer.protocol.audit_pb2 import Input, Question, Received, Statement
-from peer.reduction.audit import Audit, Drawn
+from peer.reduction.attestation import AttestedRound, split_digests
+from peer.reduction.audit import MOST_DIFFERING, Audit, Drawn
 from peer.reduction.findings import Finding
 
 logger = logging.getLogger(__name__)
@@ -48,11 +50,21 @@ class Auditing:
         self._traffic, self._on_finding = traffic, note
         self._patience_s = patience_s
         self._rounds: dict[bytes, AuditedRound] = {}
+        self._position, self._used = (-1, -1), set[bytes]()  # era and step, and the group IDs of its rounds
         self._running: list[asyncio.Task[None]] = []
 
-    def expect(self, group_id: bytes) -> None:
-        """Prepare to hear of a round that begins."""
-        self._rounds[group_id] = AuditedRound()
+    def expect(self, attested: AttestedRound) -> None:
+        """Prepare to hear of a round that begins; raises `AllreduceException` if its ID was used at this step before.
+
+        Else this peer would have signed two attestations of what others can call one round.
+        """
+        position = attested.era, attested.step
+        if position != self._position:
+            self._position, self._used = position, set()
+        if attested.group_id in self._used:
+            raise AllreduceException("the group's leader has used its ID before")
+        self._used.add(attested.group_id)
+        self._rounds[attested.group_id] = AuditedRound()
 
     def give_up(self, group_id: bytes) -> None:
         """Drop a round that failed."""
@@ -75,21 +87,27 @@ class Auditing:
         audit = None if heard is None else await heard.audit(self._patience_s)
         if heard is None or audit is None:
             return Question()
-        drawn = audit.hear(remote, request.weight, request.digests)
+        wanted = audit.hear(remote, request.digests)
         self._note(heard, audit)
-        return Question() if drawn is None else Question(wanted=True, reducer=drawn.reducer, part=drawn.part)
+        if wanted is None:
+            return Question()
+        if wanted.drawn is None:
+            return Question(attestations=wanted.attestations)
+        reducer, part = wanted.drawn.reducer, wanted.drawn.part
+        return Question(wanted=True, reducer=reducer, part=part, attestations=wanted.attestations)
 
     async def see(self, request: Input, remote: PeerID) -> None:
-        """Take the input that another peer shows."""
+        """Take what another peer shows."""
         await self._received(request.ByteSize())
         seen = self._rounds.get(request.group_id)
         audit = None if seen is None else await seen.audit(self._patience_s)
         if seen is None or audit is None:
             return
         try:
-            audit.show(remote, runtime_pb2.Tensor.FromString(request.tensor))
+            wire, digests = runtime_pb2.Tensor.FromString(request.tensor), split_digests(request.digests)
+            audit.show(remote, wire, digests, request.attestations)
         except (ValueError, DecodeError) as error:
-            logger.debug("%s showed no input: %s", remote, error)
+            logger.debug("%s showed nothing that can be read: %s", remote, error)
         self._note(seen, audit)
 
     def _note(self, audited: AuditedRound, audit: Audit) -> None:
@@ -111,14 +129,17 @@ class Auditing:
                 self._on_finding(finding)
 
     async def _talk(self, group_id: bytes, audit: Audit, stub: Stub) -> None:
-        """Send this peer's statement to one second reducer, and show it the input that it asks for."""
+        """Send this peer's statement to one second reducer, and show it what it asks for."""
         evidence = audit.evidence
-        statement = Statement(group_id=group_id, weight=evidence.weight, digests=evidence.digests)
+        statement = Statement(group_id=group_id, digests=evidence.digests)
         await self._sent(statement.ByteSize())
         question = await stub.rpc_compare_averages(statement, timeout=self._patience_s)
-        wire = evidence.sent(Drawn(question.reducer, question.part)) if question.wanted else None
-        if wire is not None:
-            shown = Input(group_id=group_id, tensor=wire.SerializeToString())
+        kept = evidence.sent(Drawn(question.reducer, question.part)) if question.wanted else None
+        held = [evidence.attestations[number][0] for number in question.attestations if number in evidence.attestations]
+        if kept is not None or held:
+            shown = Input(group_id=group_id, attestations=[signed.content for signed in held[:MOST_DIFFERING]])
+            if kept is not None:
+                shown.tensor, shown.digests = kept[0].SerializeToString(), b"".join(kept[1])
             await self._sent(shown.ByteSize())
             await stub.rpc_show_input(shown, timeout=self._patience_s)
 
@@ -135,14 +156,14 @@ class AuditedRounds:
     auditing: Auditing
 
     async def rpc_compare_averages(self: Any, request: Statement, context: P2PContext) -> Question:
-        """Take the statement of a peer of a group on the averages that it got."""
+        """Take the statement of a peer of a group on the attestations that it holds."""
         if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
             return Question()
         question: Question = await self.auditing.hear(request, context.remote_id)
         return question
 
     async def rpc_show_input(self: Any, request: Input, context: P2PContext) -> Received:
-        """Take the input that a peer of a group had sent to one of its reducers."""
+        """Take what a peer of a group was asked to show."""
         if await self.directory.admits(context.remote_id, TRAINING_ROLES):
             await self.auditing.see(request, context.remote_id)
         return Received()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
@@ -44,7 +44,12 @@ class ReducedPart:
     """The answer to all senders of a part."""
 
     average: torch.Tensor
-    weight: float  # of all who are in it, as far as it counts
+    counted: Mapping[int, float]  # sender -> the weight with which its part is in the average
+
+    @property
+    def weight(self) -> float:
+        """The weight of all who are in it."""
+        return sum(self.counted.values())
 
 
 Combine = Callable[[int, Sequence[WeightedPart]], ReducedPart]  # (index of the part, in the order of senders)
@@ -61,7 +66,12 @@ def weighted_mean(part_index: int, contributions: Sequence[WeightedPart]) -> tor
 
 def reduced_mean(part_index: int, contributions: Sequence[WeightedPart]) -> ReducedPart:
     """Answer with the mean by weight; a `Combine`."""
-    return ReducedPart(weighted_mean(part_index, contributions), sum(given.weight for given in contributions))
+    return ReducedPart(weighted_mean(part_index, contributions), counted_of(contributions))
+
+
+def counted_of(contributions: Sequence[WeightedPart]) -> dict[int, float]:
+    """Return the weight with which each sender's part counts."""
+    return {given.sender: given.weight for given in contributions}
 
 
 class PartReducer(TensorPartReducer):
@@ -81,6 +91,7 @@ class PartReducer(TensorPartReducer):
         self._combine, self._unawaited = combine, frozenset(unawaited)
         self._held: dict[int, WeightedPart] = {}  # by sender: of the current part
         self._banned: set[int] = set()
+        self.counted: list[Mapping[int, float]] = []  # of each part that is averaged: sender -> its weight in that
         super().__init__(part_shapes, num_senders)
 
     @property
@@ -131,7 +142,9 @@ class PartReducer(TensorPartReducer):
             return
         self._banned |= absent
         contributions = [self._held[sender] for sender in sorted(self._held)]
-        self.current_part_future.set_result(self._combine(self.current_part_index, contributions))
+        reduced = self._combine(self.current_part_index, contributions)
+        self.counted.append(reduced.counted)
+        self.current_part_future.set_result(reduced)
         self.reset_accumulators()
 
 

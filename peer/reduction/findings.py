@@ -21,7 +21,7 @@ ACCUSED_S = 3600.0  # for so long; then who did it may reduce again, until it is
 MAX_ID_CHARS = 100
 MOST_WAITING = 32  # a pipe has room for many more
 MOST_DETAIL_CHARS = 200
-FindingKind = Literal["reduction", "average", "samples", "parts", "gradient"]  # as in `peer.reporting.suspicions`
+FindingKind = Literal["reduction", "shown", "average", "parts", "gradient"]  # as in `peer.reporting.suspicions`
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import torch
 from hivemind.compression import CompressionInfo
 
 from peer.config.training import Averaging
-from peer.reduction.combine import ReducedPart, WeightedPart, centered_clipping, reduced_mean, weighted_mean
+from peer.reduction.combine import ReducedPart, WeightedPart, centered_clipping, counted_of, reduced_mean, weighted_mean
 from peer.reduction.findings import Finding, Findings
 from peer.reduction.screening import (
     GROSS,
@@ -155,7 +155,7 @@ class RoundGuard:
         sizes = {given.sender: norm_of(given.part) for given in weighing}
         heard = [replace(given, weight=counted) for given in weighing if (counted := self.counted(given.sender)) > 0]
         if not heard:  # all others have been banned meanwhile, and the round is too short for a step
-            return ReducedPart(torch.zeros_like(weighing[0].part), 0.0)
+            return ReducedPart(torch.zeros_like(weighing[0].part), {})
         place, norms = self._places[part_index], [sizes[given.sender] for given in heard]
         limit = self._yardsticks.limit(place, norms)
         gross = self._yardsticks.gross(place, limit, len(norms))
@@ -169,7 +169,7 @@ class RoundGuard:
         ]
         if not bounded:  # all of a sudden everybody's is: nothing is learnt from it
             bounded = [replace(given, part=torch.zeros_like(given.part)) for given in heard]
-        return ReducedPart(self._aggregated(part_index, place, bounded), sum(given.weight for given in bounded))
+        return ReducedPart(self._aggregated(part_index, place, bounded), counted_of(bounded))
 
     @staticmethod
     def _scaled(given: WeightedPart, scale: float) -> WeightedPart:

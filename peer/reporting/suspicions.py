@@ -25,16 +25,14 @@ SuspicionKind = Literal[
     "step",  # claims a step far ahead of the swarm's
     "samples",  # claims more samples than can be, or than it brought
     "state",  # gave another state than the members hold
-    "reduction",  # returned averages that are not those of what it got, as others show and say after the round
-    "average",  # returned an average that is not finite, or far too large
+    "reduction",  # returned an average that is not that of the inputs which it attested, or attested two things
+    "shown",  # showed after a round other bytes than it had sent in it
+    "average",  # returned an average that is not finite, far too large, or attested falsely
     "weight",  # named a weight in a round that its record is far from
     "gradient",  # sent a gradient that is grossly too large
     "parts",  # sent what is no part of a gradient, and was banned from the round
 ]
 KINDS = frozenset(get_args(SuspicionKind))
-# Nothing ties what a peer shows after a round to what it sent in it: a liar can make an honest reducer look false to
-# everybody. So a finding by that is a note for the operator, and nobody is punished for it.
-UNPROVEN: frozenset[SuspicionKind] = frozenset({"reduction"})
 
 
 @dataclass(frozen=True)
@@ -50,11 +48,6 @@ class Suspicion:
 
     def __str__(self) -> str:
         return f"{self.member} (device {self.device_id}, peer {self.peer_id}) {self.detail} (step {self.step})"
-
-
-def weight_of(kind: str) -> str:
-    """Return the word before a suspicion of this kind in the log."""
-    return "unproven" if kind in UNPROVEN else "suspicious"
 
 
 class WaitingSuspicions:
@@ -91,5 +84,5 @@ class Suspicions:
             if len(self._silent_until) >= MAX_REMEMBERED:
                 self._silent_until.clear()
             self._silent_until[key] = now + SAME_PAUSE_S
-        logger.warning("%s: %s", weight_of(suspicion.kind), suspicion)
+        logger.warning("suspicious: %s", suspicion)
         self._tell(suspicion)

@@ -12,7 +12,6 @@ import pytest
 
 from auth.receipts import ReceiptBody, sign_receipt
 from benchmarks.attacks import ATTACKS, as_table, main, measured
-from peer.reporting.suspicions import UNPROVEN
 from tests.security import member_swarm as staging
 from tests.security.member_swarm import INSIDER, MemberSwarm
 from tests.support.receipts import key_of
@@ -59,11 +58,10 @@ def swarm() -> MemberSwarm:
 
 
 def test_a_row_says_who_was_named_and_what_it_cost(swarm: MemberSwarm) -> None:
-    """Insiders and honest members apart, notes as such; a step's wait is from when the first has told of either."""
+    """Insiders and honest members apart; a step's wait is from when the first has told of either."""
     outcome = measured(swarm, "an attack", (INSIDER,), "", 3)
     assert outcome.named == {"weight by keeper": 1, "weight by alice": 1}
-    kind = "reduction (note)" if "reduction" in UNPROVEN else "reduction"
-    assert outcome.honest_named == {f"{kind} by keeper": 1}
+    assert outcome.honest_named == {"reduction by keeper": 1}
     assert (outcome.credited, outcome.true) == (16, 8)
     assert (outcome.first_loss, outcome.last_loss) == (5.0, 3.5)
     assert (outcome.failed_rounds, outcome.seconds) == (1, 8.0)

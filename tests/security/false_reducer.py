@@ -1,35 +1,81 @@
-"""What a member changes to reduce falsely: it claims the fattest line, and returns whatever it wants.
+"""What a member changes to reduce falsely, or to make others look so: it claims the fattest line, and says anything.
 
 Patches in its own process only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
 import torch
+from hivemind.proto import averaging_pb2, runtime_pb2
 
+from peer.averaging.all_reduce import ATTESTED, ExactAllReduce
+from peer.reduction.attestation import SignedAttestation, digest_of, digest_of_all
+from peer.reduction.audit import Drawn, Evidence
 from peer.reduction.combine import PartReducer, ReducedPart
+from peer.reduction.compression import decode, encode
 from tests.security.processes import Orders
 
-Falsify = Callable[[torch.Tensor, int], torch.Tensor]  # (the true average, the receiver's index) -> what it is given
-FALSE_AVERAGES: Mapping[str, Falsify] = {
-    "not finite": lambda average, _: torch.full_like(average, float("nan")),
-    "huge": lambda average, _: average * 1e6,
-    "flipped": lambda average, _: -average,
-    "unlike": lambda average, receiver: -average if receiver % 2 else average,
+FALSE_AVERAGES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {  # given to all
+    "not finite": lambda average: torch.full_like(average, float("nan")),
+    "huge": lambda average: average * 1e6,
+    "flipped": torch.neg,
+    "a little larger": lambda average: 1.05 * average,
 }
 
 
 def return_false_averages(orders: Orders) -> None:
     """From now on let this process, and what it forks, reduce falsely while it is told to; call it before joining."""
-    honest = PartReducer.accumulate_part
+    honest, honest_stream = PartReducer.accumulate_part, ExactAllReduce._accumulate_parts_streaming
 
-    async def accumulate_part(reducer: PartReducer, sender_index: int, *args: Any, **kwargs: Any) -> ReducedPart:
-        reduced = await honest(reducer, sender_index, *args, **kwargs)
+    async def accumulate_part(reducer: PartReducer, *args: Any, **kwargs: Any) -> ReducedPart:
+        reduced = await honest(reducer, *args, **kwargs)
         falsify = FALSE_AVERAGES.get(orders.attack)
-        return replace(reduced, average=falsify(reduced.average, sender_index)) if falsify else reduced
+        return replace(reduced, average=falsify(reduced.average)) if falsify else reduced
+
+    async def stream(
+        reducing: ExactAllReduce, parts: AsyncIterator[averaging_pb2.AveragingData], sender_index: int
+    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+        digests: list[bytes] = []
+        async with aclosing(honest_stream(reducing, parts, sender_index)) as answers:
+            async for answer in answers:
+                if orders.attack in ("unlike", "two accounts") and sender_index % 2:
+                    yield _other_answer(reducing, answer, digests, orders.attack == "two accounts")
+                else:
+                    yield answer
 
     PartReducer.accumulate_part = accumulate_part  # type: ignore[method-assign]
+    ExactAllReduce._accumulate_parts_streaming = stream  # type: ignore[method-assign]
+
+
+def _other_answer(
+    reducing: ExactAllReduce, answer: averaging_pb2.AveragingData, digests: list[bytes], attests: bool
+) -> averaging_pb2.AveragingData:
+    """The negative of an average, and where it `attests` that, an attestation of these."""
+    wire = answer.tensor_part
+    if answer.code == ATTESTED:
+        key = reducing._attesting.key
+        opened = SignedAttestation(wire.buffer).opened(key.public_key)
+        other = opened.model_copy(update={"averages": digest_of_all(digests).hex()})
+        content = SignedAttestation.sign(key, other).content if attests else wire.buffer
+        return averaging_pb2.AveragingData(code=ATTESTED, tensor_part=runtime_pb2.Tensor(buffer=content))
+    negative = encode(-decode(wire), wire.compression)
+    digests.append(digest_of(negative))
+    return averaging_pb2.AveragingData(code=answer.code, tensor_part=negative, weight=answer.weight)
+
+
+def show_false_inputs(orders: Orders) -> None:
+    """From now on let this process show after a round what it has not sent in it, while it is told to frame others."""
+    honest = Evidence.sent
+
+    def sent(evidence: Evidence, drawn: Drawn) -> tuple[runtime_pb2.Tensor, list[bytes]] | None:
+        kept = honest(evidence, drawn)
+        if kept is None or orders.attack != "frames":
+            return kept
+        return encode(-decode(kept[0]), kept[0].compression), kept[1]
+
+    Evidence.sent = sent  # type: ignore[method-assign]

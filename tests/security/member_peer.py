@@ -26,7 +26,7 @@ from peer.swarm.fingerprint import sketch_of
 from peer.swarm.swarm import Swarm
 from tests.security.absent_member import be_absent
 from tests.security.bad_parts import send_bad_parts
-from tests.security.false_reducer import return_false_averages
+from tests.security.false_reducer import return_false_averages, show_false_inputs
 from tests.security.insider import Insider, give_false_states
 from tests.security.processes import Orders
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
@@ -81,6 +81,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     model = build_model(config, VOCABULARY, SPECIAL)
     give_false_states(orders)
     return_false_averages(orders)
+    show_false_inputs(orders)
     send_bad_parts(orders)
     be_absent(orders)
     suspicions.SAME_PAUSE_S = SAME_PAUSE_S

@@ -1,9 +1,9 @@
 """A member that claims the fattest line and returns false averages: it is named.
 
-It reduces nothing any more where honest peers see the fault themselves. What they find by what others show them after
-the round is a note for the operator, and the member goes on. A swarm for each attack, of a keeper, two honest members
-with slow lines and the insider, because whoever was caught once is left out of the reduction for an hour: that makes it
-longer than a minute. What the same does to plain hivemind is in `test_plain_hivemind.py`.
+It reduces nothing any more, and nobody honest is named, whatever it shows of others after a round. A swarm for each
+attack, of a keeper, two honest members with slow lines and the insider, because whoever was caught once is left out of
+the reduction for an hour: that makes it longer than a minute. What the same does to plain hivemind is in
+`test_plain_hivemind.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Iterator
 import pytest
 
 from peer.averaging.declarations import MAX_BANDWIDTH
-from peer.reporting.suspicions import UNPROVEN
 from tests.security.member_swarm import HONEST, INSIDER, TARGET, MemberSwarm, clean_losses, hold_one_state
 from tests.support.waiting import wait_until
 
@@ -61,21 +60,27 @@ def require_learning(swarm: MemberSwarm, last: int) -> None:
         assert said["loss"] <= losses[last] + MARGIN * (losses[0] - losses[last])
 
 
-@pytest.mark.parametrize(("attack", "kind"), [("not finite", "average"), ("flipped", "reduction")])
-def test_false_averages_part_nobody_and_are_named(swarm: MemberSwarm, attack: str, kind: str) -> None:
-    """All honest peers go on with equal parameters while the attack does: in vain, where most have seen it."""
+@pytest.mark.parametrize(
+    ("attack", "kind"),
+    [("not finite", "average"), ("flipped", "reduction"), ("a little larger", "reduction"), ("frames", "shown")],
+)
+def test_a_member_that_lies_about_averages_parts_nobody_and_is_named(
+    swarm: MemberSwarm, attack: str, kind: str
+) -> None:
+    """All honest peers go on with equal parameters while the attack does, in vain, and none of them is named."""
     began = attack_until_named(swarm, attack, kind)
     last = go_on(swarm)
     for step in range(began, last + 1):
         assert hold_one_state(swarm.steps_at(step))
         assert all(said["group_samples"] is None or said["group_samples"] >= TARGET for said in swarm.steps_at(step))
-    if kind not in UNPROVEN:
-        require_learning(swarm, last)
+    require_learning(swarm, last)
+    assert {said["member"] for said in swarm.all_named()} == {INSIDER}
 
 
-def test_who_is_given_other_averages_comes_back_to_the_others(swarm: MemberSwarm) -> None:
-    """The insider is named in a note, and when it stops everybody has the keeper's parameters again."""
-    attack_until_named(swarm, "unlike", "reduction")
+@pytest.mark.parametrize(("attack", "kind"), [("unlike", "average"), ("two accounts", "reduction")])
+def test_who_is_given_other_averages_comes_back_to_the_others(swarm: MemberSwarm, attack: str, kind: str) -> None:
+    """The insider is named, whether it attests the same to all or not; when it stops all hold one state again."""
+    attack_until_named(swarm, attack, kind)
     swarm.insider.tell("nothing")
     last = go_on(swarm)
     final = [
@@ -84,3 +89,4 @@ def test_who_is_given_other_averages_comes_back_to_the_others(swarm: MemberSwarm
     kept = [said for said in swarm.keeper.said if said["event"] == "step" and said["step"] == last][-1]
     assert hold_one_state([kept, *(said for found in final for said in found)])
     require_learning(swarm, last)
+    assert {said["member"] for said in swarm.all_named()} == {INSIDER}

@@ -73,18 +73,13 @@ def test_later_steps_are_undone_and_their_checkpoints_offered_no_more(scene: Sce
 
 
 def test_who_contributed_since_is_listed_the_most_suspicious_first(scene: Scene) -> None:
-    """With how much, and how often others have spoken of it; what nobody can prove stands apart."""
+    """With how much, and how often others have spoken of it."""
     words = SuspicionReport(scene.peer_ids["mallory"], "gradient", 8, "sent a gradient 12 times the largest")
     hear(scene.run.database, Policy(), words, scene.device_ids["ada"], 1000.0)
-    for at in (1000.0, 1060.0):
-        note = SuspicionReport(
-            scene.peer_ids["ada"], "reduction", 8, "returned an average that is 2 of its norm off the true one"
-        )
-        hear(scene.run.database, Policy(), note, scene.device_ids["mallory"], at)
     found = contributors_since(scene.run.database, 5)
-    assert [(row.member, row.steps, row.samples, row.suspicions, row.notes) for row in found] == [
-        ("mallory", 6, 60, 1, 0),
-        ("ada", 7, 70, 0, 2),
+    assert [(row.member, row.steps, row.samples, row.suspicions) for row in found] == [
+        ("mallory", 6, 60, 1),
+        ("ada", 7, 70, 0),
     ]
     assert [row.member for row in contributors_since(scene.run.database, LAST)] == []
 

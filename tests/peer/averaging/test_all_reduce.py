@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
+from functools import cache
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric import rsa
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.compression import serialize_torch_tensor
 from hivemind.p2p import PeerID, ServicerBase
-from hivemind.proto import averaging_pb2
+from hivemind.proto import averaging_pb2, runtime_pb2
 
-from peer.averaging.all_reduce import ExactAllReduce, FalseAverage, take_averages
+from auth.keys import RSA_BITS, RSA_EXPONENT, DeviceKey
+from peer.averaging.all_reduce import ATTESTED, Attesting, ExactAllReduce, FalseAverage, take_averages
 from peer.config.training import Averaging
 from peer.network.traffic import Traffic
+from peer.reduction.attestation import (
+    Attestation,
+    AttestedRound,
+    AttestedSender,
+    SignedAttestation,
+    digest,
+    digest_of,
+    digest_of_all,
+    split_digests,
+)
 from peer.reduction.audit import Drawn
 from peer.reduction.combine import PartReducer, RefusedPart
 from peer.reduction.compression import decode
@@ -27,6 +41,8 @@ from tests.support.waiting import PATIENCE_S
 
 TRAINER, AUXILIARY = PeerID(b"\x12\x20" + b"t" * 32), PeerID(b"\x12\x20" + b"a" * 32)
 GROUP = b"group"
+LAYOUT = digest(b"order and shares")
+ROUND = AttestedRound("run", 0, 7, GROUP, LAYOUT)
 
 
 def round_of_two(
@@ -47,7 +63,6 @@ def round_of_two(
         p2p=SimpleNamespace(peer_id=TRAINER),
         servicer_type=ServicerBase,
         prefix=None,
-        group_id=GROUP,
         tensors=[torch.ones(3)] * parts,
         weight=4.0,
         ordered_peer_ids=[TRAINER, AUXILIARY],
@@ -57,6 +72,7 @@ def round_of_two(
         limits=[math.inf] * parts,
         accused=(),
         may_contribute=may_contribute,
+        attesting=Attesting(ROUND, key(), lambda _peer: key().public_key),
         guard=guard or RoundGuard(CapsOfRound({}, cap), Findings(), Averaging(), Past(), set(), {}),
         unawaited=unawaited,
         sender_timeout=sender_timeout,
@@ -68,10 +84,29 @@ def found(reducing: ExactAllReduce) -> list[tuple[str, str]]:
     return [(finding.peer_id, finding.detail) for finding in reducing._guard._findings.take()]
 
 
-async def sent(part: torch.Tensor, weight: float) -> AsyncIterator[averaging_pb2.AveragingData]:
-    """One sender's stream."""
-    wire = serialize_torch_tensor(part)
-    yield averaging_pb2.AveragingData(code=averaging_pb2.PART_FOR_AVERAGING, tensor_part=wire, weight=weight)
+@cache
+def key() -> DeviceKey:
+    """The one that all peers here sign with."""
+    return DeviceKey(rsa.generate_private_key(public_exponent=RSA_EXPONENT, key_size=RSA_BITS))
+
+
+def committed(*messages: averaging_pb2.AveragingData) -> averaging_pb2.AveragingData:
+    """What a sender of these parts says before the first."""
+    digests = b"".join(digest_of(message.tensor_part) for message in messages)
+    named = runtime_pb2.Tensor(buffer=digests)
+    weight, code = messages[0].weight, averaging_pb2.PART_FOR_AVERAGING
+    return averaging_pb2.AveragingData(code=code, group_id=GROUP, peer_id=LAYOUT, tensor_part=named, weight=weight)
+
+
+async def stream_of(*messages: averaging_pb2.AveragingData) -> AsyncIterator[averaging_pb2.AveragingData]:
+    """A sender's stream of these parts."""
+    for message in (committed(*messages), *messages):
+        yield message
+
+
+def sent(part: torch.Tensor, weight: float) -> AsyncIterator[averaging_pb2.AveragingData]:
+    """The stream of a sender of one part."""
+    return stream_of(written(part, weight))
 
 
 class EndedRound:
@@ -254,13 +289,10 @@ def test_who_sends_what_is_no_part_is_banned_and_named(message: averaging_pb2.Av
     async def reduce_both() -> None:
         reducing = round_of_two()
 
-        async def sends() -> AsyncIterator[averaging_pb2.AveragingData]:
-            yield message
-
         honest = reducing._accumulate_parts_streaming(sent(torch.ones(3), 0.0), 1)
         first = asyncio.ensure_future(anext(honest))
         with pytest.raises(RefusedPart, match=named):
-            await anext(reducing._accumulate_parts_streaming(sends(), 0))
+            await anext(reducing._accumulate_parts_streaming(stream_of(message), 0))
         answer = await asyncio.wait_for(first, PATIENCE_S)
         assert (answer.weight, reducing.banned_senders) == (0.0, {TRAINER})
         ((peer_id, reason),) = found(reducing)
@@ -278,11 +310,8 @@ def test_one_weight_for_all_parts() -> None:
         reducing = round_of_two(parts=2)
         reducing.tensor_part_reducer.on_sender_failed(1)
 
-        async def sends() -> AsyncIterator[averaging_pb2.AveragingData]:
-            yield written(torch.ones(3), 4.0)
-            yield written(torch.ones(3), 5.0)
-
-        stream = reducing._accumulate_parts_streaming(sends(), 0)
+        parts = [written(torch.ones(3), weight) for weight in (4.0, 5.0)]
+        stream = reducing._accumulate_parts_streaming(stream_of(*parts), 0)
         await anext(stream)
         with pytest.raises(RefusedPart, match="the weights 4 and 5"):
             await anext(stream)
@@ -340,7 +369,7 @@ def test_a_client_has_its_first_average_before_its_last_part_is_sent() -> None:
 
         async def sends() -> AsyncIterator[averaging_pb2.AveragingData]:
             first = written(torch.zeros(3), 0.0)
-            first.group_id = GROUP
+            yield committed(first)
             yield first
             await is_answered.wait()
             yield written(torch.zeros(3), 0.0)
@@ -349,7 +378,7 @@ def test_a_client_has_its_first_average_before_its_last_part_is_sent() -> None:
         answers = reducing.rpc_aggregate_part(sends(), SimpleNamespace(remote_id=AUXILIARY))
         assert torch.equal(decode((await asyncio.wait_for(anext(answers), PATIENCE_S)).tensor_part), torch.ones(3))
         is_answered.set()
-        assert len([answer async for answer in answers]) == 1
+        assert [answer.code async for answer in answers] == [averaging_pb2.AVERAGED_PART, ATTESTED]
         await own
         taken = [average async for average in reducing.tensor_part_container.iterate_output_tensors()]
         assert [average.tolist() for average in taken] == [[1.0] * 3] * 2  # what the client got, the reducer has
@@ -375,13 +404,215 @@ def test_too_few_parts_of_a_reducer_fail_the_round() -> None:
     async def take_part() -> None:
         taking = round_of_two(parts=2, reducer=AUXILIARY)
         taking._get_peer_stub = lambda _peer: SimpleNamespace(rpc_aggregate_part=returned)
-        with pytest.raises(AllreduceException, match="returned 1 of 2 parts"):
+        with pytest.raises(AllreduceException, match="returned 1 of 2 parts, and no attestation"):
             await taking._communicate_with_peer(AUXILIARY)
         assert taking.missing_values == 3
         assert (taking.missed, taking.other_reducers) == ({AUXILIARY.to_base58()}, {AUXILIARY.to_base58()})
+        named, *parts = received
+        digests = split_digests(named.tensor_part.buffer)
         kept = [taking.evidence.sent(Drawn(1, part)) for part in range(3)]
-        assert kept == [*(message.tensor_part for message in received), None]
-        assert len(received) == 2
+        assert kept == [*((message.tensor_part, digests) for message in parts), None]
+        assert digests == [digest_of(message.tensor_part) for message in parts]
+        assert len(parts) == 2
+
+    asyncio.run(take_part())
+
+
+def changed(message: averaging_pb2.AveragingData, **fields: Any) -> averaging_pb2.AveragingData:
+    """The same message but for these fields of its part."""
+    other = averaging_pb2.AveragingData.FromString(message.SerializeToString())
+    for field, value in fields.items():
+        setattr(other.tensor_part, field, value)
+    return other
+
+
+@pytest.mark.parametrize(
+    ("named", "part", "reason"),
+    [
+        (committed(written(torch.ones(3))), written(torch.zeros(3)), "another digest"),
+        (changed(committed(written(torch.ones(3))), buffer=b"x" * 31), written(torch.ones(3)), "no digests"),
+        (changed(committed(written(torch.ones(3))), buffer=b""), written(torch.ones(3)), "digests of 0 parts"),
+        (changed(committed(written(torch.ones(3))), buffer=b"x" * 64), written(torch.ones(3)), "digests of 2 parts"),
+    ],
+)
+def test_who_sends_what_it_has_not_named_is_banned_and_named(
+    named: averaging_pb2.AveragingData, part: averaging_pb2.AveragingData, reason: str
+) -> None:
+    """No part is averaged that its sender could disown after the round."""
+
+    async def sends() -> AsyncIterator[averaging_pb2.AveragingData]:
+        yield named
+        yield part
+
+    async def reduce_one() -> None:
+        reducing = round_of_two()
+        with pytest.raises(RefusedPart, match=reason):
+            await anext(reducing._accumulate_parts_streaming(sends(), 0))
+        assert reducing.banned_senders == {TRAINER}
+        assert [peer for peer, _ in found(reducing)] == [TRAINER.to_base58()]
+
+    asyncio.run(reduce_one())
+
+
+def test_who_was_told_another_order_is_banned_and_not_named() -> None:
+    """A leader can do that to an honest sender, whose parts would be other values than are asked for."""
+
+    async def sends() -> AsyncIterator[averaging_pb2.AveragingData]:
+        message = committed(written(torch.ones(3)))
+        message.peer_id = digest(b"another order")
+        yield message
+
+    async def reduce_one() -> None:
+        reducing = round_of_two()
+        with pytest.raises(AllreduceException, match="another order"):
+            await anext(reducing._accumulate_parts_streaming(sends(), 0))
+        assert reducing.banned_senders == {TRAINER}
+        assert found(reducing) == []
+
+    asyncio.run(reduce_one())
+
+
+def test_digests_are_named_once() -> None:
+    """A second stream of the same sender changes nothing of what the first is bound to."""
+
+    async def reduce_one() -> None:
+        reducing = round_of_two()
+        first = reducing._accumulate_parts_streaming(sent(torch.ones(3), 4.0), 0)
+        reducing.tensor_part_reducer.on_sender_failed(1)
+        await anext(first)
+        bound = dict(reducing._inputs)
+        with pytest.raises(RefusedPart, match="twice"):
+            await anext(reducing._accumulate_parts_streaming(sent(torch.zeros(3), 4.0), 0))
+        assert reducing._inputs == bound
+        await first.aclose()
+
+    asyncio.run(reduce_one())
+
+
+def test_a_reducer_attests_what_it_has_combined() -> None:
+    """To all the same: every sender's digests and weights, also of one that was banned on the way."""
+
+    async def reduce_two() -> None:
+        reducing = round_of_two(cap=3.0, parts=2)
+
+        async def may_contribute(_peer: PeerID) -> bool:
+            return True
+
+        reducing._may_contribute = may_contribute
+        parts = [written(torch.full((3,), value), 8.0) for value in (1.0, 2.0)]
+
+        async def one_only() -> AsyncIterator[averaging_pb2.AveragingData]:
+            yield committed(*parts)
+            yield parts[0]
+
+        own = asyncio.ensure_future(reducing._reduce_own_parts(0))
+        answers = [answer async for answer in reducing._accumulate_parts_streaming(one_only(), 1)]
+        await own
+        assert [answer.weight for answer in answers] == [6.0]
+        signed = (await reducing._attestation).content
+        opened = SignedAttestation(signed).opened(key().public_key)
+        lines = [(line.weight, line.counted) for line in opened.senders]
+        assert lines == [(4.0, ((2, 3.0),)), (8.0, ((1, 3.0), (1, 0.0)))]
+        assert opened.senders[1].inputs == digest_of_all([digest_of(part.tensor_part) for part in parts]).hex()
+        assert opened.senders[0].inputs == digest_of_all(reducing.evidence.inputs(0)).hex()
+        assert reducing.evidence.attestations[0][1] == opened
+
+    asyncio.run(reduce_two())
+
+
+def test_nobody_waits_for_the_attestation_of_a_round_that_has_failed() -> None:
+    """Neither where it fails by itself, nor where the peer gives it up."""
+
+    async def reduce_both() -> None:
+        reducing = round_of_two()
+        own = asyncio.ensure_future(reducing._reduce_own_parts(0))
+        await asyncio.sleep(0)
+        own.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await own
+        with pytest.raises(AllreduceException, match="failed here"):
+            await reducing._attestation
+
+    asyncio.run(reduce_both())
+
+
+ATTESTATIONS: dict[str, Callable[[Attestation], Attestation]] = {
+    "the truth": lambda attestation: attestation,
+    "of other averages": lambda attestation: attestation.model_copy(update={"averages": "00" * 32}),
+    "of other inputs": lambda attestation: attestation.model_copy(update={"senders": attestation.senders[::-1]}),
+    "of another group": lambda attestation: attestation.model_copy(update={"group": b"another".hex()}),
+    "of another order": lambda attestation: attestation.model_copy(update={"layout": "00" * 32}),
+    "of another step": lambda attestation: attestation.model_copy(update={"step": 8}),
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "is_named"),
+    [
+        ("the truth", None, False),
+        ("of other averages", "other averages", True),
+        ("of other inputs", "other inputs", True),
+        ("of another group", "another group", True),
+        ("of another step", "led to another step", False),  # a leader can do that to an honest reducer
+        ("of another order", "led to another step", False),
+        ("nothing", "no attestation", False),  # and so can a line that breaks
+        ("nonsense", "attested its averages falsely", True),
+    ],
+)
+def test_averages_are_taken_with_a_true_attestation_only(said: str, reason: str | None, is_named: bool) -> None:
+    """Else the round fails, and who attested falsely is named."""
+
+    async def returned(
+        parts: AsyncIterator[averaging_pb2.AveragingData],
+    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+        named, part = [message async for message in parts]
+
+        async def answers() -> AsyncIterator[averaging_pb2.AveragingData]:
+            yield averaging_pb2.AveragingData(
+                code=averaging_pb2.AVERAGED_PART, tensor_part=part.tensor_part, weight=4.0
+            )
+            inputs = split_digests(named.tensor_part.buffer)
+            lines = [AttestedSender.of_parts(4.0, inputs, [4.0]), AttestedSender.of_parts(0.0, [], [0.0])]
+            attestation = Attestation.of_round(ROUND, [digest_of(part.tensor_part)], lines)
+            content = b"nonsense"
+            if said in ATTESTATIONS:
+                content = SignedAttestation.sign(key(), ATTESTATIONS[said](attestation)).content
+            if said != "nothing":
+                wire = runtime_pb2.Tensor(buffer=content)
+                yield averaging_pb2.AveragingData(code=ATTESTED, tensor_part=wire)
+
+        return answers()
+
+    async def take_part() -> list[Finding]:
+        findings: list[Finding] = []
+        taking = round_of_two(reducer=AUXILIARY)
+        taking._note = findings.append
+        taking._get_peer_stub = lambda _peer: SimpleNamespace(rpc_aggregate_part=returned)
+        if reason is None:
+            await taking._communicate_with_peer(AUXILIARY)
+            assert (list(taking.evidence.attestations), taking.missing_values) == ([1], 0)
+            assert [average.tolist() async for average in taking.tensor_part_container.iterate_output_tensors()] == [
+                [1.0] * 3
+            ]
+            return findings
+        with pytest.raises(AllreduceException, match=reason):
+            await taking._communicate_with_peer(AUXILIARY)
+        assert (taking.evidence.attestations, taking.missing_values) == ({}, 3)
+        assert taking.missed == (set() if is_named else {AUXILIARY.to_base58()})
+        return findings
+
+    named = [(finding.peer_id, finding.kind) for finding in asyncio.run(take_part())]
+    assert named == ([(AUXILIARY.to_base58(), "average")] if is_named else [])
+
+
+def test_of_a_reducer_without_a_token_nothing_is_taken() -> None:
+    """Its token may have expired in the round, so nobody is named."""
+
+    async def take_part() -> None:
+        taking = round_of_two(reducer=AUXILIARY)
+        taking._attesting = Attesting(ROUND, key(), lambda _peer: None)
+        with pytest.raises(AllreduceException, match="no valid token"):
+            taking._take_attestation(AUXILIARY, b"anything")
 
     asyncio.run(take_part())
 

@@ -154,15 +154,13 @@ def test_all_that_is_dropped_is_counted(averager: SwarmGradientAverager, paramet
     assert averaged(averager) == [0.0] * 3
 
 
-@pytest.mark.parametrize(("kind", "accused"), [("average", ["Qm1"]), ("samples", ["Qm1"]), ("reduction", [])])
-def test_only_what_this_peer_saw_itself_is_an_accusation(
-    averager: SwarmGradientAverager, kind: FindingKind, accused: list[str]
-) -> None:
-    """What others showed it after the round takes no reducer its part; it goes to the operator all the same."""
+@pytest.mark.parametrize("kind", ["average", "reduction", "shown"])
+def test_what_is_found_of_a_peer_is_an_accusation(averager: SwarmGradientAverager, kind: FindingKind) -> None:
+    """It takes the peer its part in later groups where most accuse it, and goes to the operator."""
     finding = Finding("Qm1", kind, "returned something")
     averager._note(finding)
     assert averager.findings.take() == [finding]
-    assert averager._accusations.current() == accused
+    assert averager._accusations.current() == ["Qm1"]
 
 
 def test_a_group_is_looked_for_as_long_as_the_gathering_wants(averager: SwarmGradientAverager) -> None:

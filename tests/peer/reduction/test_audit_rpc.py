@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
+import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric import rsa
+from hivemind.averaging.allreduce import AllreduceException
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 
+from auth.keys import RSA_BITS, RSA_EXPONENT, DeviceKey
 from peer.network.traffic import Traffic
 from peer.protocol.audit_pb2 import Input, Statement
+from peer.reduction.attestation import Attestation, AttestedRound, AttestedSender, SignedAttestation, digest_of
 from peer.reduction.audit import Audit, Drawn, Evidence
 from peer.reduction.audit_rpc import MOST_AUDITS, Auditing
 from peer.reduction.compression import encode
@@ -21,7 +28,14 @@ from tests.support.waiting import PATIENCE_S
 PEERS = [PeerID(b"\x12\x20" + bytes([number]) * 32) for number in range(4)]
 REDUCER = 2
 GROUP = b"group"
+ROUND = AttestedRound("run", 0, 7, GROUP, bytes(32))
 LENGTH = 100
+
+
+@cache
+def key() -> DeviceKey:
+    """The one that all sign with."""
+    return DeviceKey(rsa.generate_private_key(public_exponent=RSA_EXPONENT, key_size=RSA_BITS))
 
 
 class Talker:
@@ -31,11 +45,15 @@ class Talker:
         self.peer, self.found = PEERS[own], list[Finding]()
         self.traffic = Traffic()
         self.auditing = Auditing(self.traffic, self.found.append, patience_s)
-        evidence = Evidence(parts=(0, 0, 1, 0), own=own, weight=4.0, rng=random.Random(0))
-        evidence._sent[REDUCER].append(encode(torch.ones(LENGTH), 0))
+        self.evidence = Evidence(ROUND, parts=(0, 0, 1, 0), own=own, weight=4.0, rng=random.Random(0))
+        self.evidence.commit(REDUCER, [encode(torch.ones(LENGTH), 0)], 4.0)
         returned = torch.full((LENGTH,), average)
-        evidence.keep_returned(Drawn(REDUCER, 0), encode(returned, 0), returned, 16.0)
-        self.audit = Audit(PEERS, self.peer, evidence)
+        wire = encode(returned, 0)
+        self.evidence.keep_returned(Drawn(REDUCER, 0), wire, returned, 16.0)
+        line = AttestedSender.of_parts(4.0, self.evidence.inputs(REDUCER), [4.0])
+        attestation = Attestation.of_round(ROUND, [digest_of(wire)], [line] * 4)
+        self.evidence.take(REDUCER, SignedAttestation.sign(key(), attestation), attestation)
+        self.audit = Audit(PEERS, self.peer, self.evidence, key_of=lambda _peer: key().public_key)
 
     async def rpc_compare_averages(self, request: Statement, timeout: float) -> Any:
         return await asyncio.wait_for(self.auditing.hear(request, self.caller), timeout)
@@ -55,7 +73,7 @@ async def talk(talkers: list[Talker], second_reducers: list[PeerID]) -> None:
     """All of them have ended their round, one after another, and say what they have to say."""
     by_peer = {talker.peer: talker for talker in talkers}
     for talker in talkers:
-        talker.auditing.expect(GROUP)
+        talker.auditing.expect(ROUND)
     for talker in talkers:
         peer = talker.peer
         talker.auditing.begin(
@@ -88,13 +106,39 @@ async def test_every_second_reducer_finds_a_false_average() -> None:
     ]
 
 
-async def test_who_got_another_average_than_the_others_finds_it_out() -> None:
-    """By their digests, and by its own look at the part."""
+async def test_who_was_given_another_attestation_than_the_others_finds_it_out() -> None:
+    """As do the others: each shows what the reducer has signed for it."""
     talkers = [Talker(own, average=2.0 if own == 0 else 1.0) for own in range(4)]
     await talk(talkers, PEERS)
-    assert any("other averages than most" in found.detail for found in talkers[0].found)
-    assert all(found.peer_id == PEERS[REDUCER].to_base58() for found in talkers[0].found)
-    assert not any(talker.found for talker in talkers[1:])
+    for talker in talkers[:2]:
+        details = [found.detail for found in talker.found]
+        assert any("different accounts" in detail for detail in details)
+        assert {found.peer_id for found in talker.found} == {PEERS[REDUCER].to_base58()}
+
+
+async def test_who_shows_other_bytes_is_named() -> None:
+    """By every second reducer, which finds nothing of the one that reduced."""
+    talkers = [Talker(own) for own in range(4)]
+    talkers[1].evidence._sent[REDUCER] = [encode(torch.zeros(LENGTH), 0)]
+    await talk(talkers, PEERS)
+    for talker in (talkers[0], talkers[3]):
+        assert [(found.peer_id, found.kind) for found in talker.found] == [(PEERS[1].to_base58(), "shown")]
+
+
+def test_a_groups_id_is_used_once_at_a_step() -> None:
+    """Else what a reducer has signed of one round could be shown as if it were of the other."""
+    auditing = Auditing(Traffic(), lambda _finding: None)
+
+    async def expect() -> None:
+        auditing.expect(ROUND)
+        auditing._rounds.clear()
+        with pytest.raises(AllreduceException, match="used its ID before"):
+            auditing.expect(ROUND)
+        assert not auditing._rounds
+        auditing.expect(replace(ROUND, group_id=GROUP + b".images"))
+        auditing.expect(replace(ROUND, step=8))
+
+    asyncio.run(expect())
 
 
 async def test_who_does_not_answer_fails_nothing() -> None:
@@ -107,8 +151,8 @@ async def test_who_does_not_answer_fails_nothing() -> None:
 
 async def test_of_a_round_that_came_to_nothing_nothing_is_heard() -> None:
     """Nor of one that nobody knows."""
-    talker, statement = Talker(0), Statement(group_id=GROUP, weight=4.0)
-    talker.auditing.expect(GROUP)
+    talker, statement = Talker(0), Statement(group_id=GROUP)
+    talker.auditing.expect(ROUND)
     waiting = asyncio.ensure_future(talker.auditing.hear(statement, PEERS[1]))
     await asyncio.sleep(0.01)
     talker.auditing.give_up(GROUP)
@@ -120,10 +164,10 @@ async def test_of_a_round_that_came_to_nothing_nothing_is_heard() -> None:
 async def test_a_round_that_does_not_end_here_is_waited_for_no_longer_than_an_audit_lasts() -> None:
     """Neither another's statement nor its input waits on: what came first gives up first."""
     talker = Talker(0, patience_s=0.05)
-    talker.auditing.expect(GROUP)
+    talker.auditing.expect(ROUND)
     shown = asyncio.create_task(talker.auditing.see(Input(group_id=GROUP, tensor=b"no tensor"), PEERS[1]))
     await asyncio.sleep(0)
-    told = asyncio.create_task(talker.auditing.hear(Statement(group_id=GROUP, weight=4.0), PEERS[1]))
+    told = asyncio.create_task(talker.auditing.hear(Statement(group_id=GROUP), PEERS[1]))
     await asyncio.wait({shown, told}, return_when=asyncio.FIRST_COMPLETED)
     assert shown.done()
     assert not (await told).wanted
@@ -134,7 +178,7 @@ async def test_few_audits_hold_what_was_sent() -> None:
     talker = Talker(0)
     silent = averaging_pb2.AveragingData  # anything without the calls: each talk ends at once
     for number in range(MOST_AUDITS + 2):
-        talker.auditing.expect(bytes([number]))
+        talker.auditing.expect(replace(ROUND, group_id=bytes([number])))
         talker.auditing.begin(bytes([number]), talker.audit, PEERS, lambda _: silent())
         await asyncio.sleep(0.01)
     assert len(talker.auditing._rounds) == MOST_AUDITS

@@ -24,8 +24,13 @@ def inputs(scales: tuple[float, ...] = (1.0, 1.0, 1.0)) -> list[WeightedPart]:
     ]
 
 
-def returned(average: torch.Tensor, weight: float, code: int = 0) -> ReturnedAverage:
-    return ReturnedAverage(decode(encode(average, code)), weight, code)
+def fault(returned: ReturnedAverage, given: list[WeightedPart], reducer: int = 0) -> str | None:
+    """The fault of this peer's average, of which it is a sender."""
+    return falsified(returned, given, reducer)
+
+
+def returned(average: torch.Tensor, code: int = 0) -> ReturnedAverage:
+    return ReturnedAverage(decode(encode(average, code)), code)
 
 
 def mean_of(given: list[WeightedPart], *factors: float) -> torch.Tensor:
@@ -36,26 +41,16 @@ def mean_of(given: list[WeightedPart], *factors: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("code", CODES)
 def test_the_mean_is_honest(code: int) -> None:
-    """Written in any code; who weighs nothing changes nothing."""
+    """Written in any code."""
     given = inputs()
-    right = returned(weighted_mean(0, given), 24.0, code)
-    assert falsified(right, [*given, WeightedPart(3, torch.full((LENGTH,), 9.0), 0.0)]) is None
-
-
-@pytest.mark.parametrize("code", CODES)
-def test_a_sender_may_be_believed_less_than_it_names(code: int) -> None:
-    """As far as the total that the reducer names, so that who is left short of samples sees it."""
-    given = inputs()
-    capped = [given[0], given[1], WeightedPart(2, given[2].part, 5.0)]
-    assert falsified(returned(weighted_mean(0, capped), 17.0, code), given) is None
-    assert falsified(returned(weighted_mean(0, capped), 24.0, code), given) is not None
+    assert fault(returned(weighted_mean(0, given), code), given) is None
 
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("length", [2, 3, 32, 1328])
-@pytest.mark.parametrize("scale", [1e-7, 1e-5, 1.0])
-def test_a_cap_is_honest_however_alike_and_small_the_inputs_are(code: int, length: int, scale: float) -> None:
-    """Inputs that differ little, written so coarsely that nobody can tell how much of each is in the average."""
+@pytest.mark.parametrize("scale", [1e-8, 1e-7, 1e-5, 1.0])
+def test_the_mean_is_honest_however_alike_and_small_the_inputs_are(code: int, length: int, scale: float) -> None:
+    """Also where sums are rounded in another order: inputs that differ little, written coarsely."""
     for seed in range(40):
         generator = torch.Generator().manual_seed(seed)
         common = torch.randn(length, generator=generator)
@@ -66,20 +61,32 @@ def test_a_cap_is_honest_however_alike_and_small_the_inputs_are(code: int, lengt
                 decode(encode(scale * size * (common + 0.03 * torch.randn(length, generator=generator)), code)),
                 weight,
             )
-            for index, (size, weight) in enumerate(zip(sizes, (15840.0, 18816.0, 900.0), strict=False))
+            for index, (size, weight) in enumerate(zip(sizes, (8192.0, 8192.0, 900.0), strict=False))
         ]
-        counted = [WeightedPart(one.sender, one.part, min(8192.0, one.weight)) for one in given]
-        total = sum(one.weight for one in counted)
-        assert falsified(returned(weighted_mean(0, counted), total, code), given) is None
+        for order in (given, given[::-1]):
+            assert fault(returned(weighted_mean(0, order), code), given) is None
 
 
-def test_what_is_far_too_large_may_be_made_smaller() -> None:
-    """And nothing else may."""
+@pytest.mark.parametrize("code", CODES)
+def test_what_is_far_too_large_may_be_made_smaller(code: int) -> None:
+    """Or be left out with its weight, as the reducer attests; and nothing else may."""
     large, usual = inputs((100.0, 1.0, 1.0)), inputs()
-    assert falsified(returned(mean_of(large, 0.1, 1.0, 1.0), 24.0), large) is None
-    assert falsified(returned(mean_of(large, 0.0, 1.0, 1.0), 24.0), large) is None
-    assert falsified(returned(mean_of(usual, 0.1, 1.0, 1.0), 24.0), usual) is not None
-    assert falsified(returned(mean_of(large, -1.0, 1.0, 1.0), 24.0), large) is not None
+    for factor in (0.1, 0.0):
+        assert fault(returned(mean_of(large, factor, 1.0, 1.0), code), large) is None
+    assert fault(returned(weighted_mean(0, large[1:]), code), large) is not None
+    assert fault(returned(mean_of(usual, 0.1, 1.0, 1.0), code), usual) is not None
+    assert fault(returned(mean_of(large, -1.0, 1.0, 1.0), code), large) is not None
+    assert fault(returned(mean_of(large, 0.0, 1.0, 0.5), code), large) is not None
+
+
+def test_of_two_the_larger_may_be_made_smaller() -> None:
+    """Who is right nobody can tell, but not that of two that are alike."""
+    unlike, alike = inputs((1.0, 50.0, 1.0))[:2], inputs()[:2]
+    assert fault(returned(mean_of(unlike, 1.0, 0.1)), unlike) is None
+    assert fault(returned(mean_of(unlike, 0.1, 1.0)), unlike) is not None
+    assert fault(returned(mean_of(alike, 1.0, 0.5)), alike) is not None
+    assert fault(returned(mean_of(alike, 1.0, 0.5)), alike, reducer=2) is None  # whose own gradient may be small
+    assert fault(returned(mean_of(alike, 1.0, -0.5)), alike, reducer=2) is not None
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -87,21 +94,15 @@ def test_what_is_far_too_large_may_be_made_smaller() -> None:
 def test_other_combinations_are_not_honest(code: int, factors: tuple[float, ...]) -> None:
     """Another sign, less of all, more of one, one left out."""
     given = inputs()
-    assert falsified(returned(mean_of(given, *factors), 24.0, code), given) is not None
+    assert fault(returned(mean_of(given, *factors), code), given) is not None
 
 
 def test_an_average_of_something_else_is_not_honest() -> None:
-    """Nor one of more samples than there were, or of none."""
+    """Nor is noise that was added, or an average where all brought zeros."""
     given = inputs()
     noise = torch.randn(LENGTH, generator=torch.Generator().manual_seed(9))
-    assert falsified(returned(weighted_mean(0, given) + 0.1 * noise, 20.0), given) is not None
-    for weight in (25.0, 0.0, -1.0, float("nan")):
-        assert "samples" in (falsified(returned(weighted_mean(0, given), weight), given) or "")
-
-
-def test_inputs_that_are_alike_tell_nothing_of_weights() -> None:
-    """The mean is honest still; what differs from it cannot be held against anybody."""
-    alike = [WeightedPart(index, torch.ones(LENGTH), weight) for index, weight in enumerate(WEIGHTS)]
-    assert falsified(returned(torch.ones(LENGTH), 24.0), alike) is None
-    assert falsified(returned(torch.ones(LENGTH), 20.0), alike) is None
-    assert falsified(returned(torch.ones(LENGTH), 24.0), []) is None
+    assert fault(returned(weighted_mean(0, given) + 0.1 * noise), given) is not None
+    zeros = [WeightedPart(index, torch.zeros(LENGTH), weight) for index, weight in enumerate(WEIGHTS)]
+    assert "inf of its norm" in (fault(returned(noise), zeros) or "")
+    assert fault(returned(torch.zeros(LENGTH)), zeros) is None
+    assert fault(returned(noise), []) is None  # of no weight there is no average

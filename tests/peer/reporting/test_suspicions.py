@@ -25,13 +25,6 @@ def test_the_same_is_said_once_in_a_while(caplog: pytest.LogCaptureFixture) -> N
     assert len(said) == 4
 
 
-def test_what_proves_nothing_is_no_suspicion_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """The line says so."""
-    Suspicions(lambda _: None, lambda: 0.0).raise_against(replace(ONE, kind="reduction"))
-    assert "unproven: mallory (device d4, peer Qm1)" in caplog.text
-    assert "suspicious" not in caplog.text
-
-
 def test_the_oldest_go_when_nobody_takes_them() -> None:
     """What waits for a session is bounded, and taken once."""
     waiting = WaitingSuspicions()
