@@ -39,7 +39,7 @@ SPREADS = 3.5  # of it that are tolerated
 LEAST_ROUNDS_AGAINST = 3
 SIGNIFICANT = 5.0  # standard errors below zero
 LEAST_DEVIATION = 0.02  # of cosines
-AGREEING = 1 / 4  # of its cosine's size: so far at least must most others agree among each other
+AGREEING = 1 / 16  # of its cosine's size: so far at least must most others agree among each other
 GROWTH = 2.0  # times the most samples that a member has shown lately: above that its share is bounded
 LARGEST_SHARE = 1 / 4  # of all weight, of a member that has not shown that it computes so many samples
 

@@ -146,10 +146,16 @@ def test_a_keeper_of_two_trainers_measures_by_its_history() -> None:
     assert [found.peer_id for found in guard.findings.take()] == ["b"]
 
 
-def taken(guard: ReductionGuard, weights: list[float], scales: list[float], members: dict[str, str]) -> list[float]:
+def taken(
+    guard: ReductionGuard,
+    weights: list[float],
+    scales: list[float],
+    members: dict[str, str],
+    rng: torch.Generator,
+) -> list[float]:
     """What counts of each sender in a round of gradients that are mostly noise, each as its true samples are: 8."""
     shape, truth = (2000,), torch.full((2000,), 0.3)
-    brought = [scale * (truth + torch.randn(shape)) for scale in scales]
+    brought = [scale * (truth + torch.randn(shape, generator=rng)) for scale in scales]
     container = TensorPartContainer([torch.zeros(shape)], [1.0], part_size_bytes=4000)
     of_round = guard.begin(b"group", HALF, members)
     names = [f"{number}" for number in range(len(weights))]
@@ -165,27 +171,28 @@ def taken(guard: ReductionGuard, weights: list[float], scales: list[float], memb
 @pytest.mark.parametrize("aggregation", ["mean", "centered_clipping"])
 def test_a_claim_counts_as_far_as_gradients_bear_it_out(aggregation: Literal["mean", "centered_clipping"]) -> None:
     """In the first round it has no more than half of all weight; from the second on what its noise shows."""
-    guard = ReductionGuard(averaging=Averaging(aggregation=aggregation))
+    guard, rng = ReductionGuard(averaging=Averaging(aggregation=aggregation)), torch.Generator().manual_seed(0)
     weights, alike = [160.0, 8.0, 8.0, 8.0], [1.0] * 4
-    assert taken(guard, weights, alike, {}) == pytest.approx([24.0, 8.0, 8.0, 8.0])
-    later = taken(guard, weights, alike, {})
+    assert taken(guard, weights, alike, {}, rng) == pytest.approx([24.0, 8.0, 8.0, 8.0])
+    later = taken(guard, weights, alike, {}, rng)
     assert later == pytest.approx([8.0] * 4, rel=0.3)
 
 
 def test_who_points_away_does_not_count() -> None:
     """Its devices together, and nobody is named: no proof of it could be shown."""
     guard, members = ReductionGuard(), {"0": "liar", "1": "liar"}
+    rng = torch.Generator().manual_seed(0)
     for _ in range(8):
-        last = taken(guard, [8.0] * 5, [-1.0, -1.0, 1.0, 1.0, 1.0], members)
+        last = taken(guard, [8.0] * 5, [-1.0, -1.0, 1.0, 1.0, 1.0], members, rng)
     assert last == [0.0, 0.0, 8.0, 8.0, 8.0]
     assert guard.findings.take() == []
 
 
 def test_noise_says_nothing_of_samples_where_peers_take_steps_of_their_own() -> None:
     """Nobody's weight is cut for that, and a new member's share is not bounded."""
-    guard = ReductionGuard(averaging=Averaging(local_steps=2))
+    guard, rng = ReductionGuard(averaging=Averaging(local_steps=2)), torch.Generator().manual_seed(0)
     for _ in range(3):
-        assert taken(guard, [160.0, 8.0, 8.0, 8.0], [1.0] * 4, {}) == [160.0, 8.0, 8.0, 8.0]
+        assert taken(guard, [160.0, 8.0, 8.0, 8.0], [1.0] * 4, {}, rng) == [160.0, 8.0, 8.0, 8.0]
 
 
 def test_weights_are_capped_by_name() -> None:
