@@ -95,7 +95,7 @@ def count(found: Any) -> int:
 
 def count_records(found: Any) -> int:
     """How many peers' records a look-up brought; a node holds the token that it shows itself."""
-    return sum(not is_token for _, is_token, _ in read_entries(getattr(found, "value", None)))
+    return len(list(read_entries(getattr(found, "value", None), "record")))
 
 
 def identity_of(run: str, directory: Path | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from auth.errors import PortTakenError, StorageError
 from auth.keys import TLS_NAME, DeviceKey
-from coordinator.control.door import DoorLimits
+from coordinator.control.door import DESCRIPTORS, DoorLimits
 from coordinator.control.server import SERVICE_NAME
 from coordinator.members.membership import Membership
 from coordinator.run.directory import RunDirectory
@@ -216,9 +216,9 @@ def test_more_than_allowed_is_no_error() -> None:
     assert soft in (most, 2**40)
 
 
-def test_every_session_needs_one() -> None:
+def test_every_session_needs_some() -> None:
     """What an operator sets for sessions moves what the door lets in, and so what must be open."""
     few, many = (Settings(max_sessions=count) for count in (10, 1010))
-    assert descriptors_needed(many) - descriptors_needed(few) == 1000
+    assert descriptors_needed(many) - descriptors_needed(few) == 1000 * DESCRIPTORS
     assert DoorLimits.of(many).sessions == 1010
     assert DoorLimits.of(Settings()) == DoorLimits()

@@ -72,12 +72,12 @@ def test_honest_members_of_any_speed_count_whole() -> None:
 
 @pytest.mark.parametrize("liar", UNLIKE)
 def test_who_names_twenty_times_its_samples_counts_with_those_that_it_has(liar: str) -> None:
-    """After one round; the others are not touched."""
+    """After one round, within a factor of four: another's noise of 256 times its own blurs it. Nobody else is cut."""
     swarm = Swarm(UNLIKE)
     for _ in range(4):
         swarm.take({liar: 20.0})
         factors = dict(zip(sorted(UNLIKE), swarm.factors(), strict=True))
-        assert 0.5 < 20 * factors.pop(liar) < 2
+        assert 0.25 < 20 * factors.pop(liar) < 4
         assert set(factors.values()) == {1.0}
 
 
