@@ -113,7 +113,7 @@ async def others_records(_dht: DHT, node: DHTNode, key: str) -> list[Stored]:
     """Every record that this node holds, as it was sent here: signed by its owner."""
     found = node.protocol.storage.get(DHTID.generate(source=key))
     entries = [(subkey, item.value, item.expiration_time) for subkey, item in found.value.items()]
-    return [entry for entry in entries if not owner_of(entry[0])[1]]
+    return [entry for entry in entries if owner_of(entry[0])[1] == "record"]
 
 
 @dataclass(frozen=True)
