@@ -12,6 +12,7 @@ and nothing else fails. The events name peers by their libp2p IDs and hold no ad
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import threading
@@ -31,6 +32,8 @@ MOST_LINE_BYTES = 64_000
 SHORT_ID = 8  # characters of a group's ID in a line
 MOST_PEERS = 256  # of a group in one event
 MOST_CHARS = 300
+MOST_ID_CHARS = 128
+MOST_NUMBER = 2**62
 TAKEN = "taken"  # a download's outcome
 
 
@@ -41,17 +44,40 @@ def _shown(text: object) -> object:
     return _ADDRESS.sub("<address>", "".join(char if char.isprintable() else " " for char in text[:MOST_CHARS]))
 
 
+def _bounded(number: object) -> object:
+    """Return a number within the bounds of a log: others name some, and a liar's must spoil no event."""
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return number
+    return 0 if math.isnan(number) else min(max(number, 0), MOST_NUMBER)
+
+
+def _whole(number: object) -> object:
+    bounded = _bounded(number)
+    return int(bounded) if isinstance(bounded, float) else bounded
+
+
+def _cut(items: object) -> object:
+    return items[:MOST_PEERS] if isinstance(items, list | tuple) else items
+
+
+def _short(text: object) -> object:
+    return _shown(text[:MOST_ID_CHARS]) if isinstance(text, str) else text
+
+
 _Words = Annotated[str, BeforeValidator(_shown)]
-_Id = Annotated[str, BeforeValidator(_shown), Field(max_length=128)]
+_Id = Annotated[str, BeforeValidator(_short)]
 _ADDRESS = re.compile(r"/(?:ip[46]|dns[46]?)/[^/\s]+|\b\d{1,3}(?:\.\d{1,3}){3}\b|\[[0-9a-fA-F:]*:[0-9a-fA-F:.]*\]")
 Who = Callable[[str], str]  # libp2p ID -> a name that people know
 RoundOutcome = Literal["averaged", "too few samples", "failed"]
-_Count = Annotated[int, Field(ge=0, le=2**62)]
-_Number = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
+_Count = Annotated[int, BeforeValidator(_whole)]
+_Number = Annotated[float, BeforeValidator(_bounded)]
 
 
 class AnyEvent(BaseModel, ABC):
-    """Base of the events: what a newer version adds to one is left out when it is read."""
+    """Base of the events: what a newer version adds to one is left out when it is read.
+
+    Making one raises nothing, whatever other peers have said: texts, numbers and lists are cut to their bounds.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -145,8 +171,8 @@ class GroupMet(AnyEvent):
 
     kind: Literal["group"] = "group"
     group: _Id
-    peers: Annotated[tuple[_Id, ...], Field(max_length=MOST_PEERS)]
-    shares: Annotated[tuple[_Number, ...], Field(max_length=MOST_PEERS)]  # of all values, in the order of the peers
+    peers: Annotated[tuple[_Id, ...], BeforeValidator(_cut)]
+    shares: Annotated[tuple[_Number, ...], BeforeValidator(_cut)]  # of all values, in the order of the peers
 
     def told(self, who: Who) -> str:
         total = sum(self.shares) or 1.0
@@ -162,7 +188,7 @@ class PartsOfPeer(BaseModel):
     peer: _Id
     returned: _Count  # averages that it returned as a reducer
     due: _Count  # as so many were due
-    weight: Annotated[float, Field(ge=-1e18, le=1e18, allow_inf_nan=False)] | None = None  # it named as a sender
+    weight: _Number | None = None  # it named as a sender
     counted: _Number | None = None  # of that
     is_banned: bool = False  # as a sender
 
@@ -173,7 +199,7 @@ class PartsPassed(AnyEvent):
     kind: Literal["parts"] = "parts"
     group: _Id
     is_whole: bool
-    parts: Annotated[tuple[PartsOfPeer, ...], Field(max_length=MOST_PEERS)]
+    parts: Annotated[tuple[PartsOfPeer, ...], BeforeValidator(_cut)]
 
     def told(self, who: Who) -> str:
         lists = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import stat
@@ -14,6 +15,7 @@ from hypothesis import given, strategies as st
 
 from peer.reporting.event_log import (
     MOST_CHARS,
+    MOST_PEERS,
     NOWHERE,
     AnyEvent,
     ChildEnded,
@@ -22,6 +24,7 @@ from peer.reporting.event_log import (
     GroupMet,
     PartsOfPeer,
     PartsPassed,
+    RoundEnded,
     StepTaken,
     read_folder,
     read_lines,
@@ -176,3 +179,17 @@ def test_parts_tell_what_was_lacking() -> None:
         "parts of group abcdef01: averages lacking from: bob 1 of 4; left out as senders: bob; "
         "weights cut: carol 32 of 640"
     )
+
+
+def test_no_number_that_a_peer_names_spoils_an_event() -> None:
+    """A weight of 10^30, or none at all: an event that could not be made failed the round for everybody."""
+    shares = (1e300, math.inf, math.nan, -1.0, 0.5)
+    assert GroupMet(group="ab", peers=("x" * 1000,) * 1000, shares=shares).shares == (2**62, 2**62, 0, 0, 0.5)
+    part = PartsOfPeer(peer="x" * 1000, returned=2, due=10**40, weight=1e30, counted=-math.inf)
+    assert (part.due, part.weight, part.counted) == (2**62, 2**62, 0)
+    passed = PartsPassed(group="ab", is_whole=True, parts=(part,) * 1000)
+    assert len(passed.parts) == MOST_PEERS
+    ended = RoundEnded(
+        step=10**40, outcome="failed", seconds=math.nan, peers=1, samples=round(1e300), cause="\0" * 1000
+    )
+    assert (ended.step, ended.seconds, ended.samples, len(ended.cause)) == (2**62, 0, 2**62, MOST_CHARS)
