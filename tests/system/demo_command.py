@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -85,4 +86,5 @@ def run_demo(*options: str) -> Finished:
         except subprocess.TimeoutExpired:
             titles |= {title_of(each.pid) for each in (demo, *demo.children(recursive=True))}
             if time.monotonic() > deadline:
+                deadline = math.inf  # a second signal would end it at once
                 os.killpg(process.pid, signal.SIGTERM)
