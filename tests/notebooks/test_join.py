@@ -32,6 +32,7 @@ from coordinator.ledger.presence import online_sessions
 from coordinator.members.membership import Membership
 from coordinator.run.directory import RunDirectory
 from coordinator.run.software import own_software
+from peer.cli.join import WHO_LEARNS_THE_ADDRESS
 from peer.runtime.software import CONSTRAINTS
 from tests.support.live_notebooks import database_of, open_notebook, outputs, printed, served_run, shown
 from tests.support.waiting import PATIENCE_S, eventually
@@ -165,7 +166,7 @@ async def test_a_wrong_invite_is_one_sentence(
     client = open_notebook("join.ipynb", tmp_path)
     with pytest.raises(CellExecutionError):
         await client.async_execute()
-    assert printed(client).startswith("manyhands: ")
+    assert printed(client).removeprefix(WHO_LEARNS_THE_ADDRESS).lstrip().startswith("manyhands: ")
     (error,) = [output for output in outputs(client) if output.output_type == "error"]
     assert error.traceback == [error.evalue]
     assert "exit code 8" in error.evalue
