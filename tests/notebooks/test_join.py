@@ -118,7 +118,7 @@ async def test_one_cell_joins_trains_leaves_and_goes_on(
         assert "small: <i>nora</i>" in text
         assert "&lt;i&gt;nora" in html
         assert "<i>" not in html
-        assert printed(client) == "Thank you! Run the cell again to go on.\n"
+        assert printed(client) == f"{WHO_LEARNS_THE_ADDRESS}\nThank you! Run the cell again to go on.\n"
         assert code not in str(client.nb)
         before = samples()
         await run_cell(client, lambda: samples() > before, interrupts=2)
