@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -82,32 +83,37 @@ class MemberSwarm:
         self._plans: dict[str, MemberPlan] = {}
         self.keeper_credentials = self._grant("keeper", "keeper", "keeper")
         self.addresses: list[str] = []
-        self.keeper = self.start_keeper()
-        members = (*insiders, *honest)  # an insider is the first whom a keeper asks for the state
-        names = map(str, range(1, len(members) + 1))
-        devices = sorted(names, key=lambda name: Credentials(directory / name).device_key.peer_id)
-        self.peer_ids = [Credentials(directory / name).device_key.peer_id for name in devices]  # in the members' order
-        further = [str(self._grant(f"further-{number}", insiders[0], "trainer")) for number in range(more_devices)]
-        peers = [
-            self._start(
-                name,
-                MemberPlan(
-                    "trainer",
-                    CONFIG,
-                    str(self._grant(device, name, insider_role if name in insiders else "trainer")),
-                    self.addresses,
-                    1 + (number - len(insiders)) % len(members),  # the honest members' first
-                    bandwidth=bandwidths.get(name),
-                    more_devices=tuple(further) if number == 0 else (),
-                ),
-            )
-            for number, (device, name) in enumerate(zip(devices, members, strict=True))
-        ]
-        for peer in peers:
-            peer.wait_for_event("joined")
-        self.insiders, self.honest = peers[: len(insiders)], peers[len(insiders) :]
-        self.insider = self.insiders[0]
-        self._names, self._directories = members, [directory / device for device in devices]
+        with ExitStack() as in_vain:  # who waits for a peer may be interrupted
+            in_vain.callback(self.close)
+            self.keeper = self.start_keeper()
+            members = (*insiders, *honest)  # an insider is the first whom a keeper asks for the state
+            names = map(str, range(1, len(members) + 1))
+            devices = sorted(names, key=lambda name: Credentials(directory / name).device_key.peer_id)
+            self.peer_ids = [
+                Credentials(directory / name).device_key.peer_id for name in devices
+            ]  # in the members' order
+            further = [str(self._grant(f"further-{number}", insiders[0], "trainer")) for number in range(more_devices)]
+            peers = [
+                self._start(
+                    name,
+                    MemberPlan(
+                        "trainer",
+                        CONFIG,
+                        str(self._grant(device, name, insider_role if name in insiders else "trainer")),
+                        self.addresses,
+                        1 + (number - len(insiders)) % len(members),  # the honest members' first
+                        bandwidth=bandwidths.get(name),
+                        more_devices=tuple(further) if number == 0 else (),
+                    ),
+                )
+                for number, (device, name) in enumerate(zip(devices, members, strict=True))
+            ]
+            for peer in peers:
+                peer.wait_for_event("joined")
+            self.insiders, self.honest = peers[: len(insiders)], peers[len(insiders) :]
+            self.insider = self.insiders[0]
+            self._names, self._directories = members, [directory / device for device in devices]
+            in_vain.pop_all()
 
     @property
     def all_credentials(self) -> list[Credentials]:
