@@ -32,6 +32,7 @@ MOST_NEIGHBOURS = 16  # with whom a member is compared: pairs of 300 members wou
 REMEMBERED = 32  # rounds
 FORGOTTEN_AFTER = 64  # rounds without this member
 MOST_EXCESS = math.log(64.0)  # of one round: an honest mistake is forgotten within a few
+LEAST_EXCESS = -math.log(4.0)  # likewise: one round in which a liar's noise is small by chance excuses few others
 SPAN = 16  # rounds, at most, that show a member's noise
 LEAST_TOLERANCE = 2.0  # times what is shown; all of more is taken to be false
 SPREAD = 0.7  # of one round's excess among honest members, a standard deviation; more of few samples
@@ -50,7 +51,7 @@ class Observation:
 
     excess: float  # logarithm of the samples named over those that the noise shows
     cosine: float  # to the mean of the others' directions
-    samples: float = math.inf  # that the noise shows
+    samples: float = math.inf  # that the noise shows; 0 where chance has left none to measure
 
 
 class RoundGram:
@@ -104,11 +105,12 @@ class RoundGram:
         products = self._products[rows][:, rows]
         if not bool(torch.isfinite(products).all()) or bool((products.diag() <= 0).any()):
             return {}
-        excess = _excess([weights[member] for member in members], noise_energies(products))
+        energies = noise_energies(products)
+        excess = _excess([weights[member] for member in members], energies)
         cosines = cosines_to_others(products)
         return {
-            member: Observation(more, cosine, weights[member] / math.exp(more))
-            for member, more, cosine in zip(members, excess, cosines, strict=True)
+            member: Observation(more, cosine, weights[member] / math.exp(more) if energy > 0 else 0.0)
+            for member, more, energy, cosine in zip(members, excess, energies, cosines, strict=True)
         }
 
 
@@ -141,7 +143,7 @@ def _excess(weights: Sequence[float], energies: Sequence[float]) -> list[float]:
     if usual <= 0:  # most members have the very same gradient: there is no noise to measure by
         return [0.0] * len(weights)
     return [
-        min(MOST_EXCESS, max(-MOST_EXCESS, math.log(found / usual))) if found > 0 else -MOST_EXCESS
+        min(MOST_EXCESS, max(LEAST_EXCESS, math.log(found / usual))) if found > 0 else LEAST_EXCESS
         for found in by_sample
     ]
 

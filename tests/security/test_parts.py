@@ -11,7 +11,7 @@ import pytest
 from tests.security.member_swarm import INSIDER, MemberSwarm, go_on_under
 
 CLAIMING_STEPS = 6  # of which the first two show what the claim is worth
-MOST_CREDIT = 2.0  # times what was brought
+MOST_CREDIT = 5.0  # times what was brought, of twenty claimed: a small model's noise says no more
 
 
 @pytest.mark.parametrize(

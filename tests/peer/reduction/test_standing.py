@@ -60,6 +60,8 @@ class Swarm:
 
 UNLIKE = {"a": 1, "b": 4, "c": 16, "d": 256}
 ALIKE = {"a": 8, "b": 8, "c": 8, "d": 8}
+APART = torch.eye(4).repeat_interleave(VALUES // 4, dim=1)[:3]
+BETWEEN = [*APART, APART.mean(dim=0)]  # the last one's energy of noise comes out below zero
 
 
 def test_honest_members_of_any_speed_count_whole() -> None:
@@ -226,6 +228,18 @@ def test_who_is_gone_is_forgotten() -> None:
 def test_an_excess_counts_as_far_as_the_rounds_bear_it_out(excesses: Sequence[float], found: float) -> None:
     """The last one alone, or the last few together."""
     assert shown_excess(excesses) == pytest.approx(found, rel=0.05)
+
+
+def test_a_round_without_measurable_noise_bears_out_nothing() -> None:
+    """A liar's gradient that lies between the others' by chance lifts neither its bound nor the findings before."""
+    swarm = Swarm(ALIKE)
+    for _ in range(3):
+        swarm.take({"d": 20.0})
+    gram = RoundGram(sorted(ALIKE))
+    gram.add([WeightedPart(i, part, 8.0) for i, part in enumerate(BETWEEN)])
+    swarm.standings.add(gram.observe({"a": 8.0, "b": 8.0, "c": 8.0, "d": 160.0}))
+    assert not swarm.standings.knows("d", 160.0)
+    assert swarm.standings.factor("d", by_noise=True) < 1 / 2
 
 
 @pytest.mark.parametrize(("members", "share"), [(2, 1.0), (3, 2 / 3), (4, 0.5), (10, 0.25), (300, 0.25)])
