@@ -108,10 +108,14 @@ def test_late_joiner_takes_the_keepers_state_and_follows(swarm: SwarmFactory) ->
 def test_restarted_keeper_takes_up_where_the_swarm_is(swarm: SwarmFactory) -> None:
     """Training goes on without the keeper; when it is back, the peers greet it and it takes their state."""
     keeper = swarm.start_keeper(config=LOSING)
-    trainers = [swarm.start(f"trainer-{seed}", "trainer", LOSING, seed=seed, microbatch_s=0.2) for seed in (1, 2)]
-    for trainer in trainers:
-        trainer.wait_for_step(2)
+    trainers = [
+        swarm.start(f"trainer-{seed}", "trainer", LOSING, seed=seed, microbatch_s=0.2, last_step=2) for seed in (1, 2)
+    ]
+    for peer in (*trainers, keeper):  # of a round that it breaks off, one of them might have all and the other not
+        peer.wait_for_step(2)
     keeper.kill()
+    for trainer in trainers:
+        trainer.go_on_to(1000)
     alone = trainers[0].wait_for(lambda said: said["event"] == "step" and said["group_size"] == 2)
     keeper = swarm.start_keeper(config=LOSING)
     caught_up = keeper.wait_for_step(int(alone["step"]))
