@@ -62,6 +62,7 @@ _FRESH = subprocess.Popen._execute_child, multiprocessing.util.spawnv_passfds  #
 @contextlib.contextmanager
 def forking_python() -> Iterator[None]:
     """Fork the Python processes that this one starts while the block lasts."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of torch's threads a fork would have none
     with _starting_python(*_forked_by(_first_nursery())):
         yield
 
