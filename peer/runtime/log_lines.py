@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from traceback import walk_tb
+from traceback import format_exception_only, walk_tb
 from typing import Generic, NamedTuple, TextIO, TypeVar
 
 WINDOW_S = 60.0
@@ -240,14 +240,15 @@ def _known_by(record: logging.LogRecord) -> tuple[Hashable, str, str]:
     except Exception:  # noqa: BLE001 - arguments that do not fit the line: writing it tells of them
         message = str(record.msg)
     failure = record.exc_info[1] if record.exc_info else None
-    place = None
+    place, told = None, [message]
     if failure is not None:
+        told += format_exception_only(failure)  # not its `repr`, which may fail itself
         frames = list(walk_tb(failure.__traceback__))
         where = (frames[-1][0].f_code.co_filename, frames[-1][1]) if frames else None
         place = (type(failure).__qualname__, where)
     written = str(record.msg)
     template = template_of(written if any(map(str.isalpha, re.sub(r"%\S", "", written))) else message)
-    return (record.name, record.levelno, template, place), message[:MAX_MESSAGE_CHARS], f"{message} {failure!r}"
+    return (record.name, record.levelno, template, place), message[:MAX_MESSAGE_CHARS], "\n".join(told)
 
 
 def _cut(record: logging.LogRecord, formatter: logging.Formatter) -> None:

@@ -153,6 +153,23 @@ def test_a_failure_is_known_by_its_class_and_place(log: logging.Logger, written:
     assert written.getvalue().count("ValueError: attempt") == MOST_TEXTS
 
 
+def test_a_failure_that_cannot_be_shown_is_logged(log: logging.Logger, written: io.StringIO) -> None:
+    """Who logs an exception whose texts fail themselves goes on."""
+
+    class HiddenError(Exception):
+        def __repr__(self) -> str:
+            raise ValueError("no text")
+
+        __str__ = __repr__
+
+    try:
+        raise HiddenError
+    except HiddenError:
+        log.exception("a poll failed")
+    assert "a poll failed" in written.getvalue()
+    assert "HiddenError" in written.getvalue()
+
+
 def test_any_fault_fits_into_its_bytes_an_hour(log: logging.Logger, written: io.StringIO, stepped: Clock) -> None:
     """Each line another cause with a long trace: the log says once a minute how many lines it left out."""
     count = 4000
