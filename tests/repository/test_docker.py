@@ -182,7 +182,9 @@ def test_the_image_starts_what_it_copies() -> None:
         subprocess.run(["sh", "-n", str(program)], check=True)
 
 
-def back_up(tmp_path: Path, commands: str, *, kept: int = 2) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+def back_up(
+    tmp_path: Path, commands: str, *options: str, kept: int = 2
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """Run the timer once, with `commands` in place of the backup into `$target`; return what is in the folder then."""
     folder, programs = tmp_path / "backups", tmp_path / "bin"
     for made in (folder, programs):
@@ -192,7 +194,9 @@ def back_up(tmp_path: Path, commands: str, *, kept: int = 2) -> tuple[subprocess
     script = tmp_path / TIMER.name
     script.write_text(TIMER.read_text().replace("folder=/backups", f"folder={folder}"))
     environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "MANYHANDS_BACKUPS_KEPT": str(kept)}
-    done = subprocess.run(["sh", str(script), "--now"], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["sh", str(script), "--now", *options], env=environment, capture_output=True, text=True, check=False
+    )
     return done, sorted(path.name for path in folder.iterdir())
 
 
@@ -223,6 +227,22 @@ def test_a_backup_that_fails_costs_none_of_the_others(tmp_path: Path) -> None:
         (tmp_path / "backups" / name).mkdir(parents=True)
     done, found = back_up(tmp_path, "exit 14")
     assert (done.returncode, found) == (14, names)
+
+
+def test_a_backup_that_cannot_be_restored_counts_for_none(tmp_path: Path) -> None:
+    """It gets another name, under which only the newest is kept, and costs none of the others."""
+    for name in ("run-20200101-000000", "bad-run-20200102-000000"):
+        (tmp_path / "backups" / name).mkdir(parents=True)
+    done, found = back_up(tmp_path, '[ "$5" = --verify ] || exit 3; mkdir "$target"; exit 14', kept=1)
+    assert done.returncode == 14, done.stderr
+    assert [name[:9] for name in found] == ["bad-run-2", "run-20200"]
+    assert found[0] != "bad-run-20200102-000000"
+
+
+def test_the_timer_hands_its_options_on(tmp_path: Path) -> None:
+    """What follows `--now` goes to the backup, behind the two folders and `--verify`."""
+    done, _ = back_up(tmp_path, 'mkdir "$target"; shift 4; echo "$@"', "--yes", "--no-checkpoints")
+    assert (done.returncode, done.stdout) == (0, "--verify --yes --no-checkpoints\n")
 
 
 def test_a_container_may_take_as_long_to_stop_as_its_program() -> None:
