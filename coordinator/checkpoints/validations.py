@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -10,11 +11,14 @@ from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from coordinator.ledger.presence import CheckpointRow, checkpoint_row
-from coordinator.store.engine import Database
+from coordinator.run.directory import RunDirectory
+from coordinator.store.engine import Database, open_engine
 from coordinator.store.eras import last_counting_step
 from coordinator.store.locks import Lock, beside_others
 from coordinator.store.models import Checkpoint, Validation
 from coordinator.store.notify import Topic, tell
+
+POLL_S = 1.0  # how often the validator looks for a new checkpoint
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,22 @@ def pending_checkpoints(database: Database) -> list[CheckpointRow]:
     waiting = select(Checkpoint).outerjoin(Validation, same).where(Validation.step.is_(None))
     with database() as session:
         return [checkpoint_row(row) for row in session.scalars(waiting.order_by(Checkpoint.step.desc()))]
+
+
+def await_work(directory: RunDirectory, stop: threading.Event) -> bool:
+    """Wait until a checkpoint is to be evaluated, or the samples for it are to be drawn; false if told to stop before.
+
+    The validator loads torch only afterwards.
+    """
+    engine = open_engine(directory.database_url)
+    database = Database(engine)
+    try:
+        while directory.validation_dir.exists() and not pending_checkpoints(database):
+            if stop.wait(POLL_S):
+                return bool(pending_checkpoints(database))  # the keeper's last one
+    finally:
+        engine.dispose()
+    return True
 
 
 def record_validation(database: Database, row: ValidationRow) -> bool:

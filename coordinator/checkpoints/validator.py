@@ -2,14 +2,15 @@
 
 A large model on a processor takes minutes for it, and the swarm must not wait; so it is a process of its own, of low
 priority and one thread, that knows the checkpoints by the database and the disk alone. Whatever happens to it, the run
-goes on. `run_validator` is its main function.
+goes on. `run_validator` is its main function from the first checkpoint on. When no checkpoint has come for a while the
+process ends, which gives the memory of torch and the model back; the supervisor starts it anew, and then it waits in
+`coordinator.checkpoints.validations.await_work`.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ import torch
 from transformers import PreTrainedModel
 
 from auth.errors import StorageError
-from coordinator.checkpoints.validations import ValidationRow, pending_checkpoints, record_validation
+from coordinator.checkpoints.validations import POLL_S, ValidationRow, pending_checkpoints, record_validation
 from coordinator.checkpoints.writing import restore_verified
 from coordinator.ledger.presence import CheckpointRow
 from coordinator.run.directory import RunDirectory
@@ -32,7 +33,7 @@ from peer.models.build import build_model
 from peer.models.held_out import HeldOutMetrics, ValidationSet, evaluate, open_validation_set, unigram_loss
 
 logger = logging.getLogger(__name__)
-POLL_S = 1.0
+REST_S = 300.0  # after so long without a checkpoint the process ends
 LAST_S = 5.0  # for the checkpoint that the keeper wrote on leaving, and others that wait, once it is told to stop
 
 
@@ -49,11 +50,19 @@ class Validator:
     passed_over: set[str] = field(default_factory=set)  # the manifests of checkpoints that cannot be evaluated
 
     def run(self, stop: threading.Event) -> None:
-        """Evaluate checkpoints as they come, the newest first, until told to stop; then quickly what is left."""
+        """Evaluate checkpoints as they come, the newest first, until none has come for `REST_S`.
+
+        Told to stop, evaluate quickly what is left.
+        """
         pending = pending_checkpoints(self.database)
         self.samples_at(pending[0].step if pending else 0)  # while nobody waits for it
+        rest_at = self.clock() + REST_S
         while not stop.is_set():
-            if not self.evaluate_newest(stop.is_set):
+            if self.evaluate_newest(stop.is_set):
+                rest_at = self.clock() + REST_S
+            elif self.clock() > rest_at and self.has_evaluated_all():
+                return
+            else:
                 stop.wait(POLL_S)
         deadline = self.clock() + LAST_S
         while self.evaluate_newest(lambda: self.clock() > deadline):
@@ -71,6 +80,10 @@ class Validator:
                 self.passed_over.add(checkpoint.manifest_sha256)
                 logger.warning("cannot evaluate the checkpoint of step %d: %s", checkpoint.step, error)
         return False
+
+    def has_evaluated_all(self) -> bool:
+        """Return whether no checkpoint waits. False where no text is held out: the next process would search again."""
+        return None not in self.sets.values() and not pending_checkpoints(self.database)
 
     def samples_at(self, step: int) -> ValidationSet | None:
         """The samples for the phase that begins or goes on with the checkpoint of this step."""
@@ -152,9 +165,7 @@ def open_validator(run_dir: Path, clock: Callable[[], float] = time.time) -> Val
     )
 
 
-def run_validator(run_dir: Path) -> None:
-    """Main function of the validator's process; ends on SIGTERM."""
+def run_validator(run_dir: Path, stop: threading.Event) -> None:
+    """Main function of the validator's process when there is something to evaluate; ends when told to stop."""
     torch.set_num_threads(1)
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
     open_validator(run_dir).run(stop)

@@ -13,6 +13,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Part:
     """A process to keep running; `main` gets the run's directory, the parent's pid and whom to call when ready.
 
     An auxiliary one is asked to stop when the others have ended, and the run goes on without it where it cannot run.
+    Its main function may return to give memory back: that is no failure, and it is started again.
     """
 
     name: str
@@ -76,10 +78,16 @@ def _run_keeper(directory: Path, parent_pid: int, ready: Callable[..., None]) ->
 
 def _run_validator(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
     os.nice(NICENESS)
-    from coordinator.checkpoints.validator import run_validator  # torch
+    from coordinator.checkpoints.validations import await_work
+    from coordinator.run.directory import RunDirectory
 
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
     ready()
-    run_validator(directory)
+    if await_work(RunDirectory.open(directory), stop):
+        from coordinator.checkpoints.validator import run_validator  # torch, which an idle process need not hold
+
+        run_validator(directory, stop)
 
 
 def _run_answerer(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:

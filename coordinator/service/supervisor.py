@@ -35,6 +35,7 @@ AUXILIARY_GRACE_S = 10.0
 LONGEST_STOP_S = STOP_GRACE_S + AUXILIARY_GRACE_S  # whoever stops the supervisor must wait longer
 STEADY_S = 60.0  # a part that ran so long is not "failing again and again"
 MAX_FAILURES = 6  # in a row
+REBIRTH_S = 1.0  # from the end of an auxiliary part that had nothing left to do to its next start
 LONGEST_PAUSE_S = 300.0
 
 
@@ -167,6 +168,9 @@ class _Watched:
         self._running = False
         reason = str(self.process.error or f"exit code {exit_code}")
         self._events.add(ChildEnded(child=name, cause=reason))
+        if auxiliary and exit_code == 0:  # it gives its memory back
+            self._failures, self._start_at = 0, now + REBIRTH_S
+            return
         if self.process.error is not None and self._starts == 1 and not auxiliary:
             raise self.process.error
         self._failures = 1 if now - self._start_at >= STEADY_S else self._failures + 1

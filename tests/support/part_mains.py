@@ -74,4 +74,4 @@ def evaluates_for_ever(directory: Path, parent_pid: int, ready: Callable[..., No
         time.sleep(FOREVER_S)
 
     validator.evaluate = evaluate  # type: ignore[assignment]  # in this process, which is ours alone
-    validator.run_validator(directory)
+    validator.run_validator(directory, threading.Event())

@@ -16,7 +16,7 @@ import torch
 from transformers import AlbertForPreTraining
 
 from coordinator.checkpoints import validator as module
-from coordinator.checkpoints.validations import validations
+from coordinator.checkpoints.validations import await_work, validations
 from coordinator.checkpoints.validator import Validator, open_validator
 from coordinator.context.open_run import OpenRun, open_run
 from coordinator.ledger.ledger import Ledger
@@ -169,6 +169,7 @@ def test_nothing_held_out_is_told_and_not_fatal(tmp_path: Path, caplog: pytest.L
         validator = open_validator(run.directory.path)
         for _ in range(2):
             assert not validator.evaluate_newest(never)
+        assert not validator.has_evaluated_all()
     assert caplog.text.count("raise `data.validation.share`") == 1
 
 
@@ -192,6 +193,41 @@ def test_a_last_checkpoint_that_takes_too_long_waits_for_the_next_start(
     validator.run(stop)
     assert steps(run) == []
     assert validator.evaluate_newest(never)
+
+
+def test_it_ends_when_no_checkpoint_has_come_for_a_while(
+    run: OpenRun, validator: Validator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is evaluated before; the process that follows waits without torch until there is a checkpoint."""
+    monkeypatch.setattr(module, "REST_S", -1.0)
+    stop = threading.Event()
+    assert await_work(run.directory, stop)  # the samples are to be drawn
+    for step in (1, 2):
+        add_checkpoint(run.directory, run.database, step, seed=step)
+    validator.run(stop)
+    assert steps(run) == [1, 2]
+    stop.set()
+    assert not await_work(run.directory, stop)
+    add_checkpoint(run.directory, run.database, 3, seed=3)
+    assert await_work(run.directory, stop)
+
+
+def test_it_stays_where_the_next_process_would_try_again_in_vain(run: OpenRun, validator: Validator) -> None:
+    """A checkpoint that cannot be read keeps waiting."""
+    shutil.rmtree(add_checkpoint(run.directory, run.database, 1).path)
+    assert not validator.evaluate_newest(never)
+    assert not validator.has_evaluated_all()
+
+
+def test_a_process_with_nothing_to_evaluate_holds_no_torch(run: OpenRun, validator: Validator) -> None:
+    """Its libraries are loaded for the first checkpoint, and given back with the process."""
+    assert validator.samples_at(0) is not None
+    with running(run, VALIDATOR) as process:
+        wait_until("the validator waits", lambda: process.read() or process.ready)
+        assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text()
+        add_checkpoint(run.directory, run.database, 1, seed=1)
+        wait_until("the checkpoint is validated", lambda: steps(run) == [1])
+        assert "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
 
 
 def test_killed_in_the_middle_it_goes_on_where_it_was(run: OpenRun) -> None:

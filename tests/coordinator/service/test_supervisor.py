@@ -60,6 +60,7 @@ class FakeProcess:
     pid: int = 1
     dead: bool = False
     starts: int = 0
+    exit_code: int = -9
     calls: list[str] = field(default_factory=list)
     order: list[str] = field(default_factory=list)  # shared: who was asked to stop, one after the other
 
@@ -80,7 +81,7 @@ class FakeProcess:
 
     def end(self) -> int | None:
         self.calls.append("end")
-        return -9 if self.dead else None
+        return self.exit_code if self.dead else None
 
 
 class Script:
@@ -199,6 +200,20 @@ def test_the_run_goes_on_without_a_validator_that_cannot_run() -> None:
     assert validator.starts == MAX_FAILURES + 3
     assert keeper.starts == 1
     assert restart_delay_s(MAX_FAILURES, auxiliary=True) == LONGEST_PAUSE_S
+
+
+def test_a_validator_that_had_nothing_left_to_do_is_started_again_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It ends to give memory back, as often as it likes, and never waits longer for that; a keeper may not."""
+    validator = FakeProcess(VALIDATOR, exit_code=0)
+    ends = 3 * MAX_FAILURES
+    supervise(Script(*[event for _ in range(ends) for event in (nothing, killer(validator), nothing)]), validator)
+    assert validator.starts == ends + 1
+    assert caplog.text == ""
+    keeper = FakeProcess(KEEPER, exit_code=0)
+    supervise(Script(nothing, killer(keeper), nothing), keeper)
+    assert "the keeper has died (exit code 0)" in caplog.text
 
 
 def test_a_validator_that_does_not_stop_is_killed_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
