@@ -11,7 +11,7 @@ import ipaddress
 import shutil
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
@@ -25,7 +25,7 @@ from auth.join_link import JoinLink
 from coordinator.run.authority_key import handover_to
 from coordinator.run.database_owner import require_database
 from coordinator.run.directory import RunDirectory
-from coordinator.run.ports import WILDCARDS, is_free
+from coordinator.run.ports import WILDCARDS, Listener, is_free
 from coordinator.run.secrets import exposed
 from coordinator.service.descriptors import descriptors_needed, most_descriptors
 from coordinator.service.preparation import chosen_parts, listeners
@@ -131,10 +131,21 @@ def check_ports(directory: RunDirectory, _now: float) -> CheckResult:
     taken = [listener for listener in needed if not is_free(listener.host, listener.port)]
     if not taken:
         return ok("All three ports are free.", served=False)
-    names = ", ".join(f"{listener.port} ({listener.purpose})" for listener in taken)
-    if len(taken) == len(needed) and _is_this_run(directory, "127.0.0.1", directory.settings.bind_host):
-        return ok("This run is being served on its ports.", served=True)
-    return failed(f"Taken: {names}.", "Stop the programs that use them, or change the ports in settings.yaml.")
+    if not _is_this_run(directory, "127.0.0.1", directory.settings.bind_host):
+        remedy = "Stop the programs that use them, or change the ports in settings.yaml."
+        return failed(f"Taken: {_names(taken)}.", remedy)
+    free = [listener for listener in needed if listener not in taken]
+    if free:
+        found = f"This run is being served, but nothing listens on {_names(free)}."
+        remedy = (
+            "If that part was started just now, look again in a minute; else the log of `serve` says why it is away."
+        )
+        return warning(found, remedy, served=True)
+    return ok("This run is being served on its ports.", served=True)
+
+
+def _names(ports: Sequence[Listener]) -> str:
+    return ", ".join(f"{listener.port} ({listener.purpose})" for listener in ports)
 
 
 def check_clock(directory: RunDirectory, now: float) -> CheckResult:
