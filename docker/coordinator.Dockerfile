@@ -57,10 +57,10 @@ VOLUME /data
 # Control plane (gRPC over TLS), web, swarm (libp2p).
 EXPOSE 7443 8080 31337 31337/udp
 # The service answers by the database: the keeper runs, and has heard its own p2p daemon of late. A first start trains the
-# run's tokenizer before anything is served.
+# run's tokenizer before anything is served. What it prints is in `docker inspect`.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=15m --retries=4 CMD ["python3", "-c", "\
 import os, sys; from http.client import HTTPConnection; \
 web = HTTPConnection('127.0.0.1', int(os.environ.get('MANYHANDS_WEB_PORT') or 8080), timeout=4); \
-web.request('GET', '/readyz'); sys.exit(web.getresponse().status != 200)"]
+web.request('GET', '/readyz'); answer = web.getresponse(); print(answer.read().decode()); sys.exit(answer.status != 200)"]
 ENTRYPOINT ["tini", "--"]
 CMD ["serve-run"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import threading
 from fnmatch import fnmatch
 from functools import cache
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -180,6 +183,29 @@ def test_the_image_starts_what_it_copies() -> None:
     for program in (DOCKER / "serve-run", TIMER):
         assert program.stat().st_mode & 0o111 == 0o111
         subprocess.run(["sh", "-n", str(program)], check=True)
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
+def test_the_health_check_fails_with_the_services_own_reason(status: int, code: int) -> None:
+    """The engine keeps what the command prints, and shows it beside the state."""
+
+    class Readyz(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/readyz" else 404)
+            self.end_headers()
+            self.wfile.write(b"the keeper has been silent")
+
+        def log_message(self, *_arguments: object) -> None:
+            """Keep the tests' output clean."""
+
+    (check,) = arguments(last_stage(DOCKER / "coordinator.Dockerfile"), "HEALTHCHECK")
+    _, flag, program = json.loads(check.partition("CMD ")[2])
+    with HTTPServer(("127.0.0.1", 0), Readyz) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        environment = os.environ | {"MANYHANDS_WEB_PORT": str(server.server_port)}
+        command = [sys.executable, flag, program.strip()]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, "the keeper has been silent\n"), done.stderr
 
 
 def back_up(
