@@ -20,7 +20,7 @@ from peer.swarm.fingerprint import Sketch, drifted, sketch_of
 from peer.swarm.state import SwarmStateAverager, optimizer_tensors
 from peer.swarm.step_rounds import StepRounds
 from peer.swarm.tracker import StepTracker
-from peer.swarm.view import MEETING_S, STEPS_AHEAD
+from peer.swarm.view import MEETING_S
 
 CONFIRMATION_WAIT_S = 3.0
 LOOK_S = 0.1
@@ -193,8 +193,6 @@ class SharedState:
         if drifted(sketch, known):
             course.suspect(donor, "state", step, "gave a state that is not the swarm's")
             return "is not the swarm's"
-        if step > self._tracker.swarm_step + STEPS_AHEAD and self._is_keeper:
-            course.suspect(donor, "state", step, f"gave a state of step {step}")
         return None if known or not self._is_keeper else "is not confirmed by most members"
 
     def _meet_all(self) -> None:

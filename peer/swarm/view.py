@@ -158,6 +158,9 @@ class SwarmCourse:
         self._claims = FalseClaims()
         self._met_at: float | None = None  # when this peer first saw anybody who trains
         self._sketches: dict[int, Sketch] = {}  # step -> what the beacon or most members report
+        self._sights: dict[
+            str, tuple[float, int]
+        ] = {}  # peer ID -> when it was last seen at a possible step, and which
         self.allowances = Allowances(target=1)
 
     def look(self, peers: list[KnownPeer], target: int, now: float) -> SwarmView:
@@ -294,18 +297,22 @@ class SwarmCourse:
     def _look_for_liars(self, trainers: list[KnownPeer], step: int, target: int, now: float) -> None:
         """Suspect peers whose claims are impossible, even if this peer sees them late or a step takes long.
 
-        A keeper that comes back with an older state holds everybody to its step until it has taken theirs: a peer that
-        has been further itself knows that the others can have been, too.
+        Nobody can tell how far one has come honestly who was out of sight, perhaps alone while the keeper was away, nor
+        whether a keeper that is back will take that state or undo its steps. So only a leap under this peer's eyes is
+        held against anybody.
         """
-        own = self._peers.get(self._own_id)
-        reached = step if own is None else max(step, own.record.step)
-        horizon = reached + STEPS_AHEAD + int(self.age_s(step, now) * STEPS_PER_SECOND)
+        horizon = step + STEPS_AHEAD + int(self.age_s(step, now) * STEPS_PER_SECOND)
+        sights = {peer.peer_id: self._sights.get(peer.peer_id, (now, peer.record.step)) for peer in trainers}
         for peer in trainers:
-            if peer.record.step > horizon:
+            at, seen = sights[peer.peer_id]
+            if peer.record.step > max(horizon, seen + STEPS_AHEAD + int((now - at) * STEPS_PER_SECOND)):
                 self.suspect(peer.peer_id, "step", step, f"claims step {peer.record.step}")
+            else:
+                sights[peer.peer_id] = now, peer.record.step
             if peer.record.samples > MOST_BATCHES * target * self.allowances.patience:
                 detail = f"claims {peer.record.samples} samples towards a batch of {target}"
                 self.suspect(peer.peer_id, "samples", step, detail)
+        self._sights = sights
 
 
 def agreed_step(claims: Mapping[str, Sequence[int]]) -> int:

@@ -164,9 +164,21 @@ def test_nobody_goes_further_than_a_step_beyond_the_beacon() -> None:
 def test_step_bomb_moves_nobody_and_is_named() -> None:
     """A claim of step 10^9 changes nothing and is held against the member once."""
     scene = Scene()
-    for now in (0.0, 1.0):
-        assert scene.look([*peers(record(), record(), record(step=10**9)), keeper(3)], now).step == 3
+    for now, claimed in ((0.0, 3), (1.0, 10**9), (2.0, 10**9)):
+        assert scene.look([*peers(record(), record(), record(step=claimed)), keeper(3)], now).step == 3
     assert [(raised.member, raised.kind) for raised in scene.raised] == [("trainer-2", "step")]
+
+
+def test_who_went_on_out_of_sight_is_not_named() -> None:
+    """Alone for minutes while keeper and others were away, it is far ahead, and was so when they first saw it again."""
+    for is_keeper in (False, True):
+        scene = Scene(is_keeper=is_keeper)
+        others = [*peers(record(step=40), record(step=41)), keeper(40)]
+        scene.look(others, 0.0)
+        for now, step in ((1.0, 84), (2.0, 85), (60.0, 99)):
+            ahead = KnownPeer("joan", "joan", "j", "trainer", record(step=step))
+            scene.look([*others, ahead], now)
+        assert not scene.raised
 
 
 def test_step_bomb_of_most_members_holds_for_nobody_while_the_keeper_is_there() -> None:
@@ -263,8 +275,9 @@ def test_endless_samples_are_cut_and_named() -> None:
 def test_a_keeper_with_an_older_state_makes_nobody_suspicious() -> None:
     """Who has come further without the keeper knows that others have, too; what nobody can have reached is named."""
     scene = Scene(own_id="trainer-0")
-    known = peers(record(step=18), record(step=18), record(step=10**9))
-    assert scene.look([*known, keeper(2)]).step == 3
+    for now, claimed in ((0.0, 18), (1.0, 10**9)):
+        known = peers(record(step=18), record(step=18), record(step=claimed))
+        assert scene.look([*known, keeper(2)], now).step == 3
     assert [raised.member for raised in scene.raised] == ["trainer-2"]
 
 
