@@ -1,8 +1,8 @@
 """Certificates of contribution: what a member has given to a run, signed by the run's authority.
 
 A certificate is a statement (`auth.statements`). Anybody with the file and the authority's key can check it offline, at
-any time. It names the libp2p identities of the member's devices, so a member can prove with a device's key that the
-certificate is theirs.
+any time. It names the pseudonyms of the member's devices (`auth.keys.ReceiptKey`), so a member can prove with a
+device's key that the certificate is theirs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MAX_CERTIFICATE_CHARS = 64 * 1024
 _Count = Annotated[int, Field(ge=0, le=2**53)]
 _Day = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 _Name = Annotated[str, Field(min_length=1, max_length=1024)]
-_PeerId = Annotated[str, Field(pattern=r"^[1-9A-HJ-NP-Za-km-z]{1,64}$")]  # base58
+_Device = Annotated[str, Field(pattern=r"^([0-9a-f]{64}|[1-9A-HJ-NP-Za-km-z]{1,64})$")]
 
 
 class Certificate(Statement):
     """A certificate of a member's contribution up to the moment of issue."""
 
     noun: ClassVar[str] = "certificate"
-    certificate: Literal["manyhands-certificate-v1"] = "manyhands-certificate-v1"
+    certificate: Literal["manyhands-certificate-v1", "manyhands-certificate-v2"] = "manyhands-certificate-v2"
     run: _Name
     member: _Name  # as the public sees the member
     number: _Count  # of the member in this run
@@ -40,7 +40,8 @@ class Certificate(Statement):
     last_day: _Day
     training_s: _Count  # seconds that the devices computed, each counted
     averaged_bytes: _Count  # of others' numbers, as the devices say themselves
-    devices: Annotated[tuple[_PeerId, ...], Field(max_length=MAX_DEVICES)]  # libp2p identities, the newest
+    # the newest ones' pseudonyms in receipts; in the first version their libp2p identities (base58)
+    devices: Annotated[tuple[_Device, ...], Field(max_length=MAX_DEVICES)]
     issued_at: _Count  # Unix seconds
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from auth.errors import RevokedError, StorageError, TokenError
 from auth.files import WatchedFile, make_private_directory, write_private
 from auth.keys import DeviceKey
-from auth.tokens import AccessToken, Authorities, RevocationList, check_times, read_token, verify_revocations
+from auth.tokens import AccessToken, Authorities, RevocationList, read_token, require_usable, verify_revocations
 
 DEVICE_KEY_FILE = "device.key"
 
@@ -75,7 +75,7 @@ class Credentials:
         """Any device's token, checked against the authority, the time and the revocation list."""
         run = self._joined_run()
         token = run.authorities.read_token(jwt, run.name, now)
-        check_times(token, now)
+        require_usable(token, now)
         if self.is_revoked(token.peer_id):
             raise RevokedError(f"{token.member}'s device {token.device_id} was revoked.")
         return token

@@ -1,8 +1,9 @@
 """Keys of the run's authority, of devices and of the coordinator's TLS, and libp2p's encoding of RSA keys.
 
 The authority (Ed25519) signs tokens and revocations. A device has one RSA key (hivemind signs with RSA), which is also
-its libp2p identity: so the transport, the DHT's records and the control plane all prove the same thing. The
-coordinator's TLS certificate is self-signed, and trusted because the join link carries its fingerprint.
+its libp2p identity: so the transport, the DHT's records and the control plane all prove the same thing. Receipts are
+published, so each has another key, from which nobody learns that identity. The coordinator's TLS certificate is
+self-signed, and trusted because the join link carries its fingerprint.
 
 libp2p's encoding is written by hand: hivemind's own would bring torch into the agent.
 """
@@ -21,6 +22,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import NameOID
 
 from auth.errors import RequestError, StorageError
@@ -39,6 +41,8 @@ TLS_NAME = "manyhands"  # the one name in the certificate; clients ask for it wh
 _VALID_FROM = datetime(2020, 1, 1, tzinfo=timezone.utc)
 _VALID_UNTIL = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc)
 CHALLENGE_LABEL = b"manyhands-challenge-v1"
+RECEIPT_KEY_LABEL = b"manyhands receipt key v1"
+RECEIPT_KEY_BYTES = 32  # of the public key
 _RSA_PADDING = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=padding.PSS.MAX_LENGTH)
 
 
@@ -70,6 +74,23 @@ class AuthorityKey:
     def public_bytes(self) -> bytes:
         """The raw public key (32 bytes), which every peer receives at join."""
         return self.private_key.public_key().public_bytes_raw()
+
+
+@dataclass(frozen=True)
+class ReceiptKey:
+    """The Ed25519 key of one device's receipts in one run: it tells nobody which device, nor that of another run."""
+
+    private_key: ed25519.Ed25519PrivateKey
+
+    @property
+    def public_bytes(self) -> bytes:
+        """The raw public key (32 bytes), which the coordinator is told at each join."""
+        return self.private_key.public_key().public_bytes_raw()
+
+    @property
+    def pseudonym(self) -> str:
+        """The name of the device in receipts: the public key in hexadecimal."""
+        return self.public_bytes.hex()
 
 
 @dataclass(frozen=True)
@@ -113,6 +134,11 @@ class DeviceKey:
         """An RSA-PSS signature with SHA-256."""
         return self.private_key.sign(data, _RSA_PADDING, hashes.SHA256())
 
+    def receipt_key(self, run: str) -> ReceiptKey:
+        """The key of this device's receipts in a run: it follows from this key, so that nothing else need be kept."""
+        derivation = HKDF(hashes.SHA256(), RECEIPT_KEY_BYTES, salt=None, info=RECEIPT_KEY_LABEL + run.encode())
+        return ReceiptKey(ed25519.Ed25519PrivateKey.from_private_bytes(derivation.derive(self.private_der)))
+
 
 def verify_signature(public_key: bytes, data: bytes, signature: bytes) -> bool:
     """Whether `signature` is `DeviceKey.sign(data)` by the holder of `public_key`."""
@@ -131,12 +157,13 @@ def peer_id_of(public_key: bytes) -> str:
     return peer_id_from(info)
 
 
-def challenge_bytes(purpose: Purpose, run: str, nonce: bytes, public_key: bytes) -> bytes:
+def challenge_bytes(purpose: Purpose, run: str, nonce: bytes, public_key: bytes, *further: bytes) -> bytes:
     """Build the bytes that a device signs to prove its key: versioned, and different for any two sets of fields.
 
-    The purpose and the run are in it so that a signature made for one cannot be used for another.
+    The purpose and the run are in it so that a signature made for one cannot be used for another. `further`: what the
+    device says beside its key, such as the public key of its receipts.
     """
-    fields = (CHALLENGE_LABEL, purpose.encode(), run.encode(), nonce, public_key)
+    fields = (CHALLENGE_LABEL, purpose.encode(), run.encode(), nonce, public_key, *further)
     return b"".join(len(field).to_bytes(4, "big") + field for field in fields)
 
 

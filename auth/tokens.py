@@ -58,6 +58,7 @@ class AccessToken:
     run: str
     issued_at: float  # Unix seconds
     expires_at: float
+    receipt_key: str  # Ed25519, 64 hex digits: the device's name in receipts; empty in tokens of older versions
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class _TokenClaims(_Claims):
     peer_id: _Text
     public_key: _Text
     role: Role
+    receipt_key: _HexKey | Literal[""] = ""
 
 
 class _RevocationClaims(_Claims):
@@ -121,7 +123,7 @@ def issue_token(authority: AuthorityKey, token: AccessToken) -> str:
 
 
 def read_token(text: str, authority_public: bytes, run: str) -> AccessToken:
-    """Check a token's signature and contents but not its times; raises `TokenError`."""
+    """Check a token's signature and contents but not whether it may be used now; raises `TokenError`."""
     signed = _read(text, MAX_TOKEN_CHARS)
     claims = _verify(signed, _signer(text, authority_public, run), run, TOKEN_TYPE, _TokenClaims)
     return AccessToken(
@@ -133,11 +135,17 @@ def read_token(text: str, authority_public: bytes, run: str) -> AccessToken:
         run=claims.aud,
         issued_at=claims.iat,
         expires_at=claims.exp,
+        receipt_key=claims.receipt_key,
     )
 
 
-def check_times(token: AccessToken, now: float) -> None:
-    """Raise `ExpiredTokenError` after the token's time, `TokenError` well before it; `now` in Unix seconds."""
+def require_usable(token: AccessToken, now: float) -> None:
+    """Raise `ExpiredTokenError` after the token's time, `TokenError` well before it; `now` in Unix seconds.
+
+    A token without a receipt key has expired, too: no receipt could name its device, and its claims would seem false.
+    """
+    if not token.receipt_key:
+        raise ExpiredTokenError(f"{token.member}'s access token is of an older version, and names no receipt key.")
     if now >= token.expires_at:
         raise ExpiredTokenError(f"{token.member}'s access token expired at {_utc(token.expires_at)}.")
     if token.issued_at > now + MAX_CLOCK_SKEW_S:
@@ -311,7 +319,7 @@ class Authorities:
         return self.of(handover.new_key, handover)
 
     def read_token(self, jwt: str, run: str, now: float) -> AccessToken:
-        """Check a token's signature and contents but not its times; raises `TokenError`."""
+        """Check a token's signature and contents but not whether it may be used now; raises `TokenError`."""
         try:
             return _read_token(jwt, self.current, run)
         except TokenError:

@@ -71,11 +71,13 @@ def prepare(run: OpenRun, count: int) -> list[Volunteer]:
         for number in range(count):
             key, member = keys[number % KEYS], members[number // DEVICES_PER_MEMBER]
             identity = hashlib.sha256(f"device {number}".encode()).hexdigest()[:32]
-            facts: dict[str, Any] = {"peer_id": f"Qm{identity}", "role": "trainer"}
+            facts: dict[str, Any] = {"peer_id": f"Qm{identity}", "role": "trainer", "receipt_key": 2 * identity}
             row = Device(id=identity, member=member, number=number, public_key=key.public_key, created_at=now, **facts)
             session.add(row)
             text = key.public_key.decode()
-            token = AccessToken(member.name, identity, facts["peer_id"], text, "trainer", name, now, now + TOKEN_S)
+            token = AccessToken(
+                member.name, identity, facts["peer_id"], text, "trainer", name, now, now + TOKEN_S, 2 * identity
+            )
             volunteers.append(Volunteer(number, key, name, issue_token(authority, token)))
     return volunteers
 

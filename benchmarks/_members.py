@@ -16,7 +16,8 @@ def admit(directory: Path, authority: AuthorityKey, role: Role, run: str) -> str
     """Give a new device, of a member of its own, what it needs to join the swarm; return where that lies."""
     credentials = Credentials(directory)
     key, now, name = credentials.device_key, time.time(), directory.name
-    token = AccessToken(name, name, key.peer_id, key.public_key.decode(), role, run, now, now + LIFETIME_S)
+    pseudonym = key.receipt_key(run).pseudonym
+    token = AccessToken(name, name, key.peer_id, key.public_key.decode(), role, run, now, now + LIFETIME_S, pseudonym)
     revocations = issue_revocations(authority, RevocationList(run, 0, now, frozenset()))
     credentials.store_grant(run, authority.public_bytes, issue_token(authority, token), revocations)
     return str(directory)

@@ -261,10 +261,10 @@ def _credit(swarm: MemberSwarm) -> tuple[int, int]:
         if said["averaged"] and said["receipt"]
     }
     credited = true = 0
-    for peer_id, insider in zip(swarm.peer_ids, swarm.insiders, strict=False):
+    for pseudonym, insider in zip(swarm.pseudonyms, swarm.insiders, strict=False):
         for said in _steps(insider):
             if said["averaged"] and said["step"] in received:
-                credited += received[said["step"]].get(peer_id, 0)
+                credited += received[said["step"]].get(pseudonym, 0)
                 true += said["samples"]
     return credited, true
 

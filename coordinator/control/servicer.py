@@ -31,7 +31,7 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from auth.errors import ManyhandsError, RequestError, StorageError, TokenError, UnreachableError, VersionError
-from auth.keys import Purpose, challenge_bytes, verify_signature
+from auth.keys import RECEIPT_KEY_BYTES, Purpose, challenge_bytes, verify_signature
 from coordinator.checkpoints.manifest import verify
 from coordinator.context.refusal_log import RefusalRecorder
 from coordinator.context.services import RunFile, RunServices
@@ -102,9 +102,13 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         """Make a device a member's, or take a known one back; hand out its token and the run."""
         async with answering(context, self._services.refusals, "join"):
             _check_join_fields(request)
-            await self._check_proof("join", request)
+            await self._check_proof("join", request, request.receipt_key)
             grant = await asyncio.to_thread(
-                self._services.membership.join, request.public_key, request.invite_code, request.role
+                self._services.membership.join,
+                request.public_key,
+                request.invite_code,
+                request.role,
+                receipt_key=request.receipt_key.hex(),
             )
             return await asyncio.to_thread(self._join_reply, grant)
 
@@ -113,13 +117,17 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     ) -> AsyncIterator[control_pb2.LoginUpdate]:
         """Make a device a member's whom an identity provider names; the login ends with this call."""
         async with answering(context, self._services.refusals, "login"):
-            _check_version_field(request.software_version)
-            await self._check_proof("login", request)
+            _check_device_fields(request)
+            await self._check_proof("login", request, request.receipt_key)
             async with self._services.logins.begun(self._door.caller(context), request.provider) as waiting:
                 yield control_pb2.LoginUpdate(prompt=control_pb2.LoginPrompt(**asdict(waiting.prompt)))
                 identity = await waiting.identity()
             grant = await asyncio.to_thread(
-                self._services.membership.join_by_login, request.public_key, identity, request.role
+                self._services.membership.join_by_login,
+                request.public_key,
+                identity,
+                request.role,
+                receipt_key=request.receipt_key.hex(),
             )
             yield control_pb2.LoginUpdate(admitted=await asyncio.to_thread(self._join_reply, grant))
 
@@ -193,10 +201,14 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         | control_pb2.LoginRequest
         | control_pb2.RenewRequest
         | control_pb2.ChooseNameRequest,
+        *further: bytes,
     ) -> None:
-        """Raise unless the holder of the request's key signed a nonce of ours; who proves nothing costs no row."""
+        """Raise unless the holder of the request's key signed a nonce of ours; who proves nothing costs no row.
+
+        `further`: what must be signed beside it.
+        """
         self._nonces.check(request.nonce)
-        challenge = challenge_bytes(purpose, self._run, request.nonce, request.public_key)
+        challenge = challenge_bytes(purpose, self._run, request.nonce, request.public_key, *further)
         if not await asyncio.to_thread(verify_signature, request.public_key, challenge, request.signature):
             raise TokenError("The signature was not made with the device's key.")
         await asyncio.to_thread(self._nonces.redeem, request.nonce)
@@ -289,12 +301,14 @@ async def answering(context: Any, refusals: RefusalRecorder, kind: Kind) -> Asyn
 def _check_join_fields(request: control_pb2.JoinRequest) -> None:
     if len(request.invite_code) > MAX_INVITE_CHARS:
         raise RequestError("The invite code is too long.")
-    _check_version_field(request.software_version)
+    _check_device_fields(request)
 
 
-def _check_version_field(version: str) -> None:
-    if len(version) > MAX_VERSION_CHARS:
+def _check_device_fields(request: control_pb2.JoinRequest | control_pb2.LoginRequest) -> None:
+    if len(request.software_version) > MAX_VERSION_CHARS:
         raise RequestError("The software version is too long.")
+    if len(request.receipt_key) != RECEIPT_KEY_BYTES:
+        raise RequestError(f"The receipt key must have {RECEIPT_KEY_BYTES} bytes, not {len(request.receipt_key)}.")
 
 
 async def _read_chunks(file: RunFile) -> AsyncIterator[bytes]:

@@ -35,7 +35,7 @@ from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import tell_keeper_addresses, write_swarm_status
 from coordinator.ledger.speed import batch_left_s, run_speed
 from coordinator.ledger.steering import read_helm
-from coordinator.members.membership import Membership
+from coordinator.members.membership import Grant, Membership
 from coordinator.members.quarantine import SuspicionReport, hear
 from coordinator.run.directory import RunDirectory
 from coordinator.run.logs import tell_step
@@ -207,7 +207,7 @@ class Keeper:
     def _renew_token(self) -> None:
         token = self.credentials.access_token(self.clock())
         if self.clock() > token.issued_at + TOKEN_RENEWAL_SHARE * (token.expires_at - token.issued_at):
-            self.credentials.store_token(self.membership.grant_keeper(self.credentials.device_key.public_key).token_jwt)
+            self.credentials.store_token(_grant(self.membership, self.credentials, token.run).token_jwt)
         self.credentials.store_revocations(self.membership.revocations_jwt())
 
 
@@ -223,13 +223,18 @@ def _going_on(what: str) -> Iterator[None]:
         logger.error("%s: %s", what, found)
 
 
+def _grant(membership: Membership, credentials: Credentials, run: str) -> Grant:
+    key = credentials.device_key
+    return membership.grant_keeper(key.public_key, key.receipt_key(run).pseudonym)
+
+
 def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock, events: EventLog = NOWHERE) -> Keeper:
     """Restore the newest verified checkpoint, if any, and open the swarm's first node."""
     config = directory.config
     clock = time.time
     membership = Membership.of_run(directory, database, clock)
     credentials = Credentials(directory.keeper_dir)
-    grant = membership.grant_keeper(credentials.device_key.public_key)
+    grant = _grant(membership, credentials, config.run.name)
     credentials.store_grant(
         config.run.name, directory.authority.public_bytes, grant.token_jwt, membership.revocations_jwt()
     )

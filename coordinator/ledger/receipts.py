@@ -7,6 +7,7 @@ the ledger's transactions.
 
 from __future__ import annotations
 
+import base64
 import json
 
 from sqlalchemy import delete, func, select
@@ -57,8 +58,12 @@ def _take(session: Session, run: str, device_id: str, step: int, text: str, now:
     require_active(session, device.member, device)
     if device.role not in WITNESSES:
         raise RequestError(f"A receipt came from a device in the role {device.role}, which averages nothing.")
+    if device.receipt_key is None:
+        raise RequestError(
+            "A receipt came from a device that has told no key for receipts: it does when it joins again."
+        )
     signed = read_receipt(text)
-    receipt = open_receipt(signed, device.public_key)
+    receipt = open_receipt(signed, device.receipt_key)
     if receipt.run != run or receipt.step != step or receipt.era > current_era(session):
         raise RequestError("A receipt is of another run, step or era than the report that brings it.")
     undone_after = last_counting_step(session, receipt.era)
@@ -76,7 +81,7 @@ def _take(session: Session, run: str, device_id: str, step: int, text: str, now:
         era=receipt.era,
         step=step,
         samples=samples,
-        signature=signed.signature,
+        signature=base64.b64decode(signed.signature),
         received_at=now,
     )
     session.add(row)
@@ -105,9 +110,9 @@ def _require_in_time(session: Session, step: int, now: float) -> None:
 
 def _by_number(session: Session, receipt: ReceiptBody) -> dict[int, int]:
     """Its samples by devices' numbers, which take less room; raises `RequestError` if one is nobody's here."""
-    query = select(Device.peer_id, Device.number).where(Device.peer_id.in_(receipt.samples))
-    numbers: dict[str, int] = dict(session.execute(query).all())
+    query = select(Device.receipt_key, Device.number).where(Device.receipt_key.in_(receipt.samples))
+    numbers: dict[str | None, int] = dict(session.execute(query).all())
     unknown = receipt.samples.keys() - numbers.keys()
     if unknown:
         raise RequestError(f"A receipt names {min(unknown)}, which is no device of this run.")
-    return {numbers[peer_id]: samples for peer_id, samples in receipt.samples.items()}
+    return {numbers[pseudonym]: samples for pseudonym, samples in receipt.samples.items()}

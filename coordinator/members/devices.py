@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from auth.errors import ConfigError, DeviceLimitError, QuarantinedError
+from auth.errors import ConfigError, DeviceLimitError, QuarantinedError, RequestError
 from coordinator.store.engine import Database
 from coordinator.store.models import KEEPER_ROLE, Device, DeviceSession, Member, Revocation
 
@@ -139,3 +139,15 @@ def require_room(session: Session, member: Member, device: Device | None, most: 
 
 def _is_active(device: Device, now: float) -> bool:
     return device.revoked_at is None and device.token_until is not None and device.token_until > now
+
+
+def keep_receipt_key(session: Session, device: Device, receipt_key: str) -> None:
+    """Keep a device's pseudonym in receipts, for good: those that it has signed stay true. Raises `RequestError`."""
+    if not receipt_key or device.receipt_key == receipt_key:
+        return
+    if device.receipt_key is not None:
+        raise RequestError("This device has signed receipts with another key: join as a new device, with a new invite.")
+    if session.scalar(select(Device.id).where(Device.receipt_key == receipt_key)) is not None:
+        raise RequestError("The key for receipts is another device's.")
+    device.receipt_key = receipt_key
+    session.flush()

@@ -21,7 +21,7 @@ from auth.invite_codes import new_invite_code
 from auth.keys import AuthorityKey, peer_id_of
 from auth.look_alikes import check_new_name, mixed_scripts, skeleton
 from auth.openid.provider import Identity
-from auth.tokens import AccessToken, Authorities, Role, check_times, issue_token
+from auth.tokens import AccessToken, Authorities, Role, issue_token, require_usable
 from coordinator.members.allowlist import (
     AllowedRow,
     Entry,
@@ -34,7 +34,7 @@ from coordinator.members.allowlist import (
     record_login,
     remove_entry,
 )
-from coordinator.members.devices import find_device, require_good_standing, require_room
+from coordinator.members.devices import find_device, keep_receipt_key, require_good_standing, require_room
 from coordinator.members.invites import add_invites, check_invitation, check_role, take_role, usable_invite, use_up
 from coordinator.members.revocations import SignedRevocations, shut_out
 from coordinator.run.authority_key import handover_to
@@ -121,10 +121,11 @@ class Membership:
 
         return self._database.transact(add)
 
-    def join(self, public_key: bytes, invite_code: str = "", role: str = "") -> Grant:
+    def join(self, public_key: bytes, invite_code: str = "", role: str = "", *, receipt_key: str = "") -> Grant:
         """Admit a device that has proved to hold `public_key`: by an invite code, or because it joined before.
 
-        A code that this very device has used already is fine: the reply to it may have been lost.
+        A code that this very device has used already is fine: the reply to it may have been lost. `receipt_key`: the
+        device's pseudonym in receipts, which it has signed; without one its token is of no use.
         """
         check_role(role)
         peer_id = peer_id_of(public_key)
@@ -142,14 +143,15 @@ class Membership:
                 use_up(session, invite, device, now)
             if device is None:
                 raise _not_invited()
+            keep_receipt_key(session, device, receipt_key)
             return self._grant(session, device, take_role(session, device, role))
 
         return self._database.transact(admit)
 
-    def join_by_login(self, public_key: bytes, identity: Identity, role: str = "") -> Grant:
+    def join_by_login(self, public_key: bytes, identity: Identity, role: str = "", *, receipt_key: str = "") -> Grant:
         """Admit a device that has proved to hold `public_key` for the person whom a provider has just identified.
 
-        Raises `NotAllowedError` for who is not on the allowlist, and `RevokedError`.
+        Raises `NotAllowedError` for who is not on the allowlist, and `RevokedError`. `receipt_key`: as in `join`.
         """
         check_role(role)
         peer_id = peer_id_of(public_key)
@@ -162,6 +164,7 @@ class Membership:
             if device is not None and device.member_id != member.id:
                 raise RequestError(f"This device belongs to {device.member.name} already, not to {identity.label}.")
             device = device or self._add_device(session, member, public_key, peer_id, account.role)
+            keep_receipt_key(session, device, receipt_key)
             record_login(session, device, account)
             session.flush()
             return self._grant(session, device, take_role(session, device, role or account.role))
@@ -209,7 +212,7 @@ class Membership:
 
         return self._database.transact(prolong)
 
-    def grant_keeper(self, public_key: bytes) -> Grant:
+    def grant_keeper(self, public_key: bytes, receipt_key: str = "") -> Grant:
         """A token for the run's own keeper, whose process has access to this database anyway."""
         peer_id = peer_id_of(public_key)
 
@@ -218,6 +221,7 @@ class Membership:
             if device is None:
                 member = self._find_or_add_member(session, KEEPER)
                 device = self._add_device(session, member, public_key, peer_id, KEEPER_ROLE)
+            keep_receipt_key(session, device, receipt_key)
             return self._grant(session, device, "keeper")
 
         return self._database.transact(admit)
@@ -270,7 +274,7 @@ class Membership:
         authority, now = self._authority(), self._clock()
         authorities = Authorities.of(authority.public_bytes, handover_to(authority, self._run))
         token = authorities.read_token(jwt, self._run, now)
-        check_times(token, now)
+        require_usable(token, now)
         with self._database() as session:
             device = session.get(Device, token.device_id)
             if device is None or device.peer_id != token.peer_id:
@@ -393,6 +397,7 @@ class Membership:
             run=self._run,
             issued_at=now,
             expires_at=expires_at,
+            receipt_key=device.receipt_key or "",
         )
         return Grant(
             issue_token(self._authority(), token), token.member, token.device_id, token.peer_id, device.number, role

@@ -2,7 +2,8 @@
 
 Each page is read in a transaction of its own, so no reader holds the database. Members appear under their public names.
 The tables are written as CSV or Parquet, without the keeper's own machine. A page of receipts has claims, their samples
-that count, and the receipts that decide it; the signed bytes are made again from what is stored.
+that count, and the receipts that decide it; the signed bytes are made again from what is stored. It names devices by
+their pseudonyms: nothing in it tells a libp2p identity.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.orm import Session
@@ -203,16 +204,12 @@ def receipts_page(database: Database, run: str, after: int, limit: int) -> dict[
         steps = _whole_page(session, numbers[:limit])
         devices = _devices(session, shown, steps)
         era = current_era(session)
-    peer_ids = {device["number"]: peer_id for peer_id, device in devices.items()}
     return {
         "run": run,
         "era": era,
         "next": steps[-1]["step"] if len(steps) < len(numbers) else None,
-        "steps": [_published(run, step, peer_ids) for step in steps],
-        "devices": {
-            peer_id: {name: device[name] for name in ("member", "keeper", "public_key")}
-            for peer_id, device in devices.items()
-        },
+        "steps": [_published(run, step, {number: device.name for number, device in devices.items()}) for step in steps],
+        "devices": {device.name: {"member": device.member, "keeper": device.keeper} for device in devices.values()},
     }
 
 
@@ -248,51 +245,59 @@ def _step(session: Session, step: int) -> dict[str, Any]:
         .where(Receipt.step == step)
         .order_by(Receipt.id)
     )
+    kept = session.execute(receipts).all()
+    withheld = any(signature is None for *_, signature in kept)
     return {
         "step": step,
         "claims": [tuple(row) for row in session.execute(claims)],
+        "withheld": withheld,
         "receipts": [
             {"number": number, "era": era, "samples": samples_by_number(samples), "signature": signature}
-            for number, era, samples, signature in session.execute(receipts)
+            for number, era, samples, signature in kept
+            if not withheld  # a few of those that decided would confirm something else
         ],
     }
 
 
-def _devices(session: Session, shown: Mapping[str, str], steps: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Map the libp2p identities that these steps name to their members, and to the keys of those that signed."""
+class _Named(NamedTuple):
+    """A device as a page of receipts names it."""
+
+    name: str  # its pseudonym; before it has told one, its number
+    member: str
+    keeper: bool
+
+
+def _devices(session: Session, shown: Mapping[str, str], steps: Iterable[Mapping[str, Any]]) -> dict[int, _Named]:
+    """Map the numbers of the devices that these steps name to what is published of them."""
     signers = {receipt["number"] for step in steps for receipt in step["receipts"]}
     named = {number for step in steps for receipt in step["receipts"] for number in receipt["samples"]}
     claimants = {number for step in steps for number, _, _ in step["claims"]}
     query = (
-        select(Device.number, Device.peer_id, Device.public_key, Device.role, Member.name)
+        select(Device.number, Device.receipt_key, Device.role, Member.name)
         .join(Member, Member.id == Device.member_id)
         .where(Device.number.in_(signers | named | claimants))
     )
     return {
-        peer_id: {
-            "number": number,
-            "member": shown.get(name, name),
-            "keeper": role == KEEPER_ROLE,
-            "public_key": public_key.decode() if number in signers else None,
-        }
-        for number, peer_id, public_key, role, name in session.execute(query)
+        number: _Named(pseudonym or str(number), shown.get(name, name), role == KEEPER_ROLE)
+        for number, pseudonym, role, name in session.execute(query)
     }
 
 
-def _published(run: str, step: Mapping[str, Any], peer_ids: Mapping[int, str]) -> dict[str, Any]:
+def _published(run: str, step: Mapping[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
     def body(receipt: Mapping[str, Any]) -> str:
-        samples = {peer_ids[number]: brought for number, brought in receipt["samples"].items()}
+        samples = {names[number]: brought for number, brought in receipt["samples"].items()}
         return ReceiptBody(run=run, era=receipt["era"], step=step["step"], samples=samples).body
 
     return {
         "step": step["step"],
         "claims": [
-            {"device": peer_ids[number], "claimed": claimed, "counted": counted}
+            {"device": names[number], "claimed": claimed, "counted": counted}
             for number, claimed, counted in step["claims"]
         ],
+        "withheld": step["withheld"],
         "receipts": [
             {
-                "device": peer_ids[receipt["number"]],
+                "device": names[receipt["number"]],
                 "body": body(receipt),
                 "signature": base64.b64encode(receipt["signature"]).decode(),
             }

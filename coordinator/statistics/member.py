@@ -153,15 +153,17 @@ def _certificate(database: Database, person: Person, run: str, now: float) -> Ce
         last_day=_date(max(given.days)),
         training_s=round(given.elapsed_s),
         averaged_bytes=given.averaged_bytes,
-        devices=_identities(database, person.number),
+        devices=_pseudonyms(database, person.number),
         issued_at=int(now),
     )
 
 
-def _identities(database: Database, number: int) -> tuple[str, ...]:
-    mine = select(Device.peer_id).where(Device.member_id == number, Device.role != KEEPER_ROLE)
+def _pseudonyms(database: Database, number: int) -> tuple[str, ...]:
+    mine = select(Device.receipt_key).where(
+        Device.member_id == number, Device.role != KEEPER_ROLE, Device.receipt_key.is_not(None)
+    )
     with database() as session:
-        return tuple(session.scalars(mine.order_by(Device.number.desc()).limit(MAX_DEVICES)))
+        return tuple(filter(None, session.scalars(mine.order_by(Device.number.desc()).limit(MAX_DEVICES))))
 
 
 def _date(day: int) -> str:

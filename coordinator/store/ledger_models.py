@@ -32,7 +32,8 @@ class Receipt(Base):
     era: Mapped[int] = mapped_column(Integer)
     step: Mapped[int] = mapped_column(Integer)
     samples: Mapped[str] = mapped_column(Text)  # JSON: device's number -> samples; the signed bytes follow from it
-    signature: Mapped[bytes] = mapped_column(LargeBinary(512))
+    # null: of a receipt that named libp2p identities; it counts, and is not published
+    signature: Mapped[bytes | None] = mapped_column(LargeBinary(512))
     received_at: Mapped[float] = mapped_column(Float)
 
 

@@ -114,6 +114,7 @@ class Device(Base):
     revoked_at: Mapped[float | None] = mapped_column(Float)
     quarantined_at: Mapped[float | None] = mapped_column(Float)  # null when it is lifted
     token_until: Mapped[float | None] = mapped_column(Float)  # when the newest token that it was given expires
+    receipt_key: Mapped[str | None] = mapped_column(String(64), unique=True, index=True)  # null: not told yet
     member: Mapped[Member] = relationship(back_populates="devices")
 
 

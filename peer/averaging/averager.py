@@ -70,6 +70,7 @@ class AveragedGroup:
     traffic: RoundTraffic | None = None  # what that tells of this peer's line
     lines: GroupLines = NOBODY  # as they were declared
     peers: frozenset[str] = frozenset()  # the peer IDs of the group
+    pseudonyms: Mapping[str, str] = field(default_factory=dict)  # peer ID -> the name of this peer in receipts
 
 
 async def given_up(step: StepControl) -> None:
@@ -111,8 +112,9 @@ class BalancedRounds:
             own = group_info.peer_ids.index(self.peer_id)
             promised_s = promised_time(min(sent, received), own, shares, lines.rates)
             traffic = RoundTraffic(sent, received, group.seconds, promised_s)
-            peers = frozenset(peer.to_base58() for peer in group_info.peer_ids)
-            return replace(group, traffic=traffic, lines=lines, peers=peers)
+            peers = [peer.to_base58() for peer in group_info.peer_ids]
+            pseudonyms = {peer: token.receipt_key for peer, token in zip(peers, tokens, strict=True) if token}
+            return replace(group, traffic=traffic, lines=lines, peers=frozenset(peers), pseudonyms=pseudonyms)
         finally:
             asyncio.get_running_loop().call_later(SETTLE_S, give_back)
 

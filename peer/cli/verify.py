@@ -68,6 +68,7 @@ def _content(found: Verification, leaderboard: dict[str, int]) -> dict[str, obje
         "verified": not found.problems,
         "steps": found.steps,
         "receipts": found.receipts,
+        "withheld_steps": found.withheld,
         "members": [
             {
                 "member": member,
@@ -92,6 +93,11 @@ def _show(found: Verification, leaderboard: dict[str, int]) -> None:
     )
     if unsigned := found.unsigned.total():
         say(f"{unsigned} of these samples no receipt is about: for them there is the coordinator's word alone.")
+    if found.withheld:
+        say(
+            f"{found.withheld} steps from before receipts had pseudonyms carry no public receipts: theirs name libp2p "
+            "identities."
+        )
     if not found.problems:
         say(f"The leaderboard follows from {found.receipts} receipts of {found.steps} steps, each rightly signed.")
 

@@ -188,13 +188,14 @@ class ControlClient:
         self, key: DeviceKey, invite: str = "", *, role: str = "", software: str = ""
     ) -> control_pb2.JoinReply:
         """Become a member's device with an invite code, or come back as a known device without one."""
-        nonce = (await self.greet()).nonce
+        nonce, receipt_key = (await self.greet()).nonce, key.receipt_key(self.link.run).public_bytes
         return await self._call(
             self._stub.Join,
             control_pb2.JoinRequest(
                 nonce=nonce,
                 public_key=key.public_key,
-                signature=key.sign(challenge_bytes("join", self.link.run, nonce, key.public_key)),
+                receipt_key=receipt_key,
+                signature=key.sign(challenge_bytes("join", self.link.run, nonce, key.public_key, receipt_key)),
                 invite_code=invite,
                 role=role,
                 software_version=software,
@@ -211,11 +212,12 @@ class ControlClient:
         software: str = "",
     ) -> control_pb2.JoinReply:
         """Become a member's device by a login at a provider: tells the person where, and waits, perhaps for minutes."""
-        nonce = (await self.greet()).nonce
+        nonce, receipt_key = (await self.greet()).nonce, key.receipt_key(self.link.run).public_bytes
         request = control_pb2.LoginRequest(
             nonce=nonce,
             public_key=key.public_key,
-            signature=key.sign(challenge_bytes("login", self.link.run, nonce, key.public_key)),
+            receipt_key=receipt_key,
+            signature=key.sign(challenge_bytes("login", self.link.run, nonce, key.public_key, receipt_key)),
             provider=provider,
             role=role,
             software_version=software,

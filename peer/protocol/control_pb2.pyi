@@ -39,20 +39,22 @@ class LoginProvider(_message.Message):
     def __init__(self, name: _Optional[str] = ..., title: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("nonce", "public_key", "signature", "invite_code", "role", "software_version")
+    __slots__ = ("nonce", "public_key", "signature", "invite_code", "role", "software_version", "receipt_key")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     INVITE_CODE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_KEY_FIELD_NUMBER: _ClassVar[int]
     nonce: bytes
     public_key: bytes
     signature: bytes
     invite_code: str
     role: str
     software_version: str
-    def __init__(self, nonce: _Optional[bytes] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., invite_code: _Optional[str] = ..., role: _Optional[str] = ..., software_version: _Optional[str] = ...) -> None: ...
+    receipt_key: bytes
+    def __init__(self, nonce: _Optional[bytes] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., invite_code: _Optional[str] = ..., role: _Optional[str] = ..., software_version: _Optional[str] = ..., receipt_key: _Optional[bytes] = ...) -> None: ...
 
 class RunFile(_message.Message):
     __slots__ = ("name", "size_bytes", "sha256")
@@ -89,20 +91,22 @@ class JoinReply(_message.Message):
     def __init__(self, token: _Optional[str] = ..., authority_key: _Optional[bytes] = ..., run_config_json: _Optional[str] = ..., files: _Optional[_Iterable[_Union[RunFile, _Mapping]]] = ..., initial_peers: _Optional[_Iterable[str]] = ..., revocations: _Optional[str] = ..., member: _Optional[str] = ..., device_id: _Optional[str] = ..., device_number: _Optional[int] = ..., relays: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LoginRequest(_message.Message):
-    __slots__ = ("nonce", "public_key", "signature", "provider", "role", "software_version")
+    __slots__ = ("nonce", "public_key", "signature", "provider", "role", "software_version", "receipt_key")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_KEY_FIELD_NUMBER: _ClassVar[int]
     nonce: bytes
     public_key: bytes
     signature: bytes
     provider: str
     role: str
     software_version: str
-    def __init__(self, nonce: _Optional[bytes] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., provider: _Optional[str] = ..., role: _Optional[str] = ..., software_version: _Optional[str] = ...) -> None: ...
+    receipt_key: bytes
+    def __init__(self, nonce: _Optional[bytes] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., provider: _Optional[str] = ..., role: _Optional[str] = ..., software_version: _Optional[str] = ..., receipt_key: _Optional[bytes] = ...) -> None: ...
 
 class LoginPrompt(_message.Message):
     __slots__ = ("title", "user_code", "address", "complete_address", "expires_in_s")

@@ -21,7 +21,7 @@ from hivemind.p2p import PeerID
 
 from auth.credentials import Credentials
 from auth.errors import SwarmError
-from auth.keys import DeviceKey
+from auth.keys import ReceiptKey
 from auth.receipts import ReceiptBody, sign_receipt, whole_samples
 from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import Clock
@@ -124,7 +124,8 @@ class Swarm:
             is_keeper=not self._may_follow,
             interrupted=self._interrupted,
         )
-        self._witness = Witness(credentials.device_key, assembly.access.run)
+        run = assembly.access.run
+        self._witness = Witness(credentials.device_key.receipt_key(run), run)
         self._background = futures.ThreadPoolExecutor(1, "averaging")  # its thread starts with the first round there
         self._overlapping: Round | None = None
         self._last_samples = 0  # of this peer's newest microbatch
@@ -402,7 +403,7 @@ class Swarm:
             group.samples,
             seconds,
             group.averaged_bytes,
-            receipt=self._witness.receipt(self.state.era, self.step, group.counted),
+            receipt=self._witness.receipt(self.state.era, self.step, group.counted, group.pseudonyms),
             era=self.state.era,
         )
 
@@ -540,15 +541,16 @@ def _note(found: Suspicion, events: EventLog, on_suspicion: Callable[[Suspicion]
 class Witness:
     """The signer of receipts for the rounds that one device reduced in one run."""
 
-    key: DeviceKey
+    key: ReceiptKey
     run: str
 
-    def receipt(self, era: int, step: int, weights: Mapping[str, float]) -> str:
-        """Sign a receipt of the round that led to `step` (peer ID -> samples); empty where nothing was reduced.
+    def receipt(self, era: int, step: int, weights: Mapping[str, float], pseudonyms: Mapping[str, str]) -> str:
+        """Sign a receipt of the round that led to `step`; empty where nothing was reduced.
 
-        The device's own samples are in it, too. That is no evidence, but makes the receipt the same as the others'.
+        `weights`, `pseudonyms`: peer ID -> samples, and the name that its token gives it in receipts. The device's own
+        samples are in it, too. That is no evidence, but makes the receipt the same as the others'.
         """
-        samples = whole_samples(weights)
+        samples = {pseudonyms[peer]: brought for peer, brought in whole_samples(weights).items()}
         if not samples:
             return ""
         return str(sign_receipt(self.key, ReceiptBody(run=self.run, era=era, step=step, samples=samples)))

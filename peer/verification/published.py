@@ -20,6 +20,7 @@ MAX_FILE_BYTES = 4 * 2**30
 MAX_PAGES = 100_000
 FRESH_ATTEMPTS, FRESH_PAUSE_S = 30, 1.0  # for an overview that is newer than the last page
 Get = Callable[[str], bytes]
+_FIRST_FORMAT = b'{"format":"manyhands-receipts-v1"'  # its receipts named libp2p identities
 
 
 class _Published(BaseModel):
@@ -29,7 +30,7 @@ class _Published(BaseModel):
 class PublishedClaim(_Published):
     """A device's claim of a step, and the samples of it that count; None: nobody else has spoken yet."""
 
-    device: _Name  # libp2p identity
+    device: _Name  # its pseudonym; before it has told one, its number
     claimed: _Samples
     counted: _Samples | None
 
@@ -37,7 +38,7 @@ class PublishedClaim(_Published):
 class SignedWord(_Published):
     """A receipt: its signed bytes and the signature in base64."""
 
-    device: _Name
+    device: _Name  # the pseudonym, which is the key that signed
     body: Annotated[str, Field(max_length=MAX_RECEIPT_CHARS)]
     signature: Annotated[str, Field(max_length=1024)]
 
@@ -47,15 +48,15 @@ class PublishedStep(_Published):
 
     step: _Samples
     claims: tuple[PublishedClaim, ...] = Field(strict=False)
+    withheld: bool  # whether it has receipts that are not published, for they name libp2p identities
     receipts: tuple[SignedWord, ...] = Field(strict=False)
 
 
 class PublishedDevice(_Published):
-    """The member whose a libp2p identity is, and the key of one that signed."""
+    """The member whose a device is."""
 
     member: _Name
     keeper: bool
-    public_key: Annotated[str, Field(max_length=2048)] | None
 
 
 class Page(_Published):
@@ -91,7 +92,7 @@ class PublishedAuthority(_Published):
 class Published(_Published):
     """Everything, as `manyhands verify --save` keeps it: the leaderboard before and after the pages were read."""
 
-    format: Literal["manyhands-receipts-v1"] = "manyhands-receipts-v1"
+    format: Literal["manyhands-receipts-v2"] = "manyhands-receipts-v2"
     before: PublishedOverview
     pages: tuple[Page, ...] = Field(strict=False)
     after: PublishedOverview
@@ -121,9 +122,12 @@ def read_published(where: str, wait: Callable[[float], None], get: Get | None = 
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise StorageError(f"{path} is larger than {MAX_FILE_BYTES // 2**30} GiB.")
-        return parse(Published, path.read_bytes(), str(path))
+        content = path.read_bytes()
     except OSError as error:
         raise StorageError(f"Cannot read {path} ({error.strerror}): name a dashboard or a saved file.") from error
+    if content.startswith(_FIRST_FORMAT):
+        raise RequestError(f"{path} was saved by an older manyhands, which alone can verify it: save it anew.")
+    return parse(Published, content, str(path))
 
 
 def download(base: str, get: Get, wait: Callable[[float], None]) -> Published:

@@ -41,7 +41,7 @@ NEW = successor()
 
 def token_for(credentials: Credentials, authority: AuthorityKey) -> str:
     key = credentials.device_key
-    token = AccessToken("Ada", "d1", key.peer_id, key.public_key.decode(), "trainer", "demo", NOW, NOW + 1000)
+    token = AccessToken("Ada", "d1", key.peer_id, key.public_key.decode(), "trainer", "demo", NOW, NOW + 1000, "a" * 64)
     return issue_token(authority, token)
 
 

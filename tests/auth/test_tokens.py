@@ -24,11 +24,11 @@ from auth.tokens import (
     AccessToken,
     Handover,
     RevocationList,
-    check_times,
     issue_handover,
     issue_revocations,
     issue_token,
     read_token,
+    require_usable,
     verify_handover,
     verify_revocations,
 )
@@ -45,13 +45,14 @@ TOKEN = AccessToken(
     run="demo",
     issued_at=NOW - 10,
     expires_at=NOW + 10,
+    receipt_key="ab" * 32,
 )
 REVOCATIONS = RevocationList("demo", 3, NOW, frozenset({"QmOne", "QmTwo"}))
 
 
 def verify(text: str, now: float = NOW, run: str = "demo") -> AccessToken:
     token = read_token(text, AUTHORITY.public_bytes, run)
-    check_times(token, now)
+    require_usable(token, now)
     return token
 
 
@@ -75,9 +76,18 @@ def test_what_is_issued_is_the_same_in_every_version() -> None:
     issued = [handover, issue_token(new, replace(TOKEN, member="বাংলা")), issue_revocations(new, REVOCATIONS)]
     assert [hashlib.sha256(text.encode()).hexdigest()[:16] for text in issued] == [
         "2015268a6f00d32f",
-        "a3aed2ee19654c88",
+        "f6a271361a284f03",
         "dac06d637d3dfe7c",
     ]
+
+
+def test_a_token_without_a_receipt_key_must_be_renewed() -> None:
+    """One of an older version says whose it is, and admits nobody: receipts could not name its device."""
+    older = forged(lambda claims: claims.pop("receipt_key"))
+    token = read_token(older, AUTHORITY.public_bytes, "demo")
+    assert (token.member, token.receipt_key) == ("Ada", "")
+    with pytest.raises(ExpiredTokenError, match="older version"):
+        require_usable(token, NOW)
 
 
 def test_a_handover_says_what_was_issued() -> None:

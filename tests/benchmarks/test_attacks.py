@@ -10,11 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from auth.receipts import ReceiptBody, sign_receipt
 from benchmarks.attacks import ATTACKS, as_table, main, measured
 from tests.security import member_swarm as staging
 from tests.security.member_swarm import INSIDER, MemberSwarm
-from tests.support.receipts import key_of
+from tests.support.receipts import pseudonym_of, receipt_by
 
 Said = dict[str, Any]
 
@@ -41,8 +40,7 @@ def suspicion(member: str, kind: str) -> Said:
 @pytest.fixture
 def swarm() -> MemberSwarm:
     """Two honest members, of whom one is accused falsely, and an insider who is credited with twice its samples."""
-    peer_id = key_of("ada-1").peer_id
-    receipt = str(sign_receipt(key_of("keeper"), ReceiptBody(run="a", era=0, step=2, samples={peer_id: 16})))
+    receipt = receipt_by("keeper", 2, {"ada-1": 16})
     keeper = Peer([step(3.0, 2, 4.0, 0, receipt), suspicion(INSIDER, "weight"), suspicion("alice", "reduction")])
     alice = Peer([step(1.0, 1, 5.0), step(3.0, 2, 4.0), suspicion(INSIDER, "weight")])
     bob = Peer([step(1.5, 1, 5.0), step(2.0, 1, 5.0, averaged=False), step(9.0, 3, 3.0)])
@@ -50,7 +48,7 @@ def swarm() -> MemberSwarm:
         keeper=keeper,
         honest=[alice, bob],
         insiders=[Peer([step(1.0, 1, 5.0), step(3.0, 2, 4.0)])],
-        peer_ids=[peer_id],
+        pseudonyms=[pseudonym_of("ada-1")],
         step=3,
         witnesses=lambda: [("keeper", keeper), ("alice", alice), ("bob", bob)],
     )

@@ -86,14 +86,24 @@ class Server:
             return error.code(), error.details(), b""
 
     def signed(self, purpose: Any, nonce: bytes) -> bytes:
-        return self.key.sign(challenge_bytes(purpose, "test", nonce, self.key.public_key))
+        receipt_key = (self.receipt_key,) if purpose in ("join", "login") else ()
+        return self.key.sign(challenge_bytes(purpose, "test", nonce, self.key.public_key, *receipt_key))
+
+    @property
+    def receipt_key(self) -> bytes:
+        """Of this device, in this run."""
+        return self.key.receipt_key("test").public_bytes
 
     def join(self, invite: str = "") -> control_pb2.JoinReply:
         """As a good device does."""
         answer = self.ask("Challenge", SINGLE["Challenge"].SerializeToString())[2]
         nonce = control_pb2.ChallengeReply.FromString(answer).nonce
         request = control_pb2.JoinRequest(
-            nonce=nonce, public_key=self.key.public_key, signature=self.signed("join", nonce), invite_code=invite
+            nonce=nonce,
+            public_key=self.key.public_key,
+            receipt_key=self.receipt_key,
+            signature=self.signed("join", nonce),
+            invite_code=invite,
         )
         code, details, answer = self.ask("Join", request.SerializeToString())
         assert code is grpc.StatusCode.OK, details
@@ -179,6 +189,7 @@ def test_joins_with_a_true_proof(server: Server, data: st.DataObject) -> None:
     ).nonce
     request = data.draw(fields(control_pb2.JoinRequest))
     request.nonce, request.public_key, request.signature = nonce, server.key.public_key, server.signed("join", nonce)
+    request.receipt_key = server.receipt_key
     check(*server.ask("Join", request.SerializeToString())[:2])
 
 

@@ -22,10 +22,10 @@ from auth.keys import AuthorityKey
 from auth.tokens import (
     AccessToken,
     RevocationList,
-    check_times,
     issue_revocations,
     issue_token,
     read_token,
+    require_usable,
     verify_revocations,
 )
 from coordinator.checkpoints.manifest import verify
@@ -39,7 +39,7 @@ from tests.support.tokens import token_of
 
 NOW = 1_800_000_000.0
 LINK = f"manyhands://example.org:7443/run#sha256={'ab' * 32}"
-TOKEN = AccessToken("Ada", "device", "Qm123", "ssh-rsa AAAA", "trainer", "run", NOW, NOW + 3600)
+TOKEN = AccessToken("Ada", "device", "Qm123", "ssh-rsa AAAA", "trainer", "run", NOW, NOW + 3600, "a" * 64)
 
 
 def only(error: type[ManyhandsError], read: Callable[[], Any]) -> None:
@@ -108,7 +108,7 @@ def test_claims_that_the_authority_signed_by_mistake(exp: Any, iat: Any, member:
         text = token_of({"alg": "EdDSA", "typ": "manyhands-access+jwt"}, claims, authority())
     except (TypeError, ValueError):  # what cannot be written cannot arrive
         return
-    only(TokenError, lambda: check_times(read_token(text, authority().public_bytes, "run"), NOW))
+    only(TokenError, lambda: require_usable(read_token(text, authority().public_bytes, "run"), NOW))
 
 
 @inputs(400)

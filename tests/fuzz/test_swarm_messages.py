@@ -41,7 +41,7 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
     """A member's."""
     credentials, authority = Credentials(tmp_path_factory.mktemp("device")), AuthorityKey.generate()
     key = credentials.device_key
-    token = AccessToken("Ada", "device", key.peer_id, key.public_key.decode(), "trainer", RUN, NOW, NOW + 60)
+    token = AccessToken("Ada", "device", key.peer_id, key.public_key.decode(), "trainer", RUN, NOW, NOW + 60, "a" * 64)
     revocations = issue_revocations(authority, RevocationList(RUN, 0, NOW, frozenset()))
     credentials.store_grant(RUN, authority.public_bytes, issue_token(authority, token), revocations)
     return credentials
@@ -85,7 +85,9 @@ def test_records_that_the_dht_gives(device: Credentials, data: st.DataObject) ->
         values[data.draw(st.integers(0, len(values) - 1))] = data.draw(JSON | st.binary(max_size=20))
         records[record_subkey(other)] = data.draw(st.just(ValueWithExpiration(values, NOW)) | JSON)
     records |= {token_subkey(each): ValueWithExpiration(each, NOW) for each in (peer_id, *others)}
-    found = read_records(records, lambda jwt: AccessToken("Ada", "device", jwt, "key", "trainer", RUN, NOW, NOW + 60))
+    found = read_records(
+        records, lambda jwt: AccessToken("Ada", "device", jwt, "key", "trainer", RUN, NOW, NOW + 60, "a" * 64)
+    )
     assert found[0].record.step == 3
     course = SwarmCourse(
         own_id=data.draw(st.sampled_from([peer_id, "other"])),

@@ -89,9 +89,9 @@ class MemberSwarm:
             members = (*insiders, *honest)  # an insider is the first whom a keeper asks for the state
             names = map(str, range(1, len(members) + 1))
             devices = sorted(names, key=lambda name: Credentials(directory / name).device_key.peer_id)
-            self.peer_ids = [
-                Credentials(directory / name).device_key.peer_id for name in devices
-            ]  # in the members' order
+            keys = [Credentials(directory / name).device_key for name in devices]  # in the members' order
+            self.peer_ids = [key.peer_id for key in keys]
+            self.pseudonyms = [key.receipt_key(RUN).pseudonym for key in keys]
             further = [str(self._grant(f"further-{number}", insiders[0], "trainer")) for number in range(more_devices)]
             peers = [
                 self._start(
@@ -160,7 +160,8 @@ class MemberSwarm:
         """A device that has joined the run."""
         credentials = Credentials(self.directory / device)
         key, now = credentials.device_key, time.time()
-        token = AccessToken(member, device, key.peer_id, key.public_key.decode(), role, RUN, now, now + 3600)
+        pseudonym = key.receipt_key(RUN).pseudonym
+        token = AccessToken(member, device, key.peer_id, key.public_key.decode(), role, RUN, now, now + 3600, pseudonym)
         revocations = issue_revocations(self.authority, RevocationList(RUN, 0, now, frozenset()))
         credentials.store_grant(RUN, self.authority.public_bytes, issue_token(self.authority, token), revocations)
         return self.directory / device
@@ -195,10 +196,10 @@ class MemberSwarm:
 
     def credited(self, step: int) -> int:
         """The insider's samples in the keeper's receipt of a step; 0 if the keeper has signed none."""
-        key = Credentials(self.keeper_credentials).device_key.public_key
+        signer = Credentials(self.keeper_credentials).device_key.receipt_key(RUN).pseudonym
         texts = [said["receipt"] for said in self.keeper.said if said["event"] == "step" and said["step"] == step]
-        bodies = [open_receipt(read_receipt(text), key) for text in texts if text]
-        return sum(body.samples.get(self.peer_ids[0], 0) for body in bodies)
+        bodies = [open_receipt(read_receipt(text), signer) for text in texts if text]
+        return sum(body.samples.get(self.pseudonyms[0], 0) for body in bodies)
 
     def close(self) -> None:
         """End every process group that was started."""

@@ -27,7 +27,8 @@ def _token(swarm: MemberSwarm, directory: Path, lasts_s: float) -> Credentials:
     credentials = Credentials(directory)
     key, issued_at = credentials.device_key, time.time() - ISSUED_BEFORE_S
     ends_at, public_key = issued_at + lasts_s, key.public_key.decode()
-    token = AccessToken(INSIDER, directory.name, key.peer_id, public_key, "trainer", RUN, issued_at, ends_at)
+    pseudonym = key.receipt_key(RUN).pseudonym
+    token = AccessToken(INSIDER, directory.name, key.peer_id, public_key, "trainer", RUN, issued_at, ends_at, pseudonym)
     revocations = issue_revocations(swarm.authority, RevocationList(RUN, 0, issued_at, frozenset()))
     credentials.store_grant(RUN, swarm.authority.public_bytes, issue_token(swarm.authority, token), revocations)
     return credentials

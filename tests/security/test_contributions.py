@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from auth.keys import ReceiptKey
 from auth.receipts import ReceiptBody, sign_receipt
 from coordinator.store.models import Device, Refusal
 from peer.reporting.messages import StepReport
@@ -37,13 +38,14 @@ class Run:
 
     def receipt(self, signer: Member, step: int, **samples: int) -> str:
         """What a member signs that others have brought."""
-        return str(sign_receipt(signer.credentials.device_key, self._received(step, samples)))
+        return str(sign_receipt(receipt_key(signer), self._received(step, samples)))
 
     def keeper_signs(self, step: int, **samples: int) -> None:
         """As the keeper does when it has taken a step."""
         services, key = self.coordinator.services, key_of("keeper")
-        device_id = services.membership.grant_keeper(key.public_key).device_id
-        services.ledger.take_receipt(device_id, step, str(sign_receipt(key, self._received(step, samples))))
+        signing = key.receipt_key("test")
+        device_id = services.membership.grant_keeper(key.public_key, signing.pseudonym).device_id
+        services.ledger.take_receipt(device_id, step, str(sign_receipt(signing, self._received(step, samples))))
 
     async def report(self, member: Member, report: StepReport) -> None:
         """Send it over the member's session until the coordinator has answered."""
@@ -65,10 +67,13 @@ class Run:
             return {(device.member.name, code) for device, code in session.execute(query)}
 
     def _received(self, step: int, samples: dict[str, int]) -> ReceiptBody:
-        peer_ids = {name: getattr(self, name).credentials.device_key.peer_id for name in samples}
-        return ReceiptBody(
-            run="test", era=0, step=step, samples={peer_ids[name]: brought for name, brought in samples.items()}
-        )
+        received = {receipt_key(getattr(self, name)).pseudonym: brought for name, brought in samples.items()}
+        return ReceiptBody(run="test", era=0, step=step, samples=received)
+
+
+def receipt_key(member: Member) -> ReceiptKey:
+    """The key of a member's receipts in this run."""
+    return member.credentials.device_key.receipt_key("test")
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_replayed_and_forged_records(swarm: MemberSwarm) -> None:
 
 def test_receipts_say_what_everybody_brought(swarm: MemberSwarm) -> None:
     """Whoever reduced signs it: never more than a peer brought, the insider too, and mostly all sign the same bytes."""
-    names = {peer: name for name, peer in zip((INSIDER, *HONEST), swarm.peer_ids, strict=True)}
+    names = dict(zip(swarm.pseudonyms, (INSIDER, *HONEST), strict=True))
     peers = dict(zip((INSIDER, *HONEST), [swarm.insider, *swarm.honest], strict=True))
     brought = {
         (name, said["step"]): said["samples"]
@@ -84,8 +84,8 @@ def test_receipts_say_what_everybody_brought(swarm: MemberSwarm) -> None:
     bodies = [read_receipt(said["receipt"]).body for said in signed]
     assert 0 < len(set(bodies)) < len(bodies)
     for body in map(json.loads, bodies):
-        for peer_id, samples in body["samples"].items():
-            assert samples <= brought.get((names[peer_id], body["step"]), samples)
+        for pseudonym, samples in body["samples"].items():
+            assert samples <= brought.get((names[pseudonym], body["step"]), samples)
 
 
 def test_donor_capture(swarm: MemberSwarm) -> None:

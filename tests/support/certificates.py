@@ -15,6 +15,6 @@ CERTIFICATE = Certificate(
     last_day="2026-11-22",
     training_s=7200,
     averaged_bytes=10**12,
-    devices=("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N",),
+    devices=("af06a3e3291714e4f356c19c9b15cd1951ec6e6662aa77be07547f289383341d",),
     issued_at=1_795_000_000,
 )

@@ -29,6 +29,7 @@ def crowd(database: Database, members: Mapping[str, Sequence[str]]) -> None:
                     number=number,
                     peer_id=f"Qm{name}{place}",
                     public_key=b"",
+                    receipt_key=f"{number:064x}",
                     role="keeper" if name == "keeper" else "trainer",
                     created_at=0.0,
                 )

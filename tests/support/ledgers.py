@@ -11,7 +11,7 @@ from coordinator.store.engine import Database
 from coordinator.store.models import Device, Member
 from peer.config.run import RunConfig
 from peer.reporting.messages import StepReport
-from tests.support.receipts import key_of, receipt_by
+from tests.support.receipts import key_of, pseudonym_of, receipt_by
 from tests.support.reports import report
 
 TARGET = 100
@@ -32,6 +32,7 @@ def add_members(database: Database) -> None:
                 number=number,
                 peer_id=key_of(device).peer_id,
                 public_key=key_of(device).public_key,
+                receipt_key=pseudonym_of(device),
                 role="keeper" if name == "keeper" else "trainer",
                 created_at=0.0,
             )

@@ -22,18 +22,24 @@ def key_of(name: str) -> DeviceKey:
     return DeviceKey(rsa.generate_private_key(public_exponent=RSA_EXPONENT, key_size=RSA_BITS))
 
 
+def pseudonym_of(name: str, run: str = "manyhands") -> str:
+    """This device's name in receipts of the run."""
+    return key_of(name).receipt_key(run).pseudonym
+
+
 def receipt_by(name: str, step: int, samples: Mapping[str, int], *, era: int = 0, run: str = "manyhands") -> str:
     """What this device received from those (device -> samples), as it travels."""
-    received = {key_of(sender).peer_id: brought for sender, brought in samples.items()}
-    return str(sign_receipt(key_of(name), ReceiptBody(run=run, era=era, step=step, samples=received)))
+    received = {pseudonym_of(sender, run): brought for sender, brought in samples.items()}
+    body = ReceiptBody(run=run, era=era, step=step, samples=received)
+    return str(sign_receipt(key_of(name).receipt_key(run), body))
 
 
 def keeper_confirms(database: Database, membership: Membership, ledger: Ledger, run: str, step: int) -> None:
     """The keeper of this run has received all that was reported of a step so far."""
-    device_id = membership.grant_keeper(key_of("keeper").public_key).device_id
-    query = select(Device.peer_id, Report.samples).join(Device).where(Report.step == step, Report.samples > 0)
+    key = key_of("keeper")
+    device_id = membership.grant_keeper(key.public_key, pseudonym_of("keeper", run)).device_id
+    query = select(Device.receipt_key, Report.samples).join(Device).where(Report.step == step, Report.samples > 0)
     with database() as session:
         received: dict[str, int] = dict(session.execute(query).all())
-    ledger.take_receipt(
-        device_id, step, str(sign_receipt(key_of("keeper"), ReceiptBody(run=run, era=0, step=step, samples=received)))
-    )
+    body = ReceiptBody(run=run, era=0, step=step, samples=received)
+    ledger.take_receipt(device_id, step, str(sign_receipt(key.receipt_key(run), body)))

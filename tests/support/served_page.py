@@ -42,7 +42,8 @@ class FakeRun:
         """A member with one device that is online; returns the device's id."""
         key = key_of(name)
         code = self.services.membership.invite(name)[0]
-        device = self.services.membership.join(key.public_key, code).device_id
+        pseudonym = key.receipt_key(self.directory.config.run.name).pseudonym
+        device = self.services.membership.join(key.public_key, code, receipt_key=pseudonym).device_id
         self.devices[name] = device
         session = open_session(self.services.database, device, "cpu", "0.1.0", self.services.clock())
         touch(

@@ -97,7 +97,8 @@ def _process(plan: NodePlan, enter: Callable[[], object] | None) -> Iterator[sub
 def _member(directory: Path, authority: AuthorityKey) -> str:
     credentials, now = Credentials(directory), time.time()
     key, name = credentials.device_key, directory.name
-    token = AccessToken(name, name, key.peer_id, key.public_key.decode(), "trainer", RUN, now, now + 3600)
+    pseudonym = key.receipt_key(RUN).pseudonym
+    token = AccessToken(name, name, key.peer_id, key.public_key.decode(), "trainer", RUN, now, now + 3600, pseudonym)
     revocations = issue_revocations(authority, RevocationList(RUN, 0, now, frozenset()))
     credentials.store_grant(RUN, authority.public_bytes, issue_token(authority, token), revocations)
     return str(directory)

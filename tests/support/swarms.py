@@ -162,7 +162,10 @@ class SwarmFactory:
         """A device that has joined the run, of a member of its own or of this one."""
         credentials = Credentials(self.directory / f"{name}-credentials")
         key, now = credentials.device_key, time.time()
-        token = AccessToken(member or name, name, key.peer_id, key.public_key.decode(), role, RUN, now, now + 3600)
+        pseudonym = key.receipt_key(RUN).pseudonym
+        token = AccessToken(
+            member or name, name, key.peer_id, key.public_key.decode(), role, RUN, now, now + 3600, pseudonym
+        )
         revocations = issue_revocations(self.authority, RevocationList(RUN, 0, now, frozenset()))
         credentials.store_grant(RUN, self.authority.public_bytes, issue_token(self.authority, token), revocations)
         return credentials

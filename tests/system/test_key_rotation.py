@@ -57,7 +57,10 @@ class Nodes:
     def _grant(self, name: str, authority: AuthorityKey) -> str:
         credentials, now = Credentials(self._directory / name), time.time()
         key = credentials.device_key
-        token = AccessToken(name, name, key.peer_id, key.public_key.decode(), "trainer", RUN, now, now + 3600)
+        pseudonym = key.receipt_key(RUN).pseudonym
+        token = AccessToken(
+            name, name, key.peer_id, key.public_key.decode(), "trainer", RUN, now, now + 3600, pseudonym
+        )
         revocations = issue_revocations(authority, RevocationList(RUN, 0, now, frozenset()))
         credentials.store_grant(RUN, authority.public_bytes, issue_token(authority, token), revocations)
         return str(credentials.directory)

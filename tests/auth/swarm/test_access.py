@@ -55,7 +55,7 @@ def member(
     """A device that joined the run."""
     credentials = Credentials(directory)
     key = credentials.device_key
-    token = AccessToken("alice", "device-1", key.peer_id, key.public_key.decode(), role, RUN, NOW, NOW + 60)
+    token = AccessToken("alice", "device-1", key.peer_id, key.public_key.decode(), role, RUN, NOW, NOW + 60, "a" * 64)
     revocations = issue_revocations(authority, RevocationList(RUN, serial, NOW, revoked))
     credentials.store_grant(RUN, authority.public_bytes, issue_token(authority, token), revocations)
     return credentials

@@ -128,7 +128,9 @@ class Swarm:
         """A device that has joined, by default the run."""
         credentials, signer = Credentials(self._directory / name), authority or self.authority
         key, now = credentials.device_key, time.time()
-        token = AccessToken(name, "device", key.peer_id, key.public_key.decode(), "trainer", RUN, now - 1, NEVER)
+        token = AccessToken(
+            name, "device", key.peer_id, key.public_key.decode(), "trainer", RUN, now - 1, NEVER, "a" * 64
+        )
         revocations = issue_revocations(signer, RevocationList(RUN, 0, now, frozenset()))
         credentials.store_grant(RUN, signer.public_bytes, issue_token(signer, token), revocations)
         return credentials

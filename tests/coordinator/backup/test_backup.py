@@ -30,7 +30,7 @@ from coordinator.store.models import Era, Member, Step
 from peer.config.run import Run, RunConfig
 from tests.support.operator_commands import call
 from tests.support.postgres import new_database
-from tests.support.receipts import key_of
+from tests.support.receipts import key_of, pseudonym_of
 from tests.support.stores import Kind, database_address, downgrade, put_tables
 from tests.support.waiting import PATIENCE_S
 
@@ -63,7 +63,8 @@ def run(tmp_path: Path, store_kind: Kind) -> Iterator[RunDirectory]:
 
 def join(run: OpenRun, name: str) -> str:
     """Bring a device of a new member in; returns its token."""
-    return run.membership.join(key_of(name).public_key, run.membership.invite(name)[0]).token_jwt
+    pseudonym = pseudonym_of(name, run.directory.config.run.name)
+    return run.membership.join(key_of(name).public_key, run.membership.invite(name)[0], receipt_key=pseudonym).token_jwt
 
 
 def add_checkpoint(run: OpenRun, step: int) -> Path:

@@ -36,7 +36,7 @@ from coordinator.store.models import Device
 from peer.reporting.messages import StepReport
 from tests.support.ledgers import deliver
 from tests.support.ports import free_ports
-from tests.support.receipts import keeper_confirms, key_of
+from tests.support.receipts import keeper_confirms, key_of, pseudonym_of
 from tests.support.served_page import validation_row
 from tests.support.small_run import HOST, TARGET_BATCH_SIZE, make_small_run, small_config
 from tests.support.waiting import wait_until
@@ -112,7 +112,8 @@ class Machine:
         """A volunteer joins with the invite that it was given, and reports so many steps."""
         invite = self.volunteer(name).environment["MANYHANDS_INVITE"]
         key = key_of(name)
-        grant = self.run.membership.join(key.public_key, invite)
+        pseudonym = pseudonym_of(name, self.run.directory.config.run.name)
+        grant = self.run.membership.join(key.public_key, invite, receipt_key=pseudonym)
         assert grant.member == name
         with self.run.database.begin() as session:
             session.execute(update(Device).values(created_at=0.0))  # it reports of long ago

@@ -44,7 +44,8 @@ def join_and_report(run_dir: Path, key_path: Path, name: str, samples: int) -> N
     """A member with a device that has done one global step."""
     key = DeviceKey.load_or_create(key_path)
     with open_run(run_dir, clock=lambda: NOW) as run:
-        grant = run.membership.join(key.public_key, run.membership.invite(name)[0])
+        pseudonym = key.receipt_key(run.directory.config.run.name).pseudonym
+        grant = run.membership.join(key.public_key, run.membership.invite(name)[0], receipt_key=pseudonym)
         report = StepReport(
             step=1,
             samples=samples,

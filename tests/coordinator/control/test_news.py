@@ -84,7 +84,7 @@ async def test_what_found_no_room_is_told_later(tmp_path: Path, monkeypatch: pyt
 
 def live_session(name: str) -> LiveSession:
     now = time.time()
-    token = AccessToken(name, name, name, "", "trainer", "test", now, now + 3600.0)
+    token = AccessToken(name, name, name, "", "trainer", "test", now, now + 3600.0, "a" * 64)
     return LiveSession(name, token, ipaddress.ip_address("192.0.2.1"))
 
 

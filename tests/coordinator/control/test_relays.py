@@ -128,11 +128,12 @@ async def test_a_challenge_of_one_is_answered_at_the_other_once(tmp_path: Path) 
         connected(run.second) as second,
     ):
         key = DeviceKey.load_or_create(tmp_path / "key")
-        nonce = (await first.greet()).nonce
+        nonce, receipt_key = (await first.greet()).nonce, key.receipt_key("test").public_bytes
         request = control_pb2.JoinRequest(
             nonce=nonce,
             public_key=key.public_key,
-            signature=key.sign(challenge_bytes("join", "test", nonce, key.public_key)),
+            receipt_key=receipt_key,
+            signature=key.sign(challenge_bytes("join", "test", nonce, key.public_key, receipt_key)),
             invite_code=run.first.invite("Ada"),
         )
         assert (await second._stub.Join(request)).member == "Ada"

@@ -61,10 +61,12 @@ async def nonce_of(client: ControlClient) -> bytes:
 def a_join(
     key: DeviceKey, nonce: bytes, invite: str = "", run: str = "test", **changes: Any
 ) -> control_pb2.JoinRequest:
+    receipt_key = key.receipt_key(run).public_bytes
     request = control_pb2.JoinRequest(
         nonce=nonce,
         public_key=key.public_key,
-        signature=key.sign(challenge_bytes("join", run, nonce, key.public_key)),
+        receipt_key=receipt_key,
+        signature=key.sign(challenge_bytes("join", run, nonce, key.public_key, receipt_key)),
         invite_code=invite,
     )
     for name, value in changes.items():
@@ -84,6 +86,7 @@ async def test_a_join_hands_out_everything_a_peer_needs(tmp_path: Path, key: Dev
         reply = await client.join(key, coordinator.invite("Ada"))
         token = read_token(reply.token, reply.authority_key, "test")
         assert (token.member, token.peer_id, token.role) == ("Ada", key.peer_id, "trainer")
+        assert token.receipt_key == key.receipt_key("test").pseudonym
         assert (reply.member, reply.device_id) == ("Ada", token.device_id)
         assert reply.device_number == 0
         assert RunConfig.from_json(reply.run_config_json) == coordinator.services.config
@@ -161,6 +164,26 @@ async def test_a_signature_by_another_key_is_refused(tmp_path: Path, key: Device
         )
         with pytest.raises(TokenError, match="signature"):
             await call(client, "Renew", forged)
+
+
+async def test_nobody_takes_anothers_receipt_key(tmp_path: Path, key: DeviceKey, other_key: DeviceKey) -> None:
+    """The device signs the one that it tells: another in its place is refused, and so is one that is taken, or none."""
+    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
+        taken, invite = key.receipt_key("test").public_bytes, coordinator.invite("Eve")
+        with pytest.raises(TokenError, match="signature"):
+            await call(
+                client, "Join", a_join(other_key, await nonce_of(client), coordinator.invite("Eve"), receipt_key=taken)
+            )
+        with pytest.raises(RequestError, match="must have 32 bytes"):
+            await call(
+                client, "Join", a_join(other_key, await nonce_of(client), coordinator.invite("Eve"), receipt_key=b"")
+            )
+        await client.join(key, coordinator.invite("Ada"))
+        nonce = await nonce_of(client)
+        signature = other_key.sign(challenge_bytes("join", "test", nonce, other_key.public_key, taken))
+        copied = a_join(other_key, nonce, invite, receipt_key=taken, signature=signature)
+        with pytest.raises(RequestError, match="another device's"):
+            await call(client, "Join", copied)
 
 
 async def test_a_signature_for_another_purpose_is_refused(tmp_path: Path, key: DeviceKey) -> None:

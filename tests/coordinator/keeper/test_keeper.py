@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from peer.reporting.metrics import RoundTally
 from peer.reporting.suspicions import Suspicion, WaitingSuspicions
 from peer.swarm.swarm import StepOutcome, SwarmProgress
 from tests.support.ledgers import CONFIG, add_members
-from tests.support.receipts import key_of
+from tests.support.receipts import key_of, pseudonym_of
 from tests.support.stores import empty_store
 
 FULL = OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
@@ -182,9 +183,16 @@ class Serving(Scene):
         """The swarm's."""
         return SwarmProgress(self.step, 0, swarm_samples=30, target_batch_size=64, peers=3, samples_per_second=0.0)
 
-    def grant_keeper(self, public_key: bytes) -> Serving:
+    def access_token(self, _now: float) -> Any:
+        """The credentials'."""
+        return SimpleNamespace(
+            run="demo", device_id=self.device_id, issued_at=self.issued_at, expires_at=self.expires_at
+        )
+
+    def grant_keeper(self, public_key: bytes, receipt_key: str) -> Serving:
         """The membership's."""
         assert public_key == self.device_key.public_key
+        assert receipt_key == pseudonym_of("keeper-1", "demo")
         return self
 
     def store_token(self, jwt: str) -> None:

@@ -17,7 +17,7 @@ from coordinator.store.models import Device, Member, Receipt, Refusal
 from peer.reporting.messages import StepReport
 from tests.support.clocks import Clock
 from tests.support.ledgers import deliver
-from tests.support.receipts import key_of, receipt_by
+from tests.support.receipts import key_of, pseudonym_of, receipt_by
 from tests.support.stores import Kind, empty_store
 
 DEVICES = {
@@ -47,6 +47,7 @@ def database(tmp_path: Path, store_kind: Kind) -> Iterator[Database]:
                         number=number,
                         peer_id=key.peer_id,
                         public_key=key.public_key,
+                        receipt_key=pseudonym_of(device),
                         role=role,
                         created_at=0.0,
                     )
@@ -231,6 +232,15 @@ def test_receipts_that_prove_nothing_are_refused(ledger: Ledger, database: Datab
         assert report(ledger, device, 9, receipt=receipt)
     assert refused(database) == [("receipt", "bad-request", device) for device in bad]
     assert all(waiting and not confirmed for confirmed, waiting in counted(ledger).values())
+
+
+def test_who_has_told_no_receipt_key_signs_nothing(ledger: Ledger, database: Database) -> None:
+    """Its program is of an older version; what others sign of it names nobody here."""
+    with database.begin() as session:
+        session.get_one(Device, "bob").receipt_key = None
+    assert report(ledger, "bob", 9, {"ada": 30})
+    ledger.take_receipt("dan", 1, receipt_by("dan", 1, {"bob": 9}))
+    assert refused(database) == [("receipt", "bad-request", "bob"), ("receipt", "bad-request", "dan")]
 
 
 def test_who_was_revoked_signs_nothing_more(ledger: Ledger, database: Database) -> None:

@@ -39,7 +39,8 @@ def revocations(membership: Membership) -> RevocationList:
 
 def test_a_revoked_device_goes_alone(membership: Membership, keys: list[bytes]) -> None:
     """Only it is on the signed list and refused, with the reason; the member's others stay, and another may come."""
-    lost, kept = bring(membership, keys[0]), membership.join(keys[1], membership.invite("Ada")[0])
+    lost, [code] = bring(membership, keys[0]), membership.invite("Ada")
+    kept = membership.join(keys[1], code, receipt_key="ab" * 32)
     token = membership.renew(keys[0]).token_jwt
     assert membership.revoke_device("Ada", lost[:8], "stolen") == lost
     assert revocations(membership).peer_ids == {peer_id_of(keys[0])}

@@ -80,7 +80,7 @@ def test_nobody_comes_back_as_the_erased_one(run: FakeRun) -> None:
     membership = run.services.membership
     unused = membership.invite("grace")[0]
     key = key_of("of the erased one")
-    grant = membership.join(key.public_key, membership.invite("grace")[0])
+    grant = membership.join(key.public_key, membership.invite("grace")[0], receipt_key="ab" * 32)
     erase(run.services.database, membership, "grace")
     for attempt in (lambda: membership.renew(key.public_key), lambda: membership.check(grant.token_jwt)):
         with pytest.raises(RevokedError) as refused:

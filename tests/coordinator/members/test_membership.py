@@ -30,6 +30,7 @@ from tests.support.clocks import Clock
 
 AUTHORITY = AuthorityKey.generate()
 LIFETIME_S = 3600
+PSEUDONYM = "ab" * 32
 DAY_S = 86_400
 
 
@@ -41,12 +42,34 @@ def membership(database: Database, clock: Clock) -> Membership:
 def test_invited_device_receives_a_token_of_its_own(membership: Membership, keys: list[bytes], clock: Clock) -> None:
     """The token names member, device, keys, role, run and times, signed by the authority."""
     [code] = membership.invite(" Ada Lovelace ")
-    grant = membership.join(keys[0], code)
+    grant = membership.join(keys[0], code, receipt_key=PSEUDONYM)
     token = read_token(grant.token_jwt, AUTHORITY.public_bytes, "demo")
     assert (token.member, token.role, token.device_id) == ("Ada Lovelace", "trainer", grant.device_id)
     assert (token.peer_id, token.public_key.encode()) == (peer_id_of(keys[0]), keys[0])
+    assert token.receipt_key == PSEUDONYM
     assert (token.issued_at, token.expires_at) == (clock.now, clock.now + LIFETIME_S)
     assert membership.check(grant.token_jwt) == token
+
+
+def test_a_receipt_key_is_one_devices_for_good(membership: Membership, keys: list[bytes]) -> None:
+    """Each token names it from the join that told it; neither another device nor another key takes its place."""
+    membership.join(keys[0], membership.invite("Ada")[0])
+    assert read_token(membership.renew(keys[0]).token_jwt, AUTHORITY.public_bytes, "demo").receipt_key == ""
+    membership.join(keys[0], receipt_key=PSEUDONYM)
+    assert read_token(membership.renew(keys[0]).token_jwt, AUTHORITY.public_bytes, "demo").receipt_key == PSEUDONYM
+    [code] = membership.invite("Eve")
+    with pytest.raises(RequestError, match="another device's"):
+        membership.join(keys[1], code, receipt_key=PSEUDONYM)
+    with pytest.raises(RequestError, match="with another key"):
+        membership.join(keys[0], receipt_key="cd" * 32)
+    assert membership.join(keys[1], code, receipt_key="cd" * 32).member == "Eve"  # the code was not used up
+
+
+def test_a_token_without_a_receipt_key_is_refused(membership: Membership, keys: list[bytes]) -> None:
+    """A program of an older version is sent to renew it, and there learns which version to install."""
+    older = membership.join(keys[0], membership.invite("Ada")[0]).token_jwt
+    with pytest.raises(ExpiredTokenError, match="older version"):
+        membership.check(older)
 
 
 def test_devices_are_numbered_in_the_order_of_joining(membership: Membership, keys: list[bytes]) -> None:
@@ -210,7 +233,7 @@ def test_impossible_invitations_are_refused(membership: Membership, days: float,
 def test_revoked_member_is_shut_out(membership: Membership, keys: list[bytes]) -> None:
     """Join, renewal, a shown token and unused codes all end with the revocation, and the reason is told."""
     [code, unused] = membership.invite("Ada", devices=2)
-    jwt = membership.join(keys[0], code).token_jwt
+    jwt = membership.join(keys[0], code, receipt_key=PSEUDONYM).token_jwt
     assert membership.revoke("Ada", "sent rubbish") == 1
     for attempt in (
         lambda: membership.join(keys[0]),
@@ -256,7 +279,7 @@ def test_revoking_nobody_is_an_error(membership: Membership) -> None:
 
 def test_keeper_joins_by_itself_and_stays_hidden(membership: Membership, keys: list[bytes]) -> None:
     """The keeper receives its role whenever it asks, and is nobody's contribution."""
-    first, again = membership.grant_keeper(keys[0]), membership.grant_keeper(keys[0])
+    first, again = (membership.grant_keeper(keys[0], PSEUDONYM) for _ in range(2))
     assert (first.role, first.device_id) == ("keeper", again.device_id)
     assert membership.check(first.token_jwt).role == "keeper"
     assert membership.members() == []
@@ -264,7 +287,7 @@ def test_keeper_joins_by_itself_and_stays_hidden(membership: Membership, keys: l
 
 def test_shown_token_is_checked_entirely(membership: Membership, keys: list[bytes], clock: Clock) -> None:
     """Expired tokens, strangers' tokens and tokens of devices that are not in the database are refused."""
-    jwt = membership.join(keys[0], membership.invite("Ada")[0]).token_jwt
+    jwt = membership.join(keys[0], membership.invite("Ada")[0], receipt_key=PSEUDONYM).token_jwt
     clock.now += LIFETIME_S
     with pytest.raises(ExpiredTokenError):
         membership.check(jwt)
@@ -274,7 +297,7 @@ def test_shown_token_is_checked_entirely(membership: Membership, keys: list[byte
 
 def test_token_of_a_forgotten_device_is_refused(membership: Membership, keys: list[bytes], database: Database) -> None:
     """A valid signature does not help a device that the database has lost."""
-    jwt = membership.grant_keeper(keys[0]).token_jwt
+    jwt = membership.grant_keeper(keys[0], PSEUDONYM).token_jwt
     with database.begin() as session:
         session.delete(session.get_one(Device, device_id_of(keys[0])))
     with pytest.raises(NotInvitedError):

@@ -5,6 +5,7 @@ The keeper's word suffices alone; members' words suffice if they do without any 
 
 from __future__ import annotations
 
+import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -199,7 +200,8 @@ class Run:
         self.keys = dict(zip(("Ada", "Bob", "Carol", "Mallory"), keys[1:], strict=False))
         self.devices = {"keeper": self.membership.grant_keeper(keys[0]).device_id}
         for name, key in self.keys.items():
-            self.devices[name] = self.membership.join(key, self.membership.invite(name)[0]).device_id
+            [code], pseudonym = self.membership.invite(name), hashlib.sha256(key).hexdigest()
+            self.devices[name] = self.membership.join(key, code, receipt_key=pseudonym).device_id
         self.peer_ids = {"keeper": peer_id_of(keys[0])} | {name: peer_id_of(key) for name, key in self.keys.items()}
 
     def say(self, witness: str, of: str, times: int = 1, kind: str = "samples", device: str = "") -> None:
@@ -327,7 +329,7 @@ def test_a_flood_of_words_is_one_word(run: Run, clock: Clock) -> None:
 
 def test_a_member_in_quarantine_brings_no_other_device(run: Run, keys: list[bytes]) -> None:
     """Its known devices go on; a new one would only replace the one that was cut off. The code stays unused."""
-    second = run.membership.join(keys[5], run.membership.invite("Mallory")[0])
+    second = run.membership.join(keys[5], run.membership.invite("Mallory")[0], receipt_key="ab" * 32)
     assert run.membership.check(second.token_jwt)
     [code] = run.membership.invite("Mallory")
     run.impose("Mallory", "overheats")

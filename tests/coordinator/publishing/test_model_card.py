@@ -18,7 +18,7 @@ from coordinator.publishing.model_card import CardFacts, escaped, write_card
 from peer.config.run import RunConfig
 from peer.reporting.messages import StepReport
 from tests.support.ledgers import deliver
-from tests.support.receipts import keeper_confirms, key_of
+from tests.support.receipts import keeper_confirms, key_of, pseudonym_of
 from tests.support.small_run import TARGET_BATCH_SIZE
 from tests.support.sound_checkpoints import add_sound_checkpoint
 
@@ -31,7 +31,8 @@ def run(opened_run: OpenRun) -> OpenRun:
     samples = TARGET_BATCH_SIZE // len(NAMES)
     for seq, name in enumerate(NAMES, 1):
         (code,) = opened_run.membership.invite(name)
-        grant = opened_run.membership.join(key_of(name).public_key, code)
+        pseudonym = pseudonym_of(name, opened_run.directory.config.run.name)
+        grant = opened_run.membership.join(key_of(name).public_key, code, receipt_key=pseudonym)
         session = open_session(opened_run.database, grant.device_id, f"a <b>card</b> of {name}", "0", 1.0)
         report = StepReport(
             step=1,

@@ -14,6 +14,7 @@ from auth.keys import AuthorityKey
 from coordinator.ledger.ledger import count_losses, undo_reports
 from coordinator.statistics.member import LossFacts, certify, days_of, losses_of, step_ranges, steps_of
 from coordinator.store.engine import Database
+from coordinator.store.models import Device
 from tests.support.crowds import DAY, NOW, TODAY, add_reports, crowd
 from tests.support.stores import Kind, empty_store
 
@@ -105,7 +106,15 @@ def test_a_certificate_says_what_counts(database: Database) -> None:
     assert (certificate.run, certificate.member, certificate.number) == ("test", "Ada", 1)
     assert (certificate.samples, certificate.steps, certificate.active_days) == (113, 3, 2)
     assert (certificate.first_day, certificate.last_day) == ("2024-10-03", "2024-10-04")
-    assert certificate.devices == ("QmAda2", "QmAda1")
+    assert certificate.devices == (f"{1:064x}", f"{0:064x}")
+
+
+def test_a_certificate_names_no_device_that_has_no_pseudonym_yet(database: Database) -> None:
+    """One that has not been here since there are pseudonyms gave its samples all the same."""
+    with database.begin() as session:
+        session.get_one(Device, "ada-2").receipt_key = None
+    certificate = open_certificate(certify(database, AuthorityKey.generate(), "test", 1, NOW))
+    assert (certificate.devices, certificate.samples) == ((f"{0:064x}",), 113)
 
 
 @pytest.mark.parametrize("number", [3, 99])

@@ -19,8 +19,9 @@ from sqlalchemy.orm import Session
 from auth.errors import ConfigError, StorageError
 from coordinator.checkpoints.validations import record_validation
 from coordinator.ledger.presence import CheckpointRow, checkpoints
+from coordinator.ledger.receipts import kept_receipts
 from coordinator.store.engine import Database, migrate, open_engine, patience
-from coordinator.store.models import Base, Member, Revocation, Step
+from coordinator.store.models import Base, Device, Member, Receipt, Revocation, Step
 from tests.support.postgres import PASSWORD, new_database, shared_server
 from tests.support.served_page import validation_row
 from tests.support.stores import Kind, database_address, downgrade
@@ -131,6 +132,38 @@ def test_where_checkpoints_lie_is_stored_no_more(empty: str) -> None:
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT step, path, size_bytes, withheld FROM checkpoints")).all()
     assert rows == [(12, "step-00000012", 9, "its loss rose")]
+    engine.dispose()
+
+
+def test_receipts_of_an_older_database_count_and_tell_no_identity(empty: str) -> None:
+    """What the ledger judged stays; the signatures by the keys that are libp2p identities go."""
+    engine = open_engine(empty, create=True)
+    migrate(engine, "0025")
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO members (id, name, created_at, revoked_reason) VALUES (1, 'Ada', 0, '')"))
+        connection.execute(
+            text(
+                "INSERT INTO devices (id, member_id, number, peer_id, public_key, role, created_at) "
+                "VALUES ('ada', 1, 0, 'QmAda', :key, 'trainer', 0)"
+            ),
+            {"key": b"key"},
+        )
+        connection.execute(
+            text(
+                "INSERT INTO receipts (device_id, era, step, samples, signature, received_at) "
+                "VALUES ('ada', 0, 7, '{\"0\": 5}', :signature, 1.0)"
+            ),
+            {"signature": b"s" * 256},
+        )
+    migrate(engine)
+    with Database(engine)() as session:
+        [kept] = kept_receipts(session, 7)
+        assert (kept.device_id, kept.samples) == ("ada", {0: 5})
+        assert session.scalars(select(Receipt.signature)).all() == [None]
+        assert session.scalars(select(Device.receipt_key)).all() == [None]
+    downgrade(engine, "0025")
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM receipts")).scalar() == 0
     engine.dispose()
 
 

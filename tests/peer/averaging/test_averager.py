@@ -401,7 +401,7 @@ def test_a_group_with_changed_words_is_given_up(
     averager, avoiding = after_round.averager, Avoiding()
     averager._leaders = cast(Any, avoiding)
     averager._declare()
-    token = AccessToken("alice", "1", "peer", key.public_key.decode(), "trainer", "run", 0.0, 1.0)
+    token = AccessToken("alice", "1", "peer", key.public_key.decode(), "trainer", "run", 0.0, 1.0, "a" * 64)
     gathered = [changes.get(index, averager._declared) for index in range(2)]
     group = GroupInfo(b"group", PEERS[:2], tuple(gathered))
     if not reason:

@@ -150,7 +150,7 @@ PEERS = tuple(PeerID(b"\x12\x20" + bytes([number]) * 32) for number in range(4))
 
 
 def token(member: str, role: Role = "trainer") -> AccessToken:
-    return AccessToken(member, "1", "peer", "key", role, "run", 0.0, 1.0)
+    return AccessToken(member, "1", "peer", "key", role, "run", 0.0, 1.0, "a" * 64)
 
 
 def said(

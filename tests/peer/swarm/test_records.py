@@ -33,7 +33,7 @@ def record(step: int = 3, samples: int = 0, *, training: bool = True, rate: floa
 
 def token(peer_id: str = "Qm1") -> AccessToken:
     """A device's valid token."""
-    return AccessToken("alice", "d1", peer_id, "ssh-rsa AAAA", "trainer", "demo", 0.0, 9.0)
+    return AccessToken("alice", "d1", peer_id, "ssh-rsa AAAA", "trainer", "demo", 0.0, 9.0, "a" * 64)
 
 
 @pytest.mark.parametrize(

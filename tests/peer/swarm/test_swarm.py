@@ -16,22 +16,27 @@ from peer.reporting.event_log import NOWHERE
 from peer.swarm.decision import DownloadPause
 from peer.swarm.history import Lack
 from peer.swarm.swarm import MOST_SILENT_LOOKS, Swarm, Witness
-from tests.support.receipts import key_of
+from tests.support.receipts import key_of, pseudonym_of
 
 
 def test_who_reduced_signs_what_came() -> None:
-    """Everybody's weight as whole samples, its own too, without the keeper, who has none."""
-    ada, bob = key_of("ada"), key_of("bob")
-    text = Witness(ada, "run").receipt(1, 7, {ada.peer_id: 12.0, bob.peer_id: 20.0, key_of("keeper").peer_id: 0.0})
-    receipt = open_receipt(read_receipt(text), ada.public_key)
+    """Everybody's weight as whole samples under its pseudonym, its own too, without the keeper, who has none."""
+    brought, pseudonyms = {"ada": 12.0, "bob": 20.0, "keeper": 0.0}, {}
+    for name in brought:
+        pseudonyms[key_of(name).peer_id] = pseudonym_of(name, "run")
+    weights = {key_of(name).peer_id: weight for name, weight in brought.items()}
+    text = Witness(key_of("ada").receipt_key("run"), "run").receipt(1, 7, weights, pseudonyms)
+    receipt = open_receipt(read_receipt(text), pseudonym_of("ada", "run"))
     assert (receipt.run, receipt.era, receipt.step) == ("run", 1, 7)
-    assert receipt.samples == {ada.peer_id: 12, bob.peer_id: 20}
+    assert receipt.samples == {pseudonym_of("ada", "run"): 12, pseudonym_of("bob", "run"): 20}
+    assert not any(key_of(name).peer_id in text for name in brought)
 
 
 def test_who_reduced_nothing_signs_nothing() -> None:
     """A peer in client mode, one alone, or a round without any samples."""
-    assert Witness(key_of("ada"), "run").receipt(0, 7, {}) == ""
-    assert Witness(key_of("ada"), "run").receipt(0, 7, {key_of("bob").peer_id: 0.0}) == ""
+    witness, bob = Witness(key_of("ada").receipt_key("run"), "run"), key_of("bob").peer_id
+    assert witness.receipt(0, 7, {}, {}) == ""
+    assert witness.receipt(0, 7, {bob: 0.0}, {bob: pseudonym_of("bob", "run")}) == ""
 
 
 def swarm_with(**parts: Any) -> Any:

@@ -23,7 +23,7 @@ from peer.cli.verify import app
 from peer.network.http import fetch
 from peer.verification.published import Published, download, read_published
 from peer.verification.receipts import Confirmation, credited, disproved, newcomer_share, verify
-from tests.support.receipts import key_of
+from tests.support.receipts import pseudonym_of
 from tests.support.served_page import FakeRun, fake_run
 
 STEPS = 3
@@ -101,17 +101,16 @@ def no_receipt(content: dict[str, Any]) -> None:
     content["pages"][0]["steps"][0]["claims"][0]["counted"] = None
 
 
-def another_key(content: dict[str, Any]) -> None:
-    page = content["pages"][0]
-    device = page["steps"][0]["receipts"][0]["device"]
-    page["devices"][device]["public_key"] = key_of("stranger").public_key.decode()
-
-
 def another_signer(content: dict[str, Any]) -> None:
     page = content["pages"][0]
-    stranger = key_of("stranger")
-    page["devices"][stranger.peer_id] = {"member": "x", "keeper": True, "public_key": stranger.public_key.decode()}
-    page["steps"][0]["receipts"][0]["device"] = stranger.peer_id
+    stranger = pseudonym_of("stranger", "test-run")
+    page["devices"][stranger] = {"member": "x", "keeper": True}
+    page["steps"][0]["receipts"][0]["device"] = stranger
+
+
+def an_unknown_signer(content: dict[str, Any]) -> None:
+    page = content["pages"][0]
+    del page["devices"][page["steps"][0]["receipts"][0]["device"]]
 
 
 def another_steps_receipt(content: dict[str, Any]) -> None:
@@ -144,8 +143,8 @@ def two_by_one_member(content: dict[str, Any]) -> None:
         more_counted,
         more_received,
         no_receipt,
-        another_key,
         another_signer,
+        an_unknown_signer,
         another_steps_receipt,
         twice_the_same_step,
         another_era,
@@ -177,6 +176,26 @@ def test_what_no_receipt_is_about_is_told(published: Published) -> None:
     found = verify(Published.model_validate_json(json.dumps(content)))
     assert (found.problems, found.receipts) == ([], STEPS - 1)
     assert found.unsigned.total() == sum(claim.claimed for claim in published.pages[0].steps[0].claims)
+
+
+def test_steps_without_public_receipts_are_told(published: Published, tmp_path: Path) -> None:
+    """Those whose receipts named libp2p identities count as the coordinator says, and one sentence says why."""
+    content = saved(published)
+    content["pages"][0]["steps"][0] |= {"receipts": [], "withheld": True}
+    path = tmp_path / "receipts.json"
+    path.write_text(json.dumps(content))
+    told = run_verify(str(path))
+    assert told.exit_code == 0
+    assert "1 steps from before receipts had pseudonyms carry no public receipts" in " ".join(told.output.split())
+    assert json.loads(run_verify(str(path), "--json").output)["withheld_steps"] == 1
+
+
+def test_what_an_older_version_saved_is_told_apart(published: Published, tmp_path: Path) -> None:
+    """The file is no error of anybody's; its receipts are of another kind."""
+    path = tmp_path / "receipts.json"
+    path.write_text(published.model_dump_json().replace("manyhands-receipts-v2", "manyhands-receipts-v1"))
+    with pytest.raises(RequestError, match="saved by an older manyhands"):
+        read_published(str(path), time.sleep)
 
 
 def test_pages_are_cached_by_their_content(client: TestClient) -> None:
