@@ -156,7 +156,8 @@ def test_a_receipt_key_follows_from_the_device_and_the_run(key: DeviceKey, tmp_p
     again = DeviceKey.load_or_create(tmp_path / "other.key")
     names = {key.receipt_key("a").pseudonym, key.receipt_key("b").pseudonym, again.receipt_key("a").pseudonym}
     assert len(names) == 3
-    assert again.receipt_key("a") == DeviceKey.load_or_create(tmp_path / "other.key").receipt_key("a")
+    restarted = DeviceKey.load_or_create(tmp_path / "other.key")
+    assert again.receipt_key("a").pseudonym == restarted.receipt_key("a").pseudonym
     assert key.receipt_key("a").pseudonym == key.receipt_key("a").public_bytes.hex()
     fixed = DeviceKey(serialization.load_der_private_key(base64.b64decode(FIXED_KEY), password=None))  # type: ignore[arg-type]
     assert fixed.receipt_key("sahaj-বাংলা").pseudonym == FIXED_PSEUDONYM
