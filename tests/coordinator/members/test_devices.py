@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -30,7 +31,8 @@ def membership(database: Database, clock: Clock) -> Membership:
 
 def bring(membership: Membership, key: bytes, name: str = "Ada") -> str:
     """Join by an invite of its own; returns the device's id."""
-    return membership.join(key, membership.invite(name)[0]).device_id
+    pseudonym = hashlib.sha256(key).hexdigest()
+    return membership.join(key, membership.invite(name)[0], receipt_key=pseudonym).device_id
 
 
 def revocations(membership: Membership) -> RevocationList:

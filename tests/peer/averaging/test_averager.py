@@ -217,7 +217,9 @@ class RoundOfTwo(BalancedRounds):
         self.total_size, self.gathering, self._traffic = 8, Gathering(5.0), Traffic()
         self._deadline = RoundDeadline(PATIENCE_S)
         self.tensors, self.shares = [torch.zeros(8)], tuple[int, ...]()
-        self.directory = SimpleNamespace(token_of=lambda _peer: None)
+        self.directory = SimpleNamespace(
+            token_of=lambda peer: SimpleNamespace(role="trainer", receipt_key=f"pseudonym of {peer.to_base58()}")
+        )
         self._traffic.up.reserve(1_000)  # before the round
         self.peer_id, self.failures, self.patience_s = PeerID(b"own"), 0, 3.0
         self.group = GroupInfo(b"group", (self.peer_id, PeerID(b"other")), (b"", b""))
@@ -253,6 +255,7 @@ async def test_a_round_says_what_passed_on_the_line_and_what_the_lines_promised(
     assert averager.shares == (2, 6)
     assert (found.size, found.samples, found.seconds) == (2, 12, 2.0)
     assert found.peers == {peer.to_base58() for peer in averager.group.peer_ids}
+    assert found.pseudonyms == {peer: f"pseudonym of {peer}" for peer in found.peers}
     assert found.traffic == RoundTraffic(sent_bytes=600.0, received_bytes=900.0, seconds=2.0, promised_s=60.0)
     assert averager.failures == 0
 
