@@ -28,9 +28,12 @@ from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor
 from auth.keys import DeviceKey
 from peer.network.traffic import Traffic
 from peer.reduction.attestation import (
+    Attestation,
     AttestedRound,
     AttestedSender,
+    AttestedWeight,
     SignedAttestation,
+    attested_weights,
     digest_of,
     split_digests,
 )
@@ -97,6 +100,7 @@ class ExactAllReduce(AllReduceRunner):
         ]
         self._answers: dict[int, runtime_pb2.Tensor] = {}  # by part: the same bytes for all senders
         self._inputs: dict[int, list[bytes]] = {}  # by sender's index: the digests of its parts
+        self._attestations: list[Attestation] = []  # of the reducers that are done, this one among them
         self._attestation: asyncio.Future[SignedAttestation] = asyncio.get_running_loop().create_future()
         self._may_contribute = may_contribute
         self._traffic = traffic
@@ -149,6 +153,11 @@ class ExactAllReduce(AllReduceRunner):
         named = self.weights_by_peer
         counted = {peer.to_base58(): self._guard.credited(index) for index, peer in enumerate(self.sender_peer_ids)}
         return {peer: counted[peer] for peer in named}
+
+    @property
+    def attested_by_peer(self) -> dict[str, AttestedWeight]:
+        """What all reducers attest of each sender, by peer ID."""
+        return attested_weights(self._attestations, [peer.to_base58() for peer in self.sender_peer_ids])
 
     def passed(self, is_whole: bool) -> PartsPassed:
         """Return the event that tells which parts came from whom."""
@@ -207,6 +216,7 @@ class ExactAllReduce(AllReduceRunner):
         attestation = self.evidence.attestation(lines)
         signed = SignedAttestation.sign(self._attesting.key, attestation)
         self.evidence.take(peer_index, signed, attestation)
+        self._attestations.append(attestation)
         return signed
 
     async def _committed_parts(self, peer_index: int) -> AsyncIterator[averaging_pb2.AveragingData]:
@@ -285,7 +295,10 @@ class ExactAllReduce(AllReduceRunner):
                 raise ValueError("it is of another group")
             if opened.round != attested:
                 raise AllreduceException(f"{reducer} was led to another step, or in another order")
+            if len(opened.senders) != len(self.sender_peer_ids):
+                raise ValueError(f"it names {len(opened.senders)} senders")
             self.evidence.take(self.ordered_peer_ids.index(reducer), signed, opened)
+            self._attestations.append(opened)
         except ValueError as error:
             self._note(Finding(reducer.to_base58(), "average", f"attested its averages falsely: {error}"))
             raise FalseAverage(f"{reducer} attested its averages falsely: {error}") from error

@@ -41,7 +41,7 @@ from peer.averaging.matchmaking import (
 from peer.averaging.rounds import RoundDeadline, forget_frames, freeze_imported, give_back
 from peer.averaging.shares import NOBODY, GroupLines, group_lines, part_size, reduction_shares
 from peer.network.traffic import Traffic
-from peer.reduction.attestation import AttestedRound, layout_of
+from peer.reduction.attestation import AttestedRound, AttestedWeight, layout_of
 from peer.reduction.audit import Audit
 from peer.reduction.audit_rpc import AuditedRounds, Auditing
 from peer.reduction.findings import Accusations, Finding
@@ -66,6 +66,7 @@ class AveragedGroup:
     averaged_bytes: int  # that others sent to this peer to be averaged
     weights: Mapping[str, float] = field(default_factory=dict)  # peer ID -> its samples, in what this peer reduced
     counted: Mapping[str, float] = field(default_factory=dict)  # the same, without what was cut of their weights
+    attested: Mapping[str, AttestedWeight] = field(default_factory=dict)  # peer ID -> what all reducers say
     seconds: float = 0.0  # from the group's forming until every average was here
     traffic: RoundTraffic | None = None  # what that tells of this peer's line
     lines: GroupLines = NOBODY  # as they were declared
@@ -418,5 +419,6 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             averaged_bytes=runner.received_bytes,
             weights=runner.weights_by_peer,
             counted=runner.counted_by_peer,
+            attested=runner.attested_by_peer,
             seconds=time.perf_counter() - began,
         )

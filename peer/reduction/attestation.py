@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, repeat
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from hivemind.p2p import PeerID
 from hivemind.proto import runtime_pb2
@@ -72,6 +72,11 @@ class AttestedSender(BaseModel):
     def parts(self) -> int:
         """The number of parts that the line speaks of."""
         return sum(parts for parts, _ in self.counted)
+
+    @property
+    def least_counted(self) -> float:
+        """The weight that counts in the part that has least of this sender."""
+        return min((weight for _, weight in self.counted), default=0.0)
 
     def counted_in(self, part: int) -> float:
         """Return the weight of this sender in a part's average."""
@@ -176,6 +181,28 @@ class SignedAttestation:
             )
         except RequestError as error:
             raise ValueError(str(error)) from error
+
+
+class AttestedWeight(NamedTuple):
+    """The samples of one sender in a round, as its reducers attest."""
+
+    named: float
+    counted: float  # in the part that has least of them
+
+
+def attested_weights(attestations: Collection[Attestation], senders: Iterable[str]) -> dict[str, AttestedWeight]:
+    """Return what the reducers of a round attest of each of its senders (peer IDs) that named a weight to any of them.
+
+    Each attestation has a line for each sender. All peers of a whole round hold the same ones, and so come to the same
+    numbers, whatever they reduced.
+    """
+    found = {}
+    for index, peer_id in enumerate(senders):
+        heard = [line for attestation in attestations if (line := attestation.senders[index]).weight > 0]
+        if heard:
+            named, counted = (line.weight for line in heard), (line.least_counted for line in heard)
+            found[peer_id] = AttestedWeight(max(named), min(counted))
+    return found
 
 
 def layout_of(peers: Iterable[PeerID], fractions: Iterable[float]) -> bytes:

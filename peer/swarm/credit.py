@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from peer.reduction.attestation import AttestedWeight
 from peer.swarm.records import MAX_CREDITS, KnownPeer
 
 GROWTH = 2.0  # so much more than lately is believed at once
@@ -156,12 +157,16 @@ class FalseClaims:
         both = self.doubted.keys() & self._cut.keys()
         return self.doubted | self._cut | {peer_id: min(self.doubted[peer_id], self._cut[peer_id]) for peer_id in both}
 
-    def weights_cut(self, weights: Mapping[str, float], counted: Mapping[str, float]) -> None:
-        """Note whose weight was cut in the round that ended: it is no false claim, but the batch must come together."""
-        for peer_id, weight in weights.items():
+    def weights_cut(self, attested: Mapping[str, AttestedWeight]) -> None:
+        """Note whose weight was cut in the round that ended: it is no false claim, but the batch must come together.
+
+        By what all reducers attest: a peer that went by its own parts alone would take the batch for full while others,
+        whose parts show more, wait for the samples that it no longer computes.
+        """
+        for peer_id, (named, counted) in attested.items():
             self._cut.pop(peer_id, None)
-            if counted.get(peer_id, 0.0) < HONEST_SHARE * weight:
-                self._cut[peer_id] = int(max(0.0, counted.get(peer_id, 0.0)))
+            if counted < HONEST_SHARE * named:
+                self._cut[peer_id] = int(counted)
 
     def step_began(self) -> None:
         """Forget the samples missing from the step before: another step is being filled."""

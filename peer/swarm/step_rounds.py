@@ -144,7 +144,7 @@ class StepRounds:
                 self.missing_auxiliaries = missing_auxiliaries(group.lines, group.traffic.promised_s, usual_s)
             self.declare_line()
         short = group.samples < tracker.target_batch_size
-        tracker.round_ended(group.weights, group.counted, short=short)
+        tracker.round_ended(group.weights, group.counted, group.attested, short=short)
         self._tell_end("too few samples" if short else "averaged", time.monotonic() - began, group)
         if short:  # a peer was lost on the way, or claimed what it has not; the others make the batch up
             logger.warning("only %d samples were averaged for step %d", group.samples, tracker.step + 1)

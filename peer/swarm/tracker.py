@@ -25,6 +25,7 @@ from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import RecordKey, checked_token, peers_key, record_subkey
 from auth.tokens import AccessToken
 from peer.config.steering import Steering
+from peer.reduction.attestation import AttestedWeight
 from peer.reduction.findings import Finding
 from peer.reduction.weight_caps import WeightCaps
 from peer.reporting.suspicions import Suspicions
@@ -154,18 +155,27 @@ class StepTracker(ProgressTracker):
         step, sketch = self._sketch
         return self._role != "keeper" and step == self.view.step and drifted(sketch, self.view.keeper_sketch)
 
-    def round_ended(self, weights: Mapping[str, float], counted: Mapping[str, float], *, short: bool) -> None:
+    def round_ended(
+        self,
+        weights: Mapping[str, float],
+        counted: Mapping[str, float],
+        attested: Mapping[str, AttestedWeight],
+        *,
+        short: bool,
+    ) -> None:
         """Take in a round's samples towards the next step (peer ID -> samples), as far as this peer reduced it.
 
-        `weights`: as the senders named them; `counted`: what of that was averaged. `short`: that was too little. If it
-        was enough, the step follows, and the keeper credits the senders with what counted.
+        `weights`: as the senders named them; `counted`: what of that was averaged; `attested`: both, as all reducers
+        say. `short`: that was too little. If it was enough, the step follows, and the keeper credits the senders with
+        what counted.
         """
+        self.course.weights_cut(attested)
         if not weights:
             return
         step = self.local_progress.epoch
         if not short and self._role == "keeper":
             self._credits.take(counted, self.course.age_s(step, time.monotonic()), self.course.allowances.of)
-        self.course.round_ended(step, weights, counted, short)
+        self.course.round_ended(step, weights, short)
 
     @property
     def is_undone(self) -> bool:

@@ -13,6 +13,7 @@ from statistics import median_low
 
 from auth.swarm.authorizer import TRAINING_ROLES
 from peer.config.steering import Steering
+from peer.reduction.attestation import AttestedWeight
 from peer.reduction.findings import Finding
 from peer.reporting.metrics import Census, census_of
 from peer.reporting.suspicions import Suspicion, SuspicionKind, Suspicions
@@ -211,15 +212,15 @@ class SwarmCourse:
         """Return the sketch of the state after `step`, as the beacon or else most members say; empty if unknown."""
         return self._sketches.get(step, ())
 
-    def round_ended(self, step: int, weights: Mapping[str, float], counted: Mapping[str, float], short: bool) -> None:
-        """Check claims against a round's samples towards `step + 1`, as named and as counted.
+    def weights_cut(self, attested: Mapping[str, AttestedWeight]) -> None:
+        """Believe of each peer what counted of its samples in the round that ended, as its reducers attest."""
+        self._claims.weights_cut(attested)
 
-        `short`: fewer counted in all than were claimed.
-        """
+    def round_ended(self, step: int, weights: Mapping[str, float], short: bool) -> None:
+        """Check claims against a round's samples towards `step + 1`; `short`: fewer counted than were claimed."""
         known = list(self._peers.values())  # the tracker's thread may look again meanwhile
         here = [peer for peer in known if peer.role == "trainer" and peer.record.step == step]
         self._claims.round_ended(here, weights, self.allowances, short)
-        self._claims.weights_cut(weights, counted)
         for peer in here:
             if short and self._claims.are_false(peer.peer_id):
                 detail = f"claims {peer.record.samples} samples and brings {weights.get(peer.peer_id, 0.0):.0f}"

@@ -51,4 +51,4 @@ class Scene:
 
     def round_ended(self, step: int, weights: Mapping[str, float], *, short: bool) -> None:
         """End a round in which everything counted that was named."""
-        self.course.round_ended(step, weights, weights, short)
+        self.course.round_ended(step, weights, short)

@@ -18,7 +18,9 @@ from peer.reduction.attestation import (
     Attestation,
     AttestedRound,
     AttestedSender,
+    AttestedWeight,
     SignedAttestation,
+    attested_weights,
     digest,
     digest_of,
     layout_of,
@@ -136,6 +138,15 @@ def test_a_line_says_what_counted_of_each_part() -> None:
     assert line.counted == ((2, 8.0), (1, 0.0), (1, 8.0))
     assert line.parts == 4
     assert [line.counted_in(part) for part in range(5)] == [8.0, 8.0, 0.0, 8.0, 0.0]
+
+
+def test_all_peers_find_the_same_weights_in_the_attestations_of_a_round() -> None:
+    """That of the part that counts least of it; a reducer that it never reached says nothing."""
+    lost = AttestedSender.of_parts(0.0, [], [0.0, 0.0])
+    second = Attestation.of_round(ROUND, AVERAGES, [AttestedSender.of_parts(4.0, INPUTS, [4.0, 4.0]), lost, KEEPER])
+    weights = {"other": AttestedWeight(4.0, 0.0), "own": AttestedWeight(8.0, 8.0)}
+    for attestations in ([ATTESTATION, second], [second, ATTESTATION]):
+        assert attested_weights(attestations, ["other", "own", "keeper"]) == weights
 
 
 def test_a_parts_digest_is_of_all_that_gives_it_a_meaning() -> None:

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from peer.reduction.attestation import AttestedWeight
 from peer.swarm.credit import FALSE_ROUNDS, REMEMBERED_STEPS, Allowances, CreditBook, FalseClaims, is_inflated
 from peer.swarm.records import KnownPeer, PeerRecord
 
@@ -41,10 +42,10 @@ def test_after_refusals_in_two_rounds_it_is_not_counted_any_more() -> None:
 def test_whose_weight_was_cut_is_believed_as_far_as_it_counted() -> None:
     """As long as it is cut; what it claimed is not held to be false."""
     claims = FalseClaims()
-    claims.weights_cut({"bad": 20.0, "good": 20.0}, {"bad": 1.5, "good": 19.0})
+    claims.weights_cut({"bad": AttestedWeight(20.0, 1.5), "good": AttestedWeight(20.0, 19.0)})
     assert claims.believed == {"bad": 1}
     assert not claims.are_false("bad")
-    claims.weights_cut({"bad": 2.0}, {"bad": 2.0})
+    claims.weights_cut({"bad": AttestedWeight(2.0, 2.0)})
     assert claims.believed == {}
 
 
@@ -52,7 +53,7 @@ def test_of_a_false_claim_and_a_cut_weight_the_less_is_believed() -> None:
     """Both may hold of one device."""
     claims = FalseClaims()
     claims.doubted.update(bad=4, other=1)
-    claims.weights_cut({"bad": 20.0, "other": 20.0}, {"bad": 1.0})
+    claims.weights_cut({"bad": AttestedWeight(20.0, 1.0), "other": AttestedWeight(20.0, 0.0)})
     assert claims.believed == {"bad": 1, "other": 0}
 
 

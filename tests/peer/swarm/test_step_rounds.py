@@ -75,7 +75,7 @@ class Scene:
             course=SimpleNamespace(allowances=SimpleNamespace(usual_s=usual_s)),
             heed=lambda findings: self.heard.extend(findings),
             is_reducing=lambda reduces: None,
-            round_ended=lambda weights, _counted, short: self.heard.append((weights, short)),
+            round_ended=lambda weights, _counted, _attested, short: self.heard.append((weights, short)),
         )
         self.gradients: Any = SimpleNamespace(
             findings=SimpleNamespace(take=list),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from peer.reduction.attestation import AttestedWeight
 from peer.swarm.credit import Allowances, CreditBook
 from peer.swarm.fingerprint import Sketch
 from peer.swarm.records import Beacon, Course, KnownPeer, nearest_step
@@ -398,14 +399,19 @@ def test_refused_parts_fill_no_batch_and_are_named() -> None:
 
 
 def test_a_cut_weight_fills_no_batch_and_is_not_named() -> None:
-    """A round in which a member's weight was cut shows no false claim, and the others must fill the batch."""
+    """A round in which a member's weight was cut shows no false claim, and the others must fill the batch.
+
+    Also at a peer whose own parts, if it has any, show nothing of it.
+    """
     scene = Scene()
     known = [*peers(record(samples=8), record(samples=16)), keeper(3)]
     assert scene.look(known, 0.0).samples == 24
-    scene.course.round_ended(3, {"trainer-0": 8.0, "trainer-1": 16.0}, {"trainer-0": 8.0, "trainer-1": 2.0}, short=True)
+    cut = {"trainer-0": AttestedWeight(8.0, 8.0), "trainer-1": AttestedWeight(16.0, 2.0)}
+    scene.course.weights_cut(cut)
+    scene.course.round_ended(3, {"trainer-0": 8.0, "trainer-1": 16.0}, short=True)
     assert scene.look(known, 0.5).samples == 10
     assert scene.raised == []
-    scene.round_ended(3, {"trainer-0": 8.0, "trainer-1": 16.0}, short=False)
+    scene.course.weights_cut({"trainer-0": AttestedWeight(8.0, 8.0), "trainer-1": AttestedWeight(16.0, 16.0)})
     assert scene.look(known, 1.0).samples == 24
 
 
