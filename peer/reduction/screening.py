@@ -16,6 +16,7 @@ those of whole tensors: no part of an honest gradient is larger than the whole.
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,8 +84,9 @@ class Yardsticks:
 
 
 def scale_to(limit: float, contribution: float) -> float:
-    """Return the factor for a contribution of this norm: 1 within the limit."""
-    return 1.0 if contribution <= limit else limit / contribution
+    """Return the factor for a contribution of this norm: 1 within the limit, 0 where it would have too few bits."""
+    factor = 1.0 if contribution <= limit else limit / contribution
+    return factor if factor >= sys.float_info.min else 0.0
 
 
 def require_weight(weight: float, before: float | None) -> None:

@@ -137,7 +137,11 @@ async def test_login_needs_the_devices_signature(provider: OpenIdProvider, tmp_p
     ):
         nonce = (await client.greet()).nonce
         request = control_pb2.LoginRequest(
-            nonce=nonce, public_key=key.public_key, signature=key.sign(b"something"), provider="test"
+            nonce=nonce,
+            public_key=key.public_key,
+            signature=key.sign(b"something"),
+            provider="test",
+            receipt_key=key.receipt_key("test").public_bytes,
         )
         with pytest.raises(grpc.aio.AioRpcError, match="signature"):
             await client._stub.Login(request).read()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from peer.reduction.combine import RefusedPart
 from peer.reduction.screening import (
@@ -29,6 +29,7 @@ WHOLE = PartPlace(0, 1.0)
 NORMS = st.floats(0, 1e300, allow_nan=False)
 
 
+@example(limit=3.025015677630911e-18, contribution=9.223100458160466e299)
 @given(limit=NORMS | st.just(math.inf), contribution=NORMS)
 def test_nothing_exceeds_its_limit(limit: float, contribution: float) -> None:
     """What is within it stays as it is."""

@@ -112,8 +112,9 @@ def test_an_address_that_is_told_before_the_swarm_is_joined_is_kept(
     credentials = Credentials(tmp_path / "device")
     with empty_store(tmp_path, "sqlite") as database:
         membership = membership_of(database, run.authority)
-        key = credentials.device_key.public_key
-        grant = membership.join(key, membership.invite("ada")[0])
+        key = credentials.device_key
+        pseudonym = key.receipt_key("small").pseudonym
+        grant = membership.join(key.public_key, membership.invite("ada")[0], receipt_key=pseudonym)
         revocations = membership.revocations_jwt()
         credentials.store_grant("small", run.authority.public_bytes, grant.token_jwt, revocations)
     plan = WorkerPlan(
