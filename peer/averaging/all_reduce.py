@@ -156,7 +156,7 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def attested_by_peer(self) -> dict[str, AttestedWeight]:
-        """What all reducers attest of each sender, by peer ID."""
+        """The weight of each sender that all reducers attest, by peer ID."""
         return attested_weights(self._attestations, [peer.to_base58() for peer in self.sender_peer_ids])
 
     def passed(self, is_whole: bool) -> PartsPassed:

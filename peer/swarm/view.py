@@ -159,9 +159,7 @@ class SwarmCourse:
         self._claims = FalseClaims()
         self._met_at: float | None = None  # when this peer first saw anybody who trains
         self._sketches: dict[int, Sketch] = {}  # step -> what the beacon or most members report
-        self._sights: dict[
-            str, tuple[float, int]
-        ] = {}  # peer ID -> when it was last seen at a possible step, and which
+        self._sights: dict[str, tuple[float, int]] = {}  # peer ID -> its last possible step: seen when, and which
         self.allowances = Allowances(target=1)
 
     def look(self, peers: list[KnownPeer], target: int, now: float) -> SwarmView:

@@ -47,7 +47,7 @@ def test_a_receipt_tells_no_libp2p_identity() -> None:
 
 
 def open_receipt_with(signer: str, text: str) -> bool:
-    """Whether this is the name of who signed."""
+    """Whether this pseudonym is the signer's."""
     try:
         open_receipt(read_receipt(text), signer)
     except RequestError:

@@ -136,7 +136,7 @@ def test_where_checkpoints_lie_is_stored_no_more(empty: str) -> None:
 
 
 def test_receipts_of_an_older_database_count_and_tell_no_identity(empty: str) -> None:
-    """What the ledger judged stays; the signatures by the keys that are libp2p identities go."""
+    """The upgrade deletes the old signatures, and the samples that receipts confirmed still count."""
     engine = open_engine(empty, create=True)
     migrate(engine, "0025")
     with engine.begin() as connection:

@@ -154,7 +154,7 @@ def test_a_failure_is_known_by_its_class_and_place(log: logging.Logger, written:
 
 
 def test_a_failure_that_cannot_be_shown_is_logged(log: logging.Logger, written: io.StringIO) -> None:
-    """Who logs an exception whose texts fail themselves goes on."""
+    """An exception whose `repr` raises does not fail the caller."""
 
     class HiddenError(Exception):
         def __repr__(self) -> str:
