@@ -66,7 +66,7 @@ class AveragedGroup:
     averaged_bytes: int  # that others sent to this peer to be averaged
     weights: Mapping[str, float] = field(default_factory=dict)  # peer ID -> its samples, in what this peer reduced
     counted: Mapping[str, float] = field(default_factory=dict)  # the same, without what was cut of their weights
-    attested: Mapping[str, AttestedWeight] = field(default_factory=dict)  # peer ID -> its weight, as all reducers attest
+    attested: Mapping[str, AttestedWeight] = field(default_factory=dict)  # peer ID -> its weight, by all reducers
     seconds: float = 0.0  # from the group's forming until every average was here
     traffic: RoundTraffic | None = None  # what that tells of this peer's line
     lines: GroupLines = NOBODY  # as they were declared
