@@ -186,8 +186,12 @@ class SignedAttestation:
 class AttestedWeight(NamedTuple):
     """The samples of one sender in a round, as its reducers attest."""
 
-    named: float
+    named: float  # to the reducer that it named most to
     counted: float  # in the part that has least of them
+    brought: float  # to the reducer that has least of them; 0 where one has none
+
+
+NOTHING_ATTESTED = AttestedWeight(0.0, 0.0, 0.0)
 
 
 def attested_weights(attestations: Collection[Attestation], senders: Iterable[str]) -> dict[str, AttestedWeight]:
@@ -198,10 +202,11 @@ def attested_weights(attestations: Collection[Attestation], senders: Iterable[st
     """
     found = {}
     for index, peer_id in enumerate(senders):
-        heard = [line for attestation in attestations if (line := attestation.senders[index]).weight > 0]
-        if heard:
-            named, counted = (line.weight for line in heard), (line.least_counted for line in heard)
-            found[peer_id] = AttestedWeight(max(named), min(counted))
+        lines = [attestation.senders[index] for attestation in attestations]
+        named = [line.weight for line in lines]
+        if any(named):
+            counted = min(line.least_counted for line in lines if line.weight > 0)
+            found[peer_id] = AttestedWeight(max(named), counted, min(named))
     return found
 
 

@@ -6,13 +6,14 @@ brought nothing yet, a share of the batch. Both grow with a step that takes long
 What is cut is not lost: it is averaged with the rest.
 
 A device may claim samples and not bring them, bring what cannot be taken, or name a weight in the round that its record
-is far from; each peer finds that out in the rounds of which it reduces a part. A round with fewer samples than were
-claimed fails and would be tried for ever. So from then on only what a device has really brought counts, and what it
-accumulates beyond; after false claims in two rounds, no more than it brings. A device whose parts were refused is not
-counted until it has brought some that were taken; after the second time no more. One that claims samples and brings
-none at all to round after round is not counted until it brings some. Nor does a device fill the batch with samples that
-its gradients do not bear out (`peer.reduction.standing`): where its weight was cut in the last round, no more is
-believed of it than has counted.
+is far from. A round with fewer samples than were claimed fails and would be tried for ever. So from then on only what a
+device has really brought counts, and what it accumulates beyond; after false claims in two rounds, no more than it
+brings. What it has brought is what all reducers of the round attest: a peer that went by its own parts alone, or that
+reduces none, would take a batch for full while others wait for samples that nobody computes. A device whose parts were
+refused is not counted until it has brought some that were taken; after the second time no more. One that claims samples
+and brings none at all to round after round is not counted until it brings some. Nor does a device fill the batch with
+samples that its gradients do not bear out (`peer.reduction.standing`): where its weight was cut in the last round, no
+more is believed of it than has counted.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from peer.reduction.attestation import AttestedWeight
+from peer.reduction.attestation import NOTHING_ATTESTED, AttestedWeight
 from peer.swarm.records import MAX_CREDITS, KnownPeer
 
 GROWTH = 2.0  # so much more than lately is believed at once
@@ -135,7 +136,7 @@ class CreditBook:
 
 
 class FalseClaims:
-    """False claims of samples, as shown by the rounds of which this peer reduced a part."""
+    """False claims of samples, as shown by the rounds that this peer was in."""
 
     def __init__(self) -> None:
         self.missing: dict[str, int] = {}  # peer ID -> claimed towards the step that is being filled, and not brought
@@ -157,17 +158,6 @@ class FalseClaims:
         both = self.doubted.keys() & self._cut.keys()
         return self.doubted | self._cut | {peer_id: min(self.doubted[peer_id], self._cut[peer_id]) for peer_id in both}
 
-    def weights_cut(self, attested: Mapping[str, AttestedWeight]) -> None:
-        """Note whose weight was cut in the round that ended: it is no false claim, but the batch must come together.
-
-        By what all reducers attest: a peer that went by its own parts alone would take the batch for full while others,
-        whose parts show more, wait for the samples that it no longer computes.
-        """
-        for peer_id, (named, counted) in attested.items():
-            self._cut.pop(peer_id, None)
-            if counted < HONEST_SHARE * named:
-                self._cut[peer_id] = int(counted)
-
     def step_began(self) -> None:
         """Forget the samples missing from the step before: another step is being filled."""
         self.missing.clear()
@@ -180,29 +170,43 @@ class FalseClaims:
         self.refused |= peer_ids
 
     def round_ended(
-        self, peers: Iterable[KnownPeer], weights: Mapping[str, float], allowances: Allowances, short: bool
+        self, peers: Iterable[KnownPeer], attested: Mapping[str, AttestedWeight], allowances: Allowances, short: bool
     ) -> None:
-        """Compare trainers' claims with the samples they brought; one that is not in `weights` may come once more."""
+        """Compare trainers' claims with the samples they brought; one that is not in `attested` may come once more.
+
+        Whose weight was cut has claimed nothing falsely, but the batch must come together. A claim is false only if no
+        reducer says otherwise: one that lies can lower what is believed of a device, and not have it accused.
+        """
+        for peer_id, weight in attested.items():
+            self._cut.pop(peer_id, None)
+            if weight.counted < HONEST_SHARE * weight.named:
+                self._cut[peer_id] = int(weight.counted)
         for peer in peers:
-            peer_id, brought = peer.peer_id, max(0.0, weights.get(peer.peer_id, 0.0))
-            if short and not brought:
-                self._lost[peer_id] += 1
-                self._lost_in_all[peer_id] += 1
-                if self._lost[peer_id] >= LOST_ROUNDS:  # it may be stalling: the others fill the batch
-                    self.missing[peer_id] = peer.record.samples
-                if self._lost_in_all[peer_id] >= LOST_IN_ALL:  # and the batches to come
-                    self.refused |= {peer_id}
-            if brought > 0:
-                self._lost_in_all[peer_id] = 0
-            if brought > 0 and self._refusals[peer_id] < FALSE_ROUNDS:
-                self.refused -= {peer_id}
+            weight = attested.get(peer.peer_id, NOTHING_ATTESTED)
+            if weight.brought > 0:
+                self._came(peer.peer_id)
+            elif short:
+                self._was_lost(peer)
             counted = allowances.samples(peer)
-            if short and 0 < brought < counted:
-                self.missing[peer_id] = int(peer.record.samples - brought)
-                if brought < HONEST_SHARE * counted:
-                    self._false.setdefault(peer_id, set()).add(peer.record.time)
-            if peer_id in self.doubted or len(self._false.get(peer_id, ())) >= FALSE_ROUNDS:
-                self.doubted[peer_id] = int(brought)
+            if short and 0 < weight.brought < counted:
+                self.missing[peer.peer_id] = int(peer.record.samples - weight.brought)
+                if weight.named < HONEST_SHARE * counted:
+                    self._false.setdefault(peer.peer_id, set()).add(peer.record.time)
+            if peer.peer_id in self.doubted or len(self._false.get(peer.peer_id, ())) >= FALSE_ROUNDS:
+                self.doubted[peer.peer_id] = int(weight.brought)
+
+    def _came(self, peer_id: str) -> None:
+        self._lost_in_all[peer_id] = 0
+        if self._refusals[peer_id] < FALSE_ROUNDS:
+            self.refused -= {peer_id}
+
+    def _was_lost(self, peer: KnownPeer) -> None:
+        self._lost[peer.peer_id] += 1
+        self._lost_in_all[peer.peer_id] += 1
+        if self._lost[peer.peer_id] >= LOST_ROUNDS:  # it may be stalling: the others fill the batch
+            self.missing[peer.peer_id] = peer.record.samples
+        if self._lost_in_all[peer.peer_id] >= LOST_IN_ALL:  # and the batches to come
+            self.refused |= {peer.peer_id}
 
 
 def is_inflated(named: float, cap: float, claimed: int, most_claimed: int) -> bool:

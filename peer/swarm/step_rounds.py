@@ -53,6 +53,7 @@ class StepRounds:
         self._window = RoundDeadline(averaging.matchmaking_time_s, LEAST_WINDOW_S)
         self.counts = RoundCounts(time.monotonic)
         self.attempts = 0  # failed averagings of the current step
+        self._met_nobody = False  # no group came about in the newest of them
         self.missing_auxiliaries: int | None = None  # by the lines of the newest group; None before the first
         self._scheduled: StepControl | None = None  # a round that was begun ahead of time
         self._due_view = tracker.view  # in which the batch was full: who began just before is only in the next
@@ -89,9 +90,10 @@ class StepRounds:
         self._gradients.bandwidth = self._line.rate
 
     def average_when_due(self) -> AveragedGroup | None:
-        """Average, and try again after each failure; None if the batch is no longer full, or this peer is to leave.
+        """Average, and try again after each failure; None if this peer is to compute on, or to leave.
 
-        Further samples would help nobody while it is full, so the next attempt comes at once.
+        Further samples would help nobody while the batch is full, so the next attempt comes at once; unless no group
+        came about. Those who stay away, the keeper among them, may not take the batch for full, and wait for samples.
         """
         self._due_since = time.monotonic()
         try:
@@ -102,7 +104,7 @@ class StepRounds:
                     return group
                 self.attempts += 1
                 time.sleep(RETRY_S)
-                if self._tracker.view.averaging <= 1:  # nobody else is at this step: the others may yet come to it
+                if self._met_nobody or self._tracker.view.averaging <= 1:  # the others may yet come to this step
                     break
             return None
         finally:
@@ -111,6 +113,7 @@ class StepRounds:
     def average(self) -> AveragedGroup | None:
         """Average gradients with everybody at this step; None if it failed (then nothing has changed)."""
         tracker, gradients = self._tracker, self._gradients
+        self._met_nobody = False
         if tracker.view.averaging <= 1:
             return self._own_average()
         control, self._scheduled = self._scheduled, None
@@ -128,6 +131,7 @@ class StepRounds:
         except Exception as error:  # noqa: BLE001 - a fault boundary: the caller tries again, or takes the keeper's state
             logger.warning("averaging for step %d failed: %r", tracker.step + 1, error)
             self._tell_end("failed", time.monotonic() - began, cause=repr(error))
+            self._met_nobody = gradients.failed_rounds == failed_before
             self._give_up(control)
             forget_frames(error)  # these hold `control`, which holds the error
             return None

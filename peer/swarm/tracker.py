@@ -163,19 +163,17 @@ class StepTracker(ProgressTracker):
         *,
         short: bool,
     ) -> None:
-        """Take in a round's samples towards the next step (peer ID -> samples), as far as this peer reduced it.
+        """Take in a round's samples towards the next step (peer ID -> samples).
 
-        `weights`: as the senders named them; `counted`: what of that was averaged; `attested`: both, as all reducers
-        say. `short`: that was too little. If it was enough, the step follows, and the keeper credits the senders with
-        what counted.
+        `weights`: as the senders named them, in what this peer reduced; `counted`: what of that was averaged;
+        `attested`: both, as all reducers say. `short`: that was too little. If it was enough, the step follows, and the
+        keeper credits the senders with what counted.
         """
-        self.course.weights_cut(attested)
-        if not weights:
-            return
         step = self.local_progress.epoch
-        if not short and self._role == "keeper":
+        if counted and not short and self._role == "keeper":
             self._credits.take(counted, self.course.age_s(step, time.monotonic()), self.course.allowances.of)
-        self.course.round_ended(step, weights, short)
+        if attested:
+            self.course.round_ended(step, weights, attested, short)
 
     @property
     def is_undone(self) -> bool:

@@ -13,7 +13,7 @@ from statistics import median_low
 
 from auth.swarm.authorizer import TRAINING_ROLES
 from peer.config.steering import Steering
-from peer.reduction.attestation import AttestedWeight
+from peer.reduction.attestation import NOTHING_ATTESTED, AttestedWeight
 from peer.reduction.findings import Finding
 from peer.reporting.metrics import Census, census_of
 from peer.reporting.suspicions import Suspicion, SuspicionKind, Suspicions
@@ -210,18 +210,20 @@ class SwarmCourse:
         """Return the sketch of the state after `step`, as the beacon or else most members say; empty if unknown."""
         return self._sketches.get(step, ())
 
-    def weights_cut(self, attested: Mapping[str, AttestedWeight]) -> None:
-        """Believe of each peer what counted of its samples in the round that ended, as its reducers attest."""
-        self._claims.weights_cut(attested)
+    def round_ended(
+        self, step: int, weights: Mapping[str, float], attested: Mapping[str, AttestedWeight], short: bool
+    ) -> None:
+        """Check claims against a round's samples towards `step + 1`; `short`: fewer counted than were claimed.
 
-    def round_ended(self, step: int, weights: Mapping[str, float], short: bool) -> None:
-        """Check claims against a round's samples towards `step + 1`; `short`: fewer counted than were claimed."""
+        `weights`: of the senders, in what this peer reduced; `attested`: by all who reduced.
+        """
         known = list(self._peers.values())  # the tracker's thread may look again meanwhile
         here = [peer for peer in known if peer.role == "trainer" and peer.record.step == step]
-        self._claims.round_ended(here, weights, self.allowances, short)
+        self._claims.round_ended(here, attested, self.allowances, short)
         for peer in here:
             if short and self._claims.are_false(peer.peer_id):
-                detail = f"claims {peer.record.samples} samples and brings {weights.get(peer.peer_id, 0.0):.0f}"
+                brought = attested.get(peer.peer_id, NOTHING_ATTESTED).named
+                detail = f"claims {peer.record.samples} samples and brings {brought:.0f}"
                 self.suspect(peer.peer_id, "samples", step, detail)
         self._look_for_inflated_weights(training(known), step, weights)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from peer.reduction.attestation import AttestedWeight
 from peer.reporting.suspicions import Suspicion, Suspicions
 from peer.swarm.records import KnownPeer, PeerRecord
 from peer.swarm.view import SwarmCourse, SwarmView
@@ -51,4 +52,5 @@ class Scene:
 
     def round_ended(self, step: int, weights: Mapping[str, float], *, short: bool) -> None:
         """End a round in which everything counted that was named."""
-        self.course.round_ended(step, weights, short)
+        attested = {peer_id: AttestedWeight(weight, weight, weight) for peer_id, weight in weights.items()}
+        self.course.round_ended(step, weights, attested, short)

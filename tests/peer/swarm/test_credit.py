@@ -15,9 +15,14 @@ RECORD = PeerRecord(step=3, samples=10, rate=1.0, time=1.0, training=True, clien
 BAD = KnownPeer("bad", "mallory", "d", "trainer", RECORD)
 
 
+def attested(weights: dict[str, float]) -> dict[str, AttestedWeight]:
+    """What reducers attest of senders of whom nothing was cut."""
+    return {peer_id: AttestedWeight(weight, weight, weight) for peer_id, weight in weights.items()}
+
+
 def ended(claims: FalseClaims, weights: dict[str, float]) -> None:
     """A round that brought these weights, and was full."""
-    claims.round_ended([BAD], weights, Allowances(target=10), short=False)
+    claims.round_ended([BAD], attested(weights), Allowances(target=10), short=False)
 
 
 def test_refused_parts_are_not_counted_until_some_were_taken() -> None:
@@ -42,10 +47,11 @@ def test_after_refusals_in_two_rounds_it_is_not_counted_any_more() -> None:
 def test_whose_weight_was_cut_is_believed_as_far_as_it_counted() -> None:
     """As long as it is cut; what it claimed is not held to be false."""
     claims = FalseClaims()
-    claims.weights_cut({"bad": AttestedWeight(20.0, 1.5), "good": AttestedWeight(20.0, 19.0)})
+    cut = {"bad": AttestedWeight(20.0, 1.5, 20.0), "good": AttestedWeight(20.0, 19.0, 20.0)}
+    claims.round_ended([], cut, Allowances(target=10), short=False)
     assert claims.believed == {"bad": 1}
     assert not claims.are_false("bad")
-    claims.weights_cut({"bad": AttestedWeight(2.0, 2.0)})
+    claims.round_ended([], attested({"bad": 2.0}), Allowances(target=10), short=False)
     assert claims.believed == {}
 
 
@@ -53,7 +59,8 @@ def test_of_a_false_claim_and_a_cut_weight_the_less_is_believed() -> None:
     """Both may hold of one device."""
     claims = FalseClaims()
     claims.doubted.update(bad=4, other=1)
-    claims.weights_cut({"bad": AttestedWeight(20.0, 1.0), "other": AttestedWeight(20.0, 0.0)})
+    cut = {"bad": AttestedWeight(20.0, 1.0, 20.0), "other": AttestedWeight(20.0, 0.0, 20.0)}
+    claims.round_ended([], cut, Allowances(target=10), short=False)
     assert claims.believed == {"bad": 1, "other": 0}
 
 
@@ -61,10 +68,19 @@ def test_of_a_false_claim_and_a_cut_weight_the_less_is_believed() -> None:
 def test_only_samples_that_were_not_brought_are_missing(brought: float, missing: dict[str, int]) -> None:
     """A peer that brings all it is believed to have owes nothing, though the round was short."""
     claims = FalseClaims()
-    claims.round_ended([BAD], {"bad": brought}, Allowances(target=10), short=True)
+    claims.round_ended([BAD], attested({"bad": brought}), Allowances(target=10), short=True)
     assert claims.missing == missing
     claims.step_began()
     assert claims.missing == {}
+
+
+def test_one_reducer_can_lower_what_is_believed_and_not_have_a_device_accused() -> None:
+    """It may lie: all believe the device less, alike, until the next step; none holds its claim to be false."""
+    claims = FalseClaims()
+    for _ in range(FALSE_ROUNDS):
+        claims.round_ended([BAD], {"bad": AttestedWeight(10.0, 10.0, 1.0)}, Allowances(target=10), short=True)
+    assert claims.missing == {"bad": 9}
+    assert not claims.are_false("bad")
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,12 @@ class Scene:
         gathering: Gathering = self.gradients.gathering
         return gathering
 
+    def fail(self, round_: Round) -> AveragedGroup:
+        """End a round that ran, and failed."""
+        self.gradients.failed_rounds += 1
+        assert isinstance(round_.ends, Exception)
+        raise round_.ends
+
     def required(self) -> tuple[int, int, int]:
         """Which step a group is sought for, how many it needs, and how many are waited for."""
         self.rounds._require_group()
@@ -190,12 +196,22 @@ def test_the_lines_of_a_round_tell_how_many_auxiliary_peers_are_missing() -> Non
 def test_a_failed_averaging_is_tried_again_and_a_group_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The group is what the step is taken with; nothing more is averaged, though the batch still looks full."""
     monkeypatch.setattr(step_rounds, "RETRY_S", 0.0)
-    scene = Scene(Round(SHORT), Round(RuntimeError("the line is cut")), Round(FULL), Round(SHORT))
+    cut = Round(RuntimeError("the line is cut"))
+    cut.result = lambda _timeout: scene.fail(cut)  # type: ignore[method-assign]
+    scene = Scene(Round(SHORT), cut, Round(FULL), Round(SHORT))
     assert scene.rounds.average_when_due() is FULL
     tally = scene.rounds.counts.tally
     assert (scene.rounds.attempts, tally.failed, tally.succeeded, len(scene.left)) == (2, 2, 1, 1)
     scene.rounds.begin_step()
     assert scene.rounds.attempts == 0
+
+
+def test_a_peer_that_finds_no_group_trains_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who stays away may not take the batch for full, and a keeper computes nothing: without more samples all stand."""
+    monkeypatch.setattr(step_rounds, "RETRY_S", 0.0)
+    scene = Scene(Round(RuntimeError("beside 5 without the keeper others may take this step")), Round(FULL))
+    assert scene.rounds.average_when_due() is None
+    assert scene.rounds.average_when_due() is FULL
 
 
 def test_a_peer_that_finds_itself_alone_trains_on(monkeypatch: pytest.MonkeyPatch) -> None:
