@@ -96,12 +96,20 @@ def init(
     )
     run = create_run(directory, run_config, settings)
     if as_json:
-        say_json({"directory": str(run.path), "run": run_config.run.name, "join_link": str(run.join_link)})
+        say_json(
+            {
+                "directory": str(run.path),
+                "run": run_config.run.name,
+                "join_link": str(run.join_link),
+                "dashboard": f"{settings.web_address}/",
+            }
+        )
         return
     say(f"The run `{run_config.run.name}` is ready in {run.path}.")
     say(f"Join link: {run.join_link}")
     if host == LOCAL_HOST:
         say("Only this machine can join: give --host with the address under which others reach it.")
+    say(f"Dashboard, once the run is served: {settings.web_address}/")
     say(f"Next: {_command('serve', directory)}")
     say(f"and for each volunteer: {_command('invite', directory, 'NAME')}")
 

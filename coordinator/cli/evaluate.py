@@ -17,6 +17,7 @@ from coordinator.evaluation.tasks.data import DataFolders, check_readable
 from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import ProbeResult, TaskResult, score_text
 from coordinator.evaluation.tasks.running import run_apart
+from peer.config.base import first_mistake
 from peer.config.evaluation import METRICS, UNTRAINED, Columns, Task
 from peer.config.run import RunConfig
 from peer.runtime.console import say, say_json, say_table
@@ -109,9 +110,7 @@ def make_task(
     try:
         return Task.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{key + ': ' if key else ''}{first['msg'].removeprefix('Value error, ')}.") from error
+        raise ConfigError(f"{first_mistake(error)}.") from error
 
 
 def _refuse_beside_config(options: Mapping[str, object]) -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from auth.errors import ConfigError
+from peer.config.base import Section
 
 MAX_SECRET_BYTES = 4096
 REASON_CHARACTERS = 400
@@ -49,10 +50,8 @@ def _are_no_secrets(options: Options) -> Options:
     return options
 
 
-class PlaceSettings(BaseModel):
+class PlaceSettings(Section):
     """One place; `options` are fsspec's for its file system, such as `endpoint_url`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     to: Annotated[str, Field(max_length=500), AfterValidator(_is_address)]
     # a hub's token, or YAML with fsspec's secret options; relative to the run's directory

@@ -9,7 +9,7 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from auth.errors import ConfigError
 from auth.join_link import Address
@@ -17,6 +17,7 @@ from auth.openid.provider import Provider, ProviderName, SafeUrl, with_known
 from coordinator.run.publish_settings import PlaceSettings
 from coordinator.run.sink_settings import Sinks
 from coordinator.run.webhook_settings import Webhooks
+from peer.config.base import Section, first_mistake, written_as
 
 MAX_SESSIONS = 6000  # at once, of one service
 CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE = 256, 600  # a laboratory whose devices all come back at once
@@ -24,7 +25,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 Proxy = Annotated[str, AfterValidator(lambda address: str(ipaddress.ip_address(address)))]
 
 # What Colab and Kaggle open notebooks from.
-_NOTEBOOK = r"^https://github\.com/[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}/blob/[A-Za-z0-9_./-]{1,300}\.ipynb$"
+_NOTEBOOK = r"https://github\.com/[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}/blob/[A-Za-z0-9_./-]{1,300}\.ipynb"
 
 
 def _without_brackets(host: object) -> object:
@@ -44,15 +45,19 @@ def _fallback(text: str) -> str:
     return text
 
 
+NotebookUrl = Annotated[
+    str, written_as(_NOTEBOOK, "a notebook's page on GitHub, as in https://github.com/OWNER/NAME/blob/main/join.ipynb")
+]
+License = Annotated[str, written_as(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}", "an SPDX name, such as Apache-2.0")]
 BindHost = Annotated[str, BeforeValidator(_without_brackets)]
-Host = Annotated[str, BeforeValidator(_without_brackets), Field(pattern=r"^[A-Za-z0-9._:%-]{1,253}$")]
+Host = Annotated[
+    str, BeforeValidator(_without_brackets), written_as(r"[A-Za-z0-9._:%-]{1,253}", "a host's name or address")
+]
 Fallbacks = Annotated[tuple[Annotated[str, AfterValidator(_fallback)], ...], Field(max_length=7, strict=False)]
 
 
-class Settings(BaseModel):
+class Settings(Section):
     """The coordinator's settings.yaml: addresses, ports and limits of the service."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     public_host: Host = "127.0.0.1"  # what peers connect to
     announce_hosts: tuple[Host, ...] = Field((), max_length=4, strict=False)  # where else peers reach the keeper
@@ -67,16 +72,16 @@ class Settings(BaseModel):
     calls_per_address_per_minute: int = Field(CALLS_PER_ADDRESS_PER_MINUTE, ge=1, le=1_000_000)
     quarantine_strikes: int = Field(3, ge=0, le=1000)  # 0: nobody is cut off by itself
     quarantine_window_s: float = Field(3600.0, ge=60, le=30 * 86_400, allow_inf_nan=False, strict=False)
-    trusted_proxies: Annotated[list[Proxy], Field(max_length=64)] = []  # in front of the web port
+    trusted_proxies: list[Proxy] = Field(default_factory=list, max_length=64)  # in front of the web port
     web_hosts: Annotated[tuple[Host, ...], Field(max_length=32, strict=False)] = ()  # by what other names it is asked
     database_url: str | None = None  # None: SQLite in the run's directory
     public_url: SafeUrl | None = None  # where browsers reach the web port; None: http, by public_host and web_port
-    providers: Annotated[dict[ProviderName, Provider], BeforeValidator(with_known)] = {}
+    providers: Annotated[dict[ProviderName, Provider], BeforeValidator(with_known)] = Field(default_factory=dict)
     sinks: Sinks = Sinks()  # where the run's curves are written, too
     publications: Annotated[tuple[PlaceSettings, ...], Field(max_length=16, strict=False)] = ()  # where checkpoints go
-    webhooks: Webhooks = {}  # which chats hear of milestones
-    notebook_url: Annotated[str, Field(pattern=_NOTEBOOK)] | None = None  # join.ipynb as GitHub shows it
-    model_license: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]{0,63}$")] | None = None
+    webhooks: Webhooks = Field(default_factory=dict)  # which chats hear of milestones
+    notebook_url: NotebookUrl | None = None  # join.ipynb as GitHub shows it
+    model_license: License | None = None
 
     def publication(self, address: str) -> PlaceSettings:
         """The place of this address; raises `ConfigError` where `publications` does not name it."""
@@ -96,12 +101,7 @@ class Settings(BaseModel):
         except (UnicodeDecodeError, yaml.YAMLError) as error:
             raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
         except ValidationError as error:
-            first = error.errors(include_input=False)[0]  # the value may be a password
-            key = ".".join(str(part) for part in first["loc"]) or "the file"
-            if first["type"] == "extra_forbidden":
-                remedy = "remove it, or correct its spelling"
-                raise ConfigError(f"{path}: `{key}` is no setting of this version: {remedy}.") from error
-            raise ConfigError(f"{path}: `{key}`: {first['msg'].removeprefix('Value error, ')}.") from error
+            raise ConfigError(f"{path}: {first_mistake(error, secret=True)}.") from error  # a value may be a password
 
     @property
     def web_address(self) -> str:

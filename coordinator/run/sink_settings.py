@@ -9,27 +9,30 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from auth.errors import ConfigError
 from auth.openid.provider import SafeUrl
+from peer.config.base import Section, written_as
 from peer.runtime.software import how_to_add
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+Name = Annotated[
+    str,
+    written_as(
+        r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}",
+        "at most 128 letters, digits, dots, hyphens and underscores, and begin with a letter or a digit",
+    ),
+]
 SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # relative to the run's directory; mode 0600
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class TensorBoardSettings(_Section):
+class TensorBoardSettings(Section):
     """Event files on this machine's disk."""
 
     directory: Annotated[str, Field(min_length=1, max_length=1024)] = "sinks/tensorboard"  # relative to the run's
 
 
-class WandbSettings(_Section):
+class WandbSettings(Section):
     """A project of Weights & Biases."""
 
     project: Name
@@ -39,12 +42,12 @@ class WandbSettings(_Section):
     api_key_file: SecretFile | None = None  # None: WANDB_API_KEY
 
 
-class TrackioSettings(_Section):
+class TrackioSettings(Section):
     """A project of trackio: on this machine's disk, on a server of its own, or in a Space."""
 
     project: Name
     server_url: SafeUrl | None = None
-    space_id: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$", max_length=200)] | None = None
+    space_id: Annotated[str, written_as(r"[\w.-]{1,99}/[\w.-]{1,99}", "a Space's OWNER/NAME")] | None = None
     token_file: SecretFile | None = None  # None: TRACKIO_WRITE_TOKEN, or HF_TOKEN for a Space
 
     @model_validator(mode="after")
@@ -54,7 +57,7 @@ class TrackioSettings(_Section):
         return self
 
 
-class Sinks(_Section):
+class Sinks(Section):
     """All sinks; none by default."""
 
     tensorboard: TensorBoardSettings | None = None

@@ -4,40 +4,36 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from auth.openid.provider import SafeUrl
+from peer.config.base import Section, ShortName, written_as
 
-WebhookName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
 SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # relative to the run's directory; mode 0600
 
 
-class _Webhook(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class DiscordWebhook(_Webhook):
+class DiscordWebhook(Section):
     """A channel's webhook; who knows its address may write there, so the address is the secret."""
 
     kind: Literal["discord"]
     url_file: SecretFile
 
 
-class SlackWebhook(_Webhook):
+class SlackWebhook(Section):
     """An incoming webhook; its address is the secret."""
 
     kind: Literal["slack"]
     url_file: SecretFile
 
 
-class MatrixWebhook(_Webhook):
+class MatrixWebhook(Section):
     """A room, by an account that has joined it and its access token."""
 
     kind: Literal["matrix"]
     server: SafeUrl
-    room: Annotated[str, Field(max_length=255, pattern=r"^![^\s/?#]+$")]
+    room: Annotated[str, written_as(r"![^\s/?#]{1,254}", "a room's identity, such as !abc:example.org")]
     token_file: SecretFile
 
 
 Webhook = Annotated[DiscordWebhook | SlackWebhook | MatrixWebhook, Field(discriminator="kind")]
-Webhooks = Annotated[dict[WebhookName, Webhook], Field(max_length=16)]
+Webhooks = Annotated[dict[ShortName, Webhook], Field(max_length=16)]

@@ -1,18 +1,81 @@
-"""The base class of all sections of a run file."""
+"""The base class of the sections of run files and settings, and the words for the first mistake in one."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+UNKNOWN_KEY = "unknown_key"
+
+
+def written_as(pattern: str, words: str) -> AfterValidator:
+    """Return a validator that takes a text only if all of it matches `pattern`; its error says `words` instead."""
+    allowed = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if allowed.fullmatch(text) is None:
+            raise PydanticCustomError("written_otherwise", "must be {words}", {"words": words})
+        return text
+
+    return AfterValidator(check)
+
 
 Positive = Annotated[int, Field(gt=0)]
 WholeNumber = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+ShortName = Annotated[
+    str,
+    written_as(
+        r"[a-z0-9][a-z0-9-]{0,39}",
+        "at most 40 lower-case letters, digits and hyphens, and begin with a letter or a digit",
+    ),
+]
+Sha256 = Annotated[str, written_as(r"[0-9a-f]{64}", "a SHA-256 digest: 64 digits and letters from a to f")]
 
 
 class Section(BaseModel):
-    """A frozen part of the run file; unknown keys and silent type conversions are errors."""
+    """A frozen part of a file; unknown keys and silent type conversions are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _know_keys(cls, content: Any) -> Any:
+        for key in content if isinstance(content, Mapping) else ():
+            if key not in cls.model_fields:
+                alike = get_close_matches(str(key)[:80], cls.model_fields, n=1)
+                remedy = f"the nearest is `{alike[0]}`" if alike else "remove it or check its spelling"
+                raise PydanticCustomError(
+                    UNKNOWN_KEY, "`{key}` is not a known key; {remedy}", {"key": str(key), "remedy": remedy}
+                )
+        return content
+
+
+def first_mistake(error: ValidationError, *, secret: bool = False) -> str:
+    """Name the first mistake, its key, its value unless that may be `secret`, and the remedy; without a full stop."""
+    first = error.errors()[0]
+    unknown = [first["ctx"]["key"]] if first["type"] == UNKNOWN_KEY else []
+    key = ".".join(f"{part!s:.80}" for part in (*first["loc"], *unknown)) or "the file"  # keys may be of any length
+    if unknown:
+        return f"`{key}` is not a known key; {first['ctx']['remedy']}"
+    if first["type"] == "extra_forbidden":  # of a model that is no section
+        return f"`{key}` is not a known key; remove it or check its spelling"
+    if first["type"] == "value_error":
+        message = first["msg"].removeprefix("Value error, ")
+        return f"`{key}`: {message}" if secret else message
+    value = "" if secret else f" ({_shown(first['input'])})"
+    return f"`{key}`{value}: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def _shown(value: Any) -> str:
+    """The beginning of a value, whatever it is."""
+    try:
+        return f"{value!r:.80}"
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a number that is too long to be shown"

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from peer.config.base import Positive, PositiveFloat, Section, WholeNumber
+from peer.config.base import Positive, PositiveFloat, Section, Sha256, WholeNumber
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 # What a volunteer's machine opens on an operator's word: stores of files, nothing that runs, caches or logs in.
@@ -61,7 +61,7 @@ class ScorerConfig(Section):
 
     kind: Literal["unigram", "kenlm"] = "unigram"
     model: Address | None = None  # a path or an address, which every volunteer's machine must reach
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None  # of the model's file
+    sha256: Sha256 | None = None  # of the model's file
     text: Literal["raw", "words"] = "raw"  # as KenLM is given it: as it is, or normalized and cut into words
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from peer.config.base import Fraction, Positive, PositiveFloat, Section
+from peer.config.base import Fraction, Positive, PositiveFloat, Section, Sha256, ShortName
 
 Kind = Literal["ner", "pos", "classification", "qa", "fill-mask", "bias"]
 Metric = Literal["f1", "accuracy", "macro_f1", "exact_match", "pseudo_perplexity", "distance"]
@@ -46,7 +46,7 @@ class Examples(Section):
     """A file, relative to who reads it, a web address, or `hub:OWNER/NAME`; the path alone will do."""
 
     path: Name
-    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")  # of the file as it lies there
+    sha256: Sha256 | None = None  # of the file as it lies there
     config_name: Name | None = None  # this and the next two: of a dataset on the hub
     split: Name | None = None
     revision: Name | None = None
@@ -121,7 +121,7 @@ class Reference(Section):
 class Task(Section):
     """One task."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
+    name: ShortName
     kind: Kind
     metric: Metric | None = None  # the one that is drawn and compared; None: the kind's first
     train: Where | None = None

@@ -8,13 +8,13 @@ a machine has to compute, not where the text comes from.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from auth.errors import ConfigError
-from peer.config.base import Positive, Section
+from peer.config.base import Positive, Section, ShortName, first_mistake, written_as
 from peer.config.data import Data
 from peer.config.evaluation import EvaluationTasks
 from peer.config.model import Model, Objective
@@ -25,13 +25,17 @@ MAX_RUN_FILE_CHARS = 4_000_000
 MAX_DEVICES_PER_MEMBER = 32  # unless the run says otherwise
 BUILTIN_RUNS = Path(__file__).parents[1] / "runs"
 
+LanguageCode = Annotated[
+    str, written_as(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*", "a language code of BCP 47, such as `bn` or `zh-Hant`")
+]
+
 
 class Run(Section):
     """The run's name, description, language and seed."""
 
-    name: str = Field("manyhands", pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
+    name: ShortName = "manyhands"
     description: str = Field("", max_length=2000)
-    language: str = Field("en", pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$")
+    language: LanguageCode = "en"
     seed: int = Field(0, ge=0, lt=2**32)
 
 
@@ -154,7 +158,9 @@ class RunConfig(Section):
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path} is not valid YAML: {error}.") from error
         content = _parse_yaml(text, str(path))
-        return cls.from_mapping({} if content is None else content, origin=str(path))
+        if content is None:
+            raise ConfigError(f"{path} is empty: a run file names at least its run, as in `run: {{name: my-run}}`.")
+        return cls.from_mapping(content, origin=str(path))
 
     @classmethod
     def from_mapping(cls, content: Any, origin: str = "the run configuration") -> RunConfig:
@@ -162,7 +168,7 @@ class RunConfig(Section):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            raise ConfigError(f"{origin}: {_first_mistake(error)}.") from error
+            raise ConfigError(f"{origin}: {first_mistake(error)}.") from error
 
     @classmethod
     def from_json(cls, text: str) -> RunConfig:
@@ -170,7 +176,7 @@ class RunConfig(Section):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise ConfigError(f"the coordinator's run configuration: {_first_mistake(error)}.") from error
+            raise ConfigError(f"the coordinator's run configuration: {first_mistake(error)}.") from error
 
     def to_json(self) -> str:
         """The canonical JSON form that travels to peers."""
@@ -228,26 +234,7 @@ def _phase_mistake(effective: RunConfig, phase: Phase) -> str | None:
     try:
         RunConfig.model_validate(effective.model_copy(update={"phases": ()}).model_dump())
     except ValidationError as error:
-        return _first_mistake(error)
+        return first_mistake(error)
     total = effective.schedule.total_steps
     begins = max(phase.from_step, effective.schedule_start(phase.from_step) + effective.schedule.warmup_steps)
     return None if begins < total else f"`total_steps` ({total}) must be above {begins}, the step at which it is warm"
-
-
-def _first_mistake(error: ValidationError) -> str:
-    """The first of pydantic's complaints, without a full stop: key, value, remedy."""
-    first = error.errors()[0]
-    key = ".".join(f"{part!s:.80}" for part in first["loc"]) or "the file"  # a key, too, may be of any length
-    if first["type"] == "extra_forbidden":
-        return f"`{key}` is not a known key; remove it or check its spelling"
-    if first["type"] == "value_error":
-        return first["msg"].removeprefix("Value error, ")
-    return f"`{key}` ({_shown(first['input'])}): {first['msg'][0].lower()}{first['msg'][1:]}"
-
-
-def _shown(value: Any) -> str:
-    """The beginning of a value, whatever it is."""
-    try:
-        return f"{value!r:.80}"
-    except ValueError:  # Python writes no number of thousands of digits
-        return "a number that is too long to be shown"

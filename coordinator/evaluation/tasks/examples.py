@@ -25,6 +25,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from auth.errors import ConfigError
+from peer.config.base import first_mistake
 from peer.config.evaluation import HUB, Column, Columns, Examples
 
 logger = logging.getLogger(__name__)
@@ -170,9 +171,7 @@ def read_probes(text: str, origin: str) -> list[Probe]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{origin} is not valid YAML: {' '.join(str(error).split()):.200}.") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise ConfigError(f"{origin}: `{key}`: {first['msg']}.") from error
+        raise ConfigError(f"{origin}: {first_mistake(error)}.") from error
     for number, probe in enumerate(probes):
         if probe.template.count(MASK) != 1 or GROUP not in probe.template:
             raise ConfigError(f"{origin}: template {number} ({probe.template!r:.80}) needs one {MASK} and a {GROUP}.")

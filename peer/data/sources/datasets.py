@@ -10,11 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from auth.errors import ConfigError
+from tenacity import Retrying, stop_after_attempt
+
+from auth.errors import ConfigError, UnreachableError
 from peer.config.data import Source
 from peer.data.sources.units import Record, State, UnitReader, parts_of_each
+from peer.network.http import asking, reaching
 from peer.network.remote_files import find_files, storage_options
 
+HUB_TIMEOUT_S = 4.0  # of each attempt; the hub's own client asks for minutes whether it may be reached
+HUB_ATTEMPTS = 2
 MANY_SHARDS = 64  # so many need not be divided: that asks each file for its row groups
 BATCH_ROWS = 1000  # unpacked at a time
 
@@ -92,6 +97,28 @@ def _open(source: Source) -> Any:
         return dataset
 
 
+def require_hub(source: Source) -> None:
+    """Raise `ConfigError` if this is a dataset of the hub, and the hub does not answer; whatever it says will do.
+
+    A dataset that lies in a folder of this machine needs no hub, nor does anything where `HF_HUB_OFFLINE` is set.
+    """
+    if source.kind != "hub" or Path(source.paths[0]).exists():
+        return
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return
+    try:
+        for attempt in Retrying(stop=stop_after_attempt(HUB_ATTEMPTS), reraise=True):
+            with attempt, reaching(constants.ENDPOINT), asking("HEAD", constants.ENDPOINT, timeout_s=HUB_TIMEOUT_S):
+                pass
+    except UnreachableError as error:
+        raise ConfigError(
+            f"Cannot open the dataset {source.name} of the hub: {error} Check this machine's connection, and "
+            "`HF_ENDPOINT` if it is set."
+        ) from error
+
+
 def _open_parquet(source: Source, columns: list[str]) -> Any:
     """Parquet files, none of which is looked into yet."""
     from datasets import Features, Value
@@ -112,6 +139,7 @@ def _open_hub(source: Source, columns: list[str]) -> Any:
     """A dataset of the hub, or a folder; of Parquet files only the wanted columns are fetched."""
     from datasets import load_dataset_builder
 
+    require_hub(source)
     try:
         builder = load_dataset_builder(source.paths[0], source.config_name, revision=source.revision)
         _require_own_files(builder.config.data_files, source)

@@ -70,6 +70,7 @@ def test_init_makes_a_run_that_is_ready_to_serve(tmp_path: Path) -> None:
     assert run.config.run.name == "small"
     assert (run.settings.public_host, run.settings.web_port) == ("example.org", 8181)
     assert str(run.join_link) in result.output
+    assert "http://example.org:8181/" in result.output
     assert load_tokenizer(run.tokenizer_dir).get_vocab_size() > 50
     assert str(tmp_path / "new") in result.output  # the next command can be pasted
 

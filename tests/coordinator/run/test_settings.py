@@ -134,7 +134,7 @@ def test_opening_no_run_says_how_to_make_one(tmp_path: Path) -> None:
     [
         ("control_port: 70000", "control_port"),
         ("control_port: '7443'", "control_port"),
-        ('embed_on: ["*"]', "`embed_on` is no setting of this version: remove it"),
+        ('embed_on: ["*"]', "`embed_on` is not a known key; remove it"),
         ("public_host: 'exa mple'", "public_host"),
         ("- a list", "the file"),
         ("a: b: c", "not valid YAML"),

@@ -62,9 +62,9 @@ def mistake(folder: Path, text: str) -> str:
     return str(caught.value)
 
 
-def test_an_empty_run_file_is_sahajberts_recipe(tmp_path: Path) -> None:
+def test_a_run_file_that_says_nothing_is_sahajberts_recipe(tmp_path: Path) -> None:
     """What a run file leaves out has the value of the sahajBERT run."""
-    config = RunConfig.from_yaml(write(tmp_path, ""))
+    config = RunConfig.from_yaml(write(tmp_path, "run: {}"))
     assert (config.model.hidden_size, config.model.num_hidden_layers) == (1024, 24)
     assert (config.data.sequence_length, config.averaging.target_batch_size) == (512, 4096)
     assert (config.optimizer.learning_rate, config.optimizer.betas) == (1.76e-3, (0.9, 0.999))
@@ -108,14 +108,18 @@ def test_a_configuration_survives_the_way_through_a_checkpoint(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("modle: {}", ["`modle`", "not a known key"]),
-        ("model: {hidden: 3}", ["`model.hidden`", "not a known key"]),
+        ("", ["is empty", "`run: {name: my-run}`"]),
+        ("# later", ["is empty"]),
+        ("modle: {}", ["`modle`", "not a known key", "the nearest is `model`"]),
+        ("model: {hidden_szie: 3}", ["`model.hidden_szie`", "the nearest is `hidden_size`"]),
+        ("model: {xyz: 3}", ["`model.xyz`", "not a known key", "remove it or check its spelling"]),
         (f"model: {{{'hidden' * 100}: 3}}", ["`model.hiddenhidden", "not a known key"]),
         ("model: {hidden_size: wide}", ["`model.hidden_size`", "'wide'", "integer"]),
         ("model: {hidden_size: '128'}", ["`model.hidden_size`", "integer"]),
         ("model: {num_hidden_layers: 0}", ["`model.num_hidden_layers` (0)", "greater than 0"]),
         ("optimizer: {learning_rate: .nan}", ["`optimizer.learning_rate`", "finite"]),
-        ("run: {name: 'Not a name'}", ["`run.name`", "Not a name"]),
+        ("run: {name: 'Not a name'}", ["`run.name` ('Not a name'): must be at most 40 lower-case letters"]),
+        ("run: {language: bengali}", ["`run.language` ('bengali'): must be a language code", "`bn`"]),
         ("data: {sources: []}", ["`data.sources`", "at least 1"]),
         ("data: {sources: [{kind: web}]}", ["`data.sources.0.kind`", "'web'", "builtin"]),
         ("model: {hidden_size: 100, num_attention_heads: 16}", ["`hidden_size` (100)", "`num_attention_heads` (16)"]),

@@ -15,7 +15,10 @@ import pytest
 
 from auth.errors import ConfigError
 from peer.config.data import Source
+from peer.config.run import RunConfig
 from peer.data.sources.datasets import DatasetUnits
+from peer.data.sources.documents import sample_documents
+from tests.support.ports import free_ports
 from tests.support.units_of_text import check_resumption, read, read_all
 from tests.support.web_files import serve_files
 
@@ -40,6 +43,20 @@ def folder(tmp_path: Path) -> Path:
 def source(kind: str, path: Path | str, **keys: Any) -> Source:
     """A source of rows."""
     return Source.model_validate({"kind": kind, "path": str(path), "text_field": "body", **keys})
+
+
+def test_a_hub_that_does_not_answer_is_told_before_any_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own client tries for minutes; a folder of this machine needs no hub."""
+    from huggingface_hub import constants
+
+    [port] = free_ports("127.0.0.1", 1)
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
+    config = RunConfig.from_mapping(
+        {"data": {"sources": [{"kind": "builtin"}, {"kind": "hub", "path": "some/dataset"}]}}
+    )
+    with pytest.raises(ConfigError, match=rf"`some/dataset` of the hub: http://127\.0\.0\.1:{port} does not answer"):
+        next(sample_documents(config, 10))
+    assert len(DatasetUnits(source("hub", folder))) == 24
 
 
 @pytest.mark.parametrize("kind", ["hub", "parquet"])
