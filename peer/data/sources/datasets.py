@@ -6,6 +6,7 @@ The only module that imports `datasets`, and only when a run names such a source
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from peer.network.remote_files import find_files, storage_options
 
 HUB_TIMEOUT_S = 4.0  # of each attempt; the hub's own client asks for minutes whether it may be reached
 HUB_ATTEMPTS = 2
+REPOSITORY = re.compile(r"[A-Za-z0-9_-][\w.-]*(/[\w.-]+)?")  # NAME or OWNER/NAME; anything else is a folder
 MANY_SHARDS = 64  # so many need not be divided: that asks each file for its row groups
 BATCH_ROWS = 1000  # unpacked at a time
 
@@ -102,7 +104,8 @@ def require_hub(source: Source) -> None:
 
     A dataset that lies in a folder of this machine needs no hub, nor does anything where `HF_HUB_OFFLINE` is set.
     """
-    if source.kind != "hub" or Path(source.paths[0]).exists():
+    name = source.paths[0]
+    if source.kind != "hub" or Path(name).exists() or REPOSITORY.fullmatch(name) is None:
         return
     from huggingface_hub import constants
 
