@@ -22,6 +22,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, repeat
+from statistics import median_high
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from hivemind.p2p import PeerID
@@ -186,12 +187,18 @@ class SignedAttestation:
 class AttestedWeight(NamedTuple):
     """The samples of one sender in a round, as its reducers attest."""
 
-    named: float  # to the reducer that it named most to
-    counted: float  # in the part that has least of them
-    brought: float  # to the reducer that has least of them; 0 where one has none
+    named: float  # the largest weight that any reducer heard
+    brought: float  # the smallest; 0 if a reducer heard none
+    counted: float  # in the part with the least of them, of the reducers that heard a weight
+    by_most: float  # counted by more than half of the reducers
+
+    @property
+    def taken(self) -> float:
+        """The samples that every reducer received and counted."""
+        return min(self.brought, self.counted)
 
 
-NOTHING_ATTESTED = AttestedWeight(0.0, 0.0, 0.0)
+NOTHING_ATTESTED = AttestedWeight(0.0, 0.0, 0.0, 0.0)
 
 
 def attested_weights(attestations: Collection[Attestation], senders: Iterable[str]) -> dict[str, AttestedWeight]:
@@ -206,7 +213,8 @@ def attested_weights(attestations: Collection[Attestation], senders: Iterable[st
         named = [line.weight for line in lines]
         if any(named):
             counted = min(line.least_counted for line in lines if line.weight > 0)
-            found[peer_id] = AttestedWeight(max(named), counted, min(named))
+            by_most = median_high(min(line.weight, line.least_counted) for line in lines)
+            found[peer_id] = AttestedWeight(max(named), min(named), counted, by_most)
     return found
 
 

@@ -8,8 +8,8 @@ What is cut is not lost: it is averaged with the rest.
 A device may claim samples and not bring them, bring what cannot be taken, or name a weight in the round that its record
 is far from. A round with fewer samples than were claimed fails and would be tried for ever. So from then on only what a
 device has really brought counts, and what it accumulates beyond; after false claims in two rounds, no more than it
-brings. What it has brought is what all reducers of the round attest: a peer that went by its own parts alone, or that
-reduces none, would take a batch for full while others wait for samples that nobody computes. A device whose parts were
+brings. All peers believe what the reducers of the round attest: a peer that went by its own parts, or that reduces
+none, would take a batch for full while others wait for samples that nobody computes. A device whose parts were
 refused is not counted until it has brought some that were taken; after the second time no more. One that claims samples
 and brings none at all to round after round is not counted until it brings some. Nor does a device fill the batch with
 samples that its gradients do not bear out (`peer.reduction.standing`): where its weight was cut in the last round, no
@@ -143,14 +143,15 @@ class FalseClaims:
         self.doubted: dict[str, int] = {}  # peer ID -> brought to the last round, by those who claimed falsely
         self._cut: dict[str, int] = {}  # peer ID -> counted in the last round, of those whose weight was cut
         self.refused: frozenset[str] = frozenset()  # peer IDs that are not counted
-        self._false: dict[str, set[float]] = {}  # peer ID -> times of its false records
+        self._false: dict[str, set[float]] = {}  # peer ID -> times of its records that were false by all attestations
+        self._seen_false: dict[str, set[float]] = {}  # the same, by what this peer reduced itself
         self._lost: Counter[str] = Counter()  # peer ID -> rounds towards this step to which it brought nothing
         self._lost_in_all: Counter[str] = Counter()  # the same, since it last brought something
         self._refusals: Counter[str] = Counter()  # peer ID -> rounds in which its parts were refused
 
     def are_false(self, peer_id: str) -> bool:
-        """Whether this peer has claimed falsely often enough to be doubted."""
-        return peer_id in self.doubted
+        """Whether this peer has claimed falsely often enough to be accused of it."""
+        return len(self._seen_false.get(peer_id, ())) >= FALSE_ROUNDS
 
     @property
     def believed(self) -> dict[str, int]:
@@ -170,43 +171,52 @@ class FalseClaims:
         self.refused |= peer_ids
 
     def round_ended(
-        self, peers: Iterable[KnownPeer], attested: Mapping[str, AttestedWeight], allowances: Allowances, short: bool
+        self,
+        peers: Iterable[KnownPeer],
+        weights: Mapping[str, float],
+        attested: Mapping[str, AttestedWeight],
+        allowances: Allowances,
+        short: bool,
     ) -> None:
         """Compare trainers' claims with the samples they brought; one that is not in `attested` may come once more.
 
-        Whose weight was cut has claimed nothing falsely, but the batch must come together. A claim is false only if no
-        reducer says otherwise: one that lies can lower what is believed of a device, and not have it accused.
+        A device whose weight was cut has claimed nothing falsely, but the batch must come together. What is believed
+        follows from all attestations. An accusation needs more: the `weights` that this peer reduced itself, for one
+        lying reducer could attest less than it received.
         """
         for peer_id, weight in attested.items():
             self._cut.pop(peer_id, None)
             if weight.counted < HONEST_SHARE * weight.named:
                 self._cut[peer_id] = int(weight.counted)
         for peer in peers:
-            weight = attested.get(peer.peer_id, NOTHING_ATTESTED)
-            if weight.brought > 0:
-                self._came(peer.peer_id)
-            elif short:
-                self._was_lost(peer)
-            counted = allowances.samples(peer)
-            if short and 0 < weight.brought < counted:
-                self.missing[peer.peer_id] = int(peer.record.samples - weight.brought)
-                if weight.named < HONEST_SHARE * counted:
-                    self._false.setdefault(peer.peer_id, set()).add(peer.record.time)
-            if peer.peer_id in self.doubted or len(self._false.get(peer.peer_id, ())) >= FALSE_ROUNDS:
-                self.doubted[peer.peer_id] = int(weight.brought)
+            peer_id, weight = peer.peer_id, attested.get(peer.peer_id, NOTHING_ATTESTED)
+            if weight.by_most > 0:
+                self._lost_in_all[peer_id] = 0
+            if weight.taken > 0 and self._refusals[peer_id] < FALSE_ROUNDS:
+                self.refused -= {peer_id}
+            if short:
+                self._fell_short(peer, weights.get(peer_id, 0.0), weight, allowances.samples(peer))
+            if peer_id in self.doubted or len(self._false.get(peer_id, ())) >= FALSE_ROUNDS:
+                self.doubted[peer_id] = int(weight.taken)
 
-    def _came(self, peer_id: str) -> None:
-        self._lost_in_all[peer_id] = 0
-        if self._refusals[peer_id] < FALSE_ROUNDS:
-            self.refused -= {peer_id}
-
-    def _was_lost(self, peer: KnownPeer) -> None:
-        self._lost[peer.peer_id] += 1
-        self._lost_in_all[peer.peer_id] += 1
-        if self._lost[peer.peer_id] >= LOST_ROUNDS:  # it may be stalling: the others fill the batch
-            self.missing[peer.peer_id] = peer.record.samples
-        if self._lost_in_all[peer.peer_id] >= LOST_IN_ALL:  # and the batches to come
-            self.refused |= {peer.peer_id}
+    def _fell_short(self, peer: KnownPeer, own: float, weight: AttestedWeight, believed: float) -> None:
+        """Note what is missing of one trainer's samples; `own`: its weight in what this peer reduced."""
+        peer_id = peer.peer_id
+        if not weight.taken:
+            self._lost[peer_id] += 1
+            self._lost_in_all[peer_id] += not weight.by_most
+            if self._lost[peer_id] >= LOST_ROUNDS:  # it may be stalling: the others fill the batch
+                self.missing[peer_id] = peer.record.samples
+            if self._lost_in_all[peer_id] >= LOST_IN_ALL:  # and the batches to come
+                self.refused |= {peer_id}
+        elif weight.taken < believed:
+            self.missing[peer_id] = int(peer.record.samples - weight.taken)
+            if weight.brought < HONEST_SHARE * believed:
+                self._false.setdefault(peer_id, set()).add(peer.record.time)
+        elif peer_id in self.missing:  # it brought more than was still believed of it
+            self.missing[peer_id] = max(0, int(peer.record.samples - weight.taken))
+        if 0 < own < HONEST_SHARE * believed:
+            self._seen_false.setdefault(peer_id, set()).add(peer.record.time)
 
 
 def is_inflated(named: float, cap: float, claimed: int, most_claimed: int) -> bool:

@@ -92,8 +92,8 @@ class StepRounds:
     def average_when_due(self) -> AveragedGroup | None:
         """Average, and try again after each failure; None if this peer is to compute on, or to leave.
 
-        Further samples would help nobody while the batch is full, so the next attempt comes at once; unless no group
-        came about. Those who stay away, the keeper among them, may not take the batch for full, and wait for samples.
+        Further samples help nobody while the batch is full, so the next attempt follows at once. If no group came
+        about, this peer computes on: absent peers, such as the keeper, may wait for more samples.
         """
         self._due_since = time.monotonic()
         try:

@@ -13,7 +13,7 @@ from statistics import median_low
 
 from auth.swarm.authorizer import TRAINING_ROLES
 from peer.config.steering import Steering
-from peer.reduction.attestation import NOTHING_ATTESTED, AttestedWeight
+from peer.reduction.attestation import AttestedWeight
 from peer.reduction.findings import Finding
 from peer.reporting.metrics import Census, census_of
 from peer.reporting.suspicions import Suspicion, SuspicionKind, Suspicions
@@ -219,11 +219,10 @@ class SwarmCourse:
         """
         known = list(self._peers.values())  # the tracker's thread may look again meanwhile
         here = [peer for peer in known if peer.role == "trainer" and peer.record.step == step]
-        self._claims.round_ended(here, attested, self.allowances, short)
+        self._claims.round_ended(here, weights, attested, self.allowances, short)
         for peer in here:
             if short and self._claims.are_false(peer.peer_id):
-                brought = attested.get(peer.peer_id, NOTHING_ATTESTED).named
-                detail = f"claims {peer.record.samples} samples and brings {brought:.0f}"
+                detail = f"claims {peer.record.samples} samples and brings {weights.get(peer.peer_id, 0.0):.0f}"
                 self.suspect(peer.peer_id, "samples", step, detail)
         self._look_for_inflated_weights(training(known), step, weights)
 

@@ -52,5 +52,5 @@ class Scene:
 
     def round_ended(self, step: int, weights: Mapping[str, float], *, short: bool) -> None:
         """End a round in which everything counted that was named."""
-        attested = {peer_id: AttestedWeight(weight, weight, weight) for peer_id, weight in weights.items()}
+        attested = {peer_id: AttestedWeight(weight, weight, weight, weight) for peer_id, weight in weights.items()}
         self.course.round_ended(step, weights, attested, short)

@@ -141,10 +141,10 @@ def test_a_line_says_what_counted_of_each_part() -> None:
 
 
 def test_all_peers_find_the_same_weights_in_the_attestations_of_a_round() -> None:
-    """What counted in the part that has least of it; to a reducer that it never reached it has brought nothing."""
+    """The least that any reducer heard and counted decides; a reducer that heard nothing counts as such."""
     lost = AttestedSender.of_parts(0.0, [], [0.0, 0.0])
     second = Attestation.of_round(ROUND, AVERAGES, [AttestedSender.of_parts(4.0, INPUTS, [4.0, 4.0]), lost, KEEPER])
-    weights = {"other": AttestedWeight(4.0, 0.0, 4.0), "own": AttestedWeight(8.0, 8.0, 0.0)}
+    weights = {"other": AttestedWeight(4.0, 4.0, 0.0, 4.0), "own": AttestedWeight(8.0, 0.0, 8.0, 8.0)}
     for attestations in ([ATTESTATION, second], [second, ATTESTATION]):
         assert attested_weights(attestations, ["other", "own", "keeper"]) == weights
 

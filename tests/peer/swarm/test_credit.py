@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from peer.reduction.attestation import AttestedWeight
-from peer.swarm.credit import FALSE_ROUNDS, REMEMBERED_STEPS, Allowances, CreditBook, FalseClaims, is_inflated
+from peer.swarm.credit import (
+    FALSE_ROUNDS,
+    LOST_IN_ALL,
+    LOST_ROUNDS,
+    REMEMBERED_STEPS,
+    Allowances,
+    CreditBook,
+    FalseClaims,
+    is_inflated,
+)
 from peer.swarm.records import KnownPeer, PeerRecord
 
 RECORD = PeerRecord(step=3, samples=10, rate=1.0, time=1.0, training=True, client_mode=False)
@@ -16,13 +26,13 @@ BAD = KnownPeer("bad", "mallory", "d", "trainer", RECORD)
 
 
 def attested(weights: dict[str, float]) -> dict[str, AttestedWeight]:
-    """What reducers attest of senders of whom nothing was cut."""
-    return {peer_id: AttestedWeight(weight, weight, weight) for peer_id, weight in weights.items()}
+    """Attest these weights, of which nothing was cut."""
+    return {peer_id: AttestedWeight(weight, weight, weight, weight) for peer_id, weight in weights.items()}
 
 
 def ended(claims: FalseClaims, weights: dict[str, float]) -> None:
     """A round that brought these weights, and was full."""
-    claims.round_ended([BAD], attested(weights), Allowances(target=10), short=False)
+    claims.round_ended([BAD], weights, attested(weights), Allowances(target=10), short=False)
 
 
 def test_refused_parts_are_not_counted_until_some_were_taken() -> None:
@@ -47,11 +57,11 @@ def test_after_refusals_in_two_rounds_it_is_not_counted_any_more() -> None:
 def test_whose_weight_was_cut_is_believed_as_far_as_it_counted() -> None:
     """As long as it is cut; what it claimed is not held to be false."""
     claims = FalseClaims()
-    cut = {"bad": AttestedWeight(20.0, 1.5, 20.0), "good": AttestedWeight(20.0, 19.0, 20.0)}
-    claims.round_ended([], cut, Allowances(target=10), short=False)
+    cut = {"bad": AttestedWeight(20.0, 20.0, 1.5, 1.5), "good": AttestedWeight(20.0, 20.0, 19.0, 19.0)}
+    claims.round_ended([], {}, cut, Allowances(target=10), short=False)
     assert claims.believed == {"bad": 1}
     assert not claims.are_false("bad")
-    claims.round_ended([], attested({"bad": 2.0}), Allowances(target=10), short=False)
+    claims.round_ended([], {}, attested({"bad": 2.0}), Allowances(target=10), short=False)
     assert claims.believed == {}
 
 
@@ -59,8 +69,8 @@ def test_of_a_false_claim_and_a_cut_weight_the_less_is_believed() -> None:
     """Both may hold of one device."""
     claims = FalseClaims()
     claims.doubted.update(bad=4, other=1)
-    cut = {"bad": AttestedWeight(20.0, 1.0, 20.0), "other": AttestedWeight(20.0, 0.0, 20.0)}
-    claims.round_ended([], cut, Allowances(target=10), short=False)
+    cut = {"bad": AttestedWeight(20.0, 20.0, 1.0, 1.0), "other": AttestedWeight(20.0, 20.0, 0.0, 0.0)}
+    claims.round_ended([], {}, cut, Allowances(target=10), short=False)
     assert claims.believed == {"bad": 1, "other": 0}
 
 
@@ -68,19 +78,44 @@ def test_of_a_false_claim_and_a_cut_weight_the_less_is_believed() -> None:
 def test_only_samples_that_were_not_brought_are_missing(brought: float, missing: dict[str, int]) -> None:
     """A peer that brings all it is believed to have owes nothing, though the round was short."""
     claims = FalseClaims()
-    claims.round_ended([BAD], attested({"bad": brought}), Allowances(target=10), short=True)
+    claims.round_ended([BAD], {}, attested({"bad": brought}), Allowances(target=10), short=True)
     assert claims.missing == missing
     claims.step_began()
     assert claims.missing == {}
 
 
-def test_one_reducer_can_lower_what_is_believed_and_not_have_a_device_accused() -> None:
-    """It may lie: all believe the device less, alike, until the next step; none holds its claim to be false."""
-    claims = FalseClaims()
-    for _ in range(FALSE_ROUNDS):
-        claims.round_ended([BAD], {"bad": AttestedWeight(10.0, 10.0, 1.0)}, Allowances(target=10), short=True)
-    assert claims.missing == {"bad": 9}
+def test_one_lying_reducer_lowers_what_is_believed_and_has_nobody_accused() -> None:
+    """All peers believe the device less, alike; only a peer that received too little itself accuses it."""
+    claims, witness = FalseClaims(), FalseClaims()
+    for time in range(FALSE_ROUNDS):
+        record = BAD.record.model_copy(update={"time": float(time + 1)})
+        claimant, lowered = replace(BAD, record=record), {"bad": AttestedWeight(10.0, 1.0, 10.0, 10.0)}
+        claims.round_ended([claimant], {"bad": 10.0}, lowered, Allowances(target=10), short=True)
+        witness.round_ended([claimant], {"bad": 1.0}, attested({"bad": 10.0}), Allowances(target=10), short=True)
+    assert claims.doubted == {"bad": 1}
     assert not claims.are_false("bad")
+    assert witness.are_false("bad")
+
+
+@pytest.mark.parametrize(("by_most", "refused"), [(0.0, {"bad"}), (10.0, set())])
+def test_a_sender_that_breaks_off_again_and_again_is_not_counted(by_most: float, refused: set[str]) -> None:
+    """It has named its weight and sent too few parts: the others fill the batch. One reducer alone may lie about it."""
+    claims, broken_off = FalseClaims(), {"bad": AttestedWeight(10.0, 10.0, 0.0, by_most)}
+    for _ in range(LOST_ROUNDS):
+        claims.round_ended([BAD], {}, broken_off, Allowances(target=10), short=True)
+    assert Allowances(target=10, missing=claims.missing, doubted=claims.believed, patience=100.0).samples(BAD) == 0
+    claims.step_began()
+    for _ in range(LOST_IN_ALL - LOST_ROUNDS):
+        claims.round_ended([BAD], {}, broken_off, Allowances(target=10), short=True)
+    assert claims.refused == refused
+
+
+def test_a_refusal_holds_in_the_round_that_caused_it() -> None:
+    """The sender has named a weight there, and nothing of it counted."""
+    claims = FalseClaims()
+    claims.parts_refused(["bad"])
+    claims.round_ended([BAD], {}, {"bad": AttestedWeight(10.0, 10.0, 0.0, 0.0)}, Allowances(target=10), short=False)
+    assert claims.refused == {"bad"}
 
 
 @pytest.mark.parametrize(

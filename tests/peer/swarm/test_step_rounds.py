@@ -207,7 +207,7 @@ def test_a_failed_averaging_is_tried_again_and_a_group_ends_it(monkeypatch: pyte
 
 
 def test_a_peer_that_finds_no_group_trains_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who stays away may not take the batch for full, and a keeper computes nothing: without more samples all stand."""
+    """The absent keeper may wait for samples, and computes none itself."""
     monkeypatch.setattr(step_rounds, "RETRY_S", 0.0)
     scene = Scene(Round(RuntimeError("beside 5 without the keeper others may take this step")), Round(FULL))
     assert scene.rounds.average_when_due() is None

@@ -406,7 +406,10 @@ def test_a_cut_weight_fills_no_batch_and_is_not_named() -> None:
     scene = Scene()
     known = [*peers(record(samples=8), record(samples=16)), keeper(3)]
     assert scene.look(known, 0.0).samples == 24
-    cut = {"trainer-0": AttestedWeight(8.0, 8.0, 8.0), "trainer-1": AttestedWeight(16.0, 2.0, 16.0)}
+    cut = {
+        "trainer-0": AttestedWeight(8.0, 8.0, 8.0, 8.0),
+        "trainer-1": AttestedWeight(16.0, 16.0, 2.0, 2.0),
+    }
     scene.course.round_ended(3, {}, cut, short=True)
     assert scene.look(known, 0.5).samples == 10
     assert scene.raised == []
@@ -419,7 +422,10 @@ def test_a_false_claim_fills_no_batch_at_a_peer_that_reduces_nothing() -> None:
     scene = Scene()
     known = [*peers(record(samples=8), record(samples=10_000_000)), keeper(3)]
     assert scene.look(known, 0.0).samples >= TARGET
-    attested = {"trainer-0": AttestedWeight(8.0, 8.0, 8.0), "trainer-1": AttestedWeight(4.0, 4.0, 4.0)}
+    attested = {
+        "trainer-0": AttestedWeight(8.0, 8.0, 8.0, 8.0),
+        "trainer-1": AttestedWeight(4.0, 4.0, 4.0, 4.0),
+    }
     scene.course.round_ended(3, {}, attested, short=True)
     assert scene.look(known, 60.0).samples == 12
 
