@@ -5,7 +5,7 @@ Every class carries a stable `code` (sent over gRPC and HTTP) and a process `exi
 
     ManyhandsError                  1
     ├── ConfigError                 3   run.yaml or settings are wrong
-    ├── UnreachableError            4   the coordinator does not answer
+    ├── UnreachableError            4   the coordinator, or a web server, does not answer
     ├── LinkError                   5   the join link is malformed
     ├── FingerprintError            6   the coordinator is not the one the link names
     ├── NotInvitedError             7   no invite was given and the device is unknown
@@ -59,7 +59,7 @@ class ConfigError(ManyhandsError):
 
 
 class UnreachableError(ManyhandsError):
-    """The coordinator does not answer at the link's address."""
+    """The coordinator does not answer at the link's address, or a web server that is needed does not."""
 
     code = "unreachable"
     exit_code = 4

@@ -11,16 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tenacity import Retrying, stop_after_attempt
-
 from auth.errors import ConfigError, UnreachableError
 from peer.config.data import Source
 from peer.data.sources.units import Record, State, UnitReader, parts_of_each
 from peer.network.http import asking, reaching
 from peer.network.remote_files import find_files, storage_options
 
-HUB_TIMEOUT_S = 4.0  # of each attempt; the hub's own client asks for minutes whether it may be reached
-HUB_ATTEMPTS = 2
+HUB_TIMEOUT_S = 4.0  # the hub's own client tries for minutes
 REPOSITORY = re.compile(r"[A-Za-z0-9_-][\w.-]*(/[\w.-]+)?")  # NAME or OWNER/NAME; anything else is a folder
 MANY_SHARDS = 64  # so many need not be divided: that asks each file for its row groups
 BATCH_ROWS = 1000  # unpacked at a time
@@ -100,23 +97,23 @@ def _open(source: Source) -> Any:
 
 
 def require_hub(source: Source) -> None:
-    """Raise `ConfigError` if this is a dataset of the hub, and the hub does not answer; whatever it says will do.
+    """Raise `UnreachableError` if this is a dataset of the hub and the hub does not answer; any answer will do.
 
-    A dataset that lies in a folder of this machine needs no hub, nor does anything where `HF_HUB_OFFLINE` is set.
+    A dataset in a folder of this machine needs no hub. `HF_HUB_OFFLINE` and `HF_DATASETS_OFFLINE` switch the check off.
     """
     name = source.paths[0]
     if source.kind != "hub" or Path(name).exists() or REPOSITORY.fullmatch(name) is None:
         return
-    from huggingface_hub import constants
+    import datasets
 
-    if constants.HF_HUB_OFFLINE:
+    if datasets.config.HF_HUB_OFFLINE:
         return
+    hub = datasets.config.HF_ENDPOINT
     try:
-        for attempt in Retrying(stop=stop_after_attempt(HUB_ATTEMPTS), reraise=True):
-            with attempt, reaching(constants.ENDPOINT), asking("HEAD", constants.ENDPOINT, timeout_s=HUB_TIMEOUT_S):
-                pass
+        with reaching(hub), asking("HEAD", hub, timeout_s=HUB_TIMEOUT_S):
+            pass
     except UnreachableError as error:
-        raise ConfigError(
+        raise UnreachableError(
             f"Cannot open the dataset {source.name} of the hub: {error} Check this machine's connection, and "
             "`HF_ENDPOINT` if it is set."
         ) from error

@@ -263,13 +263,12 @@ def sample_documents(config: RunConfig, limit: int) -> Iterator[str]:
     """Up to `limit` documents, none twice, each source in proportion to its weight; to train a tokenizer on.
 
     They are not sampled by perplexity, which may need the tokenizer. Raises `ConfigError` for any source that cannot be
-    read: whoever prepares a run wants to know, and of a hub that does not answer before anything is read.
+    read, and `UnreachableError`, before anything is read, for a hub that does not answer.
     """
-    hubs = [source for source in config.data.sources if source.kind == "hub"]
-    if hubs:
-        from peer.data.sources.datasets import require_hub
+    for source in config.data.sources:
+        if source.kind == "hub":
+            from peer.data.sources.datasets import require_hub
 
-        for source in hubs:
             require_hub(source)
     total_weight = sum(source.weight for source in config.data.sources)
     for number, source in enumerate(config.data.sources):

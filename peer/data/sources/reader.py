@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tenacity import Retrying
 
-from auth.errors import ConfigError
+from auth.errors import ConfigError, UnreachableError
 from peer.data.selection.filters import DocumentFilter, OpenFilters, keep_all
 from peer.data.sources.faults import REST_S, Setbacks, SourcePlace, StreamClosed, describe, retrying
 from peer.data.sources.units import Record, UnitReader, Units, deal_units
@@ -187,12 +187,13 @@ class SourceReader:
             blocks.close()
 
     def _open(self) -> Units:
+        attempts = retrying(self._pause, self._fails_to_open)
         while True:
             try:
-                return self._attempts(self._plan.open_units)
+                return attempts(self._plan.open_units)
             except StreamClosed:
                 raise
-            except ConfigError as error:
+            except (ConfigError, UnreachableError) as error:
                 text = str(error)
             except Exception as error:  # noqa: BLE001 - the fault boundary: of any file system and format
                 text = f"Cannot open {self._plan.name} ({describe(error)}); {LATER}."
@@ -260,6 +261,13 @@ class SourceReader:
         else:
             return
         self._barren_records = self._barren_units = 0
+
+    def _fails_to_open(self, error: BaseException) -> None:
+        text = (
+            str(error) if isinstance(error, UnreachableError) else f"Cannot open {self._plan.name} ({describe(error)})."
+        )
+        self._in_trouble(Trouble(text, resting=False))
+        self._report(f"{text} Trying again.")
 
     def _fails_again(self, error: BaseException) -> None:
         self._in_trouble(Trouble(f"Cannot read {self._plan.name} ({describe(error)}).", resting=False))

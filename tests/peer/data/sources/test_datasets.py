@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import gzip
 import json
+import queue
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import datasets
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from auth.errors import ConfigError
+from auth.errors import ConfigError, UnreachableError
 from peer.config.data import Source
 from peer.config.run import RunConfig
 from peer.data.sources.datasets import DatasetUnits
-from peer.data.sources.documents import sample_documents
+from peer.data.sources.documents import open_documents, sample_documents
 from tests.support.ports import free_ports
 from tests.support.units_of_text import check_resumption, read, read_all
+from tests.support.waiting import PATIENCE_S
 from tests.support.web_files import serve_files
 
 DOCUMENTS = [f"document {number}" for number in range(240)]
@@ -45,18 +49,35 @@ def source(kind: str, path: Path | str, **keys: Any) -> Source:
     return Source.model_validate({"kind": kind, "path": str(path), "text_field": "body", **keys})
 
 
-def test_a_hub_that_does_not_answer_is_told_before_any_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own client tries for minutes; a folder of this machine needs no hub."""
-    from huggingface_hub import constants
-
+@pytest.fixture
+def dead_hub(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a hub that nobody serves."""
     [port] = free_ports("127.0.0.1", 1)
-    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
+    monkeypatch.setattr(datasets.config, "HF_ENDPOINT", f"http://127.0.0.1:{port}")
+    return f"http://127.0.0.1:{port}"
+
+
+@pytest.mark.usefixtures("dead_hub")
+def test_a_folder_needs_no_hub(folder: Path) -> None:
+    """It is opened although the hub does not answer."""
+    assert len(DatasetUnits(source("hub", folder))) == 24
+
+
+def test_a_hub_that_does_not_answer_ends_the_preparation_before_any_work(dead_hub: str) -> None:
+    """The hub's own client tries for minutes."""
     config = RunConfig.from_mapping(
         {"data": {"sources": [{"kind": "builtin"}, {"kind": "hub", "path": "some/dataset"}]}}
     )
-    with pytest.raises(ConfigError, match=rf"`some/dataset` of the hub: http://127\.0\.0\.1:{port} does not answer"):
+    with pytest.raises(UnreachableError, match=f"`some/dataset` of the hub: {dead_hub} does not answer"):
         next(sample_documents(config, 10))
-    assert len(DatasetUnits(source("hub", folder))) == 24
+
+
+def test_a_stream_tells_of_a_hub_that_does_not_answer_and_tries_again(dead_hub: str) -> None:
+    """The first failure is told at once; the hub may only be away for a moment."""
+    config = RunConfig.from_mapping({"data": {"sources": [{"kind": "hub", "path": "some/dataset"}]}})
+    told: queue.Queue[str] = queue.Queue()
+    with open_documents(config, 1, report=told.put):
+        assert re.fullmatch(rf".*{dead_hub} does not answer .* Trying again\.", told.get(timeout=PATIENCE_S))
 
 
 @pytest.mark.parametrize("kind", ["hub", "parquet"])
