@@ -68,7 +68,7 @@ def first_mistake(error: ValidationError, *, secret: bool = False) -> str:
         return f"`{key}` is not a known key; remove it or check its spelling"
     if first["type"] == "value_error":
         message = first["msg"].removeprefix("Value error, ")
-        return f"`{key}`: {message}" if secret else message
+        return f"`{key}`: {message}" if first["loc"] else message
     value = "" if secret else f" ({_shown(first['input'])})"
     return f"`{key}`{value}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
