@@ -54,12 +54,23 @@ def batch_left_s(accumulated: int, target: int, speed: float) -> float | None:
     return max(0, target - accumulated) / speed if speed > 0 else None
 
 
+def total_steps(config: RunConfig, helm: Helm) -> int:
+    """Global steps of the whole run: the last phase's schedule says it, unless an operator has."""
+    if helm.last_step is not None:
+        return helm.last_step
+    return config.at_step(max(_changes(config, helm), default=0)).schedule.total_steps
+
+
 def time_left_s(config: RunConfig, helm: Helm, swarm: KeeperView | None) -> float | None:
     """Until the run's last step, in seconds; None while nobody knows."""
     if swarm is None:
         return None
-    changes = [*(phase.from_step for phase in config.phases), *(order.from_step for order in helm.orders)]
-    last = config.at_step(max(changes, default=0)).schedule.total_steps if helm.last_step is None else helm.last_step
+    changes, last = _changes(config, helm), total_steps(config, helm)
     bounds = [swarm.step, *sorted({step for step in changes if swarm.step < step < last}), max(swarm.step, last)]
     samples = sum((end - begin) * helm.batch_after(begin, config) for begin, end in pairwise(bounds))
     return batch_left_s(swarm.samples_accumulated, samples, swarm.samples_per_second)
+
+
+def _changes(config: RunConfig, helm: Helm) -> list[int]:
+    """The steps from which on other values hold."""
+    return [*(phase.from_step for phase in config.phases), *(order.from_step for order in helm.orders)]

@@ -3,10 +3,12 @@
 import { byId, setText } from "./dom.js";
 import * as format from "./format.js";
 import { t } from "./i18n.js";
-import { onOverview } from "./live.js";
+import { onOverview, onState } from "./live.js";
 import { LossChart } from "./loss_chart.js";
 import { showShares } from "./shares.js";
+import { showVerdict } from "./verdict.js";
 
+const AGES_MS = 10_000; // between two looks at how old the figures are
 const chart = new LossChart(byId("chart"), byId("chart-choices"), byId("chart-note"));
 
 function showBatch(progress, isStale) {
@@ -37,6 +39,17 @@ function showTiles({ progress, online, totals, loss, stale: isStale }) {
   setText("rate", format.perSecond(progress.samples_per_second));
   setText("time-left", format.duration(isStale ? null : progress.time_left_s));
   setText("samples", format.large(totals.samples));
+}
+
+// Greys what is known to be old, and says how old: the keeper's figures while it is silent, all of them without a connection.
+function showAges(state, overview) {
+  const keeperAt = state === "stale" ? overview?.progress.updated_at : null;
+  const takenAt = state === "disconnected" ? overview?.taken_at : null;
+  for (const element of document.querySelectorAll("[data-from]")) {
+    const oldAt = takenAt ?? (element.dataset.from === "keeper" ? keeperAt : null);
+    if (oldAt) element.dataset.age = format.ago(oldAt);
+    else delete element.dataset.age;
+  }
 }
 
 // Shows a list of facts, or in its place that there are none.
@@ -119,6 +132,7 @@ function showCheckpoint(checkpoint) {
 }
 
 function show(overview) {
+  showVerdict(overview);
   showPhase(overview.phases, overview.progress.phase);
   showBatch(overview.progress, overview.stale);
   showTiles(overview);
@@ -132,3 +146,9 @@ function show(overview) {
 }
 
 onOverview(show);
+let showAgesNow = () => {};
+onState((state, overview) => {
+  showAgesNow = () => showAges(state, overview);
+  showAgesNow();
+});
+setInterval(() => showAgesNow(), AGES_MS);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from benchmarks._recorded_live import LiveRun
 from benchmarks._recorded_stays import HOSTILE_NAME
 from benchmarks.recorded_run import QUICK, record
 from coordinator.context.services import open_run_services
+from coordinator.statistics.alarms import MODEL_KINDS, Alarm, write_alarms
 from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
 from tests.support.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S
@@ -182,8 +184,9 @@ def test_lost_connection_is_visible_and_heals(page: Page, server: PageServer, ru
     page.goto(server.url)
     expect(page.locator("#state")).to_have_text("live")
     server.close()
-    expect(page.locator("#banner")).to_contain_text("reconnecting")
+    expect(page.locator("#banner")).to_contain_text("tries to connect again")
     expect(page.locator("#state")).to_have_attribute("data-state", "disconnected")
+    expect(page.locator(".tiles [data-age]")).to_have_count(7)
     run.add_step(4, 5.0)
     server.start()
     expect(page.locator("#state")).to_have_text("live")
@@ -191,13 +194,39 @@ def test_lost_connection_is_visible_and_heals(page: Page, server: PageServer, ru
     expect(page.locator("#loss")).to_have_text("5.000")
 
 
-def test_silent_keeper_is_visible(page: Page, server: PageServer, run: FakeRun) -> None:
-    """When the keeper says nothing, the page does not pretend to be live."""
-    fill(run, 2)
-    run.keeper_says(2, now=1_000.0)
+def test_the_verdict_stands_on_top(page: Page, server: PageServer, run: FakeRun, complaints: list[str]) -> None:
+    """One sentence says how the run does, beside its progress and the two ways on; it follows the run."""
+    run.keeper_says(0, samples=0)
     page.goto(server.url)
-    expect(page.locator("#state")).to_have_text("keeper silent")
-    expect(page.locator("#banner")).to_contain_text("Training may well go on")
+    verdict = page.locator("#verdict")
+    expect(verdict).to_contain_text("Waiting nobody trains at the moment")
+    fill(run, 12)
+    expect(verdict).to_have_attribute("data-state", "healthy")
+    expect(page.locator("#verdict-text")).to_contain_text("2 peers, a step every")
+    expect(page.locator("#whole-step")).to_have_text("Step 12 of 125,000 (0%)")
+    expect(page.locator("#whole-ends")).to_contain_text("Expected to end on")
+    expect(verdict.get_by_role("link")).to_have_text(["Join", "Try the model"])
+    alarm = Alarm("loss_diverges", 9, "the loss is 9, and was 4")
+    now = run.services.clock()
+    run.services.database.transact(lambda session: write_alarms(session, MODEL_KINDS, [alarm], now))
+    run.keeper_says(12)
+    expect(verdict).to_contain_text("Needs attention the loss rises")
+    assert complaints == []
+
+
+def test_silent_keeper_is_visible(page: Page, server: PageServer, run: FakeRun) -> None:
+    """When the keeper says nothing, its figures are grey with their age, and the ledger's are not."""
+    fill(run, 2)
+    run.keeper_says(2, now=time.time() - 600)
+    page.goto(server.url)
+    expect(page.locator("#state")).to_have_text("figures are old")
+    expect(page.locator("#banner")).to_contain_text("The training itself usually goes on")
+    expect(page.locator("#verdict-text")).to_contain_text("the run's keeper has sent no news for")
+    expect(page.locator(".tiles [data-age]")).to_have_count(3)
+    peers = page.locator("[data-from]", has=page.locator("#peers"))
+    expect(peers).to_have_attribute("data-age", re.compile("min. ago"))
+    run.keeper_says(2)
+    expect(page.locator("[data-age]")).to_have_count(0)
 
 
 def test_without_scripts_it_shows_the_moment(browser: Browser, server: PageServer, run: FakeRun) -> None:

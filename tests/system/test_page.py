@@ -41,7 +41,7 @@ def test_the_pages_follow_a_live_run(site: Site) -> None:
         page.goto(address)
         expect(state).to_have_attribute("data-state", "live")
         coordinator.kill()
-        expect(page.locator("#banner")).to_contain_text("reconnecting")
+        expect(page.locator("#banner")).to_contain_text("tries to connect again")
         reached = site.ledger.last_step()
         site.serve()
         site.wait_until("another step is reported", lambda: site.ledger.last_step() > reached)

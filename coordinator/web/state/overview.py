@@ -12,6 +12,8 @@ from pydantic import BaseModel
 
 from coordinator.ledger.presence import CheckpointRow, KeeperView
 from coordinator.ledger.reading import Contribution, Kind, data_wait_share
+from coordinator.ledger.speed import total_steps
+from coordinator.statistics.verdict import RunSituation, State, verdict_of
 from coordinator.web.state.snapshot import Snapshot
 from peer.config.phases import PhaseFacts, all_phases, phase_at
 from peer.config.run import RunConfig
@@ -42,6 +44,32 @@ class BatchProgress(BaseModel):
     time_left_s: float | None  # until the run's last step, at that speed
     peers: int
     updated_at: float | None
+
+
+class RunProgress(BaseModel):
+    """The whole run: global steps done and to do, when it began and when it is expected to end (Unix seconds)."""
+
+    step: int
+    total_steps: int
+    began_at: float | None  # its first step's end
+    ends_at: float | None  # at the speed of now; null while nobody knows
+
+
+class LossTrend(BaseModel):
+    """The loss of the newest steps relative to those `over_s` seconds earlier: -0.03 is three percent lower."""
+
+    share: float
+    over_s: float
+
+
+class VerdictFacts(BaseModel):
+    """How the run does, with the reason: `steady`, a word for what is missing or wrong, or the kind of an alarm."""
+
+    state: State
+    reason: str
+    since: float | None
+    step_interval_s: float | None  # the median of the newest steps
+    loss_change: LossTrend | None
 
 
 class PhaseSummary(BaseModel):
@@ -185,6 +213,8 @@ class Overview(BaseModel):
     """Where the run stands."""
 
     run: RunFacts
+    verdict: VerdictFacts
+    whole: RunProgress
     progress: BatchProgress
     phases: list[PhaseSummary]
     online: Online
@@ -218,6 +248,8 @@ def overview_of(
             target_batch_size=phase.target_batch_size,
             join_link=join_link,
         ),
+        verdict=_verdict(snapshot, config, phase),
+        whole=_whole(snapshot, config, step),
         progress=_progress(snapshot.swarm, phase, snapshot.time_left_s),
         phases=[PhaseSummary(**asdict(each), text=str(each)) for each in all_phases(config)],
         online=Online(devices=len(snapshot.online), members=len({session.member for session in snapshot.online})),
@@ -244,6 +276,30 @@ def overview_of(
         era=snapshot.era,
         stale=snapshot.stale,
         taken_at=snapshot.taken_at,
+    )
+
+
+def _verdict(snapshot: Snapshot, config: RunConfig, phase: PhaseFacts) -> VerdictFacts:
+    situation = RunSituation(
+        now=snapshot.taken_at,
+        keeper=snapshot.swarm,
+        steps=snapshot.steps,
+        phase_from_step=phase.from_step,
+        total_steps=total_steps(config, snapshot.helm),
+        alarms=snapshot.alarms,
+        paused=snapshot.helm.paused,
+        store_answers=not snapshot.refresh_failed,
+    )
+    return VerdictFacts(**asdict(verdict_of(situation)))
+
+
+def _whole(snapshot: Snapshot, config: RunConfig, step: int) -> RunProgress:
+    left_s = None if snapshot.stale else snapshot.time_left_s
+    return RunProgress(
+        step=step,
+        total_steps=total_steps(config, snapshot.helm),
+        began_at=snapshot.steps[0].completed_at if snapshot.steps else None,
+        ends_at=None if left_s is None else snapshot.taken_at + left_s,
     )
 
 

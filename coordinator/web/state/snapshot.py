@@ -27,7 +27,7 @@ from coordinator.ledger.reading import (
     read_giving,
 )
 from coordinator.ledger.speed import time_left_s
-from coordinator.ledger.steering import read_helm
+from coordinator.ledger.steering import Helm, read_helm
 from coordinator.members.names import display_names, publicly
 from coordinator.publishing.publications import PublicationRow, publications
 from coordinator.statistics.alarms import AlarmRow, raised_alarms
@@ -53,6 +53,7 @@ class Snapshot:
     giving: Giving
     health: RoundHealth  # of the newest steps whose reports are in
     figures: Figures
+    helm: Helm  # all that operators have said
     steps_version: int = 0  # grows when any of the steps has changed
     number: int = 0  # grows with each snapshot of a process
     alarms: tuple[AlarmRow, ...] = ()  # the oldest first
@@ -125,7 +126,7 @@ def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
         giving = read_giving(session, None if known is None else known.giving, newest, now)
         health = read_health(session, [row for row in steps[-LATE_STEPS:] if row.completed_at <= now - SETTLED_S])
     given = services.ledger.contributions(giving.by_member())
-    swarm = read_swarm_status(services.database)
+    swarm, helm = read_swarm_status(services.database), read_helm(services.database)
     return Snapshot(
         taken_at=now,
         steps=steps,
@@ -143,7 +144,8 @@ def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
         number=0 if before is None else before.number + 1,
         steps_version=0 if before is None else before.steps_version + (steps != before.steps),
         alarms=tuple(raised_alarms(services.database)),
-        time_left_s=time_left_s(services.config, read_helm(services.database), swarm),
+        helm=helm,
+        time_left_s=time_left_s(services.config, helm, swarm),
     )
 
 

@@ -8,7 +8,16 @@ import pytest
 
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import KeeperView
-from coordinator.ledger.speed import LEAST_STEPS, WINDOW_S, Done, batch_left_s, run_speed, speed_of, time_left_s
+from coordinator.ledger.speed import (
+    LEAST_STEPS,
+    WINDOW_S,
+    Done,
+    batch_left_s,
+    run_speed,
+    speed_of,
+    time_left_s,
+    total_steps,
+)
 from coordinator.ledger.steering import Helm, Orders
 from coordinator.store.engine import Database
 from peer.config.run import RunConfig
@@ -104,3 +113,11 @@ def test_what_operators_say_counts() -> None:
     helm = Helm(orders=(Orders(from_step=80, target_batch_size=30),), last_step=90)
     assert time_left_s(run_of(), helm, view(70)) == (10 * 10 + 10 * 30) / 2.0
     assert time_left_s(run_of(), Helm(last_step=200), view(100)) == 500.0
+
+
+def test_the_whole_run_ends_where_its_last_phase_or_an_operator_says() -> None:
+    """A phase later than the last order, and the reverse, change nothing about that."""
+    phases = [{"from_step": 50, "total_steps": 150}]
+    assert total_steps(run_of(), Helm()) == 100
+    assert total_steps(run_of(phases=phases), Helm(orders=(Orders(from_step=80),))) == 150
+    assert total_steps(run_of(phases=phases), Helm(last_step=90)) == 90

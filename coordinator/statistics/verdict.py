@@ -1,0 +1,108 @@
+"""Verdict on a run, for people who look at it for five seconds: whether it goes well, and the one reason if not.
+
+The decision (`verdict_of`) is pure. The overview shows it on top, and the API gives it to other pages.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Literal
+
+from coordinator.ledger.presence import KEEPER_SILENT_S, KeeperView
+from coordinator.ledger.reading import StepRow
+from coordinator.statistics.alarms import SMOOTHED, AlarmRow
+
+State = Literal["healthy", "waiting", "trouble", "finished"]
+DAY_S = 86_400.0
+INTERVAL_STEPS = 20  # newest steps whose median interval is the usual one
+OVERDUE_TIMES = 5.0  # times the usual interval without a step, and
+OVERDUE_S = 60.0  # at least so long, are trouble
+
+
+@dataclass(frozen=True)
+class LossChange:
+    """The smoothed loss of the newest steps, relative to that of the steps `over_s` seconds earlier."""
+
+    share: float  # -0.03: three percent lower
+    over_s: float
+
+
+@dataclass(frozen=True)
+class RunVerdict:
+    """The state of a run with its reason, and the figures that support it."""
+
+    state: State
+    reason: str  # "steady", or a word for the trouble; the kind of an alarm where one is raised
+    since: float | None = None  # Unix seconds, where the reason has a beginning
+    step_interval_s: float | None = None
+    loss_change: LossChange | None = None  # over a day, or since the phase began; None while it has too few steps
+
+
+@dataclass(frozen=True)
+class RunSituation:
+    """The facts that a verdict is made of."""
+
+    now: float  # Unix seconds
+    keeper: KeeperView | None  # None before the keeper's first word
+    steps: Sequence[StepRow]  # in order
+    phase_from_step: int
+    total_steps: int
+    alarms: Sequence[AlarmRow] = ()  # the oldest first
+    paused: bool = False
+    store_answers: bool = True
+
+
+def verdict_of(run: RunSituation) -> RunVerdict:
+    """The first trouble that holds, the most fundamental one first; else that the run goes well."""
+    interval_s = usual_interval_s(run.steps)
+    state, reason, since = _decide(run, interval_s)
+    return RunVerdict(state, reason, since, interval_s, loss_change(run.steps, run.phase_from_step, run.now))
+
+
+def _decide(run: RunSituation, interval_s: float | None) -> tuple[State, str, float | None]:
+    keeper, last_at = run.keeper, run.steps[-1].completed_at if run.steps else None
+    if run.steps and run.steps[-1].step >= run.total_steps:
+        return "finished", "finished", last_at
+    if not run.store_answers:
+        return "trouble", "store_silent", None
+    if keeper is None:
+        return "waiting", "no_keeper", None
+    if run.now - keeper.updated_at > KEEPER_SILENT_S:
+        return "trouble", "keeper_silent", keeper.updated_at
+    if run.alarms:
+        return "trouble", run.alarms[0].kind, run.alarms[0].raised_at
+    if run.paused:
+        return "waiting", "paused", None
+    if not keeper.peers:
+        return "waiting", "no_peers", last_at
+    if last_at is None:
+        return "waiting", "first_step", None
+    if interval_s is not None and run.now - last_at > max(OVERDUE_S, OVERDUE_TIMES * interval_s):
+        return "trouble", "overdue", last_at
+    return "healthy", "steady", None
+
+
+def usual_interval_s(steps: Sequence[StepRow]) -> float | None:
+    """Median seconds between the newest steps; None before there are two."""
+    intervals = [after.completed_at - before.completed_at for before, after in pairwise(steps[-INTERVAL_STEPS - 1 :])]
+    return max(0.0, median(intervals)) if intervals else None
+
+
+def loss_change(steps: Sequence[StepRow], phase_from_step: int, now: float) -> LossChange | None:
+    """Compare the newest losses with those of a day ago, or of the beginning of the phase."""
+    begin = max(
+        bisect_left(steps, now - DAY_S, key=lambda row: row.completed_at),
+        bisect_left(steps, phase_from_step + 1, key=lambda row: row.step),
+    )
+    if len(steps) - begin < 2 * SMOOTHED:
+        return None
+    early, late = steps[begin : begin + SMOOTHED], steps[-SMOOTHED:]
+    losses = [[row.loss for row in rows if row.loss is not None] for rows in (early, late)]
+    if not all(losses) or fmean(losses[0]) <= 0:
+        return None
+    over_s = late[-1].completed_at - early[0].completed_at
+    return LossChange(share=fmean(losses[1]) / fmean(losses[0]) - 1, over_s=max(0.0, over_s))

@@ -1,0 +1,47 @@
+// The top of the overview: how the run does, in one sentence, and how far the whole of it is.
+
+import { archived } from "./api.js";
+import { byId, setText } from "./dom.js";
+import * as format from "./format.js";
+import { language, t } from "./i18n.js";
+
+const list = new Intl.ListFormat(language, { type: "unit", style: "long" });
+
+function lossText({ share, over_s: overS }) {
+  const values = { share: format.share(Math.abs(share)), duration: format.duration(overS) };
+  return t(share > 0 ? "verdict.loss_up" : "verdict.loss_down", values);
+}
+
+function healthText({ verdict, progress }) {
+  const { step_interval_s: interval, loss_change: change } = verdict;
+  const parts = [t("verdict.peers", { n: format.count(progress.peers) }, progress.peers)];
+  if (interval !== null) parts.push(t("verdict.pace", { duration: format.duration(interval) }));
+  if (change !== null) parts.push(lossText(change));
+  return list.format(parts);
+}
+
+function reasonText({ verdict, taken_at: now, whole }) {
+  return t(`verdict.reasons.${verdict.reason}`, {
+    steps: format.count(whole.total_steps),
+    duration: format.duration(verdict.since === null ? null : Math.max(0, now - verdict.since)),
+    interval: format.duration(verdict.step_interval_s),
+  });
+}
+
+function showWhole({ step, total_steps: total, began_at: began, ends_at: ends }) {
+  const values = { step: format.count(step), total: format.count(total), share: format.share(Math.min(1, step / total)) };
+  setText("whole-step", t("verdict.step_of", values));
+  setText("whole-began", began === null ? "" : t("verdict.began", { date: format.date(began) }));
+  setText("whole-ends", ends === null || step >= total ? "" : t("verdict.ends", { date: format.date(ends) }));
+  byId("whole").max = total;
+  byId("whole").value = Math.min(step, total);
+}
+
+export function showVerdict(overview) {
+  showWhole(overview.whole);
+  if (archived) return; // an archive's page says itself that nothing changes any more
+  const { state } = overview.verdict;
+  byId("verdict").dataset.state = state;
+  setText("verdict-state", t(`verdict.${state}`));
+  setText("verdict-text", state === "healthy" ? healthText(overview) : reasonText(overview));
+}

@@ -1,0 +1,110 @@
+"""The verdict on a run: the first trouble that holds, else its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from coordinator.ledger.presence import KEEPER_SILENT_S, KeeperView
+from coordinator.ledger.reading import StepRow
+from coordinator.statistics.alarms import AlarmRow
+from coordinator.statistics.verdict import DAY_S, OVERDUE_S, LossChange, RunSituation, loss_change, verdict_of
+
+NOW = 1_800_000_000.0
+
+
+def steps(count: int, interval_s: float = 90.0, last_at: float = NOW, first: int = 1) -> list[StepRow]:
+    """So many steps, the last of them at `last_at`; the loss falls from 8.0 by 0.01 each."""
+    return [
+        StepRow(
+            step=first + index,
+            samples=100,
+            loss=8.0 - 0.01 * index,
+            devices=2,
+            completed_at=last_at - (count - 1 - index) * interval_s,
+            target_batch_size=100,
+        )
+        for index in range(count)
+    ]
+
+
+def keeper(peers: int = 12, heard_at: float = NOW) -> KeeperView:
+    """The keeper's view of the swarm."""
+    return KeeperView(
+        step=30,
+        era=0,
+        samples_accumulated=40,
+        target_batch_size=100,
+        peers=peers,
+        samples_per_second=5.0,
+        eta_s=12.0,
+        addresses=(),
+        updated_at=heard_at,
+    )
+
+
+WELL = RunSituation(now=NOW, keeper=keeper(), steps=steps(30), phase_from_step=0, total_steps=1000)
+ALARM = AlarmRow("loss_diverges", 20, "the loss is 9, and was 4", NOW - 50)
+
+
+def test_a_run_that_goes_well_is_healthy() -> None:
+    """Its verdict has the usual interval and the loss's way since it began."""
+    verdict = verdict_of(WELL)
+    assert (verdict.state, verdict.reason, verdict.since) == ("healthy", "steady", None)
+    assert verdict.step_interval_s == 90.0
+    assert verdict.loss_change == LossChange(share=pytest.approx(7.73 / 7.98 - 1), over_s=29 * 90.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "reason", "since"),
+    [
+        ({"total_steps": 30, "keeper": None, "store_answers": False}, "finished", "finished", NOW),
+        ({"store_answers": False, "keeper": None}, "trouble", "store_silent", None),
+        ({"keeper": None, "alarms": [ALARM]}, "waiting", "no_keeper", None),
+        ({"keeper": keeper(heard_at=NOW - 121), "alarms": [ALARM]}, "trouble", "keeper_silent", NOW - 121),
+        ({"alarms": [ALARM], "paused": True}, "trouble", "loss_diverges", NOW - 50),
+        ({"paused": True, "keeper": keeper(peers=0)}, "waiting", "paused", None),
+        ({"keeper": keeper(peers=0)}, "waiting", "no_peers", NOW),
+        ({"steps": []}, "waiting", "first_step", None),
+        ({"steps": steps(30, last_at=NOW - 451)}, "trouble", "overdue", NOW - 451),
+    ],
+)
+def test_the_most_fundamental_trouble_is_named(
+    changes: dict[str, object], state: str, reason: str, since: float | None
+) -> None:
+    """Each case holds beside the next ones, and is told before them, with its beginning."""
+    verdict = verdict_of(replace(WELL, **changes))  # type: ignore[arg-type]
+    assert (verdict.state, verdict.reason, verdict.since) == (state, reason, since)
+
+
+def test_a_short_silence_is_none() -> None:
+    """A keeper that averages says nothing for a while; steps are late only by several times the usual interval."""
+    assert verdict_of(replace(WELL, keeper=keeper(heard_at=NOW - KEEPER_SILENT_S))).state == "healthy"
+    assert verdict_of(replace(WELL, steps=steps(30, last_at=NOW - 450))).state == "healthy"
+    quick = replace(WELL, steps=steps(30, interval_s=1.0, last_at=NOW - OVERDUE_S))
+    assert verdict_of(quick).state == "healthy"
+    assert verdict_of(replace(WELL, steps=steps(1, last_at=NOW - 9000))).state == "healthy"  # no interval is known
+
+
+def test_the_loss_is_compared_with_a_day_ago() -> None:
+    """Older steps do not count."""
+    longer_ago = with_losses(steps(1000, last_at=NOW - DAY_S - 90), [9.0] * 1000)
+    change = loss_change([*longer_ago, *steps(10, interval_s=DAY_S / 10, first=1001)], 0, NOW)
+    assert change == LossChange(share=pytest.approx(7.93 / 7.98 - 1), over_s=pytest.approx(0.9 * DAY_S))
+
+
+def with_losses(rows: Sequence[StepRow], losses: Sequence[float | None]) -> list[StepRow]:
+    """The rows with other losses."""
+    return [replace(row, loss=loss) for row, loss in zip(rows, losses, strict=True)]
+
+
+def test_losses_of_another_phase_are_not_compared() -> None:
+    """A phase with few steps, and losses that nobody knows, give no trend; unknown ones between others are left out."""
+    assert loss_change(steps(30), 25, NOW) is None
+    assert loss_change(steps(30), 20, NOW) == LossChange(pytest.approx(7.73 / 7.78 - 1), 9 * 90.0)
+    assert loss_change(with_losses(steps(10), [None] * 5 + [7.0] * 5), 0, NOW) is None
+    known = loss_change(with_losses(steps(10), [8.0, None, 8.0, None, 8.0, None, 4.0, None, 4.0, None]), 0, NOW)
+    assert known == LossChange(-0.5, 9 * 90.0)
+    assert loss_change(with_losses(steps(10), [0.0] * 10), 0, NOW) is None
