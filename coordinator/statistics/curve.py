@@ -2,7 +2,8 @@
 
 Inside a page it uses the page's style (`dashboards/web/style.css`) and follows light and dark; alone it brings its own.
 A long curve is reduced by largest triangle three buckets (Steinarsson 2013), which keeps its shape. Milestones close to
-each other share a mark, as in the chart's script (`dashboards/web/milestone_marks.js`).
+each other share a mark, as in the chart's script (`dashboards/web/milestone_marks.js`). The API gives a page's chart
+the same smoothing and range of a long curve.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from itertools import chain
+from itertools import accumulate, chain
 from types import MappingProxyType
 
 from coordinator.statistics.milestones import Milestone, MilestoneKind
@@ -24,16 +25,24 @@ WIDTH, HEIGHT = 720, 280
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 34
 MAX_POINTS = 400
 TICKS = 5
+LONG = 200  # steps from which a curve is smoothed, and drawn without its first drop
+SMOOTHING = ((10_000, 500), (2_000, 100), (LONG, 20))  # a run of so many steps: the steps to average over
+FIRST_DROP = 0.03  # the part of the steps in which a loss falls from the logarithm of the vocabulary's size
+OUTLIERS = 0.005  # the part of the losses at either end that the range leaves out
 
 STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#6b7280}.grid{stroke:#9ca3af;stroke-opacity:.3}"
-    ".phase{stroke:#6b7280;stroke-dasharray:3 3}.curve,.held-out{fill:none;stroke:#2f6fed;stroke-width:2}"
-    ".curve-dot,.curve-name{fill:#2f6fed}.held-out{stroke:#c2570c}.held-out-dot,.held-out-name{fill:#c2570c}"
+    ".phase{stroke:#6b7280;stroke-dasharray:3 3}.curve,.raw,.held-out{fill:none;stroke:#2f6fed;stroke-width:2}"
+    ".raw{stroke-width:1;stroke-opacity:.3}.curve-dot,.curve-name{fill:#2f6fed}.held-out{stroke:#c2570c}.held-out-dot,.held-out-name{fill:#c2570c}"
     ".milestone,.milestone-name{fill:#17744a}"
 )
 
 STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # by which its policy allows it
 STAR = "M0-7L2-2.2H7L3 1L4.4 6L0 3L-4.4 6L-3 1L-7-2.2H-2Z"
+CLIP = (  # the curve's beginning and outliers lie outside
+    f'<clipPath id="curve-area"><rect x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" '
+    f'height="{HEIGHT - TOP - BOTTOM}"/></clipPath><g clip-path="url(#curve-area)">'
+)
 APART = 14  # pixels between two milestones, of which closer ones share a mark
 NO_PHASES: Mapping[int, str] = MappingProxyType({})
 
@@ -86,20 +95,25 @@ def draw_curve(
     """An SVG of loss (y) over global steps (x); `boundaries` are the last steps of phases, with the next one's name.
 
     The loss on held-out text, one line for each set of samples, is drawn beside the training's; `milestones`, in the
-    order of steps, are stars above the axis.
+    order of steps, are stars above the axis. A long curve is smoothed, its own line faint behind the smoothed one.
     """
     drawn = decimate(points, MAX_POINTS)
+    smooth = decimate(_smoothed(points), MAX_POINTS)
     lines = [decimate(line, MAX_POINTS) for line in held_out if line]
     if not drawn and not lines:
         waiting = f'<text x="50%" y="50%" text-anchor="middle">{escape(texts.waiting)}</text>'
         return _frame(title, waiting, alone)
-    area = _Area.around([*drawn, *chain.from_iterable(lines)])
+    shown = usual_range(points, list(chain.from_iterable(held_out)))
+    area = _Area.around([*drawn, *chain.from_iterable(lines)], shown)
     reached = [each for each in milestones if area.low_x <= each[0] <= area.high_x]
-    parts = [*_axes(area, texts), *_phases(area, boundaries)]
+    parts = [*_axes(area, texts), *_phases(area, boundaries), CLIP if shown else ""]
     if drawn:
-        parts += _line(area, drawn, "curve", dots=len(drawn) == 1)
+        parts += _line(area, drawn, "raw" if smooth else "curve", dots=len(drawn) == 1)
+    if smooth:
+        parts += _line(area, smooth, "curve", dots=False)
     for line in lines:
         parts += _line(area, line, "held-out", dots=True)
+    parts += ["</g>" if shown else ""]
     parts += _milestones(area, reached, texts)
     names = {"curve": texts.training, "held-out": texts.held_out} if lines else {}
     parts += _legend(names | ({"milestone": f"★ {texts.milestone}"} if reached else {}))
@@ -116,9 +130,10 @@ class _Area:
     high_y: float
 
     @classmethod
-    def around(cls, points: Sequence[Point]) -> _Area:
+    def around(cls, points: Sequence[Point], shown: tuple[float, float] | None) -> _Area:
+        """The area of all points, or of these losses only."""
         steps = [x for x, _ in points]
-        return cls(min(steps), max(*steps, min(steps) + 1), *_range([y for _, y in points]))
+        return cls(min(steps), max(*steps, min(steps) + 1), *(shown or _range([y for _, y in points])))
 
     def x(self, step: float) -> str:
         return f"{LEFT + (step - self.low_x) / (self.high_x - self.low_x) * (WIDTH - LEFT - RIGHT):.1f}"
@@ -165,6 +180,36 @@ def _line(area: _Area, points: Sequence[Point], name: str, *, dots: bool) -> Ite
     yield f'<polyline class="{name}" points="{" ".join(f"{x},{y}" for x, y in places)}"/>'
     if dots:
         yield from (f'<circle class="{name}-dot" cx="{x}" cy="{y}" r="3"/>' for x, y in places)
+
+
+def smoothing_of(steps: int) -> int:
+    """The number of steps that a curve of so many is averaged over by default; 0: it is not smoothed."""
+    return next((window for least, window in SMOOTHING if steps >= least), 0)
+
+
+def moving_average(values: Sequence[float], steps: int) -> list[float]:
+    """The exponential moving average at each value, the newest weighing 2 / (steps + 1); it begins with the first."""
+    weight = 2 / (steps + 1)
+    return list(accumulate(values, lambda average, value: average + weight * (value - average)))
+
+
+def usual_range(points: Sequence[Point], held_out: Sequence[Point] = ()) -> tuple[float, float] | None:
+    """The losses after the first drop, without outliers, with a margin; None for a short curve, shown whole."""
+    if len(points) < LONG:
+        return None
+    begin = points[int(FIRST_DROP * len(points))][0]
+    losses = sorted(loss for step, loss in points if step >= begin)
+    rare = int(OUTLIERS * len(losses))
+    return _range([losses[rare], losses[-1 - rare], *(loss for step, loss in held_out if step >= begin)])
+
+
+def _smoothed(points: Sequence[Point]) -> list[Point]:
+    """The points of a long curve's moving average; none of a short curve."""
+    window = smoothing_of(len(points))
+    if not window:
+        return []
+    averages = moving_average([loss for _, loss in points], window)
+    return [(step, average) for (step, _), average in zip(points, averages, strict=True)]
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:

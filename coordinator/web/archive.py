@@ -40,7 +40,7 @@ ANSWERS: Sequence[Question] = (
     ("overview", {}),
     ("curve", {"points": 600}),
     ("curve", {"points": 800}),
-    *(("curve", {"points": 1000, "smoothing": smoothing}) for smoothing in (0, 20, 100, 500)),
+    *(("curve", {"points": 1000, "smoothing": smoothing}) for smoothing in ("auto", 0, 20, 100, 500)),
     ("checkpoints", {}),
     ("validations", {}),
     ("evaluations", {}),

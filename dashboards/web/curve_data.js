@@ -2,6 +2,7 @@
 // newest steps without asking again. Pure: no element, no request.
 
 export const COLUMNS = ["step", "loss", "samples", "samples_total", "completed_at"];
+const LEAST_LOSS = 1e-3; // a logarithmic axis has no zero
 
 // Whether `recent` follows on what the curve has, so that nothing between them is missing.
 export function follows(curve, era, recent) {
@@ -9,7 +10,8 @@ export function follows(curve, era, recent) {
   return curve.era === era && last !== undefined && recent.step.length > 0 && recent.step[0] <= last + 1;
 }
 
-// The curve with the newest steps in place of those it has of them. The smoothed loss goes on from the last point before.
+// The curve with the newest steps in place of those it has of them. The smoothed loss goes on from the last point before,
+// and the usual range takes them in.
 export function continued(curve, recent) {
   const kept = curve.step.findLastIndex((step) => step < recent.step[0]) + 1;
   const next = { ...curve, smoothed: curve.smoothed && curve.smoothed.slice(0, kept) };
@@ -17,12 +19,19 @@ export function continued(curve, recent) {
   recent.step.forEach((_, index) => {
     if (recent.loss[index] === null) return;
     for (const name of COLUMNS) next[name].push(recent[name][index]);
+    if (next.usual) next.usual = [Math.min(next.usual[0], recent.loss[index]), Math.max(next.usual[1], recent.loss[index])];
     if (next.smoothed) {
       const before = next.smoothed.at(-1) ?? recent.loss[index];
       next.smoothed.push(before + (2 / (curve.smoothing + 1)) * (recent.loss[index] - before));
     }
   });
   return next;
+}
+
+// The range of an axis that begins after the first drop, as Plotly wants it; undefined: all of the curve.
+export function lossRange(curve, isWhole, isLogarithmic) {
+  if (isWhole || !curve.usual) return undefined;
+  return isLogarithmic ? curve.usual.map((loss) => Math.log10(Math.max(loss, LEAST_LOSS))) : curve.usual;
 }
 
 // Where a step stands on an axis: the value of `column` there, between two points by proportion; null outside.

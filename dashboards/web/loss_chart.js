@@ -1,7 +1,7 @@
 // The loss curve with its choices; the server's drawing stands in its place until Plotly is there.
 
 import { get } from "./api.js";
-import { continued, follows, place } from "./curve_data.js";
+import { continued, follows, lossRange, place } from "./curve_data.js";
 import * as format from "./format.js";
 import { t } from "./i18n.js";
 import { groupText, grouped, marked, reached } from "./milestone_marks.js";
@@ -9,7 +9,7 @@ import { OPTIONS, axis, color, layout, loadPlotly, onColorsChange } from "./plot
 
 const POINTS = 1000;
 const REDRAW_MS = 5_000; // at most so often while steps go by
-const THIN_OUT = 2 * POINTS; // points at which the curve is fetched anew
+const GROWN = 2; // times as many points as came: the curve is fetched anew, thinned out and smoothed for its new length
 const APART = 0.02; // of the axis: milestones that are closer share a mark
 const LANE = 0.03; // how high they stand, of the chart's height: below curve, checkpoints and the names of phases
 const AXES = { step: "overview.global_steps", samples_total: "overview.samples_seen", completed_at: "overview.time" };
@@ -19,6 +19,7 @@ export class LossChart {
   #note;
   #choices;
   #curve = null;
+  #fetched = 0; // points that came with it
   #validations = [];
   #checkpoints = [];
   #milestones = [];
@@ -72,7 +73,7 @@ export class LossChart {
   }
 
   async #updateCurve({ recent, era }) {
-    const long = this.#curve && this.#curve.step.length > THIN_OUT;
+    const long = this.#curve && this.#curve.step.length >= GROWN * this.#fetched;
     if (this.#curve && !long && follows(this.#curve, era, recent)) this.#curve = continued(this.#curve, recent);
     else if (!this.#curve || long || recent.step.at(-1) !== this.#curve.step.at(-1)) await this.#fetch();
   }
@@ -93,6 +94,7 @@ export class LossChart {
 
   async #fetch() {
     this.#curve = await get("curve", { points: POINTS, smoothing: this.#choice("smoothing") });
+    this.#fetched = this.#curve.step.length;
   }
 
   async #fetchMarks() {
@@ -236,14 +238,17 @@ export class LossChart {
     const x = this.#choice("x");
     const { shapes, annotations } = this.#phaseMarks(x);
     const type = x === "completed_at" ? "date" : "linear";
-    const scale = this.#choice("log") ? "log" : "linear";
+    const [isWhole, isLogarithmic] = [this.#choice("whole"), this.#choice("log")];
+    const scale = isLogarithmic ? { type: "log", dtick: "D1" } : { type: "linear" };
+    const range = lossRange(this.#curve, isWhole, isLogarithmic);
     return layout({
       hovermode: "closest",
+      uirevision: [x, isWhole, isLogarithmic].join(), // what the reader zoomed into stays while steps arrive
       showlegend: true,
       shapes,
       annotations,
       xaxis: axis(t(AXES[x]), { type, ...(type === "linear" ? { tickformat: "~s", rangemode: "nonnegative" } : {}) }),
-      yaxis: axis(t("overview.loss"), { type: scale, ...(scale === "log" ? { dtick: "D1" } : {}) }),
+      yaxis: axis(t("overview.loss"), { ...scale, ...(range ? { range } : { autorange: true }) }),
       yaxis2: { overlaying: "y", range: [0, 1], fixedrange: true, visible: false },
     });
   }

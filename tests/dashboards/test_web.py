@@ -258,6 +258,40 @@ def test_the_curve_as_the_reader_wants_it(
     assert complaints == []
 
 
+def test_a_long_curve_begins_smoothed_and_without_its_first_drop(page: Page, recorded_server: PageServer) -> None:
+    """A checkbox or a double click shows all of it, and the select takes the smoothing away."""
+    page.goto(recorded_server.url)
+    chart = page.locator("#chart")
+    expect(chart.locator(".legend .legendtext").nth(1)).to_have_text("smoothing: 20 steps")
+    highest = "() => document.getElementById('chart')._fullLayout.yaxis.range[1]"
+    first = page.evaluate("document.getElementById('chart').data[0].y[0]")
+    assert page.evaluate(highest) < first
+    chart.locator(".nsewdrag").first.dblclick()
+    page.wait_for_function(f"({highest})() > {first}")
+    page.check("[name=whole]")
+    page.check("[name=log]")
+    page.wait_for_function(f"10 ** ({highest})() > {first}")
+    page.uncheck("[name=whole]")
+    page.wait_for_function(f"10 ** ({highest})() < {first}")
+    page.select_option("[name=smoothing]", "0")
+    expect(chart.locator(".legend .legendtext").nth(1)).not_to_contain_text("smoothing")
+
+
+def test_the_usual_range_takes_in_what_follows(page: Page, server: PageServer) -> None:
+    """An axis of a short curve has none; on a logarithmic axis it is in powers of ten, never of zero."""
+    page.goto(server.url)
+    script = """async (url) => {
+        const data = await import(url);
+        const columns = { step: [1], loss: [9], samples: [1], samples_total: [1], completed_at: [1] };
+        const recent = { step: [2], loss: [0], samples: [1], samples_total: [2], completed_at: [2] };
+        const next = data.continued({ ...columns, smoothed: null, smoothing: 0, usual: [1, 100] }, recent);
+        const ranges = [[next, false, false], [next, false, true], [next, true, false], [{ usual: null }, false, true]];
+        return ranges.map((asked) => data.lossRange(...asked) ?? null);
+    }"""
+    found = page.evaluate(script, f"{server.url}static/curve_data.js")
+    assert found == [[0, 100], [-3, 2], None, None]
+
+
 def test_a_recorded_run_goes_on(page: Page, recorded_server: PageServer, recorded: FakeRun) -> None:
     """New steps of a long run lengthen the curve without its being fetched again."""
     page.goto(recorded_server.url)
@@ -338,5 +372,6 @@ def test_keyboard_reaches_everything(page: Page, server: PageServer, run: FakeRu
     page.keyboard.press("Enter")
     expect(page.locator("#content")).to_be_focused()
     page.locator("[name=smoothing]").focus()
+    page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
     expect(page.locator("#chart .legend .legendtext").nth(1)).to_have_text("smoothing: 20 steps")

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from auth.errors import StorageError
 from coordinator.checkpoints.manifest import MANIFEST, verify
 from coordinator.context.services import RunServices
 from coordinator.ledger.presence import CheckpointRow
 from coordinator.publishing.publications import PublicationRow
-from coordinator.statistics.curve import kept_places
+from coordinator.statistics.curve import kept_places, moving_average, smoothing_of, usual_range
 from coordinator.statistics.history import MAX_STEPS, receipts_page
 from coordinator.web.http.answers import AnswerCache, Made, answer, encode, has_already
 from coordinator.web.http.boundary import stream_place
@@ -40,7 +40,11 @@ EVENT_STREAM = "text/event-stream"
 MAX_POINTS = 5000
 MAX_SMOOTHING = 10_000
 Points = Annotated[int, Query(ge=3, le=MAX_POINTS, description="At most so many points.")]
-Smoothing = Annotated[int, Query(ge=0, le=MAX_SMOOTHING, description="Steps that the smoothed loss looks back on.")]
+Window = Annotated[int, Field(ge=0, le=MAX_SMOOTHING)]
+Smoothing = Annotated[
+    Literal["auto"] | Window,
+    Query(description="Steps that the smoothed loss looks back on; `auto`: as many as fit the run's length."),
+]
 Step = Annotated[int, Query(ge=0, le=2**31 - 1)]
 
 
@@ -275,6 +279,7 @@ class Curve(BaseModel):
     step: list[int]
     loss: list[float]
     smoothed: list[float] | None  # null without smoothing
+    usual: tuple[float, float] | None  # losses after the first drop, without outliers; null: the run is short
     samples: list[int]
     samples_total: list[int]  # averaged in up to this step
     completed_at: list[float]
@@ -287,17 +292,21 @@ async def curve(
     """The loss over steps, samples and time, thinned out (largest triangle three buckets).
 
     `smoothing` adds the exponential moving average of the loss over about so many steps, taken before thinning.
+    `usual` is the range of a chart that leaves out the first drop.
     """
     snapshot = live_of(request).current
     make = partial(_curve_points, snapshot, points, smoothing, after, until)
-    return await cached(request, ("curve", points, smoothing, after, until), snapshot.steps_version, make)
+    return await cached(request, ("curve", points, smoothing, after, until), snapshot.curve_version, make)
 
 
-def _curve_points(snapshot: Snapshot, points: int, smoothing: int, after: int, until: int) -> Curve:
+def _curve_points(snapshot: Snapshot, points: int, smoothing: int | Literal["auto"], after: int, until: int) -> Curve:
     """See `curve`."""
     totals = accumulate(row.samples for row in snapshot.steps)
     known = [(row, total, row.loss) for row, total in zip(snapshot.steps, totals, strict=True) if row.loss is not None]
-    averages = moving_average([loss for _, _, loss in known], smoothing) if smoothing else None
+    window = smoothing_of(len(known)) if smoothing == "auto" else smoothing
+    averages = moving_average([loss for _, _, loss in known], window) if window else None
+    held_out = [(float(row.step), row.loss) for row in snapshot.validations if row.loss is not None]
+    usual = usual_range([(float(row.step), loss) for row, _, loss in known], held_out)
     inside = [place for place, (row, _, _) in enumerate(known) if after < row.step <= until]
     xs, ys = [float(known[place][0].step) for place in inside], [known[place][2] for place in inside]
     kept = [inside[place] for place in kept_places(xs, ys, points)]
@@ -305,17 +314,12 @@ def _curve_points(snapshot: Snapshot, points: int, smoothing: int, after: int, u
     return Curve(
         era=snapshot.era,
         steps=len(inside),
-        smoothing=smoothing,
+        smoothing=window,
         step=[row.step for row, _, _ in chosen],
         loss=[round(loss, 5) for _, _, loss in chosen],
         smoothed=None if averages is None else [round(averages[place], 5) for place in kept],
+        usual=None if usual is None else (round(usual[0], 5), round(usual[1], 5)),
         samples=[row.samples for row, _, _ in chosen],
         samples_total=[total for _, total, _ in chosen],
         completed_at=[round(row.completed_at, 1) for row, _, _ in chosen],
     )
-
-
-def moving_average(values: Sequence[float], steps: int) -> list[float]:
-    """The exponential moving average at each value, the newest weighing 2 / (steps + 1); it begins with the first."""
-    weight = 2 / (steps + 1)
-    return list(accumulate(values, lambda average, value: average + weight * (value - average)))

@@ -7,7 +7,18 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from coordinator.statistics.curve import HEIGHT, MAX_POINTS, MilestoneTexts, decimate, draw_curve, groups, kept_places
+from coordinator.statistics.curve import (
+    HEIGHT,
+    MAX_POINTS,
+    MilestoneTexts,
+    decimate,
+    draw_curve,
+    groups,
+    kept_places,
+    moving_average,
+    smoothing_of,
+    usual_range,
+)
 from coordinator.statistics.milestones import Milestone, MilestoneKind
 from coordinator.web.pages.translations import texts_of
 from coordinator.web.pages.views import curve_texts
@@ -58,15 +69,14 @@ def test_long_curves_keep_ends_and_peaks() -> None:
 
 
 def test_drawing_is_valid_and_bounded() -> None:
-    """The SVG parses, holds one line of bounded length, and a title that says what it shows."""
+    """The SVG parses, holds the line and the smoothed one, of bounded length, and a title that says what it shows."""
     drawn = draw_curve(WAVE, "loss & <more>")
     root = ET.fromstring(drawn)  # noqa: S314 - our own text
-    line = root.find("{http://www.w3.org/2000/svg}polyline")
+    lines = {line.get("class"): line.get("points", "") for line in root.iter("{http://www.w3.org/2000/svg}polyline")}
     title = root.find("{http://www.w3.org/2000/svg}title")
-    assert line is not None
     assert title is not None
     assert title.text == "loss & <more>"
-    assert len(line.attrib["points"].split()) == MAX_POINTS
+    assert {name: len(points.split()) for name, points in lines.items()} == {"raw": MAX_POINTS, "curve": MAX_POINTS}
 
 
 def test_boundaries_stand_between_two_steps() -> None:
@@ -143,3 +153,43 @@ def test_a_spike_stays() -> None:
     ys[12_345] = 9.0
     kept = kept_places(range(20_000), ys, 400)
     assert 12_345 in kept
+
+
+def test_the_moving_average_follows() -> None:
+    """It begins with the first value, and comes nearer to a new one by the same part each step."""
+    assert moving_average([4.0, 4.0, 4.0], 9) == [4.0, 4.0, 4.0]
+    assert moving_average([0.0, 10.0, 10.0], 3) == [0.0, 5.0, 7.5]
+    assert moving_average([], 3) == []
+
+
+FALLING = [(float(step), 2.0 + 9.0 * math.exp(-step / 10) - step / 10_000) for step in range(1, 2001)]
+
+
+@pytest.mark.parametrize(("steps", "window"), [(0, 0), (199, 0), (200, 20), (2_000, 100), (20_000, 500)])
+def test_the_longer_a_run_the_more_it_is_smoothed(steps: int, window: int) -> None:
+    """A short run is not smoothed at all."""
+    assert smoothing_of(steps) == window
+
+
+def test_the_range_begins_after_the_first_drop() -> None:
+    """Neither the first steps nor a single outlier widen it; a loss on held-out text does, a short curve is whole."""
+    low, high = usual_range(FALLING) or (0.0, 0.0)
+    assert low < FALLING[-1][1] < high < 2.5
+    assert usual_range([(step, 50.0 if step == 1500 else loss) for step, loss in FALLING]) == pytest.approx(
+        (low, high), abs=0.01
+    )
+    assert (usual_range(FALLING, [(1.0, 11.0), (900.0, 3.0)]) or (0.0, 0.0))[1] == pytest.approx(3.0, abs=0.1)
+    assert usual_range(FALLING[:199]) is None
+
+
+def test_a_long_curve_is_drawn_after_its_first_drop() -> None:
+    """The first losses lie above the picture's frame, where nothing is drawn; a short curve has no frame."""
+    drawn = draw_curve(FALLING, "loss")
+    root = ET.fromstring(drawn)  # noqa: S314 - our own text
+    [group] = root.iter("{http://www.w3.org/2000/svg}g")
+    raw, smooth = (line.get("points", "").split() for line in group)
+    heights = [float(point.split(",")[1]) for point in raw]
+    assert heights[0] < 0 < heights[-1] < HEIGHT
+    assert group.get("clip-path") == "url(#curve-area)"
+    assert len(smooth) == MAX_POINTS
+    assert "clip" not in draw_curve(FALLING[:199], "loss")

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from coordinator.members.names import hide_name, set_display_name
 from coordinator.statistics.history import TABLES
 from coordinator.throttling.rate_limits import CallerPlaces
-from coordinator.web.api.run import moving_average, overview_events
+from coordinator.web.api.run import overview_events
 from coordinator.web.app import WebState, create_app
 from tests.support.clocks import Clock
 from tests.support.served_page import FakeRun
@@ -78,8 +78,20 @@ def test_the_curve_is_thinned_out_and_smoothed(client: TestClient) -> None:
     assert (thin["steps"], len(thin["step"])) == (7, 4)
     assert (thin["step"][0], thin["step"][-1]) == (3, 9)
     assert thin["smoothed"][0] == pytest.approx(7.75)
-    for wrong in ({"points": 2}, {"points": 10**6}, {"smoothing": -1}, {"after": -1}):
+    assert (whole["usual"], whole["smoothing"]) == (None, 0)
+    for wrong in ({"points": 2}, {"points": 10**6}, {"smoothing": -1}, {"smoothing": "much"}, {"after": -1}):
         assert client.get("/api/v1/curve", params=wrong).status_code == 422
+
+
+def test_a_long_curve_comes_with_the_smoothing_and_range_that_fit_it(run: FakeRun) -> None:
+    """By default it is averaged over steps by its length, with a range without the first drop; a choice wins."""
+    for step in range(11, 211):
+        run.add_step(step, 1.0 + 1 / step)
+    with TestClient(create_app(WebState(run.directory, run.services))) as client:
+        curve = client.get("/api/v1/curve", params={"smoothing": "auto"}).json()
+        assert (curve["smoothing"], len(curve["smoothed"])) == (20, 210)
+        assert 6.5 < curve["usual"][1] < curve["loss"][0]  # the loss on held-out text at step 10 is 6.5
+        assert client.get("/api/v1/curve", params={"smoothing": 0}).json()["smoothed"] is None
 
 
 def test_steps_tell_where_the_next_page_begins(client: TestClient) -> None:
@@ -180,10 +192,3 @@ def test_few_download_at_once(client: TestClient) -> None:
     client.app.state.exports = CallerPlaces(0, 0)  # type: ignore[attr-defined]
     refused = client.get("/api/v1/history/steps.csv")
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "60")
-
-
-def test_the_moving_average_follows() -> None:
-    """It begins with the first value, and comes nearer to a new one by the same part each step."""
-    assert moving_average([4.0, 4.0, 4.0], 9) == [4.0, 4.0, 4.0]
-    assert moving_average([0.0, 10.0, 10.0], 3) == [0.0, 5.0, 7.5]
-    assert moving_average([], 3) == []
