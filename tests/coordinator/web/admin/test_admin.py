@@ -76,6 +76,14 @@ def test_nothing_is_shown_or_done_without_a_login(client: TestClient, run: FakeR
     assert audit_log(run.services.database, 10) == []
 
 
+def test_a_page_that_there_is_not_leads_back(client: TestClient) -> None:
+    """To a browser as a page, which says nothing that a login would be needed for."""
+    answer = client.get("/admin/nothing", headers={"accept": "text/html"})
+    assert answer.status_code == 404
+    assert 'href="/admin"' in answer.text
+    assert "csrf" not in answer.text
+
+
 def test_the_cookie_is_the_servers_alone(client: TestClient) -> None:
     """Over HTTPS no script, no other site, no other host and no plain connection ever gets it."""
     cookie = log_in(client).headers["set-cookie"]
