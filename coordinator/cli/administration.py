@@ -77,5 +77,6 @@ def refusals(directory: Path = DIRECTORY, limit: int = LIMIT, as_json: bool = JS
         return
     now = time.time()
     say_table(
-        ("when", "kind", "code", "reason"), [(format_age(row.at, now), row.kind, row.code, row.reason) for row in rows]
+        ("when", "who", "kind", "code", "reason"),
+        [(format_age(row.at, now), row.member, row.kind, row.code, row.reason) for row in rows],
     )

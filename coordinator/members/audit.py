@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import or_, select, true
 from sqlalchemy.orm import Session
 
 from auth.errors import ManyhandsError
@@ -69,8 +69,15 @@ def add_entry(session: Session, actor: str, act: str, subject: str, detail: str,
     session.add(AuditEntry(at=now, actor=actor, act=act, subject=subject[:128], detail=detail[:MAX_DETAIL_CHARS]))
 
 
-def audit_log(database: Database, limit: int) -> list[AuditRow]:
-    """The newest acts, the newest first."""
+def audit_log(database: Database, limit: int, offset: int = 0, search: str = "") -> list[AuditRow]:
+    """The newest acts, the newest first: of those with this text in a column, `limit` after the first `offset`."""
+    columns = (AuditEntry.actor, AuditEntry.act, AuditEntry.subject, AuditEntry.detail)
+    query = (
+        select(AuditEntry)
+        .where(or_(*(column.icontains(search, autoescape=True) for column in columns)) if search else true())
+        .order_by(AuditEntry.id.desc())
+        .offset(offset)
+        .limit(limit)
+    )
     with database() as session:
-        rows = session.scalars(select(AuditEntry).order_by(AuditEntry.id.desc()).limit(limit))
-        return [AuditRow(row.at, row.actor, row.act, row.subject, row.detail) for row in rows]
+        return [AuditRow(row.at, row.actor, row.act, row.subject, row.detail) for row in session.scalars(query)]

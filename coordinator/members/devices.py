@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from auth.errors import ConfigError, DeviceLimitError, QuarantinedError, RequestError
@@ -40,8 +40,13 @@ class DeviceRow:
         return self.device_id[:SHORT_ID_CHARS]
 
 
-def device_rows(database: Database, member: str = "", limit: int | None = None) -> list[DeviceRow]:
-    """The devices of a member, or of everybody but the keeper, the newest first."""
+def device_rows(
+    database: Database, member: str = "", limit: int | None = None, offset: int = 0, search: str = ""
+) -> list[DeviceRow]:
+    """The devices of a member, or of everybody but the keeper, the newest first, `limit` after the first `offset`.
+
+    With `search`, those whose member, id, role or hardware contains this text.
+    """
     stays = select(DeviceSession).where(DeviceSession.device_id == Device.id)
     seen_at = stays.with_only_columns(func.max(DeviceSession.last_seen_at)).scalar_subquery()
     newest = (
@@ -56,10 +61,16 @@ def device_rows(database: Database, member: str = "", limit: int | None = None) 
         .join(Device.member)
         .where(Device.role != KEEPER_ROLE)
         .order_by(Device.number.desc())
+        .offset(offset)
         .limit(limit)
     )
+    if member:
+        query = query.where(Member.name == member)
+    if search:
+        columns = (Member.name, Device.id, Device.role, newest)
+        query = query.where(or_(*(column.icontains(search, autoescape=True) for column in columns)))
     with database() as session:
-        found = session.execute(query.where(Member.name == member) if member else query)
+        found = session.execute(query)
         return [
             _device_row(device, name, seen, hardware or "", reason or "")
             for device, name, seen, hardware, reason in found

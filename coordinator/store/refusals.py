@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, or_, select, true
 from sqlalchemy.orm import Session
 
 from coordinator.store.engine import Database
-from coordinator.store.models import Refusal
+from coordinator.store.models import Device, Member, Refusal
 
 Kind = Literal[
     "join", "renew", "file", "session", "report", "visit", "login", "suspicion", "quarantine", "receipt", "name"
@@ -26,6 +26,8 @@ class RefusalRow:
     kind: str
     code: str
     reason: str
+    member: str = ""  # of the device, where the request proved which one it came from
+    device_id: str = ""
 
 
 def add_refusal(session: Session, kind: Kind, code: str, reason: str, device_id: str | None, now: float) -> None:
@@ -37,8 +39,20 @@ def add_refusal(session: Session, kind: Kind, code: str, reason: str, device_id:
     session.execute(delete(Refusal).where(Refusal.id <= refusal.id - KEPT_REFUSALS))
 
 
-def newest_refusals(database: Database, limit: int) -> list[RefusalRow]:
-    """The newest refusals, the newest first."""
+def newest_refusals(database: Database, limit: int, offset: int = 0, search: str = "") -> list[RefusalRow]:
+    """The newest refusals, the newest first: of those with this text in a column, `limit` after the first `offset`."""
+    columns = (Member.name, Refusal.device_id, Refusal.kind, Refusal.code, Refusal.reason)
+    query = (
+        select(Refusal, Member.name)
+        .outerjoin(Device, Device.id == Refusal.device_id)
+        .outerjoin(Member, Member.id == Device.member_id)
+        .where(or_(*(column.icontains(search, autoescape=True) for column in columns)) if search else true())
+        .order_by(Refusal.id.desc())
+        .offset(offset)
+        .limit(limit)
+    )
     with database() as session:
-        rows = session.scalars(select(Refusal).order_by(Refusal.id.desc()).limit(limit))
-        return [RefusalRow(row.at, row.kind, row.code, row.reason) for row in rows]
+        return [
+            RefusalRow(row.at, row.kind, row.code, row.reason, member or "", row.device_id or "")
+            for row, member in session.execute(query)
+        ]

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from fastapi import FastAPI, Request
+from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException
 
 from coordinator.context.services import RunServices
 from coordinator.members.administrators import Administrators, LoginTries
@@ -61,6 +63,17 @@ async def ask_to_log_in(request: Request, _error: Exception) -> Response:
     return JSONResponse({"detail": "Log in first."}, 401)
 
 
+async def tell_missing(request: Request, error: Exception) -> Response:
+    """Answer where there is nothing: by a page to a browser that asks for one, else, and in the API, by JSON."""
+    assert isinstance(error, HTTPException)
+    path, accepted = request.url.path, request.headers.get("accept", "")
+    if request.method != "GET" or path.startswith("/api/") or "text/html" not in accepted:
+        return await http_exception_handler(request, error)
+    if path.startswith("/admin"):
+        return admin_members.draw(request, "missing.html", None, 404)
+    return views.missing_page(request)
+
+
 def create_app(state: WebState) -> FastAPI:
     """The dashboard's application for one run."""
     services = state.services
@@ -97,6 +110,7 @@ def create_app(state: WebState) -> FastAPI:
     app.state.ask_pace = CallerPace(trials.ASKS_PER_MINUTE, time.monotonic)
     app.state.moments = AnswerCache(history.KEPT_CHUNKS)
     app.state.card = card.CardShelf()
+    app.add_exception_handler(404, tell_missing)
     app.add_exception_handler(LoginNeededError, ask_to_log_in)
     app.add_exception_handler(RequestValidationError, refuse_shape)
     app.state.services = services

@@ -31,7 +31,7 @@ from coordinator.store.ledger_models import DAY_S
 from coordinator.web.app import WebState, create_app
 from coordinator.web.pages.frozen import Archive, Parameters, answer_name
 from coordinator.web.pages.translations import choose_language
-from coordinator.web.pages.views import VIEWS
+from coordinator.web.pages.views import MISSING, VIEWS
 from dashboards import catalogs, page_files, page_version
 
 Question = tuple[str, Parameters]
@@ -130,10 +130,10 @@ async def _contents(app: FastAPI, archive: Archive) -> AsyncIterator[tuple[str, 
     """Every file of the archive: its path and what it holds."""
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://archive") as client:
-        for view in (view for view in VIEWS if view.in_archive):
+        for view in (view for view in (*VIEWS, MISSING) if view.in_archive):
             for language in catalogs():
-                content = await _ask(client, f"/{view.path}", {"lang": language})
-                yield archive.page_name(view.name, language), content
+                response = await client.get(f"/{view.path}", params={"lang": language}, headers={"Accept": "text/html"})
+                yield archive.page_name(view.name, language), _content(response, 404 if view is MISSING else 200)
         for name in FILES:
             yield name, await _ask(client, f"/{name}", {})
         for name in page_files():
@@ -163,8 +163,8 @@ async def _ask(client: httpx2.AsyncClient, path: str, parameters: Parameters) ->
     return _content(await client.get(path, params=dict(parameters)))
 
 
-def _content(response: httpx2.Response) -> bytes:
-    if response.status_code != 200:
+def _content(response: httpx2.Response, status: int = 200) -> bytes:
+    if response.status_code != status:
         raise StorageError(f"The page's {response.url.path} cannot be archived: {response.text[:200]}")
     return bytes(response.content)
 

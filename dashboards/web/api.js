@@ -41,7 +41,8 @@ export async function post(path, body) {
 async function content(answer) {
   if (answer.ok) return answer.json();
   const refusal = await answer.json().catch(() => ({}));
-  throw new Error(typeof refusal.detail === "string" ? refusal.detail : `${answer.status} ${answer.statusText}`);
+  const reason = typeof refusal.detail === "string" ? refusal.detail : `${answer.status} ${answer.statusText}`;
+  throw Object.assign(new Error(reason), { status: answer.status });
 }
 
 // All pages of a list: `path` answers with `next`, which becomes the parameter `cursor` of the page after it.

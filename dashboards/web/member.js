@@ -158,7 +158,8 @@ async function refresh() {
     for (const show of [showNumbers, showLosses, showDays, showDevices, showStays, showCertificate]) show(member);
     await showCurve(member);
   } catch (error) {
-    setText("member-note", t("frame.failed", { reason: error.message }));
+    const isNobody = error.status === 404; // in an archive, which has one page for all members
+    setText("member-note", isNobody ? t("member.nobody") : t("frame.failed", { reason: error.message }));
   }
   refreshedAt = performance.now();
   busy = false;

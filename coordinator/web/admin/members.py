@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -24,6 +24,7 @@ from coordinator.members.join_page import Invitation
 from coordinator.members.names import display_names
 from coordinator.members.quarantine import quarantines as devices_in_quarantine
 from coordinator.store.refusals import newest_refusals
+from coordinator.web.admin.listing import Listing
 from coordinator.web.admin.login import (
     LoginDesk,
     clear_cookie,
@@ -42,7 +43,6 @@ router = APIRouter(prefix="/admin", include_in_schema=False)
 templates = Environment(loader=FileSystemLoader(ADMIN), autoescape=True, undefined=StrictUndefined)
 templates.filters["age"] = lambda at: format_age(at, time.time()) or "never"
 Who = Annotated[Login, Depends(current_login)]
-SHOWN = 200  # rows of a list
 
 
 async def posted_form(request: Request, login: Who) -> defaultdict[str, str]:
@@ -173,25 +173,27 @@ async def erase(request: Request, login: Who, form: Form) -> Response:
 
 
 @router.get("/devices")
-async def devices(request: Request, login: Who, member: Annotated[str, Query(max_length=200)] = "") -> Response:
+async def devices(request: Request, login: Who) -> Response:
     """The members' machines, or one member's."""
-    return await _devices(request, login, member)
+    return await _devices(request, login, Listing.asked_for(request))
 
 
 @router.get("/refusals")
 async def refusals(request: Request, login: Who) -> Response:
-    """What was refused."""
-    rows = await asyncio.to_thread(newest_refusals, request.app.state.database, SHOWN)
-    facts = [(row.at, (row.kind, row.code, row.reason)) for row in rows]
-    return draw(request, "rows.html", login, title="Refusals", rows=facts)
+    """Who was refused what, and why."""
+    return await _log(request, login, newest_refusals, "refusals.html")
 
 
 @router.get("/audit")
 async def audit(request: Request, login: Who) -> Response:
     """Who did what."""
-    rows = await asyncio.to_thread(audit_log, request.app.state.database, SHOWN)
-    facts = [(row.at, (row.actor, row.act, row.subject, row.detail)) for row in rows]
-    return draw(request, "rows.html", login, title="Audit log", rows=facts)
+    return await _log(request, login, audit_log, "audit.html")
+
+
+async def _log(request: Request, login: Login, read: Callable[..., Sequence[Any]], template: str) -> Response:
+    listing = Listing.asked_for(request)
+    rows = await asyncio.to_thread(read, request.app.state.database, listing.limit, listing.offset, listing.search)
+    return draw(request, template, login, **listing.shown(rows))
 
 
 def number(text: str) -> float:
@@ -225,7 +227,8 @@ async def _act_on_device(
     request: Request, login: Login, member: str, act: Callable[[Administration], object]
 ) -> Response:
     then = f"/admin/devices?{urlencode({'member': member})}"
-    return await act_on(request, login, act, partial(_devices, request, login, member), then)
+    page = partial(_devices, request, login, Listing(member=member))
+    return await act_on(request, login, act, page, then)
 
 
 async def _quarantines(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
@@ -235,16 +238,28 @@ async def _quarantines(request: Request, login: Login, status: int = 200, **valu
 
 async def _members(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
     services = request.app.state.services
+    listing = Listing.asked_for(request)
     rows = await asyncio.to_thread(services.membership.members)
     shown = await asyncio.to_thread(display_names, services.database)
-    found = [(row, shown.get(row.name, row.name)) for row in rows]
-    values = {"invited": "", "invitation": None} | values
-    return draw(request, "members.html", login, status, members=found, roles=sorted(ROLE_RANKS), **values)
+    given = {row.member: row for row in await asyncio.to_thread(services.ledger.recent_contributions)}
+    found = [
+        (row, shown.get(row.name, row.name), given.get(row.name))
+        for row in rows
+        if _contains((row.name, shown.get(row.name, ""), *row.accounts), listing.search)
+    ]
+    values = {"invited": "", "invitation": None, "roles": sorted(ROLE_RANKS)} | values
+    part = found[listing.offset : listing.offset + listing.limit]
+    return draw(request, "members.html", login, status, **listing.shown(part), **values)
 
 
-async def _devices(request: Request, login: Login, member: str, status: int = 200, **values: Any) -> Response:
-    found = await asyncio.to_thread(device_rows, request.app.state.database, member, SHOWN)
-    return draw(request, "devices.html", login, status, devices=found, member=member, **values)
+def _contains(texts: Iterable[str], search: str) -> bool:
+    return any(search.casefold() in text.casefold() for text in texts)
+
+
+async def _devices(request: Request, login: Login, listing: Listing, status: int = 200, **values: Any) -> Response:
+    part = (listing.member, listing.limit, listing.offset, listing.search)
+    found = await asyncio.to_thread(device_rows, request.app.state.database, *part)
+    return draw(request, "devices.html", login, status, **listing.shown(found), **values)
 
 
 def draw(request: Request, template: str, login: Login | None, status: int = 200, **values: Any) -> Response:

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Cookie, HTTPException, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -27,9 +27,9 @@ from coordinator.evaluation.evaluations import curves
 from coordinator.ledger.presence import KEEPER_SILENT_S, read_swarm_status
 from coordinator.statistics.curve import ENGLISH, CurveTexts, MilestoneTexts, draw_curve
 from coordinator.statistics.milestones import milestones
+from coordinator.web.api import people
 from coordinator.web.api.history import milestones_of
 from coordinator.web.api.join import joining_of
-from coordinator.web.api.people import participants_of
 from coordinator.web.api.trials import trial_of
 from coordinator.web.http.answers import FOR_EVER, REVALIDATE, AnswerCache, Encoded, answer, encode
 from coordinator.web.pages.frozen import Archive
@@ -144,7 +144,7 @@ def no_values(_state: Any, _texts: Translation) -> dict[str, Any]:
 
 def participants_values(state: Any, _texts: Translation) -> dict[str, Any]:
     """`board`, the beginning of the leaderboard, as the API gives it."""
-    return {"board": participants_of(state, limit=SHOWN_PARTICIPANTS).participants}
+    return {"board": people.participants_of(state, limit=SHOWN_PARTICIPANTS).participants}
 
 
 def join_values(state: Any, _texts: Translation) -> dict[str, Any]:
@@ -163,6 +163,7 @@ class View:
         no_values  # what its template needs of the application's state
     )
     in_archive: bool = False  # all that its script asks for is in coordinator/web/archive.py
+    is_live: bool = True  # with a module and a style of its name; the frame says whether its numbers are current
 
 
 OVERVIEW = View("overview", "", values=overview_values, in_archive=True)
@@ -172,10 +173,11 @@ PARTICIPANTS = View("participants", "participants", values=participants_values, 
 MEMBER = View("member", "member", in_navigation=False, in_archive=True)
 JOIN = View("join", "join", values=join_values)
 VIEWS = (OVERVIEW, PARTICIPANTS, MEMBER, MODEL, HISTORY, JOIN)
+MISSING = View("404", "404", in_navigation=False, in_archive=True, is_live=False)  # of any path but a view's
 
 
-def draw_page(view: View, language: str, state: Any) -> bytes:
-    """A page as HTML; `state` is the application's."""
+def draw_page(view: View, language: str, state: Any, root: str = "") -> bytes:
+    """A page as HTML; `state` is the application's, `root` leads from the page's address to the run's."""
     texts = texts_of(language)
     values = {
         "view": view,
@@ -183,27 +185,41 @@ def draw_page(view: View, language: str, state: Any) -> bytes:
         "t": texts,
         "languages": {name: catalog["name"] for name, catalog in catalogs().items()},
         "version": page_version(),
-        "files": f"static/{page_version()}/",
+        "root": root,
+        "files": f"{root}static/{page_version()}/",
         "archive": state.archive,
         "archive_policy": ARCHIVE_POLICY,
         "site": state.archive.address if state.archive else state.web_address,
-        "link": partial(page_link, state.archive, language),
+        "link": partial(page_link, state.archive, language, root=root),
         "pages": {each.name: page_link(state.archive, language, each) for each in VIEWS},
-        "language_link": partial(language_link, state.archive, view),
+        "language_link": partial(language_link, state.archive, view, root=root),
         "run": state.config.run,
         "taken_at": state.live.current.taken_at,
     }
     return templates.get_template(f"{view.name}.html").render(**values, **view.values(state, texts)).encode()
 
 
-def page_link(archive: Archive | None, language: str, view: View) -> str:
+def page_link(archive: Archive | None, language: str, view: View, root: str = "") -> str:
     """From any page to another."""
-    return archive.page_name(view.name, language) if archive else view.path or "./"
+    return root + (archive.page_name(view.name, language) if archive else view.path or "./")
 
 
-def language_link(archive: Archive | None, view: View, language: str) -> str:
+def language_link(archive: Archive | None, view: View, language: str, root: str = "") -> str:
     """From a page to itself in another language."""
-    return archive.page_name(view.name, language) if archive else f"?lang={language}"
+    return root + archive.page_name(view.name, language) if archive else f"?lang={language}"
+
+
+def missing_page(request: Request) -> Response:
+    """The page for an address that has none, in the browser's language; its links lead to the run from any path."""
+    query, cookies, state = request.query_params, request.cookies, request.app.state
+    wanted = query.get("lang") or cookies.get(LANGUAGE_COOKIE)
+    language = choose_language(wanted, request.headers.get("accept-language", ""))
+    if state.archive:  # a host shows it at any path, so only a known address helps
+        root = f"{state.archive.address}/" if state.archive.address else ""
+    else:
+        root = "../" * (request.url.path.count("/") - 1)
+    headers = {"Cache-Control": REVALIDATE, "Vary": f"Accept, {VARY}"}
+    return HTMLResponse(draw_page(MISSING, language, state, root), 404, headers)
 
 
 async def page(view: View, request: Request, lang: Language = None, chosen: Chosen = None) -> Response:
@@ -246,8 +262,12 @@ async def participants(request: Request, lang: Language = None, chosen: Chosen =
 
 
 @router.get("/member")
-async def member(request: Request, lang: Language = None, chosen: Chosen = None) -> Response:
-    """One of them, whom the address names by `?number=`."""
+async def member(request: Request, number: str = "", lang: Language = None, chosen: Chosen = None) -> Response:
+    """One of them, whom the address names by `?number=`; raises 404 for nobody's number."""
+    if request.app.state.archive is None:  # an archive has one page for all members, and its script says who is unknown
+        if not re.fullmatch(r"[1-9][0-9]{0,9}", number) or int(number) >= 2**31:
+            raise HTTPException(404, "A member's page is named by the member's number.")
+        await people.member(request, int(number))  # the script asks for the same next, and it is kept
     return await page(MEMBER, request, lang, chosen)
 
 

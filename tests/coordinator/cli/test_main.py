@@ -198,7 +198,7 @@ def test_refusals_are_listed_with_why(run_dir: Path) -> None:
         for reason in ("[red]wrong[/red] code", "another"):
             run.membership.record_refusal("join", ConfigError(reason))
     assert json.loads(call("refusals", run_dir, "--limit", "1", "--json").output) == [
-        {"at": NOW, "kind": "join", "code": "config", "reason": "another"}
+        {"at": NOW, "kind": "join", "code": "config", "reason": "another", "member": "", "device_id": ""}
     ]
     assert "[red]wrong[/red] code" in call("refusals", run_dir).output
 

@@ -134,6 +134,10 @@ def test_devices_are_listed_with_what_is_known_of_them(
     assert (bob.revoked_at, bob.revoked_reason) == (clock.now, "lost")
     assert device_rows(database, "Bob") == [bob]
     assert device_rows(database, limit=1) == [bob]
+    assert device_rows(database, limit=1, offset=1) == [ada]
+    for search in ("gpu", "ADA", device[:8]):
+        assert device_rows(database, search=search) == [ada]
+    assert device_rows(database, search="%") == device_rows(database, "Bob", search="Ada") == []
 
 
 def test_a_member_has_so_many_devices_at_once(membership: Membership, keys: list[bytes]) -> None:

@@ -25,7 +25,7 @@ from coordinator.ledger.presence import open_session
 from coordinator.members.membership import Membership, device_id_of
 from coordinator.store.engine import Database
 from coordinator.store.models import Device, Invite, Refusal
-from coordinator.store.refusals import KEPT_REFUSALS, add_refusal
+from coordinator.store.refusals import KEPT_REFUSALS, add_refusal, newest_refusals
 from tests.support.clocks import Clock
 
 AUTHORITY = AuthorityKey.generate()
@@ -329,6 +329,22 @@ def test_refusals_are_kept_for_the_operator(membership: Membership, database: Da
         refusal = session.scalars(select(Refusal)).one()
     assert (refusal.kind, refusal.code, refusal.reason) == ("join", "unknown-invite", "No such?code.")
     assert refusal.at == clock.now
+
+
+def test_refusals_are_found_by_who_and_why(membership: Membership, database: Database, keys: list[bytes]) -> None:
+    """By the member of the device, its id, the request or the reason, whatever the case; a stranger has no name."""
+    device = membership.join(keys[0], membership.invite("Ada")[0]).device_id
+    membership.record_refusal("report", UnknownInviteError("Too early"), device)
+    membership.record_refusal("join", UnknownInviteError("100 % wrong"))
+    assert [(row.member, row.device_id) for row in newest_refusals(database, 9)] == [("", ""), ("Ada", device)]
+    for search, reason in (
+        ("ada", "Too early"),
+        (device[:8], "Too early"),
+        ("JOIN", "100 % wrong"),
+        ("%", "100 % wrong"),
+    ):
+        assert [row.reason for row in newest_refusals(database, 9, search=search)] == [reason]
+    assert [row.kind for row in newest_refusals(database, 1, offset=1)] == ["report"]
 
 
 def test_flood_of_refusals_keeps_the_newest(database: Database) -> None:

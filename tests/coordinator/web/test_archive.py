@@ -63,6 +63,17 @@ def test_every_view_is_there_in_every_language(archive: Path) -> None:
         assert "<img src=x" not in text
 
 
+def test_its_host_has_a_page_for_what_is_not_there(archive: Path, run: FakeRun, tmp_path: Path) -> None:
+    """Hosts show it at any path, so its links are whole addresses, where the archive's own is known."""
+    text = (archive / "404.html").read_text()
+    assert "There is no page at this address." in text
+    links = re.findall(r'(?:href|src)="([^"#?]+)"', text)
+    assert all(link.startswith("https://example.org/run/") for link in links)
+    assert {"https://example.org/run/index.html", "https://example.org/run/404.es.html"} <= set(links)
+    write_archive(run.directory, Wish(tmp_path / "elsewhere"), run.services.clock())
+    assert 'href="index.html"' in (tmp_path / "elsewhere" / "404.html").read_text()
+
+
 def test_it_says_what_the_page_would_ask(archive: Path) -> None:
     """The whole history in stretches, the curve as often as charts ask for it, and nobody who answers visitors."""
     assert [len(answer(archive, f"moments/{number}.json")["moments"]) for number in (0, 1)] == [100, 2]  # type: ignore[arg-type]

@@ -12,13 +12,14 @@ from argon2 import PasswordHasher
 from fastapi.testclient import TestClient
 from playwright.sync_api import Page, expect
 
+from auth.errors import ConfigError
 from coordinator.members.administrators import Administrators
 from coordinator.members.audit import audit_log
 from coordinator.members.names import display_names
 from coordinator.members.quarantine import SuspicionReport, hear
 from coordinator.web.admin import login as admin_login
 from coordinator.web.app import WebState, create_app
-from tests.support.browser import chromium, fresh_page
+from tests.support.browser import barriers, chromium, fresh_page, keep_screenshot
 from tests.support.receipts import key_of
 from tests.support.served_page import FakeRun, PageServer
 
@@ -74,6 +75,14 @@ def test_nothing_is_shown_or_done_without_a_login(client: TestClient, run: FakeR
     for act in ACTS:
         assert client.post(f"/admin/{act}", data={"name": "ada", "confirmation": "ada"}).status_code == 401
     assert audit_log(run.services.database, 10) == []
+
+
+def test_a_page_that_there_is_not_leads_back(client: TestClient) -> None:
+    """To a browser as a page, which says nothing that a login would be needed for."""
+    answer = client.get("/admin/nothing", headers={"accept": "text/html"})
+    assert answer.status_code == 404
+    assert 'href="/admin"' in answer.text
+    assert "csrf" not in answer.text
 
 
 def test_the_cookie_is_the_servers_alone(client: TestClient) -> None:
@@ -173,6 +182,54 @@ def test_members_are_changed_by_forms(client: TestClient, csrf: str, run: FakeRu
     assert [row.act for row in rows] == [*acts, "erase"]
     refused = [row.detail.startswith("refused: ") for row in rows]
     assert refused == [False] * 4 + [True, False] + [True] * 3 + [False]
+
+
+def test_members_are_searched_and_paged(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """By a text that stays text, in pages of fifty; nonsense in the address is the list's beginning."""
+    for number in range(60):
+        run.services.membership.invite(f"helper {number:02}")
+    first = client.get("/admin", params={"search": "HELPER"}).text
+    assert ("helper 49" in first, "helper 50" in first, "<h3>ada</h3>" in first) == (True, False, False)
+    address = re.search(r'href="(/admin\?[^"]*)" rel="next"', first)
+    assert address is not None
+    second = client.get(address[1].replace("&amp;", "&")).text
+    assert ("helper 49" in second, "helper 59" in second, 'rel="next"' in second) == (False, True, False)
+    for page in ("x", "-1", "0", "²", "9" * 30):
+        assert "<h3>ada</h3>" in client.get("/admin", params={"page": page}).text
+    for path in ("/admin", "/admin/devices", "/admin/refusals", "/admin/audit"):
+        none = client.get(path, params={"search": HOSTILE + "\0?"})
+        assert (none.status_code, "Nothing contains" in none.text, HOSTILE in none.text) == (200, True, False)
+        assert "There is nothing on this page." in client.get(path, params={"page": 10_000}).text
+        assert client.get(path, params={"search": "x" * 5000}).status_code == 200
+
+
+def test_members_are_listed_with_their_contributions(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """Under the name that the administrator knows, also where the public sees another."""
+    assert client.get("/admin").text.count("No contribution yet.") == 2
+    run.add_step(1, 5.0)
+    client.post("/admin/display-name", data={"name": "ada", "display_name": "Owl", "csrf": csrf})
+    page = client.get("/admin", params={"search": "owl"}).text
+    assert "<h3>ada</h3>" in page
+    assert re.search(r"51 samples confirmed.*?hours of training", page, re.DOTALL)
+    assert page.count("<h3>") == 1
+
+
+def test_refusals_say_who_was_refused_and_why(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """A device by its member, with a link to it; a stranger as unknown; and each can be searched for."""
+    membership = run.services.membership
+    membership.record_refusal("join", ConfigError(f"No such code {HOSTILE}."))
+    membership.record_refusal("report", ConfigError("The step is not plausible."), run.devices["ada"])
+    page = client.get("/admin/refusals").text
+    assert f'search={run.devices["ada"]}">ada, {run.devices["ada"][:8]}</a>' in page
+    assert "unknown" in page
+    assert HOSTILE not in page
+    for search, told in (("ADA", "plausible"), (run.devices["ada"][:8], "plausible"), ("such code", "unknown")):
+        found = client.get("/admin/refusals", params={"search": search}).text
+        assert told in found
+        assert found.count("<tr>") == 2  # the head, and one row
+    link = re.search(r'href="(/admin/devices[^"]*)"', client.get("/admin/refusals", params={"search": "ada"}).text)
+    assert link is not None
+    assert "Revoke " + run.devices["ada"][:8] in client.get(link[1].replace("&amp;", "&")).text
 
 
 def test_names_are_text_and_pages_are_not_kept(client: TestClient, csrf: str) -> None:
@@ -307,6 +364,8 @@ def width(page: Page) -> int:
 def test_a_person_administers_the_run_in_a_browser(run: FakeRun) -> None:
     """From login to invitation, revocation and erasure on a phone's screen, with nothing blocked or cut off."""
     complaints: list[str] = []
+    for suspect in (None, run.devices["ada"]):
+        run.services.membership.record_refusal("join", ConfigError("The step is not plausible, at all."), suspect)
     with (
         closing(PageServer(run)) as server,
         chromium() as browser,
@@ -349,8 +408,16 @@ def test_a_person_administers_the_run_in_a_browser(run: FakeRun) -> None:
         page.locator("details[open]").get_by_role("button", name="Erase").click()
         expect(page.get_by_role("heading", name=re.compile("erased-"))).to_be_visible()
         page.get_by_role("link", name="Audit log").click()
-        expect(page.get_by_text("web:grace · erase")).to_be_visible()
+        expect(page.get_by_role("row", name="web:grace erase")).to_be_visible()
+        page.get_by_label("Search").fill("nobody has done this")
+        page.get_by_role("button", name="Search").click()
+        expect(page.get_by_text("Nothing contains")).to_be_visible()
         assert width(page) <= 360
+        for path in PAGES:
+            page.goto(f"{server.url}{path.lstrip('/')}")
+            assert barriers(page) == [], path
+            assert width(page) <= 360, path
+            keep_screenshot(page, f"admin{path.removeprefix('/admin').replace('/', '-')}-phone")
         page.get_by_role("button", name="Log out").click()
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
     assert complaints == []

@@ -51,7 +51,7 @@ class Loaded(HTMLParser):
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
 def test_all_that_a_page_loads_is_there(client: TestClient, view: View) -> None:
     """Every file, from here; no address begins with a slash, so that the run may be served below any path."""
-    loaded = Loaded(client.get(f"/{view.path}").text).found
+    loaded = Loaded(client.get(f"/{view.path}", params={"number": 1}).text).found
     assert {address.rsplit("/", 1)[-1] for address in loaded} >= {"frame.js", f"{view.name}.js", f"{view.name}.css"}
     for address in loaded:
         assert not address.startswith(("/", "http"))
@@ -95,6 +95,45 @@ def test_the_language_that_was_chosen_is_kept(client: TestClient) -> None:
     assert "set-cookie" not in wrong.headers
     assert client.get("/", params={"lang": "x" * 100}).status_code == 422
     assert client.get("/", headers={"Cookie": f"{LANGUAGE_COOKIE}={'x' * 500}"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "root"),
+    [
+        ("/nothing", ""),
+        ("/some/thing/else", "../../"),
+        ("/member", ""),
+        ("/member?number=99", ""),
+        ("/static/no.js", "../"),
+    ],
+)
+def test_a_browser_gets_a_page_where_there_is_none(client: TestClient, path: str, root: str) -> None:
+    """In its language, with the way back from any path, and nothing that would not load; status 404."""
+    answer = client.get(path, headers={"Accept": "text/html,*/*;q=0.8", "Accept-Language": "es"})
+    assert answer.status_code == 404
+    assert '<html lang="es"' in answer.text
+    assert "No hay ninguna página en esta dirección." in answer.text
+    assert f'<a href="{root}./">Volver al resumen</a>' in answer.text
+    loaded = Loaded(answer.text).found
+    assert {address.rsplit("/", 1)[-1] for address in loaded} == {"icon.svg", "style.css"}
+    for address in loaded:
+        assert client.get(str(answer.url.join(address))).status_code == 200
+    assert '<html lang="bn"' in client.get(path, params={"lang": "bn"}, headers={"Accept": "text/html"}).text
+
+
+@pytest.mark.parametrize("path", ["/api/v1/nothing", "/api/v1/participants/99", "/nothing", "/member?number=99"])
+def test_a_program_gets_json_where_there_is_nothing(client: TestClient, path: str) -> None:
+    """The API always, elsewhere who does not ask for a page."""
+    accepted = "text/html" if path.startswith("/api/") else "*/*"
+    answer = client.get(path, headers={"Accept": accepted})
+    assert answer.status_code == 404
+    assert answer.json().keys() == {"detail"}
+
+
+@pytest.mark.parametrize("number", ["", "0", "-1", "1.5", "x", "²", "9999999999", "9" * 40])
+def test_what_is_no_members_number_has_no_page(client: TestClient, number: str) -> None:
+    """However it is written."""
+    assert client.get("/member", params={"number": number}, headers={"Accept": "text/html"}).status_code == 404
 
 
 def test_files_of_this_version_are_kept_for_ever(client: TestClient) -> None:

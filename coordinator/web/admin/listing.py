@@ -1,0 +1,50 @@
+"""Lists on the administrators' pages: a search and pages of bounded length, by the address alone, without a script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import Request
+
+PAGE_ROWS = 50
+MAX_SEARCH_CHARS, MAX_PAGE = 100, 10_000
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The part of a list that a request asks for: the rows with a text, and which page of them."""
+
+    search: str = ""
+    page: int = 1
+    member: str = ""  # whose rows alone; "": everybody's
+
+    @classmethod
+    def asked_for(cls, request: Request) -> Listing:
+        """The part that the address names; nonsense in it means the beginning of the list."""
+        query = request.query_params
+        page = query.get("page", "")
+        number = int(page) if page.isascii() and page.isdecimal() and len(page) < 6 else 1
+        search = query.get("search", "").replace("\0", "").strip()[:MAX_SEARCH_CHARS]
+        return cls(search, min(max(1, number), MAX_PAGE), query.get("member", "").replace("\0", ""))
+
+    @property
+    def offset(self) -> int:
+        """The rows before this page."""
+        return (self.page - 1) * PAGE_ROWS
+
+    @property
+    def limit(self) -> int:
+        """The rows to read: one more than a page shows, which says whether another page follows."""
+        return PAGE_ROWS + 1
+
+    def shown(self, rows: Sequence[Any]) -> dict[str, Any]:
+        """A template's values for the rows that were read."""
+        return {"listing": self, "rows": rows[:PAGE_ROWS], "has_more": len(rows) > PAGE_ROWS}
+
+    def address(self, page: int) -> str:
+        """The query of another page of the same list."""
+        named = {"member": self.member, "search": self.search, "page": page if page > 1 else ""}
+        return "?" + urlencode({name: value for name, value in named.items() if value})
