@@ -185,6 +185,7 @@ def draw_page(view: View, language: str, state: Any) -> bytes:
         "version": page_version(),
         "files": f"static/{page_version()}/",
         "archive": state.archive,
+        "has_guide": state.guide.is_built,
         "archive_policy": ARCHIVE_POLICY,
         "site": state.archive.address if state.archive else state.web_address,
         "link": partial(page_link, state.archive, language),
