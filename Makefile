@@ -7,6 +7,7 @@
 #   make lint     format, lint, type-check (make check: the same without changing a file, as CI does)
 #   make protocol regenerate the stubs after a change of peer/protocol/*.proto
 #   make bench    the benchmarks' quick forms
+#   make docs     the guide as a site, which the coordinator serves at /guide
 # Options: PYTHON=python3.12 chooses the interpreter; ARGS="--steps 12 --json" goes to the command; WORKERS=... processes
 # share the tests.
 
@@ -15,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_STAMP := $(VENV)/installed-demo
 STAMP := $(VENV)/installed
-SOURCES := auth peer coordinator dashboards benchmarks tests manyhands.py
+SOURCES := auth peer coordinator dashboards benchmarks docs tests manyhands.py
 ARGS ?=
 INPUTS ?= 10000
 WORKERS ?= 2
@@ -23,10 +24,10 @@ WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all fuzz mutants lint check protocol bench clean
+.PHONY: help install demo test test-all fuzz mutants lint check protocol bench docs clean
 
 help:
-	@sed -n '2,11s/^# \{0,1\}//p' Makefile
+	@sed -n '2,12s/^# \{0,1\}//p' Makefile
 
 install: $(STAMP)
 
@@ -91,5 +92,9 @@ bench: $(STAMP)
 		echo "== $$benchmark"; $(BIN)/python $$benchmark --quick $(ARGS); \
 	done
 
+# Links and anchors that lead nowhere fail. The variable silences advertisements of another builder.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:
-	rm -rf build dist mutants $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf dashboards/guide build dist mutants $(VENV) .mypy_cache .ruff_cache .pytest_cache

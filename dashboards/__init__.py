@@ -10,6 +10,7 @@ from typing import Any
 
 WEB = Path(__file__).parent / "web"  # the public views; their templates are the *.html
 ADMIN = Path(__file__).parent / "admin"  # templates of the administrators' pages
+GUIDE = Path(__file__).parent / "guide"  # the documentation as a site, once `make docs` has built it
 NOTEBOOK = Path(__file__).parent / "join.ipynb"  # the volunteer's, as it is without a run
 DEFAULT_LANGUAGE = "en"
 CONTENT_TYPES = {

@@ -27,6 +27,12 @@ COPY coordinator coordinator
 COPY dashboards dashboards
 # The page about taking part offers it; dashboards/ has a link to it.
 COPY notebooks/join.ipynb notebooks/
+# The guide that the web port serves; what builds it stays in this stage.
+COPY mkdocs.yml CHANGELOG.md SECURITY.md ./
+COPY docs docs
+RUN python3 -m pip --python /opt/manyhands/bin/python install --no-cache-dir -c constraints.txt --target /opt/mkdocs \
+        mkdocs-material \
+    && PYTHONPATH=/opt/mkdocs /opt/manyhands/bin/python -m mkdocs build --strict --quiet
 RUN python3 -m pip --python /opt/manyhands/bin/python install --no-cache-dir --no-deps -c constraints.txt .
 # Tests of others, and what one compiles against: an eighth of it all.
 RUN find /opt/manyhands/lib -regextype egrep \

@@ -24,6 +24,7 @@ from peer.runtime.software import CONSTRAINTS, DISTRIBUTION
 ROOT = Path(__file__).resolve().parents[2]
 PACKED = ("auth", "coordinator", "dashboards", "peer", "manyhands.py")  # as `only-include` in pyproject.toml
 CONSTRAINTS_NAME, NOTEBOOK_NAME = "constraints.txt", "join.ipynb"
+UNPACKED = ("dashboards", "guide")  # read at the coordinator; building it shall not change the wheel's digest
 METADATA = ("METADATA", "WHEEL", "entry_points.txt")
 EARLIEST = (1980, 1, 1, 0, 0, 0)  # that a zip file can say
 
@@ -88,7 +89,8 @@ def _packages() -> Iterator[tuple[str, bytes]]:
         place = ROOT / name
         for path in place.rglob("*") if place.is_dir() else (place,):
             parts = path.relative_to(ROOT).parts
-            if path.is_file() and "__pycache__" not in parts and not any(part.startswith(".") for part in parts):
+            is_ours = parts[:2] != UNPACKED and not any(part.startswith((".", "__pycache__")) for part in parts)
+            if path.is_file() and is_ours:
                 yield "/".join(parts), path.read_bytes()
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.exception_handlers import http_exception_handler
@@ -25,12 +26,14 @@ from coordinator.web.admin.login import TRIES_PER_MINUTE, LoginDesk, LoginNeeded
 from coordinator.web.api import evaluations, history, join, people, run, trials
 from coordinator.web.http.answers import AnswerCache
 from coordinator.web.http.boundary import STREAMS, STREAMS_PER_CALLER, Boundary, refuse_shape
-from coordinator.web.pages import card, login, views
+from coordinator.web.pages import card, guide, login, views
 from coordinator.web.pages.frozen import Archive
+from coordinator.web.pages.guide import Guide
 from coordinator.web.pages.headers import OpenReading, SecurityHeaders
 from coordinator.web.state.live import LiveSnapshot
 from coordinator.web.state.metrics import metrics_text
 from coordinator.web.state.snapshot import take_snapshot
+from dashboards import GUIDE
 
 ROUTERS = (
     run.router,
@@ -40,6 +43,7 @@ ROUTERS = (
     join.router,
     card.router,
     evaluations.router,
+    guide.router,
     views.router,
     admin_members.router,
     admin_run.router,
@@ -54,6 +58,7 @@ class WebState:
     directory: RunDirectory
     services: RunServices
     archive: Archive | None = None  # what is asked for is written down, and stays as it is
+    guide: Path = GUIDE  # the folder of the built site
 
 
 async def ask_to_log_in(request: Request, _error: Exception) -> Response:
@@ -96,6 +101,7 @@ def create_app(state: WebState) -> FastAPI:
     app.state.live = live
     app.state.end_streams = live.end
     app.state.archive = state.archive
+    app.state.guide = Guide(state.guide)
     app.state.answers = AnswerCache()
     app.state.config = services.config
     app.state.database = services.database

@@ -83,6 +83,7 @@ def test_wheel_installs_the_command_and_its_licence(wheel: zipfile.ZipFile) -> N
         "tpu",
         "demo",
         "dev",
+        "docs",
     }
     assert f"{info}/licenses/LICENSE" in wheel.namelist()
 

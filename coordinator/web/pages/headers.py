@@ -50,7 +50,10 @@ def headers_for(path: str) -> dict[str, str]:
 
 
 class SecurityHeaders:
-    """ASGI middleware that adds the security headers to every answer (also to streams, which it does not buffer)."""
+    """ASGI middleware that adds the security headers to every answer (also to streams, which it does not buffer).
+
+    A header that an answer has already stays: the guide's pages have a policy of their own.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -63,7 +66,9 @@ class SecurityHeaders:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(headers_for(scope["path"]))
+                headers = MutableHeaders(scope=message)
+                for name, value in headers_for(scope["path"]).items():
+                    headers.setdefault(name, value)
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

@@ -188,6 +188,7 @@ def draw_page(view: View, language: str, state: Any, root: str = "") -> bytes:
         "root": root,
         "files": f"{root}static/{page_version()}/",
         "archive": state.archive,
+        "has_guide": state.guide.is_built,
         "archive_policy": ARCHIVE_POLICY,
         "site": state.archive.address if state.archive else state.web_address,
         "link": partial(page_link, state.archive, language, root=root),
