@@ -24,8 +24,8 @@ from platformdirs import user_data_dir
 
 from auth.errors import ConfigError, UnfitError
 from auth.files import write_private
-from auth.join_link import JoinLink
 from peer.cli.join import STATE_DIR_VARIABLE, Device, default_state_dir
+from peer.control.join_page import read_link
 from peer.doctor.checkup import WITH_LINK, WITHOUT_LINK
 from peer.doctor.context import Context, Options
 from peer.doctor.display import CheckupDisplay, open_display
@@ -52,7 +52,8 @@ Read it before you send it.
 @app.command("doctor", epilog="Example: manyhands doctor 'manyhands://host:7443/run#sha256=...'")
 def doctor(
     link: Annotated[
-        str | None, typer.Argument(metavar="[LINK]", help="A run's join link; without it only the machine is examined.")
+        str | None,
+        typer.Argument(metavar="[LINK]", help="A run's join link or page; without it only the machine is examined."),
     ] = None,
     device: Device = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads to use; default: one per core.")] = None,
@@ -96,7 +97,7 @@ def make_options(
     listen: list[str] | None = None,
 ) -> Options:
     """Read what the person typed; raises `LinkError`, `ConfigError`."""
-    parsed = None if link is None else JoinLink.parse(link)
+    parsed = None if link is None else read_link(link)[0]
     usual = Path(user_data_dir("manyhands")) if parsed is None else default_state_dir(parsed)
     return Options(
         state_dir=(state_dir or usual).expanduser().absolute(),
@@ -112,7 +113,7 @@ def make_options(
 def support_bundle(
     link: Annotated[
         str | None,
-        typer.Argument(metavar="[LINK]", help="The run's join link; without it only the machine is told of."),
+        typer.Argument(metavar="[LINK]", help="The run's join link or page; without it only the machine is told of."),
     ] = None,
     out: Annotated[Path, typer.Option(help="The archive to write.")] = Path("manyhands-support.zip"),
     state_dir: Annotated[

@@ -44,6 +44,7 @@ from peer.agent.notebook import NotebookDisplay
 from peer.agent.options import AgentOptions
 from peer.agent.terminal import Display, PanelState, open_display
 from peer.config.trust import Allowed
+from peer.control.join_page import read_link
 from peer.control.login import LoginPrompt, show_as_json, show_as_text, show_in_notebook
 from peer.doctor.checkup import explain
 from peer.doctor.context import Context, Options
@@ -77,7 +78,10 @@ NEVER_AGAIN = (  # a service that ends so is not started again
 )
 app = typer.Typer(pretty_exceptions_enable=False)
 
-Link = Annotated[str, typer.Argument(help="The run's join link, manyhands://HOST:PORT/RUN#sha256=...")]
+Link = Annotated[
+    str,
+    typer.Argument(help="The run's join link, manyhands://HOST:PORT/RUN#sha256=..., or its page, https://HOST/join."),
+]
 Invite = Annotated[
     str, typer.Option(help=f"Invite code, needed once per device; better in {INVITE_VARIABLE}, or typed when asked.")
 ]
@@ -283,10 +287,10 @@ def _limits(
 
 
 def _options(link: str, state_dir: Path | None, listen: list[str] | None) -> AgentOptions:
-    parsed = JoinLink.parse(link)
+    parsed, invite = read_link(link)
     directory = (state_dir or default_state_dir(parsed)).expanduser().absolute()
     cloud = Cloud.find(os.environ.get(VARIABLE, ""))
-    return AgentOptions(parsed, directory, cloud=cloud, listen=tuple(listen or ()))
+    return AgentOptions(parsed, directory, invite=invite, cloud=cloud, listen=tuple(listen or ()))
 
 
 def _take_part(options: AgentOptions, invite: str, log_format: Format, no_panel: bool) -> None:
@@ -295,18 +299,18 @@ def _take_part(options: AgentOptions, invite: str, log_format: Format, no_panel:
         known_device = (options.state_dir / "token.jwt").exists()
         if not known_device:
             typer.echo(WHO_LEARNS_THE_ADDRESS, err=True)
-        options = replace(options, invite=find_invite(invite, known_device or bool(options.login)))
+        options = replace(options, invite=find_invite(invite or options.invite, known_device or bool(options.login)))
         asyncio.run(_join(options, _display_for(log_format, no_panel), LOGIN_SHOWN_AS[log_format]))
 
 
 def _change_service(context: typer.Context, options: AgentOptions, invite: str, log_format: Format) -> None:
     """Install or remove the service of a device. A new one is admitted first: the unit has no code."""
-    arguments = kept_arguments(context, "invite", "login", "state_dir", "no_panel")
+    command, *given = kept_arguments(context, "link", "invite", "login", "state_dir", "no_panel")
     service = UserService(
         name=f"manyhands-{options.link.run}",
         description=f"manyhands: this machine in the run {options.link.run}",
         directory=options.state_dir,
-        arguments=[*arguments, "--state-dir", str(options.state_dir)],
+        arguments=[command, str(options.link), *given, "--state-dir", str(options.state_dir)],
         stop_s=STOP_S,
         never_again=NEVER_AGAIN,
     )
@@ -316,7 +320,7 @@ def _change_service(context: typer.Context, options: AgentOptions, invite: str, 
         require_manager()  # before a code is used up
         if not (options.state_dir / "token.jwt").exists():
             with only_one(options.state_dir):
-                options = replace(options, invite=find_invite(invite, bool(options.login)))
+                options = replace(options, invite=find_invite(invite or options.invite, bool(options.login)))
                 agent = Agent(options, _display_for(log_format, True), time.time, show_login=LOGIN_SHOWN_AS[log_format])
                 say(f"This device takes part as {asyncio.run(agent.enter_once())}.")
         told = service.install()

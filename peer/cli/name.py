@@ -14,6 +14,7 @@ from auth.join_link import JoinLink
 from auth.keys import DeviceKey
 from peer.cli.join import Link, StateDir, default_state_dir
 from peer.control.client import ControlClient
+from peer.control.join_page import read_link
 from peer.protocol import control_pb2
 from peer.runtime.console import say
 
@@ -31,7 +32,7 @@ def choose_name(
     """Choose under which name the run's page shows you; it holds for all your devices, from now on and for the past."""
     if [bool(shown_as), anonymous, own].count(True) != 1:
         raise ConfigError("Choose one of `--as NAME`, `--anonymous` and `--own`.")
-    parsed = JoinLink.parse(link)
+    parsed, _ = read_link(link)
     directory = (state_dir or default_state_dir(parsed)).expanduser()
     if not (directory / DEVICE_KEY_FILE).exists():
         raise NotInvitedError(f"{directory} holds no device of this run: join it first, or name its `--state-dir`.")

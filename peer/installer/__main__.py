@@ -20,6 +20,7 @@ from pathlib import Path
 
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 CONSTRAINTS = "peer/constraints.txt"  # in the wheel
+CACHE = "cache"  # in the environment's folder, while it is installed
 PROBE_S = 60
 FIRST_PIP_WITH_PYTHON = (22, 3)  # that installs into another environment
 # What lies at the first two would count as installed; the others send what is installed somewhere else.
@@ -41,12 +42,14 @@ def main(wheel: Path, arguments: Sequence[str]) -> None:
         shutil.copy(wheel, kept)
     with zipfile.ZipFile(kept) as archive:
         (folder / "constraints.txt").write_bytes(archive.read(CONSTRAINTS))
-    install = [*installer_for(python), "--quiet", "-c", str(folder / "constraints.txt")]
+    program = installer_for(python)
+    install = [*program, *own_cache(program, folder), "--quiet", "-c", str(folder / "constraints.txt")]
     if not has_nvidia_driver() and sys.platform == "linux":
         install_cpu_torch(install)
     wanted = f"{kept}[{','.join(options.extra)}]" if options.extra else str(kept)
     if run([*install, wanted]) or run([*install, "--force-reinstall", "--no-deps", str(kept)]):
         sys.exit("The installation did not succeed: see above, mend it, and run the same command again.")
+    shutil.rmtree(folder / CACHE, ignore_errors=True)
     sys.stdout.write(f"Installed; the command is {options.folder / 'bin' / 'manyhands'}\n")
 
 
@@ -63,6 +66,18 @@ def installer_for(python: Path) -> list[str]:
     if run([str(python), "-m", "ensurepip", "--upgrade"]):
         sys.exit("This Python has no pip: install python3-venv (or uv), and run the same command again.")
     return [str(python), "-m", "pip", "install"]
+
+
+def own_cache(program: Sequence[str], folder: Path) -> list[str]:
+    """Return options for a cache in the folder, for a machine that has none: afterwards nothing is left elsewhere.
+
+    An installation that is tried again goes on from it.
+    """
+    asked = [*(program[:1] if program[0] == "uv" else (program[0], "-m", "pip")), "cache", "dir"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603
+    if said.returncode or Path(said.stdout.strip()).exists():
+        return []
+    return ["--cache-dir", str(folder / CACHE)]
 
 
 def has_nvidia_driver() -> bool:

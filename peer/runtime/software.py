@@ -28,11 +28,15 @@ FOLDER = "manyhands"  # where it makes its environment, unless told otherwise
 
 
 def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
-    """Fetch a wheel whose address ends in its digest; check it, and only then have it install itself."""
+    """Fetch a wheel whose address ends in its digest; check it, and only then have it install itself.
+
+    The wheel goes into the folder of the environment, so that nothing lies beside it afterwards.
+    """
     place, _, digest = address.partition("#sha256=")
-    name = place.rpartition("/")[2]
-    run = f"python3 {name}/{INSTALLER}" + ("" if folder == FOLDER else f" {shlex.quote(folder)}")
-    return f"curl -fsSLO {shlex.quote(place)}", f"echo '{digest}  {name}' | sha256sum -c && {run}"
+    wheel = f"{folder}/{place.rpartition('/')[2]}"
+    check = f"echo {shlex.quote(f'{digest}  {wheel}')} | sha256sum -c"
+    run = f"python3 {shlex.quote(f'{wheel}/{INSTALLER}')}" + ("" if folder == FOLDER else f" {shlex.quote(folder)}")
+    return f"curl -fsSL --create-dirs -o {shlex.quote(wheel)} {shlex.quote(place)}", f"{check} && {run}"
 
 
 def image_command() -> str | None:

@@ -120,9 +120,9 @@ def test_used_invite(served: Served, tmp_path: Path) -> None:
 
 
 def test_expired_invite(served: Served, tmp_path: Path) -> None:
-    """A code whose days are over is refused."""
+    """A code whose days are over is refused; here it comes with the address of the invitation's page."""
     code = membership_of(served.directory, ahead_s=-10 * DAY_S).invite("emil", days=7)[0]
-    result = join(served.directory.join_link, tmp_path / "new", code)
+    result = join(f"{served.directory.settings.web_address}/join#invite={code}", tmp_path / "new")
     assert_refused(result, ExpiredInviteError.exit_code, "expired")
 
 

@@ -106,6 +106,7 @@ def test_the_wheel_installs_itself_only_if_its_digest_is_right(tmp_path: Path) -
     helped = subprocess.run(["sh", "-c", f"{commands} --help"], cwd=tmp_path, capture_output=True, text=True)
     assert helped.returncode == 0, helped.stderr
     assert "usage: python3 manyhands_swarm" in helped.stdout
+    assert [path.name for path in tmp_path.iterdir() if path.name != "served"] == ["its folder"]
     (tmp_path / "served" / software.name).write_bytes(software.wheel + b"\0")
     refused = subprocess.run(["sh", "-c", f"{commands} --help"], cwd=tmp_path, capture_output=True, text=True)
     assert refused.returncode != 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -21,6 +22,7 @@ from peer.cli.join import (
     only_one,
 )
 from tests.support.systemd import stand_in_for_systemd
+from tests.support.web_files import serve_files
 
 LINK = JoinLink("example.org", 7443, "demo", "ab" * 32)
 
@@ -106,6 +108,22 @@ def test_a_device_that_is_known_becomes_a_service(
     removal = [command, str(LINK), "--state-dir", str(device), "--remove-service"]
     assert "was stopped and removed" in CliRunner().invoke(app, removal, prog_name="manyhands").output
     assert list(systemd.units.iterdir()) == []
+
+
+def test_a_service_holds_the_join_link_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not the page's address, with the invite code behind its #."""
+    systemd = stand_in_for_systemd(tmp_path, monkeypatch)
+    monkeypatch.delenv(DATA_FOLDERS_VARIABLE, raising=False)  # else it is kept, too
+    (tmp_path / "token.jwt").touch()
+    with serve_files() as web:
+        web.files["api/v1/joining"] = json.dumps({"join_link": str(LINK)}).encode()
+        page = f"{web.url('join')}#invite=AAAAA-BBBBB"
+        given = ["join", page, "--state-dir", str(tmp_path), "--service"]
+        result = CliRunner().invoke(app, given, prog_name="manyhands")
+    assert result.exit_code == 0, result.output
+    unit = (systemd.units / "manyhands-demo.service").read_text()
+    assert f'"join" "{LINK}" "--state-dir"' in unit
+    assert "AAAAA" not in unit
 
 
 def test_no_code_is_used_up_where_no_service_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from uv import find_uv_bin
 
 from coordinator.run.software import pack
 from peer.installer import __main__ as installer
-from peer.installer.__main__ import installer_for, without_ours
+from peer.installer.__main__ import installer_for, own_cache, without_ours
 
 NAME = "manyhands_swarm-9.0-py3-none-any.whl"
 INFO = "manyhands_swarm-9.0.dist-info"
@@ -45,10 +45,18 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("with_uv", [False, True], ids=["pip", "uv"])
-def test_an_environment_is_made_and_brought_up_to_date(machine: Path, tmp_path: Path, with_uv: bool) -> None:
-    """By pip or uv; another wheel replaces the one before, also under the same version, and a copy of it is kept."""
+def test_an_environment_is_made_and_brought_up_to_date(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_uv: bool
+) -> None:
+    """By pip or uv; another wheel replaces the one before, also under the same version, and a copy of it is kept.
+
+    Nothing is left outside of the environment's folder, and no cache in it.
+    """
     if with_uv:
         (machine / "uv").symlink_to(find_uv_bin())
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("XDG_CACHE_HOME", "PIP_CACHE_DIR", "UV_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
     wheels = [small_wheel(tmp_path / content, content) for content in ("BEFORE = 1", "AFTER = 1")]
     for wheel in [*wheels, tmp_path / "its place" / NAME]:  # the last is the copy that is kept
         command = [sys.executable, "-I", f"{wheel}/peer/installer", "its place"]
@@ -60,6 +68,17 @@ def test_an_environment_is_made_and_brought_up_to_date(machine: Path, tmp_path: 
     assert installed.read_text() == "AFTER = 1"
     assert (place / NAME).read_bytes() == wheels[-1].read_bytes()
     assert (place / "constraints.txt").read_text() == "torch==2.13.0\n"
+    assert not (place / "cache").exists()
+    assert not list((tmp_path / "home").rglob("*"))
+
+
+def test_the_cache_of_a_machine_that_has_one_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one in the folder."""
+    monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "cache of pip"))
+    program = installer_for(Path(sys.executable))
+    assert own_cache(program, tmp_path) == ["--cache-dir", str(tmp_path / "cache")]
+    (tmp_path / "cache of pip").mkdir()
+    assert own_cache(program, tmp_path) == []
 
 
 def test_what_does_not_install_is_one_sentence(machine: Path, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_an_update_makes_no_environment_of_the_system(monkeypatch: pytest.Monkey
     address = f"https://run.example/software/manyhands_swarm-9.0-py3-none-any.whl#sha256={DIGEST}"
     monkeypatch.setattr(sys, "base_prefix", "/usr")
     monkeypatch.setattr(sys, "prefix", "/home/ada/its place")
-    assert (update_command(address) or "").endswith("whl/peer/installer '/home/ada/its place'")
+    assert (update_command(address) or "").endswith("whl/peer/installer' '/home/ada/its place'")
     monkeypatch.setattr(sys, "prefix", "/usr")
     assert (update_command(address) or "").endswith("whl/peer/installer")
 

@@ -219,8 +219,9 @@ def test_an_invitation_installs_the_runs_software_and_joins() -> None:
     assert said.page == "https://run.example/join#invite=7K2QM"
     assert said.command == "manyhands assist 'manyhands://x:1/r#sha256=0' --invite 7K2QM"
     assert said.one_line == (
-        f"curl -fsSLO {wheel} && echo 'ab  manyhands_swarm-1.0-py3-none-any.whl' | sha256sum -c && "
-        f"python3 manyhands_swarm-1.0-py3-none-any.whl/peer/installer && manyhands/bin/{said.command}"
+        f"curl -fsSL --create-dirs -o manyhands/manyhands_swarm-1.0-py3-none-any.whl {wheel} && "
+        "echo 'ab  manyhands/manyhands_swarm-1.0-py3-none-any.whl' | sha256sum -c && "
+        f"python3 manyhands/manyhands_swarm-1.0-py3-none-any.whl/peer/installer && manyhands/bin/{said.command}"
     )
 
 
