@@ -35,6 +35,7 @@ from coordinator.web.state.metrics import metrics_text
 from coordinator.web.state.snapshot import take_snapshot
 from dashboards import GUIDE
 
+MOST_SLASHES = 16  # in an address that a page answers: each of its links leads up from there
 ROUTERS = (
     run.router,
     history.router,
@@ -72,7 +73,8 @@ async def tell_missing(request: Request, error: Exception) -> Response:
     """Answer where there is nothing: by a page to a browser that asks for one, else, and in the API, by JSON."""
     assert isinstance(error, HTTPException)
     path, accepted = request.url.path, request.headers.get("accept", "")
-    if request.method != "GET" or path.startswith("/api/") or "text/html" not in accepted:
+    is_page = request.method == "GET" and not path.startswith("/api/") and path.count("/") <= MOST_SLASHES
+    if not is_page or "text/html" not in accepted:
         return await http_exception_handler(request, error)
     if path.startswith("/admin"):
         return admin_members.draw(request, "missing.html", None, 404)
