@@ -36,14 +36,14 @@ function showNumbers(member) {
   const seen = member.devices.some((device) => device.online) ? t("member.here_now") : t("participants.last_seen", { ago: format.ago(member.last_seen_at) });
   setText("member-note", member.last_seen_at === null ? t("participants.never_seen") : seen);
   setText("member-samples", format.large(member.samples));
-  setText("member-rank", member.rank === null ? "–" : t("member.rank_of", { rank: format.count(member.rank), members: format.count(member.members) }));
+  setText("member-rank", member.rank === null ? t("member.no_rank") : t("member.rank_of", { rank: format.count(member.rank), members: format.count(member.members) }));
   setText("member-hours", format.hours(member.training_s));
   const { current, longest } = member.streaks;
   const values = { n: format.count(current), longest: format.count(longest) };
   setText("member-streak", t("member.streak_days", values, current));
   byId("member-streak").title = t("member.streak_longest", values, longest);
   setText("member-steps", format.count(member.steps.count));
-  setText("member-averaged", member.averaged_bytes ? format.size(member.averaged_bytes) : "–");
+  setText("member-averaged", format.size(member.averaged_bytes));
 }
 
 function showLosses(member) {
@@ -66,6 +66,8 @@ function lossRow(loss) {
 }
 
 function showDays(member) {
+  byId("no-days").hidden = member.days.length > 0;
+  byId("days").hidden = byId("days-details").hidden = member.days.length === 0;
   const counted = member.streaks.active_days;
   drawDays(byId("days"), member.days, t("member.days_summary", { n: format.count(counted) }, counted));
   byId("days-rows").replaceChildren(...[...member.days].reverse().map(dayRow));
@@ -118,6 +120,7 @@ function showStays(member) {
     name: `#${device}`,
     stays: member.stays.filter((stay) => stay.device === device && stay.ended_at >= since),
   }));
+  byId("no-stays").hidden = rows.length > 0;
   drawTimeline(byId("stays"), rows, since, until);
 }
 
@@ -161,6 +164,7 @@ async function refresh() {
     const isNobody = error.status === 404; // in an archive, which has one page for all members
     setText("member-note", isNobody ? t("member.nobody") : t("frame.failed", { reason: error.message }));
   }
+  byId("member-loading").hidden = true;
   refreshedAt = performance.now();
   busy = false;
 }

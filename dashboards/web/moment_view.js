@@ -72,7 +72,7 @@ function showNumbers(moment) {
   setText("contributed-members", members(names(moment, contributors).length));
   setText("batch-share", format.share(moment.samples / moment.target_batch_size));
   setText("batch", t("history.batch_value", values));
-  setText("averaging", moment.groups.length ? seconds(averaging) : "–");
+  setText("averaging", moment.groups.length ? seconds(averaging) : t("history.none_averaged"));
 }
 
 // All of a moment; null: nobody reported that step.

@@ -74,11 +74,12 @@ function showAveraging({ averaging, data_wait: wait }) {
   const rounds = averaging.rounds ?? { succeeded: 0, failed: 0 };
   const all = rounds.succeeded + rounds.failed;
   const values = { failed: format.count(rounds.failed), all: format.count(all) };
-  setText("rounds-failed", all ? t("overview.failed_of", values, rounds.failed) : format.count(null));
-  setText("averaging-time", averaging.averaging_s === null ? format.count(null) : format.seconds(averaging.averaging_s));
-  setText("missing-auxiliaries", format.count(averaging.missing_auxiliaries));
+  const known = (value, text) => (value === null ? t("frame.unknown") : text(value));
+  setText("rounds-failed", all ? t("overview.failed_of", values, rounds.failed) : t("frame.unknown"));
+  setText("averaging-time", known(averaging.averaging_s, format.seconds));
+  setText("missing-auxiliaries", known(averaging.missing_auxiliaries, format.count));
   setText("lost", lostText(averaging.lost_samples));
-  setText("data-wait", format.share(wait.share));
+  setText("data-wait", known(wait.share, format.share));
   setText("averaging-of", t("overview.averaging_of", { n: format.count(averaging.steps) }, averaging.steps));
 }
 

@@ -14,7 +14,7 @@ export function percent(at, since, until) {
 // Rows of { name, href, stays: [{ began_at, ended_at, online, text }] } into `container`.
 export function drawTimeline(container, rows, since, until) {
   const list = element("ul", { className: "timeline" }, axisRow(since, until), ...rows.map((row) => rowOf(row, since, until)));
-  container.replaceChildren(list);
+  container.replaceChildren(...(rows.length ? [list] : [])); // an axis of nothing says nothing
 }
 
 // As fine as neighbouring ticks need to differ.

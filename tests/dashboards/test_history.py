@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from coordinator.web.pages.frozen import answer_name
 from tests.support.archives import archived, plain_host
@@ -103,8 +103,34 @@ def test_a_run_that_has_not_begun(page: Page, tmp_path: Path, complaints: list[s
         page.goto(f"{server.url}history")
         expect(page.locator("#where")).to_have_text("No global step has been taken yet.")
         expect(page.locator("#moment")).to_be_hidden()
+        expect(page.locator("#strip")).to_be_hidden()
         run.add_step(1, 9.0)
         expect_step(page, 1)
+        assert complaints == []
+        server.close()
+
+
+def test_a_member_who_has_given_nothing(page: Page, tmp_path: Path, complaints: list[str]) -> None:
+    """The page keeps the room while it loads; then each part says that there is nothing, and none shows a bare dash."""
+    with fake_run(tmp_path, fresh_for_s=PATIENCE_S) as run:
+        run.add_member("ada")
+        server = PageServer(run)
+        held: list[Route] = []
+        page.route("**/api/v1/participants/1", lambda route: held.append(route))
+        page.emulate_media(reduced_motion="reduce")
+        page.goto(f"{server.url}member?number=1")
+        loading = page.locator("#member-loading")
+        expect(loading).to_be_visible()
+        assert loading.evaluate("each => getComputedStyle(each).animationName") == "none"
+        for route in held:
+            route.continue_()
+        page.unroute("**/api/v1/participants/1")
+        expect(page.locator("#member-rank")).to_have_text("none yet")
+        expect(loading).to_be_hidden()
+        expect(page.locator("#no-days")).to_be_visible()
+        expect(page.locator("#days")).to_be_hidden()
+        assert "–" not in page.locator("#member .tiles").inner_text()
+        assert barriers(page) == []
         assert complaints == []
         server.close()
 

@@ -30,6 +30,7 @@ from coordinator.statistics.milestones import milestones
 from coordinator.web.api import people
 from coordinator.web.api.history import milestones_of
 from coordinator.web.api.join import joining_of
+from coordinator.web.api.run import SHOWN_CONTRIBUTIONS
 from coordinator.web.api.trials import trial_of
 from coordinator.web.http.answers import FOR_EVER, REVALIDATE, AnswerCache, Encoded, answer, encode
 from coordinator.web.pages.frozen import Archive
@@ -71,11 +72,13 @@ EXAMPLES = {
 
 
 def overview_values(state: Any, texts: Translation) -> dict[str, Any]:
-    """`overview`, as the API gives it, and `curve`, an SVG; `state` is the application's."""
+    """`overview`, as live events give it, `given`, who has a row in it, and `curve`, an SVG."""
     snapshot: Snapshot = state.live.current
     drawing = curve_of(snapshot, state.config, curve_texts(texts))
+    overview = overview_of(snapshot, state.config, state.join_link, SHOWN_CONTRIBUTIONS)
     return {
-        "overview": overview_of(snapshot, state.config, state.join_link),
+        "overview": overview,
+        "given": [row for row in overview.contributions if row.samples or row.averaged_bytes or row.online],
         "curve": Markup(drawing),  # noqa: S704  # `draw_curve` escapes what is text in it
     }
 

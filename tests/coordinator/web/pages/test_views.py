@@ -16,7 +16,7 @@ from coordinator.web.pages.views import LANGUAGE_COOKIE, VIEWS, View
 from dashboards import WEB, page_files, page_version
 from peer.config.run import RunConfig
 from tests.support.clocks import Clock
-from tests.support.served_page import FakeRun
+from tests.support.served_page import FakeRun, fake_run
 from tests.support.stores import put_tables
 
 MARKUP = '<script>alert(1)</script> & "more"'
@@ -65,6 +65,21 @@ def test_numbers_and_curve_are_in_the_page(client: TestClient) -> None:
     assert '<progress id="batch" aria-labelledby="batch-title" max="100" value="40">' in html
     assert '<polyline class="curve"' in html
     assert "<style" not in html  # the policy would not allow it
+
+
+def test_a_page_never_says_that_there_is_nothing_where_there_is(client: TestClient, tmp_path: Path) -> None:
+    """What its script will fill has its place from the beginning; only what is missing says why."""
+    empty, there = 'id="no-contributions" class="muted">', 'id="no-contributions" class="muted" hidden>'
+    assert there in client.get("/").text
+    assert '<span class="who">ada</span>' in client.get("/").text
+    assert "Waiting for the first global step" not in client.get("/history").text
+    with (
+        fake_run(tmp_path / "empty", Clock()) as run,
+        TestClient(create_app(WebState(run.directory, run.services))) as made,
+    ):
+        html = made.get("/").text
+    assert empty in html
+    assert html.count('class="facts" hidden') == 3
 
 
 def test_what_people_wrote_is_escaped(tmp_path: Path) -> None:
