@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, expect
 
 from coordinator.web.pages.guide import Guide
+from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
+from tests.support.served_page import FakeRun, PageServer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,3 +46,24 @@ def test_the_coordinator_can_serve_all_of_it(site: Path) -> None:
     assert guide.policy.count("sha256-") >= 3
     for page in site.rglob("*.html"):
         assert not re.search(r"<style|\sstyle=|\son\w+=", page.read_text(encoding="utf-8")), page
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("screen", SCREENS)
+def test_everybody_can_search_and_read_it(browser: Browser, run: FakeRun, site: Path, screen: str) -> None:
+    """The search finds pages without another host, axe-core finds no barrier, and the policy forbids nothing needed."""
+    complaints: list[str] = []
+    server = PageServer(run, site)
+    try:
+        with fresh_page(browser, complaints, **SCREENS[screen]) as page:
+            page.goto(f"{server.url}guide")
+            assert barriers(page) == []
+            keep_screenshot(page, f"guide-{screen}")
+            page.keyboard.press("/")
+            page.keyboard.type("erase")
+            expect(page.locator(".md-search-result__item").first).to_contain_text("erase", ignore_case=True)
+            page.goto(f"{server.url}guide/operators.html")  # its theme lets keyboards scroll what has come into view
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    finally:
+        server.close()
+    assert complaints == []

@@ -18,6 +18,7 @@ from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
 from coordinator.web.app import WebState, create_app
 from coordinator.web.http.server import WebServer
+from dashboards import GUIDE
 from peer.config.run import RunConfig
 from peer.reporting.messages import StepReport
 from tests.support.crowds import touch
@@ -155,7 +156,8 @@ def fake_run(
 class PageServer:
     """The dashboard's server, in a thread of its own so that a browser can be driven from the test."""
 
-    def __init__(self, run: FakeRun) -> None:
+    def __init__(self, run: FakeRun, guide: Path = GUIDE) -> None:
+        self._guide = guide
         self.port = 0  # any, at the first start
         self._run = run
         self.start()
@@ -170,7 +172,7 @@ class PageServer:
         assert self._ready.wait(PATIENCE_S)
 
     async def _serve(self) -> None:
-        app = create_app(WebState(self._run.directory, self._run.services))
+        app = create_app(WebState(self._run.directory, self._run.services, guide=self._guide))
         server = await WebServer.start(app, "127.0.0.1", self.port)
         self.port = server.port
         self._ready.set()
