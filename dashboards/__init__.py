@@ -11,6 +11,7 @@ from typing import Any
 WEB = Path(__file__).parent / "web"  # the public views; their templates are the *.html
 ADMIN = Path(__file__).parent / "admin"  # templates of the administrators' pages
 NOTEBOOK = Path(__file__).parent / "join.ipynb"  # the volunteer's, as it is without a run
+SKILL = Path(__file__).parent / "SKILL.md"  # for a coding agent, with ${names} of the run's own values
 DEFAULT_LANGUAGE = "en"
 CONTENT_TYPES = {
     ".css": "text/css; charset=utf-8",
