@@ -20,5 +20,15 @@ def new_invite_code() -> str:
 
 def hash_invite_code(code: str) -> bytes:
     """The 32 bytes under which a code is stored; case, dashes, blanks and look-alike letters make no difference."""
-    typed = "".join(character for character in code.upper() if character.isalnum())
-    return hashlib.sha256(_LABEL + typed.translate(_LOOKALIKES).encode()).digest()
+    return hashlib.sha256(_LABEL + _letters(code).encode()).digest()
+
+
+def tidy_invite_code(code: str) -> str:
+    """Write a code as it was issued, however it was typed: letters, digits and dashes only."""
+    letters = _letters(code)
+    return "-".join(letters[start : start + _GROUP_LENGTH] for start in range(0, len(letters), _GROUP_LENGTH))
+
+
+def _letters(code: str) -> str:
+    """The characters that count."""
+    return "".join(character for character in code.upper() if character.isalnum()).translate(_LOOKALIKES)

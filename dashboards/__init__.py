@@ -12,6 +12,7 @@ WEB = Path(__file__).parent / "web"  # the public views; their templates are the
 ADMIN = Path(__file__).parent / "admin"  # templates of the administrators' pages
 GUIDE = Path(__file__).parent / "guide"  # the documentation as a site, once `make docs` has built it
 NOTEBOOK = Path(__file__).parent / "join.ipynb"  # the volunteer's, as it is without a run
+SKILL = Path(__file__).parent / "SKILL.md"  # for a coding agent, with ${names} of the run's own values
 DEFAULT_LANGUAGE = "en"
 CONTENT_TYPES = {
     ".css": "text/css; charset=utf-8",

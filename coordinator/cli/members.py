@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import time
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
 
+import segno
 import typer
 
 from auth.errors import ConfigError
@@ -230,6 +232,7 @@ def invite(
     role: str = typer.Option("trainer", help=f"What the volunteer may do: {', '.join(ROLE_RANKS)}."),
     days: float = typer.Option(7.0, help="Days until the code expires."),
     devices: int = typer.Option(1, help="Machines the volunteer brings: one code for each."),
+    qr: bool = typer.Option(False, "--qr", help="Also draw the page's address, code included, as a QR code."),
     as_json: bool = JSON,
 ) -> None:
     """Invite a volunteer: prints one-use codes, which are stored nowhere, and how to use them."""
@@ -249,10 +252,20 @@ def invite(
     for invitation in invitations:
         say(f"Invite code: {invitation.code}")
         say(f"For the person to open: {invitation.page}")
+        if qr:
+            _draw_qr(invitation.page)
         say("Or, to install the software and join, in one line:")
         say(invitation.one_line)
         say("Where it is installed:")
         say(invitation.command)
+
+
+def _draw_qr(text: str) -> None:
+    """Draw a text in half blocks, light on dark whatever the terminal's colors are."""
+    drawn = io.StringIO()
+    segno.make(text, micro=False).terminal(drawn, compact=True)
+    for line in drawn.getvalue().splitlines():
+        typer.secho(line, fg="bright_white", bg="black")
 
 
 @app.command(epilog="Example: manyhands coordinator members my-run --json")

@@ -1,21 +1,28 @@
-"""Facts for the page on joining: addresses of the notebook, the state of an invite code, an invitation's commands."""
+"""Facts for the page on joining: addresses of the notebook, the state of an invite code, an invitation."""
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 from urllib.parse import quote, urlsplit
 
+import segno
 from sqlalchemy import select
 
 from auth.invite_codes import hash_invite_code
 from coordinator.members.names import public_name
 from coordinator.store.engine import Database
 from coordinator.store.models import Invite, Naming
-from peer.runtime.software import FOLDER, install_commands
+from peer.runtime.software import FOLDER, INSTALLER, install_commands
 
 InviteState = Literal["open", "used", "expired", "revoked", "unknown"]
 MAX_CODE_CHARS = 64
+IMAGE = "python:3.12-slim"  # it has sha256sum, and no curl
+FETCH = "import sys, urllib.request as web; web.urlretrieve(*sys.argv[1:])"
+QUIET_ZONE = 4  # light modules around a QR code, as ISO/IEC 18004 asks for
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class InviteFacts:
 
     state: InviteState
     member: str = ""  # as the public sees the member
-    command: str = ""  # `join`, or `assist` for who only averages
+    role: str = ""
     expires_at: float | None = None  # Unix seconds
 
 
@@ -55,7 +62,7 @@ def invite_facts(database: Database, code: str, now: float) -> InviteFacts:
         return InviteFacts(
             _state(invite, now),
             public_name(member, session.get(Naming, member.id)),
-            "assist" if invite.role == "auxiliary" else "join",
+            invite.role,
             invite.expires_at,
         )
 
@@ -75,11 +82,60 @@ class Invitation:
     code: str
     command: str  # where the run's software is installed
     one_line: str  # installs the software, and then joins
+    with_uv: str  # the same with a Python that uv brings
+    container: str  # the same in a container of its own
     page: str  # the code stands behind the #, which browsers send to nobody
 
     @classmethod
     def of(cls, code: str, role: str, join_link: str, web_address: str, software: str) -> Invitation:
         """`software` is the address of the run's wheel, with its digest."""
         command = f"manyhands {'assist' if role == 'auxiliary' else 'join'} '{join_link}' --invite {code}"
-        one_line = " && ".join((*install_commands(software), f"{FOLDER}/bin/{command}"))
-        return cls(code, command, one_line, f"{web_address}/join#invite={quote(code)}")
+        fetch, install = install_commands(software)
+        with_uv = install.replace(" python3 ", " uv run --no-project --python 3.12 python ")
+        return cls(
+            code=code,
+            command=command,
+            one_line=f"{fetch} && {install} && {FOLDER}/bin/{command}",
+            with_uv=f"{fetch} && {with_uv} && {FOLDER}/bin/{command}",
+            container=_in_container(command.removesuffix(f" --invite {code}"), code, software),
+            page=f"{web_address}/join#invite={quote(code)}",
+        )
+
+
+def _in_container(command: str, code: str, software: str) -> str:
+    """The command that checks, installs and joins in a container; its volume keeps the installation and the device."""
+    place, _, digest = software.partition("#sha256=")
+    name = place.rpartition("/")[2]
+    steps = (
+        f"python3 -c {shlex.quote(FETCH)} {shlex.quote(place)} {name}",
+        f"echo '{digest}  {name}' | sha256sum -c",
+        f"python3 {name}/{INSTALLER}",
+        f"exec {FOLDER}/bin/{command}",
+    )
+    script = re.sub(r'([\\"$`])', r"\\\1", " && ".join(steps))  # it stands between double quotes
+    return (
+        "docker run -it --init --name manyhands --shm-size 1g --stop-timeout 30 --cap-drop ALL "
+        "--volume manyhands:/data --workdir /data --env XDG_DATA_HOME=/data "
+        f'--env MANYHANDS_INVITE={code} {IMAGE} sh -c "{script}"'
+    )
+
+
+@dataclass(frozen=True)
+class QrCode:
+    """A QR code as a drawing: dark squares on a light ground, the margin included."""
+
+    size: int  # squares in each direction
+    path: str  # an SVG path over all dark squares
+
+    @classmethod
+    def of(cls, text: str) -> QrCode:
+        """Draw a text."""
+        rows = [bytes(row) for row in segno.make(text, micro=False).matrix_iter(border=QUIET_ZONE)]
+        runs = []
+        for y, row in enumerate(rows):
+            x = 0
+            for is_dark, squares in groupby(row):
+                width = len(list(squares))
+                runs += [f"M{x} {y}h{width}v1h-{width}z"] * is_dark
+                x += width
+        return cls(len(rows), "".join(runs))

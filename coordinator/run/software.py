@@ -16,14 +16,16 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
+from string import Template
 
 from auth.errors import ConfigError
-from dashboards import NOTEBOOK
-from peer.runtime.software import CONSTRAINTS, DISTRIBUTION
+from auth.join_link import JoinLink
+from dashboards import NOTEBOOK, SKILL
+from peer.runtime.software import CONSTRAINTS, DISTRIBUTION, install_commands
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKED = ("auth", "coordinator", "dashboards", "peer", "manyhands.py")  # as `only-include` in pyproject.toml
-CONSTRAINTS_NAME, NOTEBOOK_NAME = "constraints.txt", "join.ipynb"
+CONSTRAINTS_NAME, NOTEBOOK_NAME, SKILL_NAME = "constraints.txt", "join.ipynb", "SKILL.md"
 UNPACKED = ("dashboards", "guide")  # read at the coordinator; building it shall not change the wheel's digest
 METADATA = ("METADATA", "WHEEL", "entry_points.txt")
 EARLIEST = (1980, 1, 1, 0, 0, 0)  # that a zip file can say
@@ -111,3 +113,15 @@ def notebook_for(software: str, link: str) -> bytes:
         for name, value in known.items():
             cell["source"] = [line.replace(f'{name} = ""', f"{name} = {json.dumps(value)}") for line in cell["source"]]
     return json.dumps(notebook, indent=1, ensure_ascii=False).encode()
+
+
+def skill_for(software: str, link: JoinLink, page: str) -> bytes:
+    """Instructions by which a coding agent lets a machine join this run, with its owner's consent."""
+    template = Template(SKILL.read_text(encoding="utf-8"))
+    return template.substitute(
+        run=link.run,
+        page=page,
+        link=link,
+        install="\n".join(install_commands(software)),
+        device=f"~/.local/share/manyhands/{link.run}-{link.fingerprint[:16]}",
+    ).encode()

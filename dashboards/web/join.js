@@ -1,10 +1,11 @@
 // Taking part: copies commands, and behind an invite link shows the person's own. The code stands behind the #, which
 // a browser sends to nobody; it is told to the coordinator in a request's body, to learn what it is worth.
 
-import { address, get } from "./api.js";
-import { byId, setText } from "./dom.js";
+import { get, post } from "./api.js";
+import { byId, drawing, setText } from "./dom.js";
 import * as format from "./format.js";
 import { t } from "./i18n.js";
+import { makeTabs } from "./tabs.js";
 
 const CODE = /^[0-9A-Za-z -]{10,64}$/;
 
@@ -13,14 +14,9 @@ function inviteCode() {
   return CODE.test(code) ? code.trim() : "";
 }
 
-async function ask(code) {
-  const answer = await fetch(address("invite"), {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ code }),
-  });
-  if (!answer.ok) throw new Error(`${answer.status} ${answer.statusText}`);
-  return answer.json();
+function drawQr({ size, path }) {
+  const attributes = { viewBox: `0 0 ${size} ${size}`, role: "img", "aria-label": t("join.qr_label") };
+  return drawing("svg", attributes, drawing("rect", { width: size, height: size }), drawing("path", { d: path }));
 }
 
 async function showInvite() {
@@ -30,14 +26,16 @@ async function showInvite() {
   if (!code) return;
   setText("invited-text", t("frame.loading"));
   try {
-    const [invite, joining] = await Promise.all([ask(code), get("joining")]);
+    const invite = await post("invite", { code });
     const values = { member: invite.member, until: format.moment(invite.expires_at) };
     setText("invited-text", t(`join.invite_${invite.state}`, values));
     byId("invited").dataset.state = invite.state;
     byId("invited-how").hidden = invite.state !== "open";
-    const install = byId("install").textContent.split("\n").join(" && ");
-    const command = `${install} && manyhands/bin/manyhands ${invite.command} '${joining.join_link}' --invite ${code}`;
-    setText("invited-command", invite.state === "open" ? command : "");
+    const { one_line: terminal, with_uv: uv, code: in_notebook, container } = invite.invitation ?? {};
+    for (const [way, text] of Object.entries({ terminal, uv, in_notebook, container })) {
+      setText(`invited-${way}`, text ?? "");
+    }
+    byId("invited-qr").replaceChildren(...(invite.qr ? [drawQr(invite.qr)] : []));
   } catch (error) {
     setText("invited-text", t("frame.failed", { reason: error.message }));
   }
@@ -65,6 +63,7 @@ async function copy(event) {
 }
 
 for (const button of document.querySelectorAll("[data-copies]")) button.addEventListener("click", copy);
+makeTabs(byId("ways"));
 window.addEventListener("hashchange", showInvite);
 showInvite();
 showNeeds().catch((error) => console.warn(error.message));

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from coordinator.ledger.ledger import count_losses
 from coordinator.ledger.presence import open_session
-from coordinator.members.join_page import Invitation
+from coordinator.members.join_page import Invitation, QrCode
 from coordinator.members.names import choose_name
 from coordinator.store.models import Device
 from peer.runtime.software import install_commands
@@ -170,19 +170,33 @@ def test_a_chosen_name_is_seen_everywhere(page: Page, server: PageServer, run: F
     assert complaints == []
 
 
-def test_an_invited_person_sees_the_own_command(
+def test_an_invited_person_sees_the_own_commands(
     page: Page, server: PageServer, run: FakeRun, complaints: list[str]
 ) -> None:
-    """Behind the link, in one line; the code is in no address that the server gets."""
+    """Behind the link, one in each tab, which the keyboard reaches; the code is in no address that the server gets."""
     code = run.services.membership.invite(HOSTILE + "2")[0]
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"{server.url}join#invite={code}")
-    command = page.locator("#invited-command")
+    command = page.locator("#invited-terminal")
     expect(command).to_contain_text(f"manyhands join '{run.directory.join_link}' --invite {code}")
     link, services = str(run.directory.join_link), run.services
     said = Invitation.of(code, "trainer", link, services.web_address, services.software_address)
     expect(command).to_have_text(said.one_line)
+    page.get_by_role("tab", name="Terminal", exact=True).focus()
+    for name, text in (("uv", said.with_uv), ("in_notebook", code), ("container", said.container)):
+        page.keyboard.press("ArrowRight")
+        expect(page.locator(f"#tab-{name}")).to_be_focused()
+        expect(page.locator(f"#tab-{name}")).to_have_attribute("aria-selected", "true")
+        expect(page.locator("[role=tabpanel]:visible code")).to_have_text(text)
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("[role=tabpanel]:visible code")).to_have_text(said.one_line)
+    page.keyboard.press("End")
+    expect(page.locator("#way-container")).to_be_visible()
+    page.locator("#tab-terminal").click()
+    expect(page.locator("#way-container")).to_be_hidden()
+    page.locator("#invited summary").click()
+    expect(page.locator("#invited-qr path")).to_have_attribute("d", QrCode.of(said.page).path)
     expect(page.locator("#invited-text")).to_contain_text(HOSTILE + "2")
     assert page.locator("#invited img").count() == 0
     assert not any(code in url.split("#")[0] for url in asked)
@@ -223,7 +237,9 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-def test_no_view_has_a_barrier_or_is_wider_than_its_screen(browser: Browser, server: PageServer, screen: str) -> None:
+def test_no_view_has_a_barrier_or_is_wider_than_its_screen(
+    browser: Browser, server: PageServer, run: FakeRun, screen: str
+) -> None:
     """On each screen nothing scrolls sideways and axe-core finds no barrier; a picture of each view is kept."""
     with fresh_page(browser, **SCREENS[screen]) as page:
         for name, (path, ready) in VIEWS.items():
@@ -233,6 +249,13 @@ def test_no_view_has_a_barrier_or_is_wider_than_its_screen(browser: Browser, ser
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
             keep_screenshot(page, f"{name}-{screen}")
             assert barriers(page) == [], name
+        page.goto(f"{server.url}join#invite={run.services.membership.invite(screen)[0]}")
+        page.locator("#invited summary").click()
+        for way in ("container", "in_notebook", "terminal"):
+            page.locator(f"#tab-{way}").click()
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, way
+            keep_screenshot(page, f"invited-{way}-{screen}")
+        assert barriers(page) == []
 
 
 def test_long_words_of_other_languages_fit(browser: Browser, server: PageServer) -> None:

@@ -1,7 +1,7 @@
 """How to join: what to do, what it uses of a machine, whether an invite code still admits, and the run's own software.
 
-The software is the wheel, the exact versions it is used with, and the notebook: built when the service starts, never
-for a request, and told apart by the digests that the operator hands out.
+The software is the wheel, the exact versions it is used with, the notebook, and an agent's instructions: built when the
+service starts, never for a request, and told apart by the digests that the operator hands out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,25 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from auth.invite_codes import tidy_invite_code
+from auth.join_link import JoinLink
 from coordinator.context.services import RunServices
-from coordinator.members.join_page import MAX_CODE_CHARS, InviteState, invite_facts, notebooks_of
-from coordinator.run.software import CONSTRAINTS_NAME, NOTEBOOK_NAME, Software, notebook_for
+from coordinator.members.join_page import (
+    MAX_CODE_CHARS,
+    Invitation,
+    InviteState,
+    QrCode,
+    invite_facts,
+    notebooks_of,
+)
+from coordinator.run.software import (
+    CONSTRAINTS_NAME,
+    NOTEBOOK_NAME,
+    SKILL_NAME,
+    Software,
+    notebook_for,
+    skill_for,
+)
 from coordinator.web.api.run import cached, live_of
 from coordinator.web.http.answers import Encoded, answer, encode
 from coordinator.web.state.snapshot import Snapshot
@@ -41,6 +57,7 @@ class SoftwareLinks(BaseModel):
     constraints: str
     install: list[str]  # commands that fetch the wheel, check it, and install it in a folder of its own
     notebook: str  # the notebook's address; it asks neither for the software nor for the join link
+    skill: str  # the address of instructions by which a coding agent joins for a person
 
 
 class LoginLink(BaseModel):
@@ -83,8 +100,9 @@ class InviteAnswer(BaseModel):
 
     state: InviteState
     member: str
-    command: str
     expires_at: float | None
+    invitation: Invitation | None  # of an open code: its commands, and the address of its page
+    qr: QrCode | None  # that address
 
 
 @router.get("/api/v1/joining", response_model=Joining)
@@ -99,7 +117,17 @@ async def invite(request: Request, body: InviteCode) -> Response:
     """Whether this code still admits somebody, and whom."""
     services = request.app.state.services
     found = await asyncio.to_thread(invite_facts, services.database, body.code, services.clock())
-    said = InviteAnswer(state=found.state, member=found.member, command=found.command, expires_at=found.expires_at)
+    invitation = None
+    if found.state == "open":
+        link, software = request.app.state.join_link, services.software_address
+        invitation = Invitation.of(tidy_invite_code(body.code), found.role, link, services.web_address, software)
+    said = InviteAnswer(
+        state=found.state,
+        member=found.member,
+        expires_at=found.expires_at,
+        invitation=invitation,
+        qr=None if invitation is None else QrCode.of(invitation.page),
+    )
     return Response(encode(said).content, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
@@ -132,6 +160,7 @@ def software_links(services: RunServices) -> SoftwareLinks:
         constraints=services.software.constraints_address(services.web_address),
         install=list(install_commands(services.software_address)),
         notebook=f"{services.web_address}/software/{NOTEBOOK_NAME}",
+        skill=f"{services.web_address}/software/{SKILL_NAME}",
     )
 
 
@@ -143,11 +172,14 @@ def step_seconds(completed_at: list[float]) -> float | None:
 
 def software_files(software: Software, web_address: str, join_link: str) -> dict[str, Encoded]:
     """Every file by its name, as it is sent."""
-    notebook = notebook_for(software.address(web_address), join_link)
+    address = software.address(web_address)
+    notebook = notebook_for(address, join_link)
+    skill = skill_for(address, JoinLink.parse(join_link), f"{web_address}/join")
     return {
         software.name: Encoded(software.wheel, "application/octet-stream", f'"{software.sha256}"', compressed=None),
         CONSTRAINTS_NAME: encode(software.constraints, "text/plain; charset=utf-8"),
         NOTEBOOK_NAME: encode(notebook, "application/x-ipynb+json"),
+        SKILL_NAME: encode(skill, "text/markdown; charset=utf-8"),
     }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from pathlib import Path
 
 import pytest
+import segno
 import yaml
 
 from auth.errors import ConfigError
@@ -161,6 +163,16 @@ def test_invite_for_people_shows_the_same_command(run_dir: Path) -> None:
     assert lines[-1].startswith("manyhands join 'manyhands://")
     assert lines[-1].endswith(f" --invite {code}")
     assert " && ".join((*install_commands(software), f"manyhands/bin/{lines[-1]}")) in lines
+
+
+def test_the_page_of_an_invitation_can_be_drawn(run_dir: Path) -> None:
+    """As a QR code of half blocks, without a terminal's colors where none is; the command stays the last line."""
+    lines = call("invite", run_dir, "ada", "--qr").output.splitlines()
+    address = next(line for line in lines if line.startswith("For the person to open: ")).partition(": ")[2]
+    drawn = io.StringIO()
+    segno.make(address, micro=False).terminal(drawn, compact=True)
+    assert drawn.getvalue() in "\n".join(lines)
+    assert lines[-1].startswith("manyhands join 'manyhands://")
 
 
 def test_members_lists_what_everybody_gave(run_dir: Path, tmp_path: Path) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from fastapi.testclient import TestClient
 
 from coordinator.run.software import UNPACKED, own_software, pack
+from peer.cli.join import default_state_dir
 from peer.runtime.software import install_commands
+from tests.support.command_tree import every_command
 from tests.support.served_page import FakeRun
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -94,6 +98,24 @@ def test_the_notebook_is_for_this_run(client: TestClient, run: FakeRun) -> None:
     assert f"SOFTWARE = {json.dumps(said['software']['wheel'])}" in code
     assert f"LINK = {json.dumps(said['join_link'])}" in code
     compile(code, "join.ipynb", "exec")
+
+
+def test_an_agents_instructions_are_for_this_run(client: TestClient, run: FakeRun) -> None:
+    """A skill with a name and a description, the run's own commands, and every option of `join` that it names."""
+    said = client.get("/api/v1/joining").json()
+    answer = client.get(said["software"]["skill"].removeprefix(run.directory.settings.web_address))
+    assert answer.headers["content-type"] == "text/markdown; charset=utf-8"
+    _, front, text = answer.text.split("---\n", 2)
+    facts = yaml.safe_load(front)
+    assert facts.keys() == {"name", "description"}
+    assert re.fullmatch(r"[a-z0-9-]{1,64}", facts["name"])
+    assert len(facts["description"]) <= 1024
+    assert "\n".join(install_commands(said["software"]["wheel"])) in text
+    assert f"manyhands/bin/manyhands doctor '{said['join_link']}'" in text
+    assert str(default_state_dir(run.directory.join_link)).endswith(text.rpartition("/")[2].split("`")[0])
+    assert "$" not in text
+    known = {name for parameter in every_command()["manyhands join"].params for name in parameter.opts}
+    assert set(re.findall(r"--[a-z][a-z-]+", text)) - known == {"--create-dirs", "--user", "--unit"}  # of others
 
 
 def test_the_wheel_installs_itself_only_if_its_digest_is_right(tmp_path: Path) -> None:

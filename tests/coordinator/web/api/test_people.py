@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
+import subprocess
+import zipfile
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
+import segno
 from fastapi.testclient import TestClient
 
 from auth.certificates import open_certificate, read_certificate
 from coordinator.ledger.ledger import count_losses
-from coordinator.members.join_page import Invitation, invite_facts, notebooks_of
+from coordinator.members.join_page import Invitation, QrCode, invite_facts, notebooks_of
 from coordinator.members.names import hide_name
 from coordinator.run.settings import Settings
 from coordinator.web.api.join import step_seconds
@@ -164,11 +171,15 @@ def test_an_invite_is_worth_what_its_code_is(client: TestClient, run: FakeRun) -
     codes = {name: membership.invite(name, role)[0] for name, role in (("Maya", "auxiliary"), ("Noor", "trainer"))}
     answer = client.post("/api/v1/invite", json={"code": codes["Maya"].lower()})
     assert answer.headers["cache-control"] == "no-store"
-    assert (answer.json()["state"], answer.json()["member"], answer.json()["command"]) == ("open", "Maya", "assist")
+    assert (answer.json()["state"], answer.json()["member"]) == ("open", "Maya")
+    services, link = run.services, str(run.directory.join_link)
+    said = Invitation.of(codes["Maya"], "auxiliary", link, services.web_address, services.software_address)
+    assert answer.json()["invitation"] == asdict(said)
+    assert answer.json()["qr"] == asdict(QrCode.of(said.page))
     membership.revoke("Noor")
     assert client.post("/api/v1/invite", json={"code": codes["Noor"]}).json()["state"] == "revoked"
     unknown = client.post("/api/v1/invite", json={"code": "AAAAA-AAAAA-AAAAA-AAAAA"}).json()
-    assert unknown == {"state": "unknown", "member": "", "command": "", "expires_at": None}
+    assert unknown == {"state": "unknown", "member": "", "expires_at": None, "invitation": None, "qr": None}
     for body in ({}, {"code": ""}, {"code": "x" * 65}, {"code": "x", "more": 1}, []):
         assert client.post("/api/v1/invite", json=body).status_code == 422
 
@@ -218,11 +229,47 @@ def test_an_invitation_installs_the_runs_software_and_joins() -> None:
     )
     assert said.page == "https://run.example/join#invite=7K2QM"
     assert said.command == "manyhands assist 'manyhands://x:1/r#sha256=0' --invite 7K2QM"
+    assert said.with_uv == said.one_line.replace("python3 ", "uv run --no-project --python 3.12 python ")
     assert said.one_line == (
         f"curl -fsSL --create-dirs -o manyhands/manyhands_swarm-1.0-py3-none-any.whl {wheel} && "
         "echo 'ab  manyhands/manyhands_swarm-1.0-py3-none-any.whl' | sha256sum -c && "
         f"python3 manyhands/manyhands_swarm-1.0-py3-none-any.whl/peer/installer && manyhands/bin/{said.command}"
     )
+
+
+def test_a_container_checks_and_installs_before_it_joins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its script, run here as a container would: nothing of a wheel with another digest is run."""
+    (served := tmp_path / "served$HOME`").mkdir()  # a shell makes nothing of it
+    wheel = served / "manyhands_swarm-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("peer/installer/__main__.py", "print('installed')")
+    for name, lines in {"docker": 'while [ "$1" != sh ]; do shift; done; exec "$@"', "manyhands": 'echo "$@"'}.items():
+        program = tmp_path / "manyhands" / "bin" / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{lines}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    for digest, said in (
+        (hashlib.sha256(wheel.read_bytes()).hexdigest(), ["installed", "join manyhands://x:1/r#sha256=0"]),
+        ("0" * 64, []),
+    ):
+        software = f"file://{wheel}#sha256={digest}"
+        command = Invitation.of("7K2QM", "trainer", "manyhands://x:1/r#sha256=0", "https://r", software).container
+        ran = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert ran.stdout.splitlines()[1:] == said, ran.stderr
+        assert "--env MANYHANDS_INVITE=7K2QM " in command
+
+
+def test_a_qr_code_says_what_it_was_made_of() -> None:
+    """Its path covers the dark squares, the margin is light."""
+    code = QrCode.of("https://run.example/join#invite=7K2QM")
+    dark = set()
+    for x, y, width, back in re.findall(r"M(\d+) (\d+)h(\d+)v1h-(\d+)z", code.path):
+        assert width == back
+        dark |= {(int(x) + step, int(y)) for step in range(int(width))}
+    rows = segno.make("https://run.example/join#invite=7K2QM", micro=False).matrix
+    assert code.size == len(rows) + 8
+    assert dark == {(x + 4, y + 4) for y, row in enumerate(rows) for x, square in enumerate(row) if square}
 
 
 def test_a_step_takes_what_most_take() -> None:
