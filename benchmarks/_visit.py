@@ -20,6 +20,16 @@ NOTE_CHART = """new MutationObserver((_, observer) => {
   window.chartDrawnAt = performance.now();
   observer.disconnect();
 }).observe(document, { subtree: true, childList: true, attributes: true, attributeFilter: ["data-steps"] });"""
+# Notes the largest contentful paint so far and the sum of all layout shifts (Web Vitals).
+NOTE_VITALS = """window.largestPaintAt = 0;
+window.shifted = 0;
+const note = (type, take) =>
+  new PerformanceObserver((list) => list.getEntries().forEach(take)).observe({ type, buffered: true });
+note("largest-contentful-paint", (entry) => { window.largestPaintAt = entry.startTime; });
+note("layout-shift", (entry) => { if (!entry.hadRecentInput) window.shifted += entry.value; });"""
+# Lighthouse's phone: Slow 4G, and a processor of a quarter of the speed.
+SLOW_4G = {"offline": False, "latency": 150, "downloadThroughput": 1.6e6 / 8, "uploadThroughput": 750e3 / 8}
+SLOWER = 4
 FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 
 
@@ -84,6 +94,37 @@ def visit(url: str, live_s: float) -> Visit:
         live_cores = _browser_cores(live_s)
         browser.close()
     return Visit(own_bytes, plotly_bytes, first_paint_s, chart_s, again_s, idle_cores, live_cores)
+
+
+@dataclass(frozen=True)
+class PhoneVisit:
+    """A first visit by a slow phone."""
+
+    largest_paint_s: float
+    chart_s: float
+    shifted: float  # the sum of all layout shifts
+    own_bytes: float  # without Plotly
+
+
+def visit_by_phone(url: str) -> PhoneVisit:
+    """Open the page in a new browser with a phone's screen, line and processor."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE_MS)
+        context = browser.new_context(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
+        context.set_default_timeout(PATIENCE_MS)
+        page, wire = context.new_page(), _Wire()
+        page.add_init_script(NOTE_VITALS)
+        page.add_init_script(NOTE_CHART)
+        wire.listen(context, page)
+        session = context.new_cdp_session(page)
+        session.send("Network.enable")
+        session.send("Network.emulateNetworkConditions", SLOW_4G)
+        session.send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
+        chart_s = _open(page, url)
+        largest_paint_s = page.evaluate("window.largestPaintAt") / 1000
+        shifted = float(page.evaluate("window.shifted"))
+        browser.close()
+    return PhoneVisit(largest_paint_s, chart_s, shifted, wire.total(lambda address: "plotly" not in address))
 
 
 def _open(page: Page, url: str) -> float:

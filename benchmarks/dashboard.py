@@ -3,8 +3,9 @@
     python benchmarks/dashboard.py [--quick] [--json]
 
 A recorded run of 20 000 steps (recorded_run.py) is served by the real service, and goes on. Measured are the time of an
-answer, what a first visit transfers, when Debian's Chromium first paints and has its chart, which part of a core live
-updates cost it, and which part of one 500 viewers cost the service. Baselines are the targets that were set.
+answer, what a first visit transfers, when Debian's Chromium first paints and has its chart (also as a slow phone),
+which part of a core live updates cost it, and which part of one 500 viewers cost the service. Baselines are the targets
+that were set.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks._viewers import watching
-from benchmarks._visit import visit
+from benchmarks._visit import visit, visit_by_phone
 from benchmarks.recorded_run import QUICK, Recording, go_on, record
 from benchmarks.reporting import Figure, argument_parser, report
 from coordinator.run.directory import RunDirectory
@@ -146,7 +147,7 @@ def ask(line: http.client.HTTPConnection, path: str) -> tuple[float, bytes]:
 
 def measure_visit(port: int, live_s: float) -> list[Figure]:
     """A first visit by Chromium, and what it costs to let the page stand."""
-    seen = visit(f"http://{HOST}:{port}/", live_s)
+    seen, phone = visit(f"http://{HOST}:{port}/", live_s), visit_by_phone(f"http://{HOST}:{port}/")
     return [
         Figure("transferred without Plotly", seen.own_bytes / 1024, "KiB", 250.0, TARGET),
         Figure("transferred by Plotly, once", seen.plotly_bytes / 1024, "KiB"),
@@ -154,6 +155,10 @@ def measure_visit(port: int, live_s: float) -> list[Figure]:
         Figure("chart drawn after", seen.chart_s, "s", 1.5, TARGET),
         Figure("chart drawn after, second visit", seen.again_s, "s", 1.5, TARGET),
         Figure("live updates cost the browser", 100 * (seen.live_cores - seen.idle_cores), "% of a core", 5.0, TARGET),
+        Figure("a phone on Slow 4G: largest contentful paint", phone.largest_paint_s, "s", 2.5, TARGET),
+        Figure("a phone on Slow 4G: layout shifts", phone.shifted, "", 0.1, TARGET),
+        Figure("a phone on Slow 4G: transferred without Plotly", phone.own_bytes / 1024, "KiB", 250.0, TARGET),
+        Figure("a phone on Slow 4G: chart drawn after", phone.chart_s, "s"),
     ]
 
 

@@ -4,7 +4,8 @@ import { language } from "./i18n.js";
 
 export const number = (options) => new Intl.NumberFormat(language, options);
 const whole = number({ maximumFractionDigits: 0 });
-const compact = number({ notation: "compact", maximumFractionDigits: 1 });
+const compactDisplay = language === "bn" ? "long" : "short"; // its short form of a lakh is a syllable that few know
+const compact = number({ notation: "compact", compactDisplay, maximumFractionDigits: 1 });
 const decimals = number({ minimumFractionDigits: 3, maximumFractionDigits: 3 });
 const significant = number({ maximumSignificantDigits: 3 });
 const percent = number({ style: "percent", maximumFractionDigits: 1 });

@@ -157,14 +157,15 @@ async function refresh() {
   busy = true;
   try {
     const member = await get(`participants/${encodeURIComponent(number || "0")}`);
+    byId("member-loading").hidden = true; // at once with what takes its room
     byId("member").hidden = false;
     for (const show of [showNumbers, showLosses, showDays, showDevices, showStays, showCertificate]) show(member);
     await showCurve(member);
   } catch (error) {
+    byId("member-loading").hidden = true;
     const isNobody = error.status === 404; // in an archive, which has one page for all members
     setText("member-note", isNobody ? t("member.nobody") : t("frame.failed", { reason: error.message }));
   }
-  byId("member-loading").hidden = true;
   refreshedAt = performance.now();
   busy = false;
 }

@@ -332,6 +332,8 @@ def test_languages(browser: Browser, server: PageServer, run: FakeRun, complaint
         expect(page.locator("#next-step")).to_have_text("১৩")
         page.goto(server.url)
         expect(page.locator("html")).to_have_attribute("lang", "bn")
+        large = "async (url) => (await import(url)).large(760000)"
+        assert page.evaluate(large, f"{server.url}static/format.js") == "৭.৬ লাখ"
     assert complaints == []
 
 
