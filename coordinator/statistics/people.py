@@ -89,6 +89,16 @@ class Person:
         return sum((each.given for each in self.devices if kind in (None, each.kind)), Given())
 
     @property
+    def hardware(self) -> HardwareClass:
+        """The kind of the device that gave the most, the newest of equals."""
+        return max(self.devices, key=lambda each: (each.given.samples, each.given.averaged_bytes, each.number)).kind
+
+    @property
+    def online(self) -> bool:
+        """Whether a device is connected now."""
+        return any(each.online for each in self.devices)
+
+    @property
     def last_seen_at(self) -> float | None:
         """The newest time at which one of the devices was seen."""
         return max((each.last_seen_at for each in self.devices if each.last_seen_at is not None), default=None)

@@ -1,9 +1,10 @@
-// Everybody as bubbles: the area grows with the samples, offline ones are greyed, each active device is a square.
+// Everybody as bubbles: the area grows with the samples, the color is the hardware's, each active device is a square.
 
 import { drawing, element } from "./dom.js";
 import * as format from "./format.js";
 import { t } from "./i18n.js";
 import { memberLink } from "./member_link.js";
+import { isOnline, onlineFirst } from "./people_search.js";
 
 const MOST = 120; // more would be dust; the leaderboard has all
 const LEAST_SHARE = 0.09; // of the largest radius: who has given little is seen, too
@@ -12,6 +13,7 @@ const LARGEST = 90;
 const LARGEST_SCALE = 1.6; // in pixels: few bubbles need not fill a wall, nor their names be headlines
 const NAME_FROM = 26; // radius from which a name fits inside
 const STEP = 0.35;
+const HARDWARE = ["tpu", "large-gpu", "gpu", "apple", "cpu", "unknown"];
 
 // Places circles close together around a middle: [{ radius, ... }] gets x and y. `ratio` is width over height.
 export function pack(items, ratio) {
@@ -39,9 +41,18 @@ export function radii(samples) {
   return samples.map((each) => LARGEST * Math.max(LEAST_SHARE, Math.sqrt(each / most)));
 }
 
-// Draws them into `container`; the fastest device of all is the darkest square.
+// Which color is which hardware, and how many have it, into a list.
+export function drawLegend(list, participants) {
+  const counts = HARDWARE.map((kind) => [kind, participants.filter((each) => each.hardware === kind).length]);
+  const items = counts.filter(([, count]) => count).map(([kind, count]) => {
+    return element("li", { "data-hardware": kind }, `${t(`hardware_class.${kind}`)}: ${format.count(count)}`);
+  });
+  list.replaceChildren(...items);
+}
+
+// Draws them into `container`; the fastest device of all is the fullest square. Of too many those who are here stay.
 export function drawBubbles(container, participants) {
-  const shown = participants.slice(0, MOST);
+  const shown = onlineFirst(participants).slice(0, MOST);
   const sizes = radii(shown.map((each) => each.samples));
   const ratio = Math.min(3, Math.max(0.7, container.clientWidth / 420));
   const circles = pack(shown.map((each, index) => ({ who: each, radius: sizes[index] })), ratio);
@@ -63,7 +74,7 @@ function viewBox(circles) {
 
 // What a bubble says to who does not see it, and to who points at it.
 export function describe(who) {
-  const parts = [who.member, t("participants.n_samples", { n: format.count(who.samples) }, who.samples)];
+  const parts = [who.member, t("participants.n_samples", { n: format.count(who.samples) }, who.samples), t(`hardware_class.${who.hardware}`)];
   const here = who.active.length;
   if (here) parts.push(t("participants.n_active", { n: format.count(here) }, here));
   else parts.push(who.last_seen_at === null ? t("participants.never_seen") : t("participants.last_seen", { ago: format.ago(who.last_seen_at) }));
@@ -73,7 +84,8 @@ export function describe(who) {
 function bubble({ who, x, y, radius }, fastest) {
   const name = describe(who);
   const link = drawing("a", { href: memberLink(who.number), "aria-label": name, transform: `translate(${x} ${y})` });
-  link.setAttribute("class", who.active.length ? "bubble" : "bubble away");
+  link.setAttribute("class", isOnline(who) ? "bubble" : "bubble away");
+  link.dataset.hardware = who.hardware;
   const title = drawing("title");
   title.textContent = name;
   link.append(title, drawing("circle", { r: radius }), ...squares(who.active, radius, fastest));
@@ -107,6 +119,7 @@ function squares(devices, radius, fastest) {
       height: side,
       rx: 2,
       class: "square",
+      "data-hardware": device.kind,
     });
     square.style.fillOpacity = String(0.3 + 0.7 * Math.sqrt(device.samples_per_second / fastest));
     return square;

@@ -1,12 +1,13 @@
 // Everybody: bubbles and leaderboard of now, and who was here when.
 
 import { get, now, pages } from "./api.js";
-import { drawBubbles } from "./bubbles.js";
+import { drawBubbles, drawLegend } from "./bubbles.js";
 import { byId, element, setText } from "./dom.js";
 import * as format from "./format.js";
 import { t } from "./i18n.js";
 import { onOverview } from "./live.js";
 import { memberLink } from "./member_link.js";
+import { found, isOnline } from "./people_search.js";
 import { drawTimeline } from "./timeline.js";
 
 const REFRESH_MS = 10_000;
@@ -15,6 +16,7 @@ const FIRST_PLACES = 25; // of the leaderboard, before somebody wants to see all
 const board = byId("board-choices").elements;
 const timeline = byId("timeline-choices").elements;
 let everybody = [];
+let ranked = []; // everybody again, in the days and on the hardware that are chosen
 let refreshedAt = -Infinity;
 let busy = false;
 let showsAll = false;
@@ -25,8 +27,10 @@ async function all(parameters) {
   return found;
 }
 
-// A cell of numbers, and a row of the leaderboard.
+// A cell of numbers, one for which a phone has no room, and a row of the leaderboard.
 const numeric = (text) => element("td", { className: "numeric" }, text);
+const wide = (text) => element("td", { className: "numeric wide" }, text);
+const here = () => element("span", { className: "here", role: "img", "aria-label": t("participants.online"), title: t("participants.online") });
 
 function row(each) {
   const link = element("a", { href: memberLink(each.number) }, element("bdi", {}, each.member));
@@ -36,23 +40,37 @@ function row(each) {
     "tr",
     {},
     numeric(format.count(each.rank)),
-    element("th", { scope: "row" }, link),
+    element("th", { scope: "row" }, link, isOnline(each) ? here() : null),
     samples,
     numeric(format.hours(each.training_s)),
-    numeric(format.count(each.active_days)),
-    numeric(each.averaged_bytes ? format.size(each.averaged_bytes) : "–"),
-    numeric(format.count(each.devices)),
+    wide(format.count(each.active_days)),
+    wide(each.averaged_bytes ? format.size(each.averaged_bytes) : "–"),
+    wide(format.count(each.devices)),
   );
+}
+
+// Who is looked for is shown without a rank, too, and so is who is here but has given nothing yet.
+function chosen() {
+  const isAsked = board.online.checked || board.find.value.trim() !== "";
+  const rows = board.online.checked ? ranked.filter(isOnline) : ranked;
+  return found(rows, board.find.value).filter((each) => isAsked || each.rank !== null);
+}
+
+function showRows() {
+  const rows = chosen();
+  const isSought = board.find.value.trim() !== "";
+  const shown = showsAll || isSought ? rows : rows.slice(0, FIRST_PLACES);
+  byId("board").replaceChildren(...shown.map(row));
+  byId("board-all").hidden = shown.length === rows.length;
+  setText("board-all", t("participants.show_all", { n: format.count(rows.length) }, rows.length));
+  setText("board-found", isSought ? t("participants.found", { n: format.count(rows.length) }, rows.length) : "");
+  byId("board-empty").hidden = rows.length > 0 || isSought;
 }
 
 async function showBoard() {
   const choice = { window: board.window.value, kind: board.kind.value || null };
-  const rows = (await all(choice)).filter((each) => each.rank !== null);
-  const shown = showsAll ? rows : rows.slice(0, FIRST_PLACES);
-  byId("board").replaceChildren(...shown.map(row));
-  byId("board-all").hidden = shown.length === rows.length;
-  setText("board-all", t("participants.show_all", { n: format.count(rows.length) }, rows.length));
-  byId("board-empty").hidden = rows.length > 0;
+  ranked = await all(choice);
+  showRows();
   byId("board").dataset.window = choice.window;
   byId("board").dataset.kind = choice.kind ?? "";
 }
@@ -62,6 +80,9 @@ async function showBubbles() {
   const given = everybody.filter((each) => each.samples || each.active.length);
   if (given.length) drawBubbles(byId("bubbles"), given);
   else byId("bubbles").replaceChildren(element("p", { className: "muted" }, t("participants.nobody_yet")));
+  drawLegend(byId("hardware"), given);
+  const online = { online: format.count(everybody.filter(isOnline).length), total: format.count(everybody.length) };
+  setText("online", t("participants.online_of", online));
 }
 
 // Rows by member, who was here last first.
@@ -116,10 +137,18 @@ async function refresh() {
   busy = false;
 }
 
-byId("board-choices").addEventListener("change", () => guarded(showBoard, "board-note"));
+byId("board-choices").addEventListener("input", ({ target }) => {
+  if (target === board.find || target === board.online) showRows();
+  else guarded(showBoard, "board-note");
+});
+byId("board-choices").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const rows = chosen();
+  if (board.find.value.trim() && rows.length === 1) window.location.assign(memberLink(rows[0].number));
+});
 byId("board-all").addEventListener("click", () => {
   showsAll = true;
-  guarded(showBoard, "board-note");
+  showRows();
 });
 byId("timeline-choices").addEventListener("change", () => guarded(showTimeline, "timeline-note"));
 new ResizeObserver(() => {

@@ -227,7 +227,7 @@ class Agent:
         if reply is None:  # told to stop while the person was to log in, or the coordinator was waited for
             return
         try:
-            self._begin_display(reply.member)
+            self._begin_display(reply.member, number=reply.device_number or None)  # 0 is the keeper
             if self._fault:
                 self._tell(Notice("warning", f"Training on {self._device}: {self._fault}."))
             await self._take_part(reply, handling)
@@ -353,8 +353,8 @@ class Agent:
         limits, measured = self._options.limits, await measured_bandwidth(self._client)
         return None if measured is None else Placement(bandwidth=measured).within(*limits.rates).bandwidth
 
-    def _begin_display(self, member: str, connected: bool = True) -> None:
-        state = PanelState(run=self._options.link.run, member=member, connected=connected)
+    def _begin_display(self, member: str, connected: bool = True, number: int | None = None) -> None:
+        state = PanelState(run=self._options.link.run, member=member, connected=connected, device_number=number)
         self._display = self._display or self._open_display(state)
 
     def _begin_watching(self) -> asyncio.Task[None]:

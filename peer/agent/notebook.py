@@ -145,7 +145,7 @@ def as_text(state: NotebookState) -> str:
     """The panel where no HTML is shown."""
     panel = state.panel
     lines = [
-        f"{panel.run}: {panel.member}, {_doing(panel)}",
+        f"{panel.run}: {panel.who}, {_doing(panel)}",
         batch_line(panel),
         ", ".join(f"{name} {value}" for name, value in figures(panel)),
         *facts(panel),
@@ -159,7 +159,7 @@ def as_html(state: NotebookState) -> str:
     panel = state.panel
     full = 100 * min(1.0, panel.swarm_samples / max(1, panel.target_batch_size))
     parts = [
-        f"<div><strong><bdi>{escape(panel.run)}</bdi></strong> &middot; <bdi>{escape(panel.member)}</bdi> "
+        f"<div><strong><bdi>{escape(panel.run)}</bdi></strong> &middot; <bdi>{escape(panel.who)}</bdi> "
         f"&middot; {escape(_doing(panel))}</div>",
         f'<div style="margin-top:.6em">{escape(batch_line(panel))}</div>',
         f'<div style="{_TRACK}"><div style="width:{full:.1f}%;height:100%;background:#3b82f6"></div></div>',

@@ -59,8 +59,14 @@ class PanelState:
     lost: int = 0
     standing: Standing | None = None
     connected: bool = True
+    device_number: int | None = None  # None: the coordinator has not said it yet
     used: str = ""  # traffic and energy of this stay
     notice: str = ""
+
+    @property
+    def who(self) -> str:
+        """The member, with this device's number where it is known."""
+        return self.member if self.device_number is None else f"{self.member} (device #{self.device_number})"
 
 
 def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
@@ -292,7 +298,7 @@ def render(state: PanelState) -> Panel:
     ]
     for name, value in rows:
         table.add_row(name, Text(value) if isinstance(value, str) else value)
-    return Panel(table, title=Text(f"{state.run}: {state.member}, {state.activity}"), expand=False)
+    return Panel(table, title=Text(f"{state.run}: {state.who}, {state.activity}"), expand=False)
 
 
 def open_display(state: PanelState, *, panel: bool, as_json: bool, clock: Callable[[], float]) -> Display:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,9 @@ from coordinator.ledger.ledger import count_losses
 from coordinator.ledger.presence import open_session
 from coordinator.members.join_page import Invitation, QrCode
 from coordinator.members.names import choose_name
+from coordinator.statistics.people import HardwareClass
 from coordinator.store.models import Device
+from dashboards import WEB
 from peer.runtime.software import install_commands
 from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
 from tests.support.crowds import touch
@@ -94,6 +97,59 @@ def test_the_leaderboard_follows_its_choices(page: Page, server: PageServer, com
     expect(page.locator("#board")).to_have_attribute("data-kind", "gpu")
     expect(page.locator("#board tr")).to_have_count(2)
     assert complaints == []
+
+
+def test_a_member_finds_the_own_row_and_page(page: Page, server: PageServer, complaints: list[str]) -> None:
+    """By a part of the name, or a device's number, though nothing was given yet; Enter opens the only one's page."""
+    page.goto(f"{server.url}participants")
+    expect(page.locator("#board tr")).to_have_count(2)
+    expect(page.locator("#online")).to_have_text("2 of 3 members online")
+    find = page.get_by_label("find me, or anybody")
+    find.fill("#3")  # the keeper has 2
+    expect(page.locator("#board th a")).to_have_text(["cleo"])
+    expect(page.locator("#board-found")).to_have_text("1 member has this name or device.")
+    find.fill("nobody")
+    expect(page.locator("#board tr")).to_have_count(0)
+    expect(page.locator("#board-found")).to_have_text("0 members have this name or device.")
+    find.fill("ÁDA")
+    expect(page.locator("#board th a")).to_have_text(["ada"])
+    find.press("Enter")
+    expect(page.locator("#member-name")).to_have_text("ada")
+    assert complaints == []
+
+
+def test_who_is_online_is_marked_and_can_be_chosen(page: Page, server: PageServer) -> None:
+    """Bubbles have the color of their hardware, which a list names."""
+    page.goto(f"{server.url}participants")
+    expect(page.locator("#board .here")).to_have_count(2)
+    page.get_by_label("find me, or anybody").fill("c")
+    expect(page.locator("#board th a")).to_have_text([HOSTILE, "cleo"])
+    page.get_by_label("online only").check()
+    expect(page.locator("#board th a")).to_have_text([HOSTILE])
+    expect(page.locator("#hardware li")).to_have_text(["GPU: 2"])
+    expect(page.locator('#bubbles a[data-hardware="gpu"] .square[data-hardware="gpu"]')).to_have_count(2)
+
+
+def test_people_are_found_in_every_script(page: Page, server: PageServer) -> None:
+    """Without regard to case or accents, but with the signs of other scripts; a number is a device's, and a name's."""
+    names = ["Lucía", "মৌমিতা", "volunteer-12", "Ελένη", "ada"]
+    people = json.dumps([{"member": name, "device_numbers": [place + 10]} for place, name in enumerate(names)])
+    script = f"(text) => m.found({people}, text).map((each) => each.member)"
+    asked = ["lucia", "মৌ", "ম", "12", "#12", "ΕΛΕΝΗ", "  ", "#1", "nobody"]
+    found = module(page, server, "people_search.js", f"{json.dumps(asked)}.map({script})")
+    assert found == [
+        ["Lucía"],
+        ["মৌমিতা"],
+        ["মৌমিতা"],
+        ["volunteer-12"],
+        ["volunteer-12"],
+        ["Ελένη"],
+        names,
+        [],
+        [],
+    ]
+    here = "[{ active: [], n: 1 }, { active: [1], n: 2 }, { active: [], n: 3 }, { active: [1], n: 4 }]"
+    assert module(page, server, "people_search.js", f"m.onlineFirst({here}).map((each) => each.n)") == [2, 4, 1, 3]
 
 
 def test_the_timeline_shows_who_was_here(page: Page, server: PageServer, complaints: list[str]) -> None:
@@ -227,6 +283,26 @@ def test_without_an_invite_the_page_says_how_to_join(page: Page, server: PageSer
     assert download.value.suggested_filename == "join.ipynb"
     expect(page.locator("#colab")).to_have_count(0)
     expect(page.locator("#state-size, #step-time").first).to_be_attached()
+
+
+def luminance(color: str) -> float:
+    """The relative luminance of a color `#rrggbb` (WCAG 2.2)."""
+    parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_every_color_of_hardware_stands_out() -> None:
+    """Each has a contrast of 3 to 1 to the card in light and in dark, and no two are alike."""
+    styles = [(WEB / name).read_text().split("prefers-color-scheme: dark", 1) for name in ("style.css", "people.css")]
+    for scheme in (0, 1):
+        sheet = "".join(style[scheme] for style in styles)
+        [card] = re.findall(r"--card: (#\w{6});", sheet)
+        colors = re.findall(r"--hardware-[a-z-]+: (#\w{6});", sheet)
+        assert len(set(colors)) == len(HardwareClass)
+        for color in colors:
+            low, high = sorted([luminance(card), luminance(color)])
+            assert (high + 0.05) / (low + 0.05) >= 3, color
 
 
 VIEWS = {

@@ -67,6 +67,8 @@ class Participant(BaseModel):
     averaged_bytes: int
     active_days: int
     devices: int
+    device_numbers: list[int]
+    hardware: HardwareClass  # of the device that gave the most
     active: list[ActiveDevice]
     last_seen_at: float | None
 
@@ -78,6 +80,7 @@ class Participants(BaseModel):
     kind: HardwareClass | None
     taken_at: float
     total: int
+    online: int  # of them
     participants: list[Participant]
     next: str | None
 
@@ -347,6 +350,7 @@ def participants_of(
         kind=kind,
         taken_at=now,
         total=len(everybody),
+        online=sum(person.online for person in everybody),
         participants=[_participant(person, kind, places.get(person.number)) for _, person in shown],
         next=cursor_of(shown[-1][0]) if len(rest) > limit else None,
     )
@@ -369,6 +373,8 @@ def _participant(person: Person, kind: HardwareClass | None, place: LeaderboardR
         averaged_bytes=given.averaged_bytes,
         active_days=len(given.days),
         devices=len(person.devices),
+        device_numbers=[each.number for each in person.devices],
+        hardware=person.hardware,
         active=[
             ActiveDevice(
                 number=each.number,

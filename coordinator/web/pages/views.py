@@ -146,8 +146,8 @@ def no_values(_state: Any, _texts: Translation) -> dict[str, Any]:
 
 
 def participants_values(state: Any, _texts: Translation) -> dict[str, Any]:
-    """`board`, the beginning of the leaderboard, as the API gives it."""
-    return {"board": people.participants_of(state, limit=SHOWN_PARTICIPANTS).participants}
+    """`everybody`, the beginning of the leaderboard, as the API gives it."""
+    return {"everybody": people.participants_of(state, limit=SHOWN_PARTICIPANTS)}
 
 
 def join_values(state: Any, _texts: Translation) -> dict[str, Any]:

@@ -68,6 +68,13 @@ def test_the_leaderboard_of_a_kind_counts_devices_of_that_kind_only(database: Da
     assert board(database, LeaderboardPeriod.ALL, HardwareClass.APPLE) == []
 
 
+def test_a_members_hardware_is_that_which_gave_the_most(database: Database) -> None:
+    """Of two machines the one with more samples; nobody is online without a session."""
+    kinds = {person.name: person.hardware for person in people(database, NOW)}
+    assert kinds == {"Ada": HardwareClass.GPU, "Bob": HardwareClass.TPU, "Cleo": HardwareClass.CPU}
+    assert not any(person.online for person in people(database, NOW + 10 * DAY))
+
+
 def test_equals_share_a_rank_and_bytes_decide_between_them(database: Database) -> None:
     """Who averages for others comes after who trains, and before who did neither."""
     with database.begin() as session:

@@ -35,12 +35,15 @@ from peer.runtime.processes import FILE
 from tests.support import worker_mains
 from tests.support.agents import Recorder, make_agent
 from tests.support.control_plane import KEEPER, serving, write_status
+from tests.support.receipts import key_of
 from tests.support.waiting import PATIENCE_S, eventually
 
 
 async def test_reports_are_delivered_once_and_the_agent_leaves(tmp_path: Path) -> None:
     """Joined by invite, the worker's reports reach the ledger; told to stop, worker and session end in order."""
     async with serving(tmp_path) as coordinator:
+        membership = coordinator.services.membership
+        membership.join(key_of("first").public_key, membership.invite("first")[0])
         agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
         running = asyncio.create_task(agent.run())
         ledger = coordinator.services.ledger
@@ -48,7 +51,7 @@ async def test_reports_are_delivered_once_and_the_agent_leaves(tmp_path: Path) -
         agent.stop("test")
         await asyncio.wait_for(running, PATIENCE_S)
         assert [row.samples for row in ledger.steps()] == [10, 10]
-        assert shown.state == PanelState(run="test", member="ada")
+        assert shown.state == PanelState(run="test", member="ada", device_number=1)
         assert any(isinstance(event, Stopped) for event in shown.events)
         assert shown.closed
 

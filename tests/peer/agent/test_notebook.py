@@ -34,7 +34,7 @@ HOSTILE = "<script>alert(1)</script>&\"'"
 
 NOON = 12 * 3600.0
 
-START = NotebookState(PanelState(run="demo", member="ada"))
+START = NotebookState(PanelState(run="demo", member="ada", device_number=12))
 
 PROGRESS = Progress(
     step=3,

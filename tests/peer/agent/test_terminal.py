@@ -157,6 +157,15 @@ def test_a_phase_is_told_when_it_begins_and_stays_on_the_panel() -> None:
     assert "2 of 3, from step 400 on: 128 tokens, 1024 samples a step" in console.export_text()
 
 
+def test_the_panel_says_which_device_this_is() -> None:
+    """By its number a member finds their own page; before the coordinator has said it, there is none."""
+    assert replace(START, device_number=12).who == "ada (device #12)"
+    console = Console(width=100, file=io.StringIO(), record=True)
+    console.print(render(replace(START, device_number=12)))
+    assert "demo: ada (device #12), starting" in console.export_text()
+    assert START.who == "ada"
+
+
 def test_names_are_not_markup() -> None:
     """A run or member whose name looks like rich's markup is shown as it is spelt."""
     console = Console(width=100, file=io.StringIO(), record=True)

@@ -64,6 +64,15 @@ def test_everybody_is_listed_with_rank_and_devices(client: TestClient) -> None:
     ]
     assert rows[0]["active"] == [{"number": 0, "kind": "cpu", "state": "training", "samples_per_second": 2.5}]
     assert (rows[0]["training_s"], rows[0]["active_days"], rows[0]["devices"]) == (40.0, 1, 1)
+    assert [(each["device_numbers"], each["hardware"]) for each in rows] == [([0], "cpu"), ([1], "cpu"), ([3], "cpu")]
+
+
+def test_it_is_said_how_many_of_all_are_online(client: TestClient) -> None:
+    """On each page of the list, and in the page without scripts."""
+    for limit in (1, 500):
+        answer = get(client, "participants", limit=limit)
+        assert (answer["online"], answer["total"]) == (3, 3)
+    assert "3 of 3 members online" in client.get("/participants").text
 
 
 def test_lists_come_in_pages(client: TestClient) -> None:
