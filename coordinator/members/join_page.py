@@ -91,7 +91,7 @@ class Invitation:
         """`software` is the address of the run's wheel, with its digest."""
         command = f"manyhands {'assist' if role == 'auxiliary' else 'join'} '{join_link}' --invite {code}"
         fetch, install = install_commands(software)
-        with_uv = install.replace(" python3 ", " uv run --no-project --python 3.12 python ")
+        with_uv = install.replace(" python3 ", " uv run --no-cache --no-project --python 3.12 python ")
         return cls(
             code=code,
             command=command,

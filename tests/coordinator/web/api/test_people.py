@@ -238,7 +238,7 @@ def test_an_invitation_installs_the_runs_software_and_joins() -> None:
     )
     assert said.page == "https://run.example/join#invite=7K2QM"
     assert said.command == "manyhands assist 'manyhands://x:1/r#sha256=0' --invite 7K2QM"
-    assert said.with_uv == said.one_line.replace("python3 ", "uv run --no-project --python 3.12 python ")
+    assert said.with_uv == said.one_line.replace("python3 ", "uv run --no-cache --no-project --python 3.12 python ")
     assert said.one_line == (
         f"curl -fsSL --create-dirs -o manyhands/manyhands_swarm-1.0-py3-none-any.whl {wheel} && "
         "echo 'ab  manyhands/manyhands_swarm-1.0-py3-none-any.whl' | sha256sum -c && "
