@@ -128,6 +128,7 @@ def create_app(state: WebState) -> FastAPI:
     app.state.web_address = state.directory.settings.web_address
     app.state.public_places = frozenset(each.to for each in state.directory.settings.publications if each.is_public)
     app.state.exports = CallerPlaces(history.EXPORTS, history.EXPORTS_PER_CALLER)
+    app.state.downloads = CallerPlaces(run.DOWNLOADS, run.DOWNLOADS_PER_CALLER)
     app.state.streams = streams = CallerPlaces(STREAMS, STREAMS_PER_CALLER)
     services.telemetry.streams_open.set_function(lambda: len(streams))
     if state.archive is None:

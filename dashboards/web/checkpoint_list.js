@@ -1,7 +1,9 @@
-// The checkpoints that are kept, the newest first: facts, files to download, and where else they can be fetched.
+// The checkpoints that are kept, the newest first: facts, downloads, and where else they can be fetched. The best one, or
+// else the newest, is offered in front of them, with the code that loads it.
 
 import { address, archived, get } from "./api.js";
-import { element } from "./dom.js";
+import { best, snippet } from "./checkpoint_choice.js";
+import { byId, element, setText } from "./dom.js";
 import * as format from "./format.js";
 import { t } from "./i18n.js";
 
@@ -42,6 +44,17 @@ function files(step) {
   return details;
 }
 
+const whole = (step) => address(`checkpoints/${step}.tar`);
+
+function digest(checkpoint) {
+  return element("details", { className: "digest" }, element("summary", {}, t("model.digest")), element("code", {}, checkpoint.manifest_sha256));
+}
+
+function heading(step, isBest) {
+  const mark = isBest ? element("span", { className: "best", title: t("model.best_why") }, t("model.best")) : null;
+  return element("h3", {}, t("model.at_step", { step: format.count(step) }), mark && " ", mark);
+}
+
 // Only what is an address of the web becomes a link.
 function elsewhere({ location, place }) {
   const name = /^https?:\/\//.test(location) ? element("a", { href: location, rel: "noopener" }, location) : place;
@@ -51,20 +64,26 @@ function elsewhere({ location, place }) {
 
 export class CheckpointList {
   #element;
+  #isMasked;
   #items = new Map(); // by digest: an item that stays keeps its open files
 
-  constructor(element) {
+  // `isMasked`: the model fills blanks, and does not go on with a text.
+  constructor(element, isMasked) {
     this.#element = element;
+    this.#isMasked = isMasked;
   }
 
-  show(checkpoints, validations, publications) {
+  show(checkpoints, validations, publications, run) {
     const items = new Map();
+    const lowest = best(checkpoints, validations);
+    if (!archived) this.#offer(lowest ?? checkpoints.findLast((each) => !each.withheld), lowest !== null, run);
     for (const checkpoint of [...checkpoints].reverse()) {
       const { manifest_sha256: digest } = checkpoint;
       const loss = validations.find((row) => row.manifest_sha256 === digest)?.loss ?? null;
       const places = publications.filter((row) => row.manifest_sha256 === digest);
-      const key = JSON.stringify([checkpoint, loss, places]);
-      items.set(key, this.#items.get(key) ?? this.#item(checkpoint, loss, places));
+      const isBest = checkpoint === lowest;
+      const key = JSON.stringify([checkpoint, loss, places, isBest]);
+      items.set(key, this.#items.get(key) ?? this.#item(checkpoint, loss, places, isBest));
     }
     if ([...items.keys()].join() !== [...this.#items.keys()].join() || !this.#items.size) {
       this.#element.replaceChildren(...items.values());
@@ -73,16 +92,24 @@ export class CheckpointList {
     document.getElementById("no-checkpoints").hidden = checkpoints.length > 0;
   }
 
-  #item(checkpoint, loss, places) {
+  #offer(checkpoint, isBest, run) {
+    byId("take").hidden = !checkpoint;
+    if (!checkpoint) return;
+    const values = { step: format.count(checkpoint.step), size: format.size(checkpoint.size_bytes) };
+    setText("take-all", t(isBest ? "model.take_best" : "model.take_newest", values));
+    byId("take-all").href = whole(checkpoint.step);
+    setText("snippet", snippet(whole(checkpoint.step), `${run}-step-${checkpoint.step}`, this.#isMasked));
+  }
+
+  #item(checkpoint, loss, places, isBest) {
     const { step, withheld } = checkpoint;
-    const children = [
-      element("h3", {}, t("model.at_step", { step: format.count(step) })),
-      facts(checkpoint, loss),
-      element("p", { className: "digest" }, element("span", { className: "muted" }, `${t("model.digest")} `), element("code", {}, checkpoint.manifest_sha256)),
-      ...places.map(elsewhere),
-    ];
+    const children = [heading(step, isBest), facts(checkpoint, loss), ...places.map(elsewhere)];
     if (withheld) children.push(element("p", { className: "problem" }, t("model.withheld", { reason: withheld })));
-    else if (!archived) children.push(files(step));
+    else if (!archived) {
+      const name = t("model.whole_of", { step: format.count(step) });
+      children.push(element("p", {}, element("a", { href: whole(step), download: "", "aria-label": name }, t("model.whole"))), files(step));
+    }
+    children.push(digest(checkpoint));
     return element("li", {}, ...children);
   }
 }

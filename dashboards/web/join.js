@@ -2,6 +2,7 @@
 // a browser sends to nobody; it is told to the coordinator in a request's body, to learn what it is worth.
 
 import { get, post } from "./api.js";
+import { makeCopyButtons } from "./copy_button.js";
 import { byId, drawing, setText } from "./dom.js";
 import * as format from "./format.js";
 import { t } from "./i18n.js";
@@ -47,22 +48,7 @@ async function showNeeds() {
   if (needs.step_s) setText("step-time", t("join.step_time", { duration: format.duration(needs.step_s) }));
 }
 
-async function copy(event) {
-  const button = event.currentTarget;
-  const said = button.textContent;
-  try {
-    await navigator.clipboard.writeText(byId(button.dataset.copies).textContent);
-    button.textContent = t("join.copied");
-  } catch {
-    window.getSelection().selectAllChildren(byId(button.dataset.copies)); // without https there is no clipboard
-    button.textContent = t("join.selected");
-  }
-  setTimeout(() => {
-    button.textContent = said;
-  }, 2000);
-}
-
-for (const button of document.querySelectorAll("[data-copies]")) button.addEventListener("click", copy);
+makeCopyButtons();
 makeTabs(byId("ways"));
 window.addEventListener("hashchange", showInvite);
 showInvite();

@@ -1,8 +1,10 @@
 // The model: visitors ask it, and see its evaluations and checkpoints as they come.
 
 import { get } from "./api.js";
+import { fewSamples } from "./checkpoint_choice.js";
 import { CheckpointList } from "./checkpoint_list.js";
-import { byId, element } from "./dom.js";
+import { makeCopyButtons } from "./copy_button.js";
+import { byId, element, setText } from "./dom.js";
 import { EvaluationChart } from "./evaluation_chart.js";
 import * as format from "./format.js";
 import { t } from "./i18n.js";
@@ -12,8 +14,8 @@ import { answerContent, ask } from "./try_it.js";
 
 const chart = new EvaluationChart();
 const taskCharts = new TaskCharts();
-const checkpoints = new CheckpointList(byId("checkpoints"));
 const form = byId("try");
+const checkpoints = new CheckpointList(byId("checkpoints"), form.dataset.kind === "blanks");
 let steps = (form.dataset.steps.match(/\d+/g) ?? []).map(Number); // of checkpoints that can be asked, in order
 let asked = ""; // the sentence whose answers are shown
 let known = "";
@@ -75,7 +77,14 @@ form.addEventListener("submit", (event) => {
 });
 byId("ask-earlier").addEventListener("click", (event) => whileBusy(event.currentTarget, askEarlier));
 
-async function update({ era, checkpoint, validation, tasks }) {
+// A score of few samples is not taken for more than it is.
+function showCaveat(validations) {
+  const samples = fewSamples(validations);
+  byId("few-samples").hidden = samples === null;
+  setText("few-samples", samples === null ? "" : t("model.few_samples", { n: format.count(samples) }, samples));
+}
+
+async function update({ era, run, checkpoint, validation, tasks }) {
   const key = JSON.stringify([era, checkpoint, validation.count, validation.newest?.evaluated_at, tasks]);
   if (key === known) return;
   const [trial, listed, evaluated, published, judged] = await Promise.all([
@@ -88,12 +97,14 @@ async function update({ era, checkpoint, validation, tasks }) {
   steps = trial.steps;
   form.hidden = !trial.on;
   byId("try-off").hidden = trial.on;
-  checkpoints.show(listed.checkpoints, evaluated.validations, published.publications);
+  checkpoints.show(listed.checkpoints, evaluated.validations, published.publications, run.name);
+  showCaveat(evaluated.validations);
   await chart.show(evaluated.validations);
   await taskCharts.show(judged.tasks);
   known = key;
 }
 
+makeCopyButtons();
 onOverview((overview) => {
   update(overview).catch((error) => console.warn("the model's facts did not load:", error.message));
 });

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -121,14 +123,64 @@ def test_checkpoints_can_be_taken_along(page: Page, url: str, run: FakeRun, comp
     items = page.locator("#checkpoints > li")
     expect(items.locator("h3")).to_have_text(["step 10", "step 7", "step 5"])
     expect(items.nth(1)).to_contain_text("Withheld: its loss rose")
-    expect(items.nth(1).locator("details")).to_have_count(0)
-    items.first.locator("summary").click()
+    expect(items.nth(1).get_by_text("Files", exact=True)).to_have_count(0)
+    expect(items.nth(1).get_by_text("Download all files")).to_have_count(0)
+    items.first.get_by_text("Files", exact=True).click()
     link = items.first.get_by_role("link", name="model.safetensors")
     with page.expect_download() as download:
         link.click()
     stored = run.directory.checkpoints_dir / "step-00000010" / "model.safetensors"
     assert Path(download.value.path()).read_bytes() == stored.read_bytes()
     assert complaints == []
+
+
+def test_what_is_offered_works_when_it_is_pasted(
+    page: Page, url: str, run: FakeRun, tmp_path: Path, complaints: list[str]
+) -> None:
+    """One button downloads the newest published checkpoint as a whole; the code below it loads just that in Python."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(url)
+    button = page.locator("#take-all")
+    expect(button).to_contain_text("Download the newest checkpoint: step 10")
+    with page.expect_download() as download:
+        button.click()
+    assert download.value.suggested_filename == "small-step-10.tar"
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    code = page.evaluate("navigator.clipboard.readText()")
+    assert "small-step-10" in code
+    said = f"{code}\nprint(type(model).__name__, model.config.hidden_size, tokenizer.mask_token, flush=True)"
+    pasted = subprocess.run([sys.executable, "-c", said], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert pasted.stdout.split() == ["AlbertForMaskedLM", "32", "[MASK]"], pasted.stderr
+    stored = run.directory.checkpoints_dir / "step-00000010"
+    assert (tmp_path / "small-step-10" / "manifest.json").read_bytes() == (stored / "manifest.json").read_bytes()
+    assert complaints == []
+
+
+def test_the_best_checkpoint_is_that_of_the_newest_held_out_text(page: Page, url: str) -> None:
+    """Losses on other samples are not compared, what is withheld is not chosen, and one alone is not the best."""
+    script = """async (url) => {
+        const m = await import(url);
+        const checkpoint = (digest, withheld = "") => ({ manifest_sha256: digest, withheld });
+        const row = (digest, loss, set = "new", at = 5, samples = 500) =>
+            ({ manifest_sha256: digest, loss, set_sha256: set, evaluated_at: at, samples });
+        const kept = [checkpoint("a"), checkpoint("b"), checkpoint("c"), checkpoint("d", "broken"), checkpoint("e")];
+        const found = (rows) => m.best(kept, rows)?.manifest_sha256 ?? null;
+        return [
+            found([row("a", 1, "old", 1), row("b", 3), row("c", 2.5), row("d", 2), row("e", null), row("gone", 1)]),
+            found([row("b", 3), row("c", 3)]),
+            found([row("a", 1, "old", 1), row("b", 3)]),
+            found([]),
+            m.fewSamples([row("a", 1, "old", 1, 5), row("b", 1, "new", 2, 500)]),
+            m.fewSamples([row("b", 1, "new", 2, 99), row("a", 1, "old", 1, 500)]),
+            m.fewSamples([row("b", 1, "new", 2, 100)]),
+            m.fewSamples([]),
+            m.snippet("x", "y", false).includes("AutoModelForCausalLM.from_pretrained"),
+        ];
+    }"""
+    page.goto(url)
+    found = page.evaluate(script, f"{url.removesuffix('model')}static/checkpoint_choice.js")
+    assert found == ["c", "c", None, None, None, 99, None, None, True]
 
 
 def test_evaluations_come_by_themselves(page: Page, url: str, run: FakeRun, complaints: list[str]) -> None:
@@ -142,7 +194,24 @@ def test_evaluations_come_by_themselves(page: Page, url: str, run: FakeRun, comp
     run.add_validation(10, None, sop_accuracy=None)
     expect(page.locator("#evaluation-chart")).to_have_attribute("data-points", "2")
     expect(rows.nth(1).locator("td")).to_have_text(["–", "–", "12.5%", "–", "64"])
+    expect(page.locator("#few-samples")).to_have_text("Measured on only 64 samples: take these figures as rough.")
     assert complaints == []
+
+
+def test_the_best_is_marked_and_offered(page: Page, url: str, run: FakeRun) -> None:
+    """By its loss on held-out text; digests are folded away."""
+    rows = run.services.database
+    with rows() as session:
+        digests = {step: session.get_one(Checkpoint, step).manifest_sha256 for step in (5, 10)}
+    for step, loss in ((5, 4.0), (10, 5.0)):
+        run.add_validation(step, loss, manifest_sha256=digests[step], set_sha256="ef" * 32, evaluated_at=2e9 + step)
+    page.goto(url)
+    expect(page.locator("#checkpoints .best")).to_have_count(1)
+    expect(page.locator("#checkpoints h3").last).to_have_text("step 5 best")
+    expect(page.locator("#take-all")).to_contain_text("Download the best checkpoint: step 5")
+    expect(page.locator("#checkpoints .digest code").first).to_be_hidden()
+    page.locator("#checkpoints .digest summary").first.click()
+    expect(page.locator("#checkpoints .digest code").first).to_be_visible()
 
 
 @pytest.mark.parametrize("screen", SCREENS)

@@ -6,12 +6,12 @@ Few downloads run at once, because making one takes a while.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from typing import IO, Annotated, Literal
 
-from fastapi import APIRouter, Depends, HTTPException, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
@@ -20,9 +20,9 @@ from coordinator.ledger.reading import LATE_STEPS
 from coordinator.statistics.history import TableName, csv_lines, write_parquet
 from coordinator.statistics.milestones import milestones
 from coordinator.statistics.moments import CHUNK_STEPS, Chunk, read_chunk
-from coordinator.throttling.rate_limits import CallerPlaces, http_caller
 from coordinator.web.api.run import cached, live_of
 from coordinator.web.http.answers import AnswerCache, answer
+from coordinator.web.http.boundary import place_among
 from coordinator.web.state.snapshot import Snapshot
 
 router = APIRouter(prefix="/api/v1")
@@ -138,24 +138,12 @@ def milestones_of(snapshot: Snapshot) -> Milestones:
     return Milestones(era=snapshot.era, milestones=facts)
 
 
-async def export_place(request: Request) -> AsyncIterator[None]:
-    """A dependency: a place among those who download, given back when the answer is sent."""
-    places: CallerPlaces = request.app.state.exports
-    caller = http_caller(request.client)
-    if not places.enter(caller):
-        raise HTTPException(503, "Others are downloading the history: try again in a minute.", {"Retry-After": "60"})
-    try:
-        yield
-    finally:
-        places.leave(caller)
-
-
 @router.get(
     "/history/{table}.{format}",
     response_class=StreamingResponse,
     responses={200: File},
     tags=["run"],
-    dependencies=[Depends(export_place)],
+    dependencies=[Depends(place_among("exports", "Others are downloading the history: try again in a minute."))],
 )
 def history(
     request: Request,

@@ -19,14 +19,15 @@ from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
 from auth.errors import StorageError
-from coordinator.checkpoints.manifest import MANIFEST, verify
+from coordinator.checkpoints.manifest import MANIFEST, StoredCheckpoint, verify
+from coordinator.checkpoints.tarball import Tarball
 from coordinator.context.services import RunServices
 from coordinator.ledger.presence import CheckpointRow
 from coordinator.publishing.publications import PublicationRow
 from coordinator.statistics.curve import kept_places, moving_average, smoothing_of, usual_range
 from coordinator.statistics.history import MAX_STEPS, receipts_page
 from coordinator.web.http.answers import AnswerCache, Made, answer, encode, has_already
-from coordinator.web.http.boundary import stream_place
+from coordinator.web.http.boundary import place_among
 from coordinator.web.state.live import LiveSnapshot
 from coordinator.web.state.overview import CheckpointFacts, Overview, ValidationFacts, checkpoint_facts, overview_of
 from coordinator.web.state.snapshot import Snapshot
@@ -37,6 +38,8 @@ After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Only steps above t
 ALIVE_S = 10.0  # at least so often something is sent; pages take twice as long a silence for a lost line
 SHOWN_CONTRIBUTIONS = 5
 EVENT_STREAM = "text/event-stream"
+TAR = "application/x-tar"
+DOWNLOADS, DOWNLOADS_PER_CALLER = 8, 2  # of whole checkpoints, at once
 MAX_POINTS = 5000
 MAX_SMOOTHING = 10_000
 Points = Annotated[int, Query(ge=3, le=MAX_POINTS, description="At most so many points.")]
@@ -162,10 +165,7 @@ async def checkpoint_file(request: Request, step: int, name: str) -> Response:
     Only files that the manifest names are served. The manifest itself is known by the digest that the control plane and
     `/api/v1/checkpoints` give.
     """
-    live: LiveSnapshot = request.app.state.live
-    row = next((row for row in live.current.checkpoints if row.step == step and not row.withheld), None)
-    if row is None:
-        raise HTTPException(404, f"There is no published checkpoint of step {step}.")
+    row = _published(request, step)
     services: RunServices = request.app.state.services
     folder = services.checkpoint_dir(step)
     etag = f'"{await asyncio.to_thread(_digest, row, folder, name)}"'
@@ -183,13 +183,64 @@ def _digest(row: CheckpointRow, folder: Path, name: str) -> str:
     """The SHA-256 that the manifest gives for this file; raises `HTTPException` where it names none."""
     if name == MANIFEST:
         return row.manifest_sha256
+    stored = _stored(row, folder)
+    if name not in stored.manifest.files:
+        raise HTTPException(404, f"The checkpoint of step {row.step} has no such file.")
+    return stored.manifest.files[name].sha256
+
+
+def _stored(row: CheckpointRow, folder: Path) -> StoredCheckpoint:
+    """The checkpoint as it lies there; raises `HTTPException` where it is gone or another has taken its place."""
     try:
         stored = verify(folder, files=())
     except StorageError as error:
         raise HTTPException(404, f"The checkpoint of step {row.step} is no longer kept.") from error
-    if name not in stored.manifest.files or stored.manifest_sha256 != row.manifest_sha256:
-        raise HTTPException(404, f"The checkpoint of step {row.step} has no such file.")
-    return stored.manifest.files[name].sha256
+    if stored.manifest_sha256 != row.manifest_sha256:
+        raise HTTPException(404, f"The checkpoint of step {row.step} is no longer kept.")
+    return stored
+
+
+@router.get(
+    "/checkpoints/{step}.tar",
+    response_class=StreamingResponse,
+    responses={200: {"description": "The tar.", "content": {TAR: {}}}},
+    dependencies=[Depends(place_among("downloads", "Others are downloading checkpoints: try again in a minute."))],
+)
+@router.head("/checkpoints/{step}.tar", include_in_schema=False)
+async def whole_checkpoint(request: Request, step: int) -> Response:
+    """All files of a published checkpoint in one tar, below one folder; `If-None-Match` is understood.
+
+    It is made while it is sent, so it has no ranges: a single file of `/checkpoints/{step}/{name}` can be resumed.
+    """
+    row = _published(request, step)
+    name = f"{request.app.state.config.run.name}-step-{step}"
+    tarball = await asyncio.to_thread(_tarball, row, request.app.state.services.checkpoint_dir(step), name)
+    headers = {
+        "ETag": f'"{row.manifest_sha256}.tar"',
+        "Cache-Control": "no-cache",
+        "Content-Disposition": f'attachment; filename="{name}.tar"',
+    }
+    if has_already(request, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    headers["Content-Length"] = str(tarball.size_bytes)
+    if request.method == "HEAD":
+        return Response(headers=headers, media_type=TAR)
+    return StreamingResponse(tarball.pieces(), headers=headers, media_type=TAR)
+
+
+def _tarball(row: CheckpointRow, folder: Path, name: str) -> Tarball:
+    try:
+        return Tarball.of(_stored(row, folder), name)
+    except OSError as error:  # removed just now
+        raise HTTPException(404, f"The checkpoint of step {row.step} is no longer kept.") from error
+
+
+def _published(request: Request, step: int) -> CheckpointRow:
+    """The checkpoint of this step; raises `HTTPException` where there is none, or it is withheld."""
+    row = next((row for row in live_of(request).current.checkpoints if row.step == step and not row.withheld), None)
+    if row is None:
+        raise HTTPException(404, f"There is no published checkpoint of step {step}.")
+    return row
 
 
 @router.get("/publications", response_model=Publications)
@@ -233,7 +284,7 @@ async def validations(request: Request) -> Response:
     "/events",
     response_class=StreamingResponse,
     responses={200: {"description": "Events for ever.", "content": {EVENT_STREAM: {}}}},
-    dependencies=[Depends(stream_place)],
+    dependencies=[Depends(place_among("streams", "Too many streams are open: try again in a minute."))],
 )
 async def events(request: Request) -> StreamingResponse:
     """The overview again and again, when it has changed, as server-sent events named `overview`.

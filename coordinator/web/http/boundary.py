@@ -136,16 +136,20 @@ async def refuse_shape(_request: Request, error: Exception) -> Response:
     return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
 
 
-async def stream_place(request: Request) -> AsyncIterator[None]:
-    """A dependency of what streams for ever: a place among all open streams, given back when the stream has ended."""
-    places: CallerPlaces = request.app.state.streams
-    caller = http_caller(request.client)
-    if not places.enter(caller):
-        raise HTTPException(503, "Too many streams are open: try again in a minute.", {"Retry-After": "60"})
-    try:
-        yield
-    finally:
-        places.leave(caller)
+def place_among(name: str, refusal: str) -> Callable[[Request], AsyncIterator[None]]:
+    """A dependency: a place among the application's `CallerPlaces` of this name, given back when the answer is sent."""
+
+    async def place(request: Request) -> AsyncIterator[None]:
+        places: CallerPlaces = getattr(request.app.state, name)
+        caller = http_caller(request.client)
+        if not places.enter(caller):
+            raise HTTPException(503, refusal, {"Retry-After": "60"})
+        try:
+            yield
+        finally:
+            places.leave(caller)
+
+    return place
 
 
 async def _send_in_pieces(message: Message, send: Send) -> None:

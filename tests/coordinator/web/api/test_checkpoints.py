@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
+import tarfile
 from collections.abc import Iterator
 
 import pytest
@@ -13,10 +15,12 @@ from starlette.testclient import TestClient
 from coordinator.checkpoints.manifest import StoredCheckpoint
 from coordinator.checkpoints.writing import take_snapshot, write_checkpoint
 from coordinator.ledger.presence import record_checkpoint
+from coordinator.throttling.rate_limits import CallerPlaces
 from coordinator.web.app import WebState, create_app
 from tests.support.served_page import FakeRun
 
 STEP = 7
+WHOLE = f"/api/v1/checkpoints/{STEP}.tar"
 WEIGHTS = f"/api/v1/checkpoints/{STEP}/model.safetensors"
 
 
@@ -92,9 +96,34 @@ def test_what_a_reader_has_is_not_sent_again(client: TestClient) -> None:
     assert (again.status_code, again.content) == (304, b"")
 
 
+def test_a_whole_checkpoint_is_one_file(client: TestClient, stored: StoredCheckpoint) -> None:
+    """A tar of the length that was said, with the manifest and the files that it names below one folder."""
+    answer = client.get(WHOLE)
+    assert answer.headers["content-disposition"] == f'attachment; filename="test-run-step-{STEP}.tar"'
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    with tarfile.open(fileobj=io.BytesIO(answer.content)) as tar:
+        found = {each.name: tar.extractfile(each) for each in tar.getmembers()}
+        content = {name: file.read() for name, file in found.items() if file is not None}
+    names = {"manifest.json", *stored.manifest.files}
+    assert content == {f"test-run-step-{STEP}/{name}": (stored.path / name).read_bytes() for name in names}
+    head = client.head(WHOLE)
+    assert (head.headers["content-length"], head.content) == (answer.headers["content-length"], b"")
+    assert client.get(WHOLE, headers={"If-None-Match": answer.headers["etag"]}).status_code == 304
+
+
+def test_few_download_whole_checkpoints_at_once(client: TestClient) -> None:
+    """A place is given back when the answer is sent; who finds all taken is told to come again."""
+    client.app.state.downloads = CallerPlaces(1, 1)  # type: ignore[attr-defined]
+    assert [client.get(WHOLE).status_code for _ in range(2)] == [200, 200]
+    client.app.state.downloads = CallerPlaces(0, 0)  # type: ignore[attr-defined]
+    refused = client.get(WHOLE)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "60")
+
+
 @pytest.mark.parametrize(
     "path",
     [
+        f"/api/v1/checkpoints/{STEP + 1}.tar",
         f"/api/v1/checkpoints/{STEP + 1}/model.safetensors",
         f"/api/v1/checkpoints/{STEP}/nothing.bin",
         f"/api/v1/checkpoints/{STEP}/..%2F..%2Fsettings.yaml",
@@ -111,10 +140,10 @@ def test_what_did_not_pass_the_gate_stays_here(run: FakeRun, stored: StoredCheck
     record(run, stored, withheld="its loss is not finite")
     with TestClient(create_app(WebState(run.directory, run.services))) as client:
         assert client.get("/api/v1/checkpoints").json()["checkpoints"][0]["withheld"] == "its loss is not finite"
-        assert client.get(WEIGHTS).status_code == 404
+        assert client.get(WEIGHTS).status_code == client.get(WHOLE).status_code == 404
 
 
 def test_a_checkpoint_that_was_just_removed_is_said_to_be_gone(client: TestClient, stored: StoredCheckpoint) -> None:
     """The keeper may remove it between the list and the download."""
     shutil.rmtree(stored.path)
-    assert client.get(WEIGHTS).status_code == 404
+    assert client.get(WEIGHTS).status_code == client.get(WHOLE).status_code == 404

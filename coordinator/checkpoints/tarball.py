@@ -1,0 +1,66 @@
+"""A checkpoint as one uncompressed tar, made while it is sent: nothing is buffered, and its size is known before.
+
+The same checkpoint always makes the same bytes.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from auth.errors import StorageError
+from coordinator.checkpoints.manifest import MANIFEST, StoredCheckpoint
+
+PIECE_BYTES = 64 * 1024
+END = bytes(2 * tarfile.BLOCKSIZE)
+
+
+@dataclass(frozen=True)
+class Tarball:
+    """The files of a checkpoint below one folder, each as a header and a path."""
+
+    files: tuple[tuple[bytes, Path, int], ...]  # header, path, size in bytes
+
+    @classmethod
+    def of(cls, stored: StoredCheckpoint, folder: str) -> Tarball:
+        """The files that the manifest names, and the manifest; raises `OSError` where that is gone."""
+        sizes = {MANIFEST: (stored.path / MANIFEST).stat().st_size}
+        sizes |= {name: entry.size_bytes for name, entry in stored.manifest.files.items()}
+        created = int(stored.manifest.created_at)
+        files = [(_header(f"{folder}/{name}", size, created), stored.path / name, size) for name, size in sizes.items()]
+        return cls(tuple(files))
+
+    @property
+    def size_bytes(self) -> int:
+        """The length of the tar."""
+        return sum(len(header) + size + _padding(size) for header, _, size in self.files) + len(END)
+
+    def pieces(self) -> Iterator[bytes]:
+        """The tar; raises `OSError` or `StorageError` where a file is removed or replaced meanwhile."""
+        for header, path, size in self.files:
+            yield header
+            yield from _content(path, size)
+            yield bytes(_padding(size))
+        yield END
+
+
+def _header(name: str, size: int, created: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size, info.mtime = size, created
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def _padding(size: int) -> int:
+    return -size % tarfile.BLOCKSIZE
+
+
+def _content(path: Path, size: int) -> Iterator[bytes]:
+    left = size
+    with path.open("rb") as file:
+        while left and (piece := file.read(min(PIECE_BYTES, left))):
+            left -= len(piece)
+            yield piece
+    if left:
+        raise StorageError(f"{path.name} is shorter than its manifest says.")

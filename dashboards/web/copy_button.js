@@ -1,0 +1,26 @@
+// Buttons that copy the text of another element, which `data-copies` names.
+
+import { byId } from "./dom.js";
+import { t } from "./i18n.js";
+
+const SAID_MS = 2000;
+
+async function copy(event) {
+  const button = event.currentTarget;
+  const said = button.textContent;
+  try {
+    await navigator.clipboard.writeText(byId(button.dataset.copies).textContent);
+    button.textContent = t("join.copied");
+  } catch {
+    window.getSelection().selectAllChildren(byId(button.dataset.copies)); // without https there is no clipboard
+    button.textContent = t("join.selected");
+  }
+  setTimeout(() => {
+    button.textContent = said;
+  }, SAID_MS);
+}
+
+// Gives every such button of the page its work.
+export function makeCopyButtons() {
+  for (const button of document.querySelectorAll("[data-copies]")) button.addEventListener("click", copy);
+}
