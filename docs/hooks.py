@@ -1,4 +1,4 @@
-"""What mkdocs.yml alone cannot say: the guide's pages from outside `docs/`, and theme files that no page loads."""
+"""Hooks of mkdocs: add the pages outside `docs/` to the guide, and drop the theme's files that no page loads."""
 
 from __future__ import annotations
 

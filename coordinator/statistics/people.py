@@ -95,7 +95,7 @@ class Person:
 
     @property
     def online(self) -> bool:
-        """Whether a device is connected now."""
+        """True while at least one device is connected."""
         return any(each.online for each in self.devices)
 
     @property

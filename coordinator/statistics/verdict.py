@@ -25,7 +25,7 @@ OVERDUE_S = 60.0  # at least so long, are trouble
 
 @dataclass(frozen=True)
 class LossChange:
-    """The smoothed loss of the newest steps, relative to that of the steps `over_s` seconds earlier."""
+    """Relative change of the mean loss between the newest steps and those `over_s` seconds earlier."""
 
     share: float  # -0.03: three percent lower
     over_s: float
@@ -57,7 +57,7 @@ class RunSituation:
 
 
 def verdict_of(run: RunSituation) -> RunVerdict:
-    """The first trouble that holds, the most fundamental one first; else that the run goes well."""
+    """Return the first trouble that holds, in the order of how fundamental it is; else `healthy`."""
     interval_s = usual_interval_s(run.steps)
     state, reason, since = _decide(run, interval_s)
     return RunVerdict(state, reason, since, interval_s, loss_change(run.steps, run.phase_from_step, run.now))

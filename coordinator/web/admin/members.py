@@ -180,7 +180,7 @@ async def devices(request: Request, login: Who) -> Response:
 
 @router.get("/refusals")
 async def refusals(request: Request, login: Who) -> Response:
-    """Who was refused what, and why."""
+    """The refused requests, each with its member, device and reason."""
     return await _log(request, login, newest_refusals, "refusals.html")
 
 

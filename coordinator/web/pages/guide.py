@@ -35,7 +35,7 @@ class Guide:
 
     @property
     def is_built(self) -> bool:
-        """Whether there is a guide to serve."""
+        """True if the site has been built."""
         return START in self._files
 
     def file(self, name: str) -> Encoded | None:

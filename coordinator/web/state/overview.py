@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from coordinator.ledger.presence import CheckpointRow, KeeperView
 from coordinator.ledger.reading import Contribution, Kind, data_wait_share
 from coordinator.ledger.speed import total_steps
-from coordinator.statistics.verdict import RunSituation, State, verdict_of
+from coordinator.statistics.verdict import RunSituation, RunVerdict, verdict_of
 from coordinator.web.state.snapshot import Snapshot
 from peer.config.phases import PhaseFacts, all_phases, phase_at
 from peer.config.run import RunConfig
@@ -53,23 +53,6 @@ class RunProgress(BaseModel):
     total_steps: int
     began_at: float | None  # its first step's end
     ends_at: float | None  # at the speed of now; null while nobody knows
-
-
-class LossTrend(BaseModel):
-    """The loss of the newest steps relative to those `over_s` seconds earlier: -0.03 is three percent lower."""
-
-    share: float
-    over_s: float
-
-
-class VerdictFacts(BaseModel):
-    """How the run does, with the reason: `steady`, a word for what is missing or wrong, or the kind of an alarm."""
-
-    state: State
-    reason: str
-    since: float | None
-    step_interval_s: float | None  # the median of the newest steps
-    loss_change: LossTrend | None
 
 
 class PhaseSummary(BaseModel):
@@ -213,7 +196,7 @@ class Overview(BaseModel):
     """Where the run stands."""
 
     run: RunFacts
-    verdict: VerdictFacts
+    verdict: RunVerdict
     whole: RunProgress
     progress: BatchProgress
     phases: list[PhaseSummary]
@@ -279,7 +262,7 @@ def overview_of(
     )
 
 
-def _verdict(snapshot: Snapshot, config: RunConfig, phase: PhaseFacts) -> VerdictFacts:
+def _verdict(snapshot: Snapshot, config: RunConfig, phase: PhaseFacts) -> RunVerdict:
     situation = RunSituation(
         now=snapshot.taken_at,
         keeper=snapshot.swarm,
@@ -290,7 +273,7 @@ def _verdict(snapshot: Snapshot, config: RunConfig, phase: PhaseFacts) -> Verdic
         paused=snapshot.helm.paused,
         store_answers=not snapshot.refresh_failed,
     )
-    return VerdictFacts(**asdict(verdict_of(situation)))
+    return verdict_of(situation)
 
 
 def _whole(snapshot: Snapshot, config: RunConfig, step: int) -> RunProgress:

@@ -68,7 +68,7 @@ def test_numbers_and_curve_are_in_the_page(client: TestClient) -> None:
 
 
 def test_a_page_never_says_that_there_is_nothing_where_there_is(client: TestClient, tmp_path: Path) -> None:
-    """What its script will fill has its place from the beginning; only what is missing says why."""
+    """Rows and labels stand in the page before the script fills them; only missing data is explained."""
     empty, there = 'id="no-contributions" class="muted">', 'id="no-contributions" class="muted" hidden>'
     assert there in client.get("/").text
     assert '<span class="who">ada</span>' in client.get("/").text
