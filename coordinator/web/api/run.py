@@ -330,7 +330,8 @@ class Curve(BaseModel):
     step: list[int]
     loss: list[float]
     smoothed: list[float] | None  # null without smoothing
-    usual: tuple[float, float] | None  # losses after the first drop, without outliers; null: the run is short
+    usual: Annotated[list[float], Field(min_length=2, max_length=2)] | None  # least and greatest loss after the first
+    # drop, without outliers; null: the run is short
     samples: list[int]
     samples_total: list[int]  # averaged in up to this step
     completed_at: list[float]
@@ -369,7 +370,7 @@ def _curve_points(snapshot: Snapshot, points: int, smoothing: int | Literal["aut
         step=[row.step for row, _, _ in chosen],
         loss=[round(loss, 5) for _, _, loss in chosen],
         smoothed=None if averages is None else [round(averages[place], 5) for place in kept],
-        usual=None if usual is None else (round(usual[0], 5), round(usual[1], 5)),
+        usual=None if usual is None else [round(loss, 5) for loss in usual],
         samples=[row.samples for row, _, _ in chosen],
         samples_total=[total for _, total, _ in chosen],
         completed_at=[round(row.completed_at, 1) for row, _, _ in chosen],

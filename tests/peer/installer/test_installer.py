@@ -72,13 +72,19 @@ def test_an_environment_is_made_and_brought_up_to_date(
     assert not list((tmp_path / "home").rglob("*"))
 
 
-def test_the_cache_of_a_machine_that_has_one_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("program", "variable"), [("pip", "PIP_CACHE_DIR"), ("uv", "UV_CACHE_DIR")])
+def test_the_cache_of_a_machine_that_has_one_is_used(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, variable: str
+) -> None:
     """Else one in the folder."""
-    monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "cache of pip"))
-    program = installer_for(Path(sys.executable))
-    assert own_cache(program, tmp_path) == ["--cache-dir", str(tmp_path / "cache")]
-    (tmp_path / "cache of pip").mkdir()
-    assert own_cache(program, tmp_path) == []
+    if program == "uv":
+        (machine / "uv").symlink_to(find_uv_bin())
+    monkeypatch.delenv("PIP_NO_CACHE_DIR", raising=False)
+    monkeypatch.setenv(variable, str(tmp_path / "its own"))
+    install = installer_for(Path(sys.executable))
+    assert own_cache(install, tmp_path) == ["--cache-dir", str(tmp_path / "cache")]
+    (tmp_path / "its own").mkdir()
+    assert own_cache(install, tmp_path) == []
 
 
 def test_what_does_not_install_is_one_sentence(machine: Path, tmp_path: Path) -> None:
