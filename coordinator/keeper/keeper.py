@@ -83,12 +83,15 @@ class Keeper:
     clock: Callable[[], float] = time.time
     figures: tuple[RoundTally, Census, int | None] | None = None  # that were written last
     turned_away: int = 0  # joiners, as far as heeded
+    unfiled: StepOutcome | None = None  # the newest step, while nobody else is known to have taken it
 
     def run(self, should_stop: Callable[[], bool]) -> None:
         """Average with the trainers, write checkpoints and status, until told to stop; then a last checkpoint."""
         status_at = 0.0
         while not should_stop():
             self._advance()
+            if self.swarm.step_is_shared:
+                self._file_receipt()
             if self.clock() - status_at >= STATUS_PERIOD_S:
                 status_at = self.clock()
                 self.lock.check()
@@ -101,6 +104,7 @@ class Keeper:
                     self._provide_for_joiners()
                     self.devices.look(self.swarm.step)
             time.sleep(POLL_S)
+        self._file_receipt()
         self.checkpointing.write_if_due(stopping=True)
         self.swarm.leave()
 
@@ -110,7 +114,7 @@ class Keeper:
         While steps may have to be undone none is taken: whoever joins meanwhile has the old state, too.
         """
         has_moved = tell_keeper_addresses(self.database, self.swarm.addresses)
-        recorded = self.ledger.last_step()
+        recorded = self.ledger.last_known_step()
         resumed_at = self.swarm.step
         may_undo, are_found = recorded > resumed_at, False
         until = self.clock()
@@ -133,9 +137,12 @@ class Keeper:
         if outcome is None:
             return
         self.checkpointing.state_is_own = outcome.averaged
-        if outcome.averaged:
+        if not outcome.averaged:
+            self.unfiled = None  # the others have left that step without the keeper: was it theirs?
+        else:
             logger.info("step %d: group of %d, %s samples", outcome.step, outcome.group_size, outcome.group_samples)
-            self._file_receipt(outcome)
+            self._file_receipt()  # of the step before, which this group has taken, too
+            self.unfiled = outcome
             self.alarms.step_taken(outcome.era, outcome.step, self.swarm.state.sketch)
             self.checkpointing.write_if_due()
 
@@ -157,14 +164,19 @@ class Keeper:
         stored = newest_verified(checkpoints_dir)
         if stored is None:
             raise StorageError(f"{checkpoints_dir} holds no checkpoint to go back to.")
-        if self.ledger.last_step() > stored.manifest.step:  # the very one was damaged meanwhile
+        if self.ledger.last_known_step() > stored.manifest.step:  # the very one was damaged meanwhile
             era = self.ledger.roll_back(stored.manifest.step)
         self.checkpointing.restore(stored, era)
         logger.warning("gone back to step %d: all peers resume from there", stored.manifest.step)
 
-    def _file_receipt(self, outcome: StepOutcome) -> None:
-        """Tell the ledger what the keeper received of each trainer; before their own reports, as a rule."""
-        if outcome.receipt:
+    def _file_receipt(self) -> None:
+        """Tell the ledger what the keeper received of each trainer towards the newest step, unless it has been told.
+
+        A round may end for the keeper alone. Then the others take the step again, perhaps without the keeper, which was
+        killed; a receipt of the first round would belie their reports.
+        """
+        outcome, self.unfiled = self.unfiled, None
+        if outcome is not None and outcome.receipt:
             device_id = self.credentials.access_token(self.clock()).device_id
             with _going_on("the receipt is not counted"):
                 self.ledger.take_receipt(device_id, outcome.step, outcome.receipt)

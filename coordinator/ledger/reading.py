@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 from coordinator.ledger.presence import is_online
 from coordinator.store.engine import Database
 from coordinator.store.eras import current_era, last_counting_step
-from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, DeviceSession, Member, Report, Step
+from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, DeviceSession, Member, Receipt, Report, Step
 from coordinator.throttling.shared_work import LITTLE_S, REST, Costly
 
 SETTLED_S = 30.0  # after a step was completed its reports are in; peers that were cut off deliver theirs later
@@ -247,6 +247,11 @@ class LedgerReader:
         """The highest step that anybody reported; 0 before the first."""
         with self._database() as session:
             return session.scalar(select(func.max(Step.step))) or 0
+
+    def last_known_step(self) -> int:
+        """The highest step that was reported, or of which there is a receipt; its report may still come."""
+        with self._database() as session:
+            return max(session.scalar(select(func.max(column))) or 0 for column in (Step.step, Receipt.step))
 
     def steps(self, after: int = 0) -> list[StepRow]:
         """All steps above `after`, in order."""

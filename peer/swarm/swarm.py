@@ -187,6 +187,12 @@ class Swarm:
         has_other = tracker.swarm_step > self.step or tracker.has_drifted or tracker.is_undone
         return self._overlapping is None and has_other
 
+    @property
+    def step_is_shared(self) -> bool:
+        """Whether this peer sees a trainer that has taken its newest step, too, and none that is ahead."""
+        view = self._tracker.view
+        return view.step == self.step and bool(view.paces)
+
     def await_beacon(self, patience_s: float) -> Beacon | None:
         """Wait for the keeper's beacon; None if none has been seen within `patience_s`."""
         deadline = time.monotonic() + patience_s

@@ -40,12 +40,13 @@ class Scene:
     """A keeper whose swarm, ledger and lock are made up; each look at the clock is a second later."""
 
     database: Database
-    recorded: int  # the last step that the ledger knows
+    recorded: int  # the last step that the ledger knows, by reports or receipts
     step: int = 2  # of the keeper's state
     reached: int = 18  # by survivors, if there are any
     found_at_s: float = float("inf")  # when survivors come into view
     takes_s: float = 5.0  # how long they need to agree on a state
     stands_still: bool = False  # nobody else trains with the keeper
+    step_is_shared: bool = True  # others are seen to have taken its newest step, too
     now: float = 0.0
     done: list[str] = field(default_factory=list)
     addresses: tuple[str, ...] = (MOVED,)
@@ -90,7 +91,7 @@ class Scene:
         step = step if isinstance(step, int) else step.manifest.step
         self.done.append(f"restored {step} in era {era}")
 
-    def last_step(self) -> int:
+    def last_known_step(self) -> int:
         """The ledger's."""
         return self.recorded
 
@@ -216,6 +217,10 @@ class Serving(Scene):
         self.done.append(f"looked at devices at step {step}")
         self.passes += 1
 
+    def receipts(self) -> list[str]:
+        """The receipts that the ledger was told of, in words."""
+        return [what for what in self.done if "receipt" in what]
+
     def run(self, keeper: Keeper | None = None, passes: int = 1) -> None:
         """Let this keeper, or a new one, pass its loop so often."""
         until = self.passes + passes
@@ -277,7 +282,32 @@ def test_with_nothing_to_undo_it_trains_with_whoever_is_there(database: Database
     """The step counts like any other."""
     scene = Scene(database, recorded=2)
     scene.resume()
-    assert scene.done == ["advanced", "a receipt of step 3"]
+    assert (scene.step, scene.done) == (3, ["advanced"])
+
+
+def test_a_step_is_attested_once_others_have_taken_it_too(database: Database) -> None:
+    """Their next step with the keeper shows it, or their records, or an orderly end; never twice."""
+    seen = Serving(database, recorded=2, stands_still=False)
+    seen.run()
+    assert seen.receipts() == ["a receipt of step 3"]
+    assert seen.done.index("a receipt of step 3") < seen.done.index("the revoked")
+    unseen = Serving(database, recorded=2, stands_still=False, step_is_shared=False)
+    unseen.run(passes=2)
+    assert unseen.receipts() == ["a receipt of step 3", "a receipt of step 4"]
+    assert unseen.done.index("a receipt of step 3") > unseen.done.index("looked at devices at step 3")
+    assert unseen.done[-3:] == ["a receipt of step 4", "last checkpoint", "left"]
+
+
+def test_a_step_that_the_others_left_without_the_keeper_is_not_attested(database: Database) -> None:
+    """It was the keeper's alone, perhaps: the others have taken that step again, of other samples."""
+    scene = Serving(database, recorded=2, stands_still=False, step_is_shared=False)
+    keeper = scene.keeper()
+    keeper.resume_ledger(lambda: False)
+    assert scene.step == 3
+    scene.found_at_s, scene.takes_s = 0.0, 0.0
+    scene.run(keeper)
+    assert scene.step == 18
+    assert scene.receipts() == []
 
 
 def test_a_new_run_waits_for_nobody(database: Database) -> None:
