@@ -42,10 +42,11 @@ def kill(find: Find, *names: str) -> Fault:
 
     def inject(site: ChaosSite, chance: random.Random) -> Heal | None:
         victim = find(site, chance.choice(names))
-        if victim is None:
-            return None
-        victim.kill()
-        return _nothing
+        with suppress(psutil.NoSuchProcess):  # ended meanwhile
+            if victim is not None:
+                victim.kill()
+                return _nothing
+        return None
 
     return inject
 
@@ -55,10 +56,11 @@ def stop(find: Find, *names: str) -> Fault:
 
     def inject(site: ChaosSite, chance: random.Random) -> Heal | None:
         victim = find(site, chance.choice(names))
-        if victim is None:
-            return None
-        victim.send_signal(signal.SIGSTOP)
-        return lambda: _send(signal.SIGCONT, [victim])
+        with suppress(psutil.NoSuchProcess):
+            if victim is not None:
+                victim.send_signal(signal.SIGSTOP)
+                return lambda: _send(signal.SIGCONT, [victim])
+        return None
 
     return inject
 

@@ -35,7 +35,7 @@ HONEST_SHARE = 0.9  # of a claim; a peer may have dropped a microbatch since its
 FALSE_ROUNDS = 2
 LOST_ROUNDS = 2  # towards one step
 LOST_IN_ALL = 2 * LOST_ROUNDS  # in succession, towards any step
-WEIGHT_MARGIN = 4.0  # times what the record says: so much may come between the record and the round
+WEIGHT_MARGIN = 4.0  # times the samples at which a peer computes no more: its microbatch may be large
 
 
 @dataclass(frozen=True)
@@ -219,9 +219,10 @@ class FalseClaims:
             self._seen_false.setdefault(peer_id, set()).add(peer.record.time)
 
 
-def is_inflated(named: float, cap: float, claimed: int, most_claimed: int) -> bool:
-    """Whether the weight that a device named in a round is far from its record, and above what is believed of it.
+def is_inflated(named: float, cap: float, most: int) -> bool:
+    """Whether the weight that a device named in a round is above what is believed of it, and one that no peer has.
 
-    `most_claimed` is the largest claim in a record: a device with more samples claims no more.
+    `most`: the samples at which a peer computes no more. The device's record is no measure: while its line or its
+    daemon stands still, it computes on, and others see an old record.
     """
-    return named > cap and claimed < most_claimed and named > WEIGHT_MARGIN * max(1, claimed)
+    return named > max(cap, WEIGHT_MARGIN * most)

@@ -45,6 +45,7 @@ from peer.swarm.history import Lack
 from peer.swarm.records import Beacon
 from peer.swarm.shared_state import SharedState
 from peer.swarm.step_rounds import StepRounds
+from peer.swarm.view import MOST_BATCHES
 
 logger = logging.getLogger(__name__)
 LOOK_AGAIN_S = (0.5, 1.5)  # for the average of a missed step: drawn, so that those who wait do not all come at once
@@ -188,6 +189,16 @@ class Swarm:
         return self._overlapping is None and has_other
 
     @property
+    def wants_samples(self) -> bool:
+        """Whether another microbatch of this peer would count: it has the swarm's state, and room for more samples."""
+        return not (self.is_behind or self._has_enough)
+
+    @property
+    def _has_enough(self) -> bool:
+        """Whether this peer holds as many samples as anybody is believed to have."""
+        return bool(self._gradients.local_samples_accumulated >= MOST_BATCHES * self._tracker.target_batch_size)
+
+    @property
     def step_is_shared(self) -> bool:
         """Whether this peer sees a trainer that has taken its newest step, too, and none that is ahead."""
         view = self._tracker.view
@@ -290,6 +301,9 @@ class Swarm:
             return self._follow(collect) if move is Move.FOLLOW else self._catch_up()
         self._rounds.prepare()
         if move is Move.ACCUMULATE:
+            if self._has_enough:
+                with self._tracker.performance_ema.pause():
+                    self._interrupted.wait(HELD_POLL_S)
             return None
         collect()
         if move is Move.AVERAGE_BESIDE:

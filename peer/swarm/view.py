@@ -24,7 +24,7 @@ from peer.verification.receipts import newcomer_share
 
 STEPS_AHEAD = 2  # of the swarm's step: so far ahead may a record be that others have not caught up with
 STEPS_PER_SECOND = 2.0  # no swarm is faster: so far may the others have come meanwhile
-MOST_BATCHES = 8  # that a device claims towards one step
+MOST_BATCHES = 8  # that a device accumulates towards one step
 REMEMBERED_SKETCHES = 16  # steps
 GREETING_PERIOD_S = 5.0  # peers that miss the keeper look for it so often
 MEETING_S = GREETING_PERIOD_S + 1.0
@@ -227,11 +227,11 @@ class SwarmCourse:
         self._look_for_inflated_weights(training(known), step, weights)
 
     def _look_for_inflated_weights(self, trainers: list[KnownPeer], step: int, weights: Mapping[str, float]) -> None:
-        """Suspect trainers with a weight far above their claim; peers that do not train may have an old record."""
+        """Suspect trainers with a weight that no peer accumulates; those that do not train may have an old record."""
         caps, most = self.allowances.weight_caps(trainers), MOST_BATCHES * self.allowances.target
         for peer in trainers:
             named, claimed = weights.get(peer.peer_id, 0.0), peer.record.samples
-            if peer.record.step == step and is_inflated(named, caps[peer.peer_id], claimed, most):
+            if peer.record.step == step and is_inflated(named, caps[peer.peer_id], most):
                 self.suspect(peer.peer_id, "weight", step, f"claims {claimed} samples and names the weight {named:g}")
 
     def parts_refused(self, step: int, reasons: Mapping[str, str]) -> None:

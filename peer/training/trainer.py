@@ -34,7 +34,7 @@ class TrainingSwarm(Protocol):
     """The part of `peer.swarm.swarm.Swarm` that the loop needs."""
 
     @property
-    def is_behind(self) -> bool: ...
+    def wants_samples(self) -> bool: ...
 
     def begin_training(self) -> None: ...
 
@@ -58,8 +58,8 @@ def train(
 ) -> None:
     """Train until `should_stop` or the end of the data; samples not averaged by then are reported as lost.
 
-    A peer that is behind catches up before it computes anything. The others wait for it after its first microbatch, for
-    which a device may compile for minutes.
+    A peer that is behind, or has as many samples as count, computes nothing before it has caught up or taken a step.
+    The others wait for it after its first microbatch, for which a device may compile for minutes.
     """
     tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
     next_progress_at = clock()
@@ -77,8 +77,8 @@ def train(
             send(tally.progress(swarm.progress()))
 
     for batch in takewhile(lambda _: not should_stop(), batches):
-        if swarm.is_behind:
-            while swarm.is_behind and not should_stop():
+        if not swarm.wants_samples:
+            while not (swarm.wants_samples or should_stop()):
                 settle(swarm.advance(backend.collect))
             continue  # the batch may be of a phase that has ended
         result = backend.accumulate(batch)

@@ -58,10 +58,12 @@ def disproved(claim: int, member: str, words: Sequence[Confirmation], believed: 
 
     The keeper decides, or most of the others and two at least: one member's word against another's is none. A receipt
     says how much counted: a reducer may have cut a weight to its caps, which are no less than is `believed` of anybody.
+    A receipt that does not name the device disproves nothing: while keepers or lines fail, two groups may take the same
+    step, and each knows of its own samples.
     """
     least = min(claim, believed)
-    keepers = [word.samples < least for word in words if word.is_keeper]
-    others = [word.samples < least for word in words if not word.is_keeper and word.member != member]
+    keepers = [0 < word.samples < least for word in words if word.is_keeper]
+    others = [0 < word.samples < least for word in words if not word.is_keeper and word.member != member]
     return all(keepers) if keepers else sum(others) >= 2 and 2 * sum(others) > len(others)
 
 

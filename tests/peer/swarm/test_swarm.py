@@ -115,6 +115,14 @@ def test_a_peer_is_behind_until_it_has_the_swarms_state(
     assert swarm_with(_overlapping=overlapping, _tracker=tracker).is_behind is is_behind
 
 
+@pytest.mark.parametrize(("samples", "swarm_step", "wanted"), [(319, 4, True), (320, 4, False), (0, 5, False)])
+def test_a_peer_computes_only_what_can_count(samples: int, swarm_step: int, wanted: bool) -> None:
+    """Of nobody more than eight batches are believed, and who is behind catches up first."""
+    tracker = SimpleNamespace(swarm_step=swarm_step, has_drifted=False, is_undone=False, target_batch_size=40)
+    gradients = SimpleNamespace(local_samples_accumulated=samples)
+    assert swarm_with(_overlapping=None, _tracker=tracker, _gradients=gradients).wants_samples is wanted
+
+
 @pytest.mark.parametrize(("samples", "own", "all_rates", "ahead"), [(9, 2.0, 8.0, False), (10, 2.0, 8.0, True)])
 def test_a_peer_trains_no_further_ahead_than_its_share(samples: int, own: float, all_rates: float, ahead: bool) -> None:
     """With a quarter of the swarm's speed, a peer has its part of the next batch of 40 when it has 10 samples of it."""

@@ -458,8 +458,8 @@ def test_who_brings_nothing_to_step_after_step_is_not_counted_until_it_does() ->
     assert scene.raised == []
 
 
-def test_a_weight_far_from_the_record_is_named() -> None:
-    """What is above all that is believed of a device, and far above what it has said itself."""
+def test_a_weight_that_no_peer_accumulates_is_named() -> None:
+    """What is above all that is believed of a device, and above what it computes while nobody takes a step."""
     scene = Scene()
     scene.look([*peers(record(samples=8), record(samples=8), record(samples=8)), keeper(3)], 0.0)
     scene.round_ended(3, {"trainer-0": 8.0, "trainer-1": 40.0, "trainer-2": 1e12}, short=False)

@@ -71,12 +71,13 @@ class FakeSwarm:
     samples: int = 0
     target: int = TARGET
     behind: int = 0  # calls to `advance` that catch up before the first microbatch
+    enough: int = 10**6  # samples
     calls: list[str] = field(default_factory=list)
     calls_of_backend: list[str] = field(default_factory=list)
 
     @property
-    def is_behind(self) -> bool:
-        return self.behind > 0
+    def wants_samples(self) -> bool:
+        return self.behind == 0 and self.samples < self.enough
 
     def begin_training(self) -> None:
         self.calls.append("begin")
@@ -160,6 +161,16 @@ def test_a_peer_that_is_behind_catches_up_before_it_computes() -> None:
     """With a new batch, for the phase may be another; and nobody is to wait for it before its first microbatch."""
     _, _, swarm = run([5.0, 4.0], FakeSwarm(behind=2))
     assert swarm.calls == ["advance", "advance", "begin", "add", "advance", "finish"]
+
+
+def test_a_peer_that_has_enough_computes_no_more_before_a_step() -> None:
+    """It looks for the step as often as it can, and leaves when it is told to."""
+    step = StepOutcome(1, 4, True, 2, 9, 0.5)
+    computed = ["begin", "add", "advance"]
+    _, _, swarm = run([5.0, 4.0, 3.0, 2.0], FakeSwarm({3: step}, target=100, enough=4))
+    assert swarm.calls == [*computed, *computed, "advance", "advance", *computed, "finish"]
+    _, _, swarm = run([5.0, 4.0, 3.0], FakeSwarm(target=100, enough=4), stop_after=2)
+    assert swarm.calls == [*computed, *computed, "finish"]
 
 
 def test_who_is_told_to_stop_catches_up_no_further() -> None:

@@ -315,6 +315,8 @@ def test_no_samples_need_no_word() -> None:
         ([("bob", 30), ("eve", 1), ("dan", 2)], True),
         ([("bob", 30), ("eve", 1), ("dan", 2), ("fay", 30)], False),
         ([(KEEPER, 30), ("eve", 1), ("dan", 2)], False),
+        ([(KEEPER, 0)], False),
+        ([("bob", 0), ("eve", 0), ("dan", 2)], False),
         ([], False),
     ],
 )
