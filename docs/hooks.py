@@ -34,7 +34,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     if page.file.src_uri in OUTSIDE:
         return markdown.replace("](docs/", "](")
     for name in OUTSIDE:
-        markdown = markdown.replace(f"](../{name})", f"]({name})")
+        markdown = markdown.replace(f"../{name})", f"{name})")  # one folder fewer, however deep the page is
     return markdown
 
 

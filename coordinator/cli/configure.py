@@ -199,7 +199,8 @@ def require_same_database(before: Settings, after: Settings) -> None:
     if there != asked:
         raise ConfigError(
             f"This run is in {there}, and the environment names {asked}, where its data does not go by itself: "
-            f"set {DATABASE_URL} and {POSTGRES_PASSWORD} as before, or move it by a backup (docs/operators.md)."
+            f"set {DATABASE_URL} and {POSTGRES_PASSWORD} as before, or move it by a backup "
+            "(docs/operators/back-up-and-restore.md)."
         )
 
 

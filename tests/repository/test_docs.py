@@ -29,19 +29,18 @@ from peer.config.training import Phase
 from tests.support.command_tree import every_command
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-GUIDE = ROOT / "docs" / "operators.md"
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CODE = ("auth", "peer", "coordinator", "dashboards", "notebooks", "docker", "manyhands.py", "tests/conftest.py")
 ENVIRONMENT_VARIABLE = re.compile(r"\bMANYHANDS_[A-Z][A-Z_]*[A-Z]\b")
+TEXT = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
 CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @cache
 def documented() -> str:
     """Everything in the documents that is set as code."""
-    text = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
-    blocks = [block for _, block in CODE_BLOCK.findall(text)]
-    return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", CODE_BLOCK.sub("", text))])
+    blocks = [block for _, block in CODE_BLOCK.findall(TEXT)]
+    return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", CODE_BLOCK.sub("", TEXT))])
 
 
 def is_documented(name: str) -> bool:
@@ -50,9 +49,8 @@ def is_documented(name: str) -> bool:
 
 
 def run_file_examples() -> list[str]:
-    """Every run file, or part of one, that the operator's guides show."""
-    text = GUIDE.read_text(encoding="utf-8") + (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
-    return [block for language, block in CODE_BLOCK.findall(text) if language == "yaml"]
+    """Every run file, or part of one, that the documents show."""
+    return [block for language, block in CODE_BLOCK.findall(TEXT) if language == "yaml"]
 
 
 def shell_commands() -> Iterator[str]:
@@ -153,10 +151,10 @@ def test_every_environment_variable_is_documented() -> None:
 
 
 def test_every_route_is_documented() -> None:
-    """The operator's guide lists each path that the web port serves."""
+    """The guides list each path that the web port serves."""
     paths = {route.path for router in ROUTERS for route in router.routes}
     assert paths
-    assert {path for path in paths if f"`{path}`" not in GUIDE.read_text(encoding="utf-8")} == set()
+    assert {path for path in paths if f"`{path}`" not in TEXT} == set()
 
 
 def test_every_metric_is_documented() -> None:
@@ -176,8 +174,7 @@ def test_every_alert_is_documented() -> None:
     """The operator's guide says of each alert what to do."""
     rules = yaml.safe_load((ROOT / "dashboards" / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))
     names = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
-    guide = GUIDE.read_text(encoding="utf-8")
-    assert {name for name in names if f"| `{name}` |" not in guide} == set()
+    assert {name for name in names if f"| `{name}` |" not in TEXT} == set()
 
 
 def sink_keys() -> list[str]:
@@ -215,10 +212,8 @@ def long_options(command: Any) -> set[str]:
 
 
 def section_on(command: str) -> str:
-    """The part of the guides under the heading that names the command."""
-    text = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
-    found = re.search(rf"^#+ [^\n]*`{command}`.*?(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
-    return found.group() if found else ""
+    """The parts of the guides under headings that name the command: how to use it, and its options."""
+    return "".join(re.findall(rf"^#+ [^\n]*`{command}`.*?(?=^#|\Z)", TEXT, re.MULTILINE | re.DOTALL))
 
 
 @pytest.mark.parametrize("command", sorted(every_command()))
