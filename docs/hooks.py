@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: fill in generated parts, add the pages outside `docs/`, drop the theme's files that no page loads."""
+"""Hooks of mkdocs: fill in generated parts, add pages from outside `docs/`, drop files that no page loads."""
 
 from __future__ import annotations
 

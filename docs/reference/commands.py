@@ -60,7 +60,8 @@ def _section(path: str, command: Any) -> str:
         [
             f"### `{path}`",
             " ".join([*command.help.split("\n\n"), *_guides(path)]),
-            f"```sh\n{' '.join([path, *arguments, *options])}\n{command.epilog.removeprefix('Example: ')}\n```",
+            f"```text\n{' '.join([path, *arguments, *options])}\n```",
+            f"Example:\n\n```sh\n{command.epilog.removeprefix('Example: ')}\n```",
             "\n".join(["| argument or option | values | default | meaning |", "|---|---|---|---|", *rows]),
         ]
     )

@@ -185,7 +185,7 @@ def _sized(bounds: list[Any], unit: str) -> str:
     least = next((rule.min_length for rule in bounds if isinstance(rule, MinLen)), 0)
     most = next((rule.max_length for rule in bounds if isinstance(rule, MaxLen)), None)
     between = _between(least or None, most)
-    return f" of {between} {unit if between in ('1', 'at least 1') else unit + 's'}" if between else ""
+    return f" of {between} {unit}{'' if between.split()[-1] == '1' else 's'}" if between else ""
 
 
 def _range(bounds: list[Any], *, whole: bool) -> str:
@@ -199,10 +199,10 @@ def _range(bounds: list[Any], *, whole: bool) -> str:
                 least = rule.ge
             case Le():
                 most = rule.le
-            case Gt() if whole:
-                least = rule.gt + 1
-            case Lt() if whole:
-                most = rule.lt - 1
+            case Gt(gt=int() as end) if whole:
+                least = end + 1
+            case Lt(lt=int() as end) if whole:
+                most = end - 1
             case Gt():
                 said.append(f"above {rule.gt}")
             case Lt():
