@@ -40,35 +40,36 @@ class Key:
 
 
 def key_lists() -> dict[str, str]:
-    """Return Markdown by the file's name, and the section's if it has sections: a sentence and the keys."""
+    """Return Markdown for each section of the run file, for settings.yaml and its sections, and for `model.options`."""
     lists = {}
     for section, field in RunConfig.model_fields.items():
         model = next(sections_in(field.annotation))
-        lists[f"run.yaml {section}"] = f"{_sentence(model)}\n\n{_key_list(keys_of(RunConfig, only=section))}"
-    lists["settings.yaml"] = _key_list(keys_of(Settings))
-    lists["model.options"] = "\n\n".join(_options())
-    return lists
+        lists[f"run.yaml {section}"] = f"{_sentence(model)}\n\n{_key_list(RunConfig, [section])}"
+    plain = []
+    for section, field in Settings.model_fields.items():
+        if any(sections_in(field.annotation)):
+            lists[f"settings.yaml {section}"] = _key_list(Settings, [section])
+        else:
+            plain.append(section)
+    return {**lists, "settings.yaml": _key_list(Settings, plain), "model.options": "\n\n".join(_options())}
 
 
-def keys_of(model: type[BaseModel], prefix: str = "", only: str = "", seen: dict[Any, str] | None = None) -> list[Key]:
-    """Return the keys of a model and of the sections in it; a section that comes again refers to the first."""
-    seen = {} if seen is None else seen
+def keys_of(model: type[BaseModel], names: Iterable[str], prefix: str, seen: dict[Any, str]) -> Iterator[Key]:
+    """Yield these keys of a model and all in their sections; a section that was `seen` refers to its first key."""
     meanings = _meanings(model)
-    keys = []
-    for name, field in model.model_fields.items():
-        if only not in ("", name):
-            continue
+    for name in names:
+        field = model.model_fields[name]
         path = prefix + name
         sections = list(sections_in(field.annotation))
         again = seen.get(sections[0]) if sections else None
         values = f"the keys of `{again}`" if again else words(field.annotation, field.metadata)
         meaning = meanings.get(name) or " ".join(map(_sentence, sections))
         if not (sections and _is_plain(field)) or again:
-            keys.append(Key(path, values, default_of(field), meaning))
+            yield Key(path, values, default_of(field), meaning)
         for section in () if again else sections:
             seen[section] = path
-            keys += keys_of(section, f"{path}.{FREE}." if _is_mapping(field.annotation) else f"{path}.", seen=seen)
-    return keys
+            below = f"{path}.{FREE}." if _is_mapping(field.annotation) else f"{path}."
+            yield from keys_of(section, section.model_fields, below, seen)
 
 
 def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -226,7 +227,8 @@ def _between(least: Any, most: Any) -> str:
     return f"{least:.10g}" if least == most else f"{least:.10g} to {most:.10g}"
 
 
-def _key_list(keys: Iterable[Key]) -> str:
+def _key_list(model: type[BaseModel], names: Iterable[str]) -> str:
+    keys = keys_of(model, names, prefix="", seen={})
     return "\n\n".join(definition([key.name], key.values, key.default, key.meaning) for key in keys)
 
 
