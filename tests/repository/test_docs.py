@@ -71,9 +71,9 @@ def leaf_errors(kind: type[ManyhandsError] = ManyhandsError) -> Iterator[type[Ma
 
 
 @pytest.mark.parametrize("error", sorted(set(leaf_errors()), key=lambda error: (error.exit_code, error.code)))
-def test_every_exit_code_is_in_the_volunteers_table(error: type[ManyhandsError]) -> None:
+def test_every_exit_code_is_in_the_table(error: type[ManyhandsError]) -> None:
     """The table of exit codes has a row with each error's number and name."""
-    text = (ROOT / "docs" / "volunteers.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8")
     assert re.search(rf"^\| {error.exit_code} \|[^|]*`{error.code}`[^|]*\|", text, re.MULTILINE)
 
 
