@@ -16,7 +16,7 @@ import typer
 from annotated_types import Ge, Le
 from markdown.extensions.toc import slugify
 
-from docs.reference.keys import alternatives, as_default, words
+from docs.reference.keys import alternatives, as_default, definition, words
 from manyhands import build_app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,23 +55,24 @@ def _section(path: str, command: Any) -> str:
     arguments = [_name(parameter) for parameter in command.params if not _is_option(parameter)]
     options = ["[OPTIONS]"] if any(map(_is_option, command.params)) else []
     hints = get_type_hints(inspect.unwrap(command.callback))
-    rows = [_row(parameter, hints[parameter.name]) for parameter in command.params if parameter.name in hints]
+    parameters = [
+        _parameter(parameter, hints[parameter.name]) for parameter in command.params if parameter.name in hints
+    ]
     return "\n\n".join(
         [
             f"### `{path}`",
             " ".join([*command.help.split("\n\n"), *_guides(path)]),
             f"```text\n{' '.join([path, *arguments, *options])}\n```",
             f"Example:\n\n```sh\n{command.epilog.removeprefix('Example: ')}\n```",
-            "\n".join(["| argument or option | values | default | meaning |", "|---|---|---|---|", *rows]),
+            *parameters,
         ]
     )
 
 
-def _row(parameter: Any, hint: Any) -> str:
+def _parameter(parameter: Any, hint: Any) -> str:
     names = parameter.opts + parameter.secondary_opts if _is_option(parameter) else [_name(parameter)]
     meaning = parameter.help + (f" Environment variable: `{parameter.envvar}`." if parameter.envvar else "")
-    cells = [", ".join(f"`{name}`" for name in names), _values(parameter, hint), _default(parameter), meaning]
-    return f"| {' | '.join(cells)} |"
+    return definition(names, _values(parameter, hint), _default(parameter), meaning)
 
 
 def _is_option(parameter: Any) -> bool:

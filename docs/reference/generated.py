@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from docs.reference.commands import commands_by_panel
-from docs.reference.keys import key_tables
+from docs.reference.keys import key_lists
 
 _MARKER = re.compile(r"<!-- generated: (.+?) -->")
 
@@ -19,4 +19,4 @@ def fill(markdown: str) -> str:
 @cache
 def parts() -> dict[str, str]:
     """Everything that is generated, as Markdown, by the names in the markers."""
-    return {"commands": commands_by_panel(), **key_tables()}
+    return {"commands": commands_by_panel(), **key_lists()}

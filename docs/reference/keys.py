@@ -1,4 +1,4 @@
-"""Tables of the keys that the run file and settings.yaml may have, read from the pydantic models that check them.
+"""Lists of the keys that the run file and settings.yaml may have, read from the pydantic models that check them.
 
 A key's meaning is the docstring below its field, else the docstring of the section that it holds.
 """
@@ -39,15 +39,15 @@ class Key:
     meaning: str
 
 
-def key_tables() -> dict[str, str]:
-    """Return Markdown by the file's name, and the section's if it has sections: a sentence and a table of keys."""
-    tables = {}
+def key_lists() -> dict[str, str]:
+    """Return Markdown by the file's name, and the section's if it has sections: a sentence and the keys."""
+    lists = {}
     for section, field in RunConfig.model_fields.items():
         model = next(sections_in(field.annotation))
-        tables[f"run.yaml {section}"] = f"{_sentence(model)}\n\n{_table(keys_of(RunConfig, only=section))}"
-    tables["settings.yaml"] = _table(keys_of(Settings))
-    tables["model.options"] = "\n".join(_options_table())
-    return tables
+        lists[f"run.yaml {section}"] = f"{_sentence(model)}\n\n{_key_list(keys_of(RunConfig, only=section))}"
+    lists["settings.yaml"] = _key_list(keys_of(Settings))
+    lists["model.options"] = "\n\n".join(_options())
+    return lists
 
 
 def keys_of(model: type[BaseModel], prefix: str = "", only: str = "", seen: dict[Any, str] | None = None) -> list[Key]:
@@ -101,6 +101,13 @@ def words(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     if _is_mapping(annotation):
         return _collection(f"mapping{_sized(bounds, 'key')}", arguments[1])
     return _scalar(annotation, bounds)
+
+
+def definition(names: Iterable[str], values: str, default: str, meaning: str) -> str:
+    """Return an item of a definition list: the names, what they may be set to, and the meaning below."""
+    facts = [values, default if default in ("", "required") else f"default: {default}"]
+    told = "; ".join(filter(None, facts))
+    return f"{', '.join(f'**`{name}`**' for name in names)}{f' ({told})' if told else ''}\n:   {meaning}"
 
 
 def alternatives(values: Iterable[Any]) -> str:
@@ -190,9 +197,7 @@ def _sized(bounds: list[Any], unit: str) -> str:
 
 def _range(bounds: list[Any], *, whole: bool) -> str:
     """Describe which numbers are allowed."""
-    least: Any = None
-    most: Any = None
-    said = []
+    least = most = above = below = steps = None
     for rule in bounds:
         match rule:
             case Ge():
@@ -204,13 +209,12 @@ def _range(bounds: list[Any], *, whole: bool) -> str:
             case Lt(lt=int() as end) if whole:
                 most = end - 1
             case Gt():
-                said.append(f"above {rule.gt}")
+                above = f"above {rule.gt}"
             case Lt():
-                said.append(f"below {rule.lt}")
+                below = f"below {rule.lt}"
             case MultipleOf():
-                said.append(f"a multiple of {rule.multiple_of}")
-    between = _between(least, most)
-    return "".join(f", {part}" for part in ([between] if between else []) + said)
+                steps = f"a multiple of {rule.multiple_of}"
+    return "".join(f", {part}" for part in (above, _between(least, most), below, steps) if part)
 
 
 def _between(least: Any, most: Any) -> str:
@@ -222,16 +226,13 @@ def _between(least: Any, most: Any) -> str:
     return f"{least:.10g}" if least == most else f"{least:.10g} to {most:.10g}"
 
 
-def _table(keys: list[Key]) -> str:
-    rows = [f"| `{key.name}` | {key.values} | {key.default} | {key.meaning} |" for key in keys]
-    return "\n".join(["| key | values | default | meaning |", "|---|---|---|---|", *rows])
+def _key_list(keys: Iterable[Key]) -> str:
+    return "\n\n".join(definition([key.name], key.values, key.default, key.meaning) for key in keys)
 
 
-def _options_table() -> Iterator[str]:
-    """Yield the rows of what `model.options` may hold: each option, its values, and the families that have it."""
-    yield "| option | values | families |"
-    yield "|---|---|---|"
+def _options() -> Iterator[str]:
+    """Yield what `model.options` may hold: each option, its values, and the families that have it."""
     for option in dict.fromkeys(option for family in ARCHITECTURES.values() for option in family.options):
         kinds = {name: family.options[option] for name, family in ARCHITECTURES.items() if option in family.options}
         (values,) = set(map(words, kinds.values()))
-        yield f"| `{option}` | {values} | {', '.join(f'`{name}`' for name in kinds)} |"
+        yield definition([option], values, "", f"For {', '.join(f'`{name}`' for name in kinds)}.")

@@ -33,9 +33,9 @@ def page(name: str) -> str:
 
 
 @cache
-def rows(name: str) -> list[tuple[str, str, str]]:
-    """The key, the default and the meaning in each row of a page's tables of keys."""
-    return re.findall(r"^\| `([\w.]+)` \| .+? \| (.*?) \| (.*) \|$", page(name), re.MULTILINE)
+def keys(name: str) -> list[tuple[str, str, str]]:
+    """Each key of a page with its default and its meaning."""
+    return re.findall(r"^\*\*`([\w.]+)`\*\*(?: \(.*?(?:default: (.+))?\))?\n:   (.+)$", page(name), re.MULTILINE)
 
 
 def defaults(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -57,7 +57,7 @@ def section(command: str) -> str:
 @pytest.mark.parametrize("name", PAGES)
 def test_every_default_stands_beside_its_key(name: str) -> None:
     """A file without a key means the value that the reference says."""
-    told = {key: (default, meaning) for key, default, meaning in rows(name)}
+    told = {key: (default, meaning) for key, default, meaning in keys(name)}
     for key, value in defaults(PAGES[name]().model_dump(mode="json")):
         expected = BUILTIN if key == "data.sources" else value
         default, meaning = told[key]
@@ -72,10 +72,10 @@ def test_every_key_of_every_section_has_a_meaning(name: str) -> None:
     """The pages leave out no key that pydantic knows, however deep, and say of each what it means."""
     schema = PAGES[name].model_json_schema()
     known = {key for part in (schema, *schema["$defs"].values()) for key in part["properties"]}
-    told = {part for key, _, _ in rows(name) for part in key.split(".")}
+    told = {part for key, _, _ in keys(name) for part in key.split(".")}
     sections = set(RunConfig.model_fields) if name == "run-file" else set()
     assert known - told - sections == set()
-    assert [key for key, _, meaning in rows(name) if not meaning.endswith(".")] == []
+    assert [key for key, _, meaning in keys(name) if not meaning.endswith(".")] == []
 
 
 @pytest.mark.parametrize("command", sorted(every_command()))
@@ -85,12 +85,12 @@ def test_every_argument_and_option_of_a_command_is_explained(command: str) -> No
     for parameter in every_command()[command].params:
         names = [name for name in parameter.opts if name.startswith("--")]
         name = re.escape(names[0] if names else (parameter.metavar or parameter.name.upper()).strip("[]"))
-        row = re.search(rf"^\| `\[?{name}\]?`.*$", text, re.MULTILINE)
-        assert row, name
-        assert parameter.help in row.group()
-        assert parameter.envvar is None or f"`{parameter.envvar}`" in row.group()
+        found = re.search(rf"^\*\*`\[?{name}\]?`.*\n:   .*$", text, re.MULTILINE)
+        assert found, name
+        assert parameter.help in found.group()
+        assert parameter.envvar is None or f"`{parameter.envvar}`" in found.group()
         if type(parameter.default) in (int, float):
-            assert f"| `{parameter.default}` |" in row.group()
+            assert f"default: `{parameter.default}`)" in found.group()
     assert every_command()[command].epilog.removeprefix("Example: ") in text
 
 
@@ -123,6 +123,7 @@ class Part(BaseModel):
     [
         (Positive | None, "whole number, at least 1"),
         (PositiveFloat, "number, above 0"),
+        (Annotated[float, Field(le=10, gt=0)], "number, above 0, at most 10"),
         (Annotated[int, Field(ge=0, lt=2**32)], "whole number, 0 to 4294967295"),
         (Annotated[str, Field(max_length=1)], "text of at most 1 character"),
         (ShortName, "at most 40 lower-case letters, digits and hyphens, the first a letter or a digit"),
