@@ -71,9 +71,9 @@ def leaf_errors(kind: type[ManyhandsError] = ManyhandsError) -> Iterator[type[Ma
 
 
 @pytest.mark.parametrize("error", sorted(set(leaf_errors()), key=lambda error: (error.exit_code, error.code)))
-def test_every_exit_code_is_explained_to_volunteers(error: type[ManyhandsError]) -> None:
+def test_every_exit_code_is_explained(error: type[ManyhandsError]) -> None:
     """The list of exit codes has each error's number and name, what happened, and what to do."""
-    text = fill((ROOT / "docs" / "volunteers.md").read_text(encoding="utf-8"))
+    text = fill((ROOT / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8"))
     assert re.search(rf"\b{error.exit_code}(`\*\*)? \(`{error.code}`\)", text)
     assert error is ManyhandsError or len((error.__doc__ or "").split("\n\n")) > 1
 
