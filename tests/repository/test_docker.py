@@ -278,7 +278,7 @@ def test_a_container_may_take_as_long_to_stop_as_its_program() -> None:
     for name, seconds in needed.items():
         assert float(services()[name]["stop_grace_period"].removesuffix("s")) >= seconds + 10
     assert services()["demo-peer-2"]["stop_grace_period"] == services()["demo-peer-1"]["stop_grace_period"]
-    guides = {"operators/containers.md": LONGEST_STOP_OF_SERVE_S, "volunteers.md": LONGEST_STOP_OF_AGENT_S}
+    guides = {"operators/containers.md": LONGEST_STOP_OF_SERVE_S, "volunteers/join.md": LONGEST_STOP_OF_AGENT_S}
     for guide, seconds in guides.items():
         told = re.findall(r"docker run[^`\n]*", (ROOT / "docs" / guide).read_text())
         assert told
