@@ -1,11 +1,9 @@
-// Lets the keyboard scroll code and tables that are wider than the page.
-// The theme does so for code alone, only once the code has been in view, and undoes it on touch screens.
-function letKeyboardScroll() {
+// Lets the keyboard scroll code and tables that are wider than the page. The theme does so for code alone, while it is in
+// view and a mouse is there, and takes it back otherwise.
+const reachWideBoxes = () => {
   for (const box of document.querySelectorAll("pre > code, .md-typeset__scrollwrap")) {
-    const isWide = box.scrollWidth > box.clientWidth;
-    if (isWide && box.tabIndex !== 0) box.tabIndex = 0;
-    if (!isWide && box.hasAttribute("tabindex")) box.removeAttribute("tabindex");
+    if (box.scrollWidth > box.clientWidth && box.tabIndex !== 0) box.tabIndex = 0;
   }
-}
-new ResizeObserver(letKeyboardScroll).observe(document.body);
-new MutationObserver(letKeyboardScroll).observe(document.body, { subtree: true, attributeFilter: ["tabindex"] });
+};
+new ResizeObserver(reachWideBoxes).observe(document.body);
+new MutationObserver(reachWideBoxes).observe(document.body, { subtree: true, attributeFilter: ["tabindex"] });
