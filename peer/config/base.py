@@ -48,7 +48,10 @@ Sha256 = Annotated[str, WrittenAs(r"[0-9a-f]{64}", "a SHA-256 digest: 64 digits 
 
 
 class Section(BaseModel):
-    """A frozen part of a file; unknown keys and silent type conversions are errors."""
+    """A frozen part of a file; unknown keys and silent type conversions are errors.
+
+    The docstring below a field says what the key means: the guide's reference is made from it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

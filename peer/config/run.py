@@ -44,11 +44,7 @@ class Run(Section):
 
 
 class Checkpoints(Section):
-    """The keeper's checkpoints: their interval, in global steps and in minutes, and which of them it keeps.
-
-    Beside the newest `keep` these are one every so many steps (0: none) and the best by held-out loss. One whose loss
-    has risen by more than a factor since the one before is not published.
-    """
+    """The keeper's checkpoints: their interval, and which of them it keeps and publishes."""
 
     every_steps: Positive = 500
     """Global steps from one checkpoint to the next."""
@@ -66,11 +62,7 @@ class Checkpoints(Section):
 
 
 class MembershipLimits(Section):
-    """Limits on members: an access token's lifetime (seconds), for which the swarm can go on without the coordinator.
-
-    Further the share of a global batch up to which the samples of a member are believed that has brought none so far,
-    and the number of devices of a member that may hold a token at once.
-    """
+    """Limits on members, their devices and their access tokens."""
 
     token_lifetime_s: int = Field(6 * 3600, ge=60, le=30 * 24 * 3600)
     """Seconds for which an access token is valid: the swarm goes on that long without the coordinator."""
@@ -82,10 +74,7 @@ class MembershipLimits(Section):
 
 
 class Dashboard(Section):
-    """The offers of the run's public page beside numbers and curves.
-
-    `try_it`: visitors may give the newest published checkpoint a sentence, and the coordinator's CPU answers.
-    """
+    """The offers of the run's public page beside numbers and curves."""
 
     try_it: bool = True
     """Whether visitors may give the newest published checkpoint a sentence; the coordinator's processor answers."""

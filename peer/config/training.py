@@ -55,9 +55,9 @@ class Averaging(Section):
     target_batch_size: Positive = 4096
     """Samples in a global step."""
     matchmaking_time_s: PositiveFloat = 15.0
-    """Longest wait, in seconds, for peers that do not come to a group; a group begins when all known peers have come,
-    and once some have, peers wait three times the median, but at least three seconds. 2 is enough in one machine
-    room."""
+    """Longest wait, in seconds, for peers that do not come to a group. A group begins when all known peers have come;
+    once some groups have formed, peers wait three times the median time of that, at least three seconds. 2 is enough
+    in one machine room."""
     averaging_timeout_s: PositiveFloat = 60.0
     """Seconds after which a round of averaging has failed; once some rounds have succeeded, peers wait three times
     their median, or more where the times vary."""
