@@ -23,6 +23,7 @@ import platform
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -39,7 +40,7 @@ from benchmarks._chaos_audit import Check, Losses, audit, losses, named
 from benchmarks._chaos_faults import Fault, Heal, faults
 from benchmarks._chaos_site import NAMES, START_TIMEOUT_S, TARGET_BATCH_SIZE, ChaosSite
 from benchmarks.reporting import argument_parser
-from tests.support.postgres import new_server
+from tests.support.postgres import PostgresServer, binary, new_server
 from tests.support.small_disks import small_disk
 from tests.support.zygote import forking_python
 
@@ -51,6 +52,7 @@ DISK_BYTES = 96 * 2**20
 QUICK_MINUTES = 0.5
 MOST_LOG_BYTES_PER_HOUR = 2**20
 NAMED_SHOWN = 20
+TRACES = ("*.log", "*.jsonl", "outbox.sqlite*")  # names of files
 
 
 @dataclass
@@ -107,7 +109,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=30.0, help="for so long faults are injected (default: 30)")
     parser.add_argument("--seed", type=int, default=0, help="of their order and their victims (default: 0)")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="only faults with one of these words in their name")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="copy all logs there at the end")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="copy all logs, outboxes and the database there")
     options = parser.parse_args(arguments)
     if options.quick:
         options.minutes = min(options.minutes, QUICK_MINUTES)
@@ -117,15 +119,15 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(
-    folder: Path, chosen: Mapping[str, Fault], minutes: float, chance: random.Random, logs_to: Path | None = None
+    folder: Path, chosen: Mapping[str, Fault], minutes: float, chance: random.Random, keep_in: Path | None = None
 ) -> Outcome:
-    """Make a run in this folder and let it fail; its logs are copied before its small disks are gone."""
+    """Make a run in this folder and let it fail; its traces are copied before its disks and its database are gone."""
     with ExitStack() as stack:
         server = stack.enter_context(new_server())
         site = ChaosSite(folder, server)
         _make_small_disks(site, chosen, stack)
-        if logs_to is not None:
-            stack.callback(_keep, folder, logs_to)
+        if keep_in is not None:
+            stack.callback(_keep, folder, server, keep_in)
         stack.callback(site.close)
         engine = create_engine(server.url(), pool_pre_ping=True, connect_args={"connect_timeout": 5})
         stack.callback(engine.dispose)
@@ -259,12 +261,14 @@ def _require(came: bool, what: str, site: ChaosSite) -> None:
         raise RuntimeError("\n".join([f"waited in vain for {what}", *ends]))
 
 
-def _keep(folder: Path, target: Path) -> None:
-    """Copy the logs, of the commands and of the workers."""
-    for path in folder.rglob("*.log"):
+def _keep(folder: Path, server: PostgresServer, target: Path) -> None:
+    """Copy all that tells of the run: the logs, the logs of events, the outboxes, and the database as SQL."""
+    for path in [found for kind in TRACES for found in folder.rglob(kind)]:
         to = target / path.relative_to(folder)
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, to)
+    address = server.url().replace("+psycopg", "")
+    subprocess.run([binary("pg_dump"), "--inserts", f"--file={target / 'database.sql'}", address], check=False)  # noqa: S603
 
 
 def as_table(outcome: Outcome) -> str:

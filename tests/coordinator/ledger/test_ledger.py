@@ -176,6 +176,15 @@ def test_roll_back_undoes_the_later_steps(ledger: Ledger, database: Database, cl
         assert list(superseded) == [2, 3]
 
 
+def test_a_step_with_a_receipt_is_known_before_anybody_reports_it(ledger: Ledger) -> None:
+    """So a keeper that resumes before that step undoes it, and attests no second one under the same number."""
+    record(ledger, "ada-1", 1)
+    confirm(ledger, 2, ada_1=10)
+    assert (ledger.last_step(), ledger.last_known_step()) == (1, 2)
+    ledger.roll_back(1)
+    assert ledger.last_known_step() == 1
+
+
 def test_roll_back_undoes_what_was_said_of_later_checkpoints(ledger: Ledger, database: Database, clock: Clock) -> None:
     """Nothing is left of undone checkpoints, nor a receipt of an undone step; those up to the return keep all."""
     keeper_at(database, step=10, now=clock.now)
