@@ -17,24 +17,38 @@ if TYPE_CHECKING:
     import typer
 
 PACKAGES = ("auth", "peer", "coordinator", "dashboards")
-# command -> the module whose `app` holds it, and what the overview says about it
+_TAKE_PART, _OPERATE = "Take part in a run", "Operate a run"
+# command -> the module whose `app` holds it, and what the overview says about it, under which heading
 COMMANDS = {
-    "demo": ("coordinator.cli.demo", "A whole run on this machine: coordinator, dashboard and two volunteers."),
-    "join": ("peer.cli.join", "Take part in a run with this machine."),
-    "assist": ("peer.cli.join", "Average for a run's trainers without training."),
-    "doctor": ("peer.cli.doctor", "What this machine and its network can do, stage by stage."),
-    "name": ("peer.cli.name", "Choose under which name a run's page shows you, or none."),
-    "support-bundle": ("peer.cli.doctor", "Write a redacted archive for the run's operator."),
-    "replay": ("peer.cli.replay", "Show what happened to several nodes, from their logs, on one timeline."),
-    "verify": ("peer.cli.verify", "Check what a run has signed: its leaderboard, or a certificate of contribution."),
-    "tokenizer": ("peer.cli.tokenizer", "Train a tokenizer, or look at one: train, inspect."),
-    "corpus": ("peer.cli.corpus", "Prepare a corpus: sample it by perplexity, drop duplicates."),
-    "export": ("coordinator.cli.export", "Export a checkpoint for plain transformers, with a model card."),
-    "evaluate": ("coordinator.cli.evaluate", "Try checkpoints on downstream tasks: fine-tune, judge, compare."),
-    "release": ("coordinator.cli.release", "Release the best checkpoint: model, card, task models, a demo."),
+    "demo": (
+        "coordinator.cli.demo",
+        "A whole run on this machine: coordinator, dashboard and two volunteers.",
+        _OPERATE,
+    ),
+    "join": ("peer.cli.join", "Take part in a run with this machine.", _TAKE_PART),
+    "assist": ("peer.cli.join", "Average for a run's trainers without training.", _TAKE_PART),
+    "doctor": ("peer.cli.doctor", "What this machine and its network can do, stage by stage.", _TAKE_PART),
+    "name": ("peer.cli.name", "Choose under which name a run's page shows you, or none.", _TAKE_PART),
+    "support-bundle": ("peer.cli.doctor", "Write a redacted archive for the run's operator.", _TAKE_PART),
+    "replay": ("peer.cli.replay", "Show what happened to several nodes, from their logs, on one timeline.", _TAKE_PART),
+    "verify": (
+        "peer.cli.verify",
+        "Check what a run has signed: its leaderboard, or a certificate of contribution.",
+        _TAKE_PART,
+    ),
+    "tokenizer": ("peer.cli.tokenizer", "Train a tokenizer, or look at one: train, inspect.", _OPERATE),
+    "corpus": ("peer.cli.corpus", "Prepare a corpus: sample it by perplexity, drop duplicates.", _OPERATE),
+    "export": ("coordinator.cli.export", "Export a checkpoint for plain transformers, with a model card.", _OPERATE),
+    "evaluate": (
+        "coordinator.cli.evaluate",
+        "Try checkpoints on downstream tasks: fine-tune, judge, compare.",
+        _OPERATE,
+    ),
+    "release": ("coordinator.cli.release", "Release the best checkpoint: model, card, task models, a demo.", _OPERATE),
     "coordinator": (
         "coordinator.cli.main",
         "Start and steer a run: init, serve, invite, allow, members, revoke, status.",
+        _OPERATE,
     ),
 }
 EPILOG = "Example: manyhands demo --steps 12"
@@ -76,7 +90,7 @@ def build_app() -> typer.Typer:
         """Options of `manyhands` itself."""
 
     app = lazy_app(
-        {name: LazyCommand(module, summary) for name, (module, summary) in COMMANDS.items()},
+        {name: LazyCommand(*entry) for name, entry in COMMANDS.items()},
         epilog=EPILOG,
         help="Train one language model together, on whatever hardware the members of a community have.",
     )

@@ -3,7 +3,7 @@
 
 Prints, for each platform and Python version, how many packages a volunteer needs, and which of them have no wheel; the
 same with the extras. uv (`pip install uv`) resolves the project for all platforms at once, which takes the network and
-half a minute: so it is no part of CI, and what it last said stands in docs/volunteers.md. `--lock` reads what uv has
+half a minute. So it is no part of CI, and docs/volunteers/hardware.md has its last results. `--lock` reads what uv has
 written before (`uv pip compile --universal --format pylock.toml`).
 """
 

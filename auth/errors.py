@@ -1,6 +1,7 @@
 """The error tree of manyhands: one class for each thing a person can be told to mend.
 
 Every class carries a stable `code` (sent over gRPC and HTTP) and a process `exit_code` (a contract: scripts use it).
+A class's docstring says what happened and, in a second paragraph, what to do: the guide's list of exit codes has both.
 `auth` is the lowest package, so the root lives here; each package adds its own leaves to this tree:
 
     ManyhandsError                  1
@@ -52,222 +53,320 @@ class ManyhandsError(Exception):
 
 
 class ConfigError(ManyhandsError):
-    """A run file or a setting is wrong: the message names the key, the value and what is allowed."""
+    """A run file or a setting is wrong.
+
+    Mend the key that the message names.
+    """
 
     code = "config"
     exit_code = 3
 
 
 class UnreachableError(ManyhandsError):
-    """The coordinator does not answer at the link's address, or a web server that is needed does not."""
+    """The coordinator, or a web server that is needed, does not answer.
+
+    Check your connection; ask whether the coordinator is running. A device that has joined the run before waits.
+    """
 
     code = "unreachable"
     exit_code = 4
 
 
 class LinkError(ManyhandsError):
-    """A join link cannot be parsed."""
+    """The join link is malformed.
+
+    Copy it whole, quotes around it.
+    """
 
     code = "bad-link"
     exit_code = 5
 
 
 class FingerprintError(ManyhandsError):
-    """The server's certificate is not the one that the join link names."""
+    """The server is not the one that the join link names.
+
+    Ask the operator for the present link; do not go on.
+    """
 
     code = "wrong-fingerprint"
     exit_code = 6
 
 
 class NotInvitedError(ManyhandsError):
-    """The device is unknown and no invite code came with it."""
+    """The device is unknown, and no invite code came with it.
+
+    Ask for an invite code.
+    """
 
     code = "not-invited"
     exit_code = 7
 
 
 class UnknownInviteError(ManyhandsError):
-    """No invite has this code."""
+    """No invite has this code.
+
+    Check its spelling.
+    """
 
     code = "unknown-invite"
     exit_code = 8
 
 
 class UsedInviteError(ManyhandsError):
-    """The invite code was used already."""
+    """The invite code was used already.
+
+    Ask for another: one code serves one device.
+    """
 
     code = "used-invite"
     exit_code = 9
 
 
 class ExpiredInviteError(ManyhandsError):
-    """The invite code's time is over."""
+    """The invite code is too old.
+
+    Ask for another.
+    """
 
     code = "expired-invite"
     exit_code = 10
 
 
 class RevokedError(ManyhandsError):
-    """The member or the device was revoked by the operator."""
+    """The operator has revoked the member, or this device alone.
+
+    Talk to the operator; where the message says so, bring another device.
+    """
 
     code = "revoked"
     exit_code = 11
 
 
 class QuarantinedError(RevokedError):
-    """The device was cut off until the operator lifts it: its contributions failed the checks too often."""
+    """The device failed the checks too often, by the keeper's word or several members', or the operator has cut it off
+    for now; another device of the member goes on, a new one must wait.
+
+    Talk to the operator; when the quarantine is lifted, run the same command again.
+    """
 
     code = "quarantined"
     exit_code = 27
 
 
 class VersionError(ManyhandsError):
-    """Peer and coordinator speak different versions of the protocol."""
+    """Peer and coordinator speak different versions of the protocol.
+
+    Update manyhands.
+    """
 
     code = "wrong-version"
     exit_code = 12
 
 
 class PortTakenError(ManyhandsError):
-    """A port that the coordinator should listen on is taken."""
+    """A port to listen on is taken.
+
+    Stop the program that uses it, or choose another port.
+    """
 
     code = "port-taken"
     exit_code = 13
 
 
 class StorageError(ManyhandsError):
-    """A file cannot be written, read or verified (disk full, permissions, wrong digest)."""
+    """The disk is full, or a file cannot be written, read or verified.
+
+    Make room; check permissions.
+    """
 
     code = "storage"
     exit_code = 14
 
 
 class DatabaseError(StorageError):
-    """A run's database is missing, empty or damaged, so that the run must be restored."""
+    """The run's database is missing, empty or damaged (operators).
+
+    Restore the run from a backup; the message says what was found.
+    """
 
     code = "database"
     exit_code = 31
 
 
 class ClockError(ManyhandsError):
-    """This machine's clock and the coordinator's differ by more than the tokens allow."""
+    """This machine's clock and the coordinator's differ by more than the tokens allow.
+
+    Set this machine's clock.
+    """
 
     code = "clock-skew"
     exit_code = 15
 
 
 class SwarmError(ManyhandsError):
-    """The swarm cannot be reached, or the p2p daemon does not start."""
+    """The swarm cannot be reached, or its network program does not start (operators; volunteers wait).
+
+    Read what the message says of ports and connections.
+    """
 
     code = "swarm"
     exit_code = 16
 
 
 class TokenError(ManyhandsError):
-    """An access token is malformed, forged, or of another run or key."""
+    """An access token is malformed, forged, or of another run or key.
+
+    Join again.
+    """
 
     code = "bad-token"
     exit_code = 17
 
 
 class ExpiredTokenError(TokenError):
-    """An access token's time is over."""
+    """An access token has expired.
+
+    Join again.
+    """
 
     code = "expired-token"
 
 
 class WorkerError(ManyhandsError):
-    """The training process failed again and again."""
+    """The training process failed again and again.
+
+    Look into `worker.log`; try half the `--microbatch`.
+    """
 
     code = "worker"
     exit_code = 18
 
 
 class RequestError(ManyhandsError):
-    """A request breaks the protocol: its schema, its size or its range."""
+    """A request breaks the protocol: its schema, its size or its range.
+
+    Update manyhands.
+    """
 
     code = "bad-request"
     exit_code = 19
 
 
 class UnfitError(ManyhandsError):
-    """The doctor found something that keeps this machine from taking part."""
+    """The doctor found something that keeps this machine from taking part.
+
+    Do what its line says.
+    """
 
     code = "unfit"
     exit_code = 20
 
 
 class MemoryLimitError(ManyhandsError):
-    """Not even one sample fits into the device's memory."""
+    """Not even one sample fits into the device's memory.
+
+    Close other programs, or use another device.
+    """
 
     code = "too-little-memory"
     exit_code = 21
 
 
 class LoginDeniedError(ManyhandsError):
-    """The person refused the login at the identity provider."""
+    """The person refused the login at the identity provider.
+
+    Run the command again and agree there, or ask for an invite code.
+    """
 
     code = "login-denied"
     exit_code = 22
 
 
 class LoginExpiredError(ManyhandsError):
-    """Nobody completed the login in time."""
+    """Nobody completed the login in time.
+
+    Run the command again.
+    """
 
     code = "login-expired"
     exit_code = 23
 
 
 class NotAllowedError(ManyhandsError):
-    """Somebody logged in who is not on the run's allowlist: the message names the account."""
+    """The account that logged in is not on the run's allowlist; the message names it.
+
+    Ask the operator to add it, or log in with another.
+    """
 
     code = "not-allowed"
     exit_code = 24
 
 
 class ProviderError(ManyhandsError):
-    """An identity provider does not answer, or not as it should."""
+    """An identity provider does not answer, or not as it should.
+
+    Try again later; tell the operator.
+    """
 
     code = "provider"
     exit_code = 25
 
 
 class IdTokenError(ProviderError):
-    """An ID token is malformed, forged, out of date, used before, or meant for somebody else."""
+    """An ID token is malformed, forged, out of date, used before, or meant for somebody else.
+
+    Try again later; tell the operator.
+    """
 
     code = "bad-id-token"
 
 
 class DeviceLimitError(ManyhandsError):
-    """The member has as many devices in the run as it may have at once."""
+    """The member has as many devices in the run as each member may have at once.
+
+    Stop one and wait until its access expires, or ask the operator to revoke one that is no longer used.
+    """
 
     code = "too-many-devices"
     exit_code = 26
 
 
 class UnverifiedError(ManyhandsError):
-    """A published leaderboard does not follow from the receipts that were published with it."""
+    """A published leaderboard does not follow from the receipts published with it, or a certificate from its signature.
+
+    Tell the run's operator, and the others.
+    """
 
     code = "unverified"
     exit_code = 28
 
 
 class UnsoundWeightsError(ManyhandsError):
-    """Exported weights, loaded by plain transformers, do not give the loss that the checkpoint's manifest names."""
+    """Exported weights, loaded by plain transformers, do not give the loss that the checkpoint's manifest names;
+    nothing was published (operators).
+
+    Do not use these weights: export an older checkpoint, and compare the versions of torch and transformers.
+    """
 
     code = "unsound-weights"
     exit_code = 29
 
 
 class PublicationError(ManyhandsError):
-    """A hub or storage does not take what is to be published: it is away, or refuses the credentials."""
+    """A hub or storage does not take what is to be published (operators).
+
+    The message names the place and the reason; check token, rights and network.
+    """
 
     code = "publication"
     exit_code = 30
 
 
 class UnconfirmedError(ManyhandsError):
-    """An act is allowed and has consequences that nobody may want by mistake; nothing is done until it is confirmed."""
+    """An act has consequences that nobody may want by mistake; nothing is done until it is confirmed (operators).
+
+    Read them in the message; add `--yes` if that is what you want.
+    """
 
     code = "unconfirmed"
     exit_code = 32
@@ -278,7 +377,12 @@ class UnconfirmedError(ManyhandsError):
 
 
 class ShrunkenRunError(UnconfirmedError):
-    """A run that is to be backed up holds far less than its last backup, or than its checkpoints imply."""
+    """A run that is to be backed up holds far less than its last backup, or than its checkpoints imply; no backup was
+    made (operators).
+
+    Look whether the database is the right one and the checkpoints' disk is there; `--yes` backs the run up all the
+    same.
+    """
 
     code = "shrunken-run"
     exit_code = 33

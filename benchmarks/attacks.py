@@ -282,7 +282,7 @@ HEAD = (
 
 
 def as_table(chosen: Sequence[Attack], outcomes: Sequence[Outcome], honest: Mapping[int, Sequence[Outcome]]) -> str:
-    """Rows of a table in Markdown, as it stands in docs/security.md."""
+    """Rows of a table in Markdown, as it stands in docs/attacks.md."""
     rows = [HEAD, tuple("---" for _ in HEAD)]
     for size, runs in honest.items():
         rows += [_row(run, runs, f"all honest, {len(FOUR) + size} members") for run in runs]

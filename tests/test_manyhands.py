@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 import manyhands
 from auth.errors import ConfigError
 from coordinator.cli.main import COMMANDS
+from docs.reference.commands import every_command
 from peer.runtime.software import DISTRIBUTION
-from tests.support.command_tree import every_command
 
 HEAVY = ("torch", "hivemind", "transformers", "grpc", "sqlalchemy", "fastapi", "pydantic")
 

@@ -61,14 +61,25 @@ class Provider(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     discovery: SafeUrl
+    """Address that ends in `/.well-known/openid-configuration`: HTTPS, or HTTP on this machine; for `hf`, by default
+    Hugging Face's."""
     client_id: str = Field(min_length=1, max_length=500)
-    client_secret_file: str | None = None  # relative to the run's directory; mode 0600
-    title: str = Field("", max_length=40)  # what people call it; empty: its name
+    """Name of this coordinator at the provider; ID tokens for anybody else are refused."""
+    client_secret_file: str | None = None
+    """File of mode 0600 with the client's secret, where the provider demands one; relative to the run's directory."""
+    title: str = Field("", max_length=40)
+    """Name of the provider for volunteers; by default its name here."""
     scopes: tuple[str, ...] = Field(("openid", "profile"), strict=False)
+    """Scopes to ask for; `openid` must be among them."""
     # Lengths apart from patterns: a bound on a class of Unicode's, compiled, takes 15 MB of memory in every process.
     username_claim: str = Field("preferred_username", max_length=200, pattern=r"^[\w.\[\]:/-]+$")
-    organisation_claim: str = Field("", max_length=200, pattern=r"^[\w.\[\]:/-]*$")  # such as orgs[].preferred_username
-    flow: Literal["auto", "device", "page"] = "auto"  # auto: the device flow, where the provider has it
+    """Claim that holds the user name; `email` counts only if the provider has verified it."""
+    organisation_claim: str = Field("", max_length=200, pattern=r"^[\w.\[\]:/-]*$")
+    """Claim that holds the organisations, needed for `NAME-org:` entries of the allowlist; for `hf`, by default
+    `orgs[].preferred_username`."""
+    flow: Literal["auto", "device", "page"] = "auto"
+    """Flow of the login: the device flow, the page, or (`auto`) the device flow where the provider has it and else the
+    page."""
 
     @model_validator(mode="after")
     def _is_openid(self) -> Provider:

@@ -66,14 +66,16 @@ SECRET_KEYS = frozenset({"database_url"})  # of settings.yaml: their values are 
 def init(
     directory: Path = DIRECTORY,
     config: Path = typer.Option(BUILTIN_RUNS / "demo.yaml", help="The run file.", show_default="the demo's"),
-    host: str = typer.Option(LOCAL_HOST, help="Name or address under which volunteers reach this machine."),
+    host: str = typer.Option(
+        LOCAL_HOST, help="Name or address under which volunteers reach this machine; part of the join link."
+    ),
     announce: list[str] = typer.Option(
         [], help="Another name or address of this machine, such as its IPv6 address beside an IPv4 --host; repeatable."
     ),
     fallback: list[str] = typer.Option(
         [], help="HOST or HOST:PORT where the coordinator may answer some day; it goes into the join link; repeatable."
     ),
-    bind: str = typer.Option("0.0.0.0", help="Address to listen on."),  # noqa: S104  # volunteers come from everywhere
+    bind: str = typer.Option("0.0.0.0", help="Address to listen on; 0.0.0.0 and :: mean all, of IPv6 too."),  # noqa: S104  # volunteers come from everywhere
     control_port: int = typer.Option(7443, help="Port of the control plane."),
     web_port: int = typer.Option(8080, help="Port of the dashboard."),
     swarm_port: int = typer.Option(31337, help="Port of the swarm."),
@@ -199,7 +201,8 @@ def require_same_database(before: Settings, after: Settings) -> None:
     if there != asked:
         raise ConfigError(
             f"This run is in {there}, and the environment names {asked}, where its data does not go by itself: "
-            f"set {DATABASE_URL} and {POSTGRES_PASSWORD} as before, or move it by a backup (docs/operators.md)."
+            f"set {DATABASE_URL} and {POSTGRES_PASSWORD} as before, or move it by a backup "
+            "(docs/operators/back-up-and-restore.md)."
         )
 
 

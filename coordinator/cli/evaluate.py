@@ -35,24 +35,46 @@ def evaluate(
         show_default=False,
     ),
     task: str = typer.Option("", help=f"What to try: {', '.join(METRICS)}."),
-    config: Path | None = typer.Option(None, help="A run file: all tasks of its `evaluation`.", show_default=False),
-    train: str = typer.Option("", help="Examples to fine-tune on: a file, or hub:OWNER/NAME."),
-    dev: str = typer.Option("", help="Examples that say when to stop; default: a tenth of --train."),
-    test: str = typer.Option("", help="Examples to judge by."),
-    text_column: str = typer.Option("", help="Column of the text; in CoNLL files a number."),
+    config: Path | None = typer.Option(
+        None, help="A run file: all tasks of its `evaluation`; paths in it are relative to it.", show_default=False
+    ),
+    train: str = typer.Option("", help="Examples to fine-tune on: a file, also packed with gzip, or hub:OWNER/NAME."),
+    dev: str = typer.Option("", help="Examples that end the training; default: a tenth of --train."),
+    test: str = typer.Option("", help="Examples that are scored."),
+    text_column: str = typer.Option(
+        "", help="Column of the text; in CoNLL files a number from 0, or from the end from -1."
+    ),
     pair_column: str = typer.Option("", help="Column of a second text."),
-    label_column: str = typer.Option("", help="Column of the label or tag."),
+    label_column: str = typer.Option("", help="Column of the label or tag; as --text-column."),
     metric: str = typer.Option("", help="The one to compare by; default: the task's first."),
     seeds: int | None = typer.Option(None, min=1, max=32, help="How many fine-tunings.", show_default="3"),
-    epochs: int | None = typer.Option(None, min=1, help="At most, of each.", show_default="10"),
-    patience: int | None = typer.Option(None, min=1, help="Epochs without a better score.", show_default="3"),
-    batch_size: int | None = typer.Option(None, min=1, help="Examples at once.", show_default="16"),
-    learning_rate: float | None = typer.Option(None, help="At its highest.", show_default="5e-5"),
-    max_length: int | None = typer.Option(None, min=8, help="Tokens.", show_default="128"),
-    max_train: int | None = typer.Option(None, min=1, help="Take only the first.", show_default="all"),
-    max_test: int | None = typer.Option(None, min=1, help="Take only the first.", show_default="all"),
-    random_start: bool = typer.Option(False, "--random-start", help="Also the first one's shape with fresh weights."),
-    save: Path | None = typer.Option(None, help="Keep the best fine-tuned model of the first checkpoint here."),
+    epochs: int | None = typer.Option(
+        None, min=1, help="Largest number of epochs of each fine-tuning.", show_default="10"
+    ),
+    patience: int | None = typer.Option(
+        None, min=1, help="Epochs without a better score after which a fine-tuning ends.", show_default="3"
+    ),
+    batch_size: int | None = typer.Option(None, min=1, help="Examples in a batch.", show_default="16"),
+    learning_rate: float | None = typer.Option(
+        None, help="Learning rate at the end of the warm-up.", show_default="5e-5"
+    ),
+    max_length: int | None = typer.Option(
+        None, min=8, help="Largest number of tokens in an example.", show_default="128"
+    ),
+    max_train: int | None = typer.Option(
+        None, min=1, help="Take only the first training examples.", show_default="all"
+    ),
+    max_test: int | None = typer.Option(None, min=1, help="Take only the first test examples.", show_default="all"),
+    random_start: bool = typer.Option(
+        False,
+        "--random-start",
+        help="Also the first checkpoint's shape with fresh weights: what the training is worth.",
+    ),
+    save: Path | None = typer.Option(
+        None,
+        help="Keep the first checkpoint's fine-tuned model here, of the seed with the best score on the development "
+        "set.",
+    ),
     as_markdown: bool = typer.Option(False, "--markdown", help="Print the table as Markdown."),
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
 ) -> None:

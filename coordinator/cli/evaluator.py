@@ -39,7 +39,7 @@ def evaluator(
     directory: Path = typer.Argument(
         ..., metavar="DIR", help="The run's directory; elsewhere, a directory for the evaluator.", show_default=False
     ),
-    coordinator: str = typer.Option("", help="The run's web address, at the first start elsewhere."),
+    coordinator: str = typer.Option("", help="The run's web address, needed at the first start elsewhere; it is kept."),
     once: bool = typer.Option(False, "--once", help="End when nothing waits any more."),
     threads: int = typer.Option(0, min=0, help="Threads that compute; 0: as many as there are cores."),
     log_format: LogFormat = typer.Option(LogFormat.TEXT, help="How to log: lines for people, or a JSON object a line."),

@@ -31,8 +31,14 @@ def export(
         show_default=False,
     ),
     out: Path = typer.Argument(..., help="The folder to write; it must be empty or not exist.", show_default=False),
-    onnx: bool = typer.Option(False, "--onnx", help="Also as ONNX, through optimum, if that is installed."),
-    push: str = typer.Option("", help="Then publish it once: a place of the run's `publications`."),
+    onnx: bool = typer.Option(
+        False,
+        "--onnx",
+        help="Also as ONNX, through optimum, whose optimum-cli must be on the PATH; it is tried by ONNX Runtime.",
+    ),
+    push: str = typer.Option(
+        "", help="Then publish it once, at this place of the run's `publications`; a withheld checkpoint is refused."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Export a checkpoint for use: weights, tokenizer, model card; no optimizer, and nothing of the run's own."""

@@ -34,9 +34,18 @@ def allow(
     entry: str = typer.Argument(
         "", help="PROVIDER:USER, PROVIDER-sub:SUBJECT or PROVIDER-org:ORGANISATION; none: list."
     ),
-    role: str = typer.Option("trainer", help=f"What they may do: {', '.join(ROLE_RANKS)}."),
-    name: str = typer.Option("", help="The member that this account shall be, new or known; default: the entry."),
-    remove: bool = typer.Option(False, "--remove", help="Take the entry off the list."),
+    role: str = typer.Option(
+        "trainer",
+        help=f"What they may do: {', '.join(ROLE_RANKS)}; of several matching entries the one that allows most counts.",
+    ),
+    name: str = typer.Option(
+        "",
+        help="The member that this account shall be, new or known, so that its accounts count together; default: the "
+        "entry.",
+    ),
+    remove: bool = typer.Option(
+        False, "--remove", help="Take the entry off the list; devices that were admitted stay until `revoke`."
+    ),
     as_json: bool = JSON,
 ) -> None:
     """Let an account at an identity provider log in, or a whole organisation's; without an entry, show the list."""
@@ -229,7 +238,11 @@ def _say_quarantines(rows: list[QuarantineRow], as_json: bool) -> None:
 def invite(
     directory: Path = DIRECTORY,
     name: str = typer.Argument(..., help="The volunteer's name, as the dashboard shows it.", show_default=False),
-    role: str = typer.Option("trainer", help=f"What the volunteer may do: {', '.join(ROLE_RANKS)}."),
+    role: str = typer.Option(
+        "trainer",
+        help=f"What the volunteer may do: {', '.join(ROLE_RANKS)}. An auxiliary averages without training; an observer "
+        "reads the state only.",
+    ),
     days: float = typer.Option(7.0, help="Days until the code expires."),
     devices: int = typer.Option(1, help="Machines the volunteer brings: one code for each."),
     qr: bool = typer.Option(False, "--qr", help="Also draw the page's address, code included, as a QR code."),

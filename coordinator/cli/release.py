@@ -34,9 +34,13 @@ def release(
         HELD_OUT, help=f"Which checkpoint: {HELD_OUT}, {NEWEST}, a step's number, or the best on a task, by its name."
     ),
     task: list[str] = typer.Option([], help="Also a model fine-tuned for this task of the run file; repeatable."),
-    evaluate: bool = typer.Option(False, "--evaluate", help="Try the checkpoint on all tasks that it lacks."),
+    evaluate: bool = typer.Option(False, "--evaluate", help="First try the checkpoint on all tasks that it lacks."),
     demo: bool = typer.Option(False, "--demo", help="Also a page to try the models on, ready for a Space."),
-    push: str = typer.Option("", help="Then publish it: a place of the run's `publications`."),
+    push: str = typer.Option(
+        "",
+        help="Then publish it at this place of the run's `publications`: task models at hf://OWNER/NAME-TASK, the page "
+        "as the Space OWNER/NAME-demo; other places take the model only.",
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Release a run's best checkpoint: weights, tokenizer, model card, task models and a demo."""

@@ -20,7 +20,12 @@ def serve(
     context: typer.Context,
     directory: Path = DIRECTORY,
     service_only: bool = typer.Option(False, "--service-only", help="Only the control plane and the dashboard."),
-    keeper_only: bool = typer.Option(False, "--keeper-only", help="Only the swarm's first node and its checkpoints."),
+    keeper_only: bool = typer.Option(
+        False,
+        "--keeper-only",
+        help="Only the swarm's first node, its checkpoints, and the processes beside it: validator, answerer, "
+        "publisher, herald, sinks.",
+    ),
     log_format: LogFormat = typer.Option(LogFormat.TEXT, help="How to log: lines for people, or a JSON object a line."),
     service: bool = typer.Option(
         False, "--service", help="Have systemd run this command, now and whenever the machine starts."

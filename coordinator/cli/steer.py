@@ -59,8 +59,12 @@ def change(
     from_step: int | None = typer.Option(
         None, help="Completed steps after which it holds; at least three more than there are.", show_default="soon"
     ),
-    learning_rate_scale: float | None = typer.Option(None, help="Times the run file's schedule.", show_default=False),
-    target_batch_size: int | None = typer.Option(None, help="Samples of a global step.", show_default=False),
+    learning_rate_scale: float | None = typer.Option(
+        None, help="Factor of the run file's learning rate, with local steps of the outer steps'.", show_default=False
+    ),
+    target_batch_size: int | None = typer.Option(
+        None, help="Samples of a global step; not with local steps.", show_default=False
+    ),
     checkpoint_every: int | None = typer.Option(None, help="Steps between two checkpoints.", show_default=False),
     yes: bool = typer.Option(False, "--yes", help="Do it also where it is far from what holds now."),
     as_json: bool = JSON,

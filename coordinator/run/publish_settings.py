@@ -54,10 +54,15 @@ class PlaceSettings(Section):
     """One place; `options` are fsspec's for its file system, such as `endpoint_url`."""
 
     to: Annotated[str, Field(max_length=500), AfterValidator(_is_address)]
+    """Address of the place: `hf://owner/name`, or any address of fsspec such as `s3://bucket/folder`."""
     # a hub's token, or YAML with fsspec's secret options; relative to the run's directory
     secret_file: str | None = None
-    private: bool = False  # a repository that has to be made is, and the public is not told of the place
+    """File of mode 0600 with the hub's token, or with fsspec's secret options as YAML; relative to the run's directory.
+    """
+    private: bool = False
+    """Whether a repository that has to be made is private; the public is not told of a private place."""
     options: Annotated[Options, Field(max_length=50), AfterValidator(_are_no_secrets)] = Field(default_factory=dict)
+    """Options of fsspec for the file system, such as `endpoint_url`; no secrets."""
 
     @property
     def is_hub(self) -> bool:

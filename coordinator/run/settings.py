@@ -17,7 +17,7 @@ from auth.openid.provider import Provider, ProviderName, SafeUrl, with_known
 from coordinator.run.publish_settings import PlaceSettings
 from coordinator.run.sink_settings import Sinks
 from coordinator.run.webhook_settings import Webhooks
-from peer.config.base import Section, first_mistake, written_as
+from peer.config.base import Section, WrittenAs, first_mistake
 
 MAX_SESSIONS = 6000  # at once, of one service
 CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE = 256, 600  # a laboratory whose devices all come back at once
@@ -46,12 +46,12 @@ def _fallback(text: str) -> str:
 
 
 NotebookUrl = Annotated[
-    str, written_as(_NOTEBOOK, "a notebook's page on GitHub, as in https://github.com/OWNER/NAME/blob/main/join.ipynb")
+    str, WrittenAs(_NOTEBOOK, "a notebook's page on GitHub, as in https://github.com/OWNER/NAME/blob/main/join.ipynb")
 ]
-License = Annotated[str, written_as(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}", "an SPDX name, such as Apache-2.0")]
+License = Annotated[str, WrittenAs(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}", "an SPDX name, such as Apache-2.0")]
 BindHost = Annotated[str, BeforeValidator(_without_brackets)]
 Host = Annotated[
-    str, BeforeValidator(_without_brackets), written_as(r"[A-Za-z0-9._:%-]{1,253}", "a host's name or address")
+    str, BeforeValidator(_without_brackets), WrittenAs(r"[A-Za-z0-9._:%-]{1,253}", "a host's name or address")
 ]
 Fallbacks = Annotated[tuple[Annotated[str, AfterValidator(_fallback)], ...], Field(max_length=7, strict=False)]
 
@@ -59,29 +59,63 @@ Fallbacks = Annotated[tuple[Annotated[str, AfterValidator(_fallback)], ...], Fie
 class Settings(Section):
     """The coordinator's settings.yaml: addresses, ports and limits of the service."""
 
-    public_host: Host = "127.0.0.1"  # what peers connect to
-    announce_hosts: tuple[Host, ...] = Field((), max_length=4, strict=False)  # where else peers reach the keeper
-    fallback_addresses: Fallbacks = ()  # HOST or HOST:PORT, where else the coordinator may answer; in the join link
+    public_host: Host = "127.0.0.1"
+    """Name or address that volunteers connect to, a part of the join link."""
+    announce_hosts: tuple[Host, ...] = Field((), max_length=4, strict=False)
+    """Further names or addresses under which peers reach the keeper."""
+    fallback_addresses: Fallbacks = ()
+    """Further addresses in the join link, `HOST` or `HOST:PORT`, where the coordinator may answer one day; the port is
+    `control_port` unless given."""
     bind_host: BindHost = "0.0.0.0"  # noqa: S104  # volunteers come from everywhere
+    """Address to listen on; `0.0.0.0` and `::` mean all, of IPv6 too."""
     control_port: Port = 7443
+    """Port of the control plane, for volunteers."""
     web_port: Port = 8080
+    """Port of the dashboard and the API, for browsers."""
     swarm_port: Port = 31337
-    line_mbit: float | None = Field(None, ge=1, le=1_000_000, allow_inf_nan=False, strict=False)  # the keeper's
-    max_sessions: int = Field(MAX_SESSIONS, ge=1, le=100_000)  # of one service
-    calls_per_address: int = Field(CALLS_PER_ADDRESS, ge=1, le=100_000)  # open at once; a session is one
+    """Port of the keeper in the swarm, TCP and UDP."""
+    line_mbit: float | None = Field(None, ge=1, le=1_000_000, allow_inf_nan=False, strict=False)
+    """Rate of the keeper's line in its slower direction, in Mbit/s: states for joining peers take at most half of it,
+    and rounds give the keeper a part that suits it. Without it the line counts as fast."""
+    max_sessions: int = Field(MAX_SESSIONS, ge=1, le=100_000)
+    """Devices that one service holds connected at once; three times as many open files must be allowed (`ulimit -Hn`).
+    """
+    calls_per_address: int = Field(CALLS_PER_ADDRESS, ge=1, le=100_000)
+    """Calls and connections that one address (of IPv6, one /64 network) may have open; a session is one. Raise it where
+    many volunteers share an address, such as a university."""
     calls_per_address_per_minute: int = Field(CALLS_PER_ADDRESS_PER_MINUTE, ge=1, le=1_000_000)
-    quarantine_strikes: int = Field(3, ge=0, le=1000)  # 0: nobody is cut off by itself
+    """Calls that one address may begin in a minute."""
+    quarantine_strikes: int = Field(3, ge=0, le=1000)
+    """Failed checks that put a device in quarantine; 0: none ever does."""
     quarantine_window_s: float = Field(3600.0, ge=60, le=30 * 86_400, allow_inf_nan=False, strict=False)
-    trusted_proxies: list[Proxy] = Field(default_factory=list, max_length=64)  # in front of the web port
-    web_hosts: Annotated[tuple[Host, ...], Field(max_length=32, strict=False)] = ()  # by what other names it is asked
-    database_url: str | None = None  # None: SQLite in the run's directory
-    public_url: SafeUrl | None = None  # where browsers reach the web port; None: http, by public_host and web_port
+    """Seconds within which these checks must fail."""
+    trusted_proxies: list[Proxy] = Field(default_factory=list, max_length=64)
+    """Addresses of proxies in front of the web port whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed, so
+    that limits count the clients. For a proxy on the same machine, `[127.0.0.1, "::1"]`: then every user of that
+    machine can claim any address, so name none without such a proxy."""
+    web_hosts: Annotated[tuple[Host, ...], Field(max_length=32, strict=False)] = ()
+    """Further host names under which browsers ask for the web port, such as a proxy's. Names without a dot, IP
+    addresses, and the hosts of the other keys always count; any other name is answered with 421."""
+    database_url: str | None = None
+    """PostgreSQL's URL (`postgresql+psycopg://...`), of a database for this run alone; without it SQLite in the run's
+    directory."""
+    public_url: SafeUrl | None = None
+    """Address at which browsers reach the web port, such as `https://training.example.org`, needed for logins by the
+    page; by default `http://`, `public_host` and `web_port`."""
     providers: Annotated[dict[ProviderName, Provider], BeforeValidator(with_known)] = Field(default_factory=dict)
+    """Identity providers by which volunteers may log in, each under a short name of small letters and digits, such as
+    `hf`."""
     sinks: Sinks = Sinks()  # where the run's curves are written, too
-    publications: Annotated[tuple[PlaceSettings, ...], Field(max_length=16, strict=False)] = ()  # where checkpoints go
-    webhooks: Webhooks = Field(default_factory=dict)  # which chats hear of milestones
-    notebook_url: NotebookUrl | None = None  # join.ipynb as GitHub shows it
+    publications: Annotated[tuple[PlaceSettings, ...], Field(max_length=16, strict=False)] = ()
+    """Places to publish checkpoints to."""
+    webhooks: Webhooks = Field(default_factory=dict)
+    """Chats that are told of milestones, each under a name of your choice, which must stay the same."""
+    notebook_url: NotebookUrl | None = None
+    """Address of `notebooks/join.ipynb` on GitHub
+    (`https://github.com/OWNER/REPOSITORY/blob/main/notebooks/join.ipynb`): with it the join page has buttons for
+    Colab and Kaggle. The page offers the run's own notebook without it, too."""
     model_license: License | None = None
+    """Licence of the model as the hub names it, for the model card."""
 
     def publication(self, address: str) -> PlaceSettings:
         """The place of this address; raises `ConfigError` where `publications` does not name it."""

@@ -13,14 +13,14 @@ from pydantic import Field, model_validator
 
 from auth.errors import ConfigError
 from auth.openid.provider import SafeUrl
-from peer.config.base import Section, written_as
+from peer.config.base import Section, WrittenAs
 from peer.runtime.software import how_to_add
 
 Name = Annotated[
     str,
-    written_as(
+    WrittenAs(
         r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}",
-        "at most 128 letters, digits, dots, hyphens and underscores, and begin with a letter or a digit",
+        "at most 128 letters, digits, dots, hyphens and underscores, the first a letter or a digit",
     ),
 ]
 SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # relative to the run's directory; mode 0600
@@ -29,26 +29,37 @@ SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # relative to 
 class TensorBoardSettings(Section):
     """Event files on this machine's disk."""
 
-    directory: Annotated[str, Field(min_length=1, max_length=1024)] = "sinks/tensorboard"  # relative to the run's
+    directory: Annotated[str, Field(min_length=1, max_length=1024)] = "sinks/tensorboard"
+    """Folder of the event files, relative to the run's directory."""
 
 
 class WandbSettings(Section):
     """A project of Weights & Biases."""
 
     project: Name
-    entity: Name | None = None  # a user or a team; None: the key's own
+    """Project that the curves belong to."""
+    entity: Name | None = None
+    """User or team; by default the key's own."""
     mode: Literal["online", "offline"] = "online"
-    base_url: SafeUrl | None = None  # of a server of one's own
-    api_key_file: SecretFile | None = None  # None: WANDB_API_KEY
+    """Whether curves go to the server, or into files in `sinks/wandb` for `wandb sync`."""
+    base_url: SafeUrl | None = None
+    """Address of a server of your own; by default Weights & Biases'."""
+    api_key_file: SecretFile | None = None
+    """File of mode 0600 with the key, relative to the run's directory; without it the environment's `WANDB_API_KEY`."""
 
 
 class TrackioSettings(Section):
     """A project of trackio: on this machine's disk, on a server of its own, or in a Space."""
 
     project: Name
+    """Project that the curves belong to; without a server or a Space it lies in `sinks/trackio`."""
     server_url: SafeUrl | None = None
-    space_id: Annotated[str, written_as(r"[\w.-]{1,99}/[\w.-]{1,99}", "a Space's OWNER/NAME")] | None = None
-    token_file: SecretFile | None = None  # None: TRACKIO_WRITE_TOKEN, or HF_TOKEN for a Space
+    """Address of a trackio server of your own."""
+    space_id: Annotated[str, WrittenAs(r"[\w.-]{1,99}/[\w.-]{1,99}", "a Space's OWNER/NAME")] | None = None
+    """Space of the Hugging Face hub, `OWNER/NAME`."""
+    token_file: SecretFile | None = None
+    """File of mode 0600 with the server's write token, or the hub's for a Space, relative to the run's directory;
+    without it the environment's `TRACKIO_WRITE_TOKEN` or `HF_TOKEN`."""
 
     @model_validator(mode="after")
     def _has_one_place(self) -> TrackioSettings:

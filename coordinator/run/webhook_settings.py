@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from auth.openid.provider import SafeUrl
-from peer.config.base import Section, ShortName, written_as
+from peer.config.base import Section, ShortName, WrittenAs
 
 SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # relative to the run's directory; mode 0600
 
@@ -16,23 +16,31 @@ class DiscordWebhook(Section):
     """A channel's webhook; who knows its address may write there, so the address is the secret."""
 
     kind: Literal["discord"]
+    """A channel's webhook."""
     url_file: SecretFile
+    """File of mode 0600 with the webhook's address, which is a secret; relative to the run's directory."""
 
 
 class SlackWebhook(Section):
     """An incoming webhook; its address is the secret."""
 
     kind: Literal["slack"]
+    """An incoming webhook."""
     url_file: SecretFile
+    """File of mode 0600 with the webhook's address, which is a secret; relative to the run's directory."""
 
 
 class MatrixWebhook(Section):
     """A room, by an account that has joined it and its access token."""
 
     kind: Literal["matrix"]
+    """A room, by an account that has joined it."""
     server: SafeUrl
-    room: Annotated[str, written_as(r"![^\s/?#]{1,254}", "a room's identity, such as !abc:example.org")]
+    """Address of the account's server."""
+    room: Annotated[str, WrittenAs(r"![^\s/?#]{1,254}", "a room's identity, such as !abc:example.org")]
+    """Identity of the room."""
     token_file: SecretFile
+    """File of mode 0600 with the account's access token, relative to the run's directory."""
 
 
 Webhook = Annotated[DiscordWebhook | SlackWebhook | MatrixWebhook, Field(discriminator="kind")]

@@ -62,20 +62,58 @@ pre{background:#f4f5f7;padding:1rem;overflow:auto;border-radius:6px}
 def sample(
     sources: Annotated[list[str], typer.Argument(metavar="SOURCES...", help="A run file, or files of documents.")],
     out: Annotated[Path, typer.Option(help="The folder to make; it must not exist, or be empty.")],
-    target: Annotated[str, typer.Option(help="How many documents to keep: a number, or a share such as 10%.")],
-    method: Annotated[str, typer.Option(help="random, stepwise or gaussian.")] = "gaussian",
-    factors: Annotated[str | None, typer.Option(help="Stepwise: the quartiles' weights, as 0.2,1,0.5,0.01.")] = None,
-    width: Annotated[float | None, typer.Option(help="Gaussian: how far the bell reaches.")] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            help="How many documents to keep, on average: a number, as 250000 or 250,000, or a share, as 10% or 0.1."
+        ),
+    ],
+    method: Annotated[
+        str, typer.Option(help="random, stepwise (a weight for each quartile) or gaussian (a bell around the median).")
+    ] = "gaussian",
+    factors: Annotated[
+        str | None,
+        typer.Option(
+            help="Stepwise: the quartiles' weights, as 0.2,1,0.5,0.01; default: BERTIN's, one over each quartile's "
+            "width."
+        ),
+    ] = None,
+    width: Annotated[
+        float | None,
+        typer.Option(
+            help="Gaussian: BERTIN's width (4.5 there); default: half the weight is left where the quartiles are."
+        ),
+    ] = None,
     kenlm: Annotated[str | None, typer.Option(help="Score by this KenLM model (a path or an address).")] = None,
-    normalize: Annotated[bool, typer.Option(help="Normalize text for the --kenlm model.")] = False,
-    clean: Annotated[str | None, typer.Option(help="Score by a KenLM model trained on this file.")] = None,
+    normalize: Annotated[
+        bool,
+        typer.Option(
+            help="Normalize text for a --kenlm model that was trained on normalized words, as --clean trains them."
+        ),
+    ] = False,
+    clean: Annotated[
+        str | None,
+        typer.Option(help="Score by a KenLM model that KenLM's lmplz trains on this file of clean documents."),
+    ] = None,
     order: Annotated[int, typer.Option(min=2, max=6, help="The n of the --clean model's n-grams.")] = 5,
-    tokenizer: Annotated[str | None, typer.Option(help="Score by this Unigram tokenizer's pieces.")] = None,
-    duplicates: Annotated[str, typer.Option(help="Drop duplicates: none, exact or near.")] = "none",
-    sample_documents: Annotated[int, typer.Option(min=4, help="Estimate from so many documents.")] = 50_000,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="Score by this Unigram tokenizer's pieces; default: the run file's, else one learnt on a sample of "
+            "the corpus."
+        ),
+    ] = None,
+    duplicates: Annotated[
+        str, typer.Option(help="Drop duplicates first: none, exact, or near (most runs of five words in common).")
+    ] = "none",
+    sample_documents: Annotated[
+        int, typer.Option(min=4, help="Estimate scorer, quartiles and scale from so many documents, evenly drawn.")
+    ] = 50_000,
     text_field: Annotated[str, typer.Option(help="The field of JSON Lines that holds the text.")] = "text",
-    packing: Annotated[str, typer.Option(help="How the output is packed: none, gz or zst.")] = "gz",
-    seed: Annotated[int, typer.Option(min=0, help="For the sample that estimates come from.")] = 0,
+    packing: Annotated[
+        str, typer.Option(help="How the output is packed: none, gz or zst (smaller and quicker).")
+    ] = "gz",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sample that estimates come from.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Keep the documents of a corpus that a language model finds neither too easy nor too strange."""

@@ -115,14 +115,18 @@ def support_bundle(
         str | None,
         typer.Argument(metavar="[LINK]", help="The run's join link or page; without it only the machine is told of."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The archive to write.")] = Path("manyhands-support.zip"),
+    out: Annotated[Path, typer.Option(help="The archive to write; an existing file is not written over.")] = Path(
+        "manyhands-support.zip"
+    ),
     state_dir: Annotated[
         Path | None,
         typer.Option(
             envvar=STATE_DIR_VARIABLE, help="Where this device's key and data are kept; default: as for `join`."
         ),
     ] = None,
-    no_doctor: Annotated[bool, typer.Option("--no-doctor", help="Leave out the doctor's examination.")] = False,
+    no_doctor: Annotated[
+        bool, typer.Option("--no-doctor", help="Leave out the doctor's examination, which takes up to a minute.")
+    ] = False,
 ) -> None:
     """Write a redacted archive for the run's operator: versions, the training log's end, what the doctor finds."""
     if out.exists():

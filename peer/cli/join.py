@@ -89,18 +89,24 @@ Login = Annotated[
     str, typer.Option(metavar="PROVIDER", help="Log in with this identity provider; default: the run's only one.")
 ]
 Device = Annotated[
-    str, typer.Option(help=f"What to train on: {', '.join(DEVICES)}; cuda means all GPUs, cuda:1 or cuda:0,2 chooses.")
+    str,
+    typer.Option(
+        help=f"What to train on: {', '.join(DEVICES)}. auto: the best that works; cuda: all GPUs, or cuda:1, cuda:0,2; "
+        "mps: a Mac's GPU."
+    ),
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads to use; default: one per core.")]
-MaxHours = Annotated[float | None, typer.Option(min=0.0, help="Leave after so many hours.")]
+MaxHours = Annotated[float | None, typer.Option(min=0.0, help="Leave in order after so many hours, pauses included.")]
 Hours = Annotated[
-    list[str] | None, typer.Option(help="Only within these hours of the day, e.g. 22:00-07:00; repeatable.")
+    list[str] | None, typer.Option(help="Train only within these hours of the day, e.g. 22:00-07:00; repeatable.")
 ]
 Rate = partial(typer.Option, metavar="MBIT/S")
 MaxUploadRate = Annotated[float | None, Rate(help="Send no faster than so many Mbit/s.")]
 MaxDownloadRate = Annotated[float | None, Rate(help="Receive no faster than so many Mbit/s.")]
-MaxUpload = Annotated[str | None, typer.Option(metavar="SIZE", help="Leave when so much was sent, e.g. 10GB.")]
-MaxDownload = Annotated[str | None, typer.Option(metavar="SIZE", help="Leave when so much was received, e.g. 10GB.")]
+MaxUpload = Annotated[str | None, typer.Option(metavar="SIZE", help="Leave in order when so much was sent, e.g. 10GB.")]
+MaxDownload = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Leave in order when so much was received, e.g. 10GB.")
+]
 MaxMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Main memory that training may use, e.g. 4GB.")]
 MaxDisk = Annotated[str | None, typer.Option(metavar="SIZE", help="Disk that this device's files may take, e.g. 2GB.")]
 Polite = Annotated[
@@ -113,7 +119,12 @@ StateDir = Annotated[
     ),
 ]
 Listen = Annotated[
-    list[str] | None, typer.Option(help="libp2p address to listen on, e.g. /ip4/0.0.0.0/tcp/31338; repeatable.")
+    list[str] | None,
+    typer.Option(
+        help="libp2p address to listen on, e.g. /ip4/0.0.0.0/tcp/31338, /ip4/0.0.0.0/udp/31338/quic-v1 or "
+        "/ip6/::/tcp/31338; default: a free port over IPv4 and IPv6 by TCP, and by QUIC where TCP does not "
+        "arrive; repeatable."
+    ),
 ]
 Format = Literal["text", "json", "notebook"]
 LogFormat = Annotated[
@@ -161,10 +172,15 @@ def join(
     login: Login = "",
     device: Device = "auto",
     precision: Annotated[
-        Literal["auto", "fp32", "bf16", "fp16"], typer.Option(help="Of products; auto: as the device is best at.")
+        Literal["auto", "fp32", "bf16", "fp16"],
+        typer.Option(
+            help="Precision of products; auto: bf16 on TPUs and on GPUs that have it, fp16 on older GPUs, else fp32."
+        ),
     ] = "auto",
     threads: Threads = None,
-    microbatch: Annotated[int | None, typer.Option(min=1, help="Samples computed at once; default: what fits.")] = None,
+    microbatch: Annotated[
+        int | None, typer.Option(min=1, help="Samples in one forward pass, in every phase; default: what fits.")
+    ] = None,
     compile_layers: Annotated[
         CompileMode, typer.Option("--compile", help="torch.compile for the layers; auto: on GPUs, where it is faster.")
     ] = "auto",
@@ -179,7 +195,9 @@ def join(
     max_download: MaxDownload = None,
     state_dir: StateDir = None,
     listen: Listen = None,
-    client_mode: Annotated[bool, typer.Option(help="Accept no incoming connections (behind a firewall).")] = False,
+    client_mode: Annotated[
+        bool, typer.Option(help="Accept no incoming connections, without trying whether they arrive.")
+    ] = False,
     data_folder: Annotated[
         list[Path] | None,
         typer.Option(

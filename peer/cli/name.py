@@ -24,7 +24,9 @@ app = typer.Typer(pretty_exceptions_enable=False)
 @app.command("name", epilog="Example: manyhands name 'manyhands://host:7443/run#sha256=...' --as 'Night Owl'")
 def choose_name(
     link: Link,
-    shown_as: Annotated[str, typer.Option("--as", metavar="NAME", help="Show this name.")] = "",
+    shown_as: Annotated[
+        str, typer.Option("--as", metavar="NAME", help="Show this name: nobody else's, and none that looks like it.")
+    ] = "",
     anonymous: Annotated[bool, typer.Option("--anonymous", help="Show a number and no name.")] = False,
     own: Annotated[bool, typer.Option("--own", help="Show the name that you were invited under.")] = False,
     state_dir: StateDir = None,

@@ -67,8 +67,16 @@ def train(
 def inspect(
     tokenizer: Annotated[Path, typer.Argument(metavar="TOKENIZER", help="A tokenizer's folder or file.")],
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="A text, to see its tokens.")] = None,
-    corpus: Annotated[Path | None, typer.Option(help="A run file, to measure the tokenizer by its documents.")] = None,
-    text_file: Annotated[Path | None, typer.Option(help="A text file, to measure the tokenizer by it.")] = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            help="A run file, to measure by its documents unknown tokens, characters per token, tokens per word, and "
+            "the share of split words."
+        ),
+    ] = None,
+    text_file: Annotated[
+        Path | None, typer.Option(help="A text file, to measure the tokenizer by it; an empty line ends a document.")
+    ] = None,
     documents: Annotated[int, typer.Option(min=1, help="Measure by so many documents at most.")] = 1_000,
     as_json: Json = False,
 ) -> None:

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core.core_schema import no_info_after_validator_function
 
 UNKNOWN_KEY = "unknown_key"
 
 
-def written_as(pattern: str, words: str) -> AfterValidator:
-    """Return a validator that takes a text only if all of it matches `pattern`; its error says `words` instead."""
-    allowed = re.compile(pattern)
+@dataclass(frozen=True)
+class WrittenAs:
+    """A validator that takes a text only if all of it matches `pattern`; its error says `words` instead."""
 
-    def check(text: str) -> str:
-        if allowed.fullmatch(text) is None:
-            raise PydanticCustomError("written_otherwise", "must be {words}", {"words": words})
-        return text
+    pattern: str
+    words: str
 
-    return AfterValidator(check)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        allowed = re.compile(self.pattern)
+
+        def check(text: str) -> str:
+            if allowed.fullmatch(text) is None:
+                raise PydanticCustomError("written_otherwise", "must be {words}", {"words": self.words})
+            return text
+
+        return no_info_after_validator_function(check, handler(source))
 
 
 Positive = Annotated[int, Field(gt=0)]
@@ -31,16 +39,19 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 ShortName = Annotated[
     str,
-    written_as(
+    WrittenAs(
         r"[a-z0-9][a-z0-9-]{0,39}",
-        "at most 40 lower-case letters, digits and hyphens, and begin with a letter or a digit",
+        "at most 40 lower-case letters, digits and hyphens, the first a letter or a digit",
     ),
 ]
-Sha256 = Annotated[str, written_as(r"[0-9a-f]{64}", "a SHA-256 digest: 64 digits and letters from a to f")]
+Sha256 = Annotated[str, WrittenAs(r"[0-9a-f]{64}", "a SHA-256 digest: 64 digits and letters from a to f")]
 
 
 class Section(BaseModel):
-    """A frozen part of a file; unknown keys and silent type conversions are errors."""
+    """A frozen part of a file; unknown keys and silent type conversions are errors.
+
+    The docstring below a field says what the key means: the guide's reference is made from it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

@@ -60,9 +60,14 @@ class ScorerConfig(Section):
     """The scorer of documents: pieces of a Unigram tokenizer (the run's own, if none is named), or a KenLM model."""
 
     kind: Literal["unigram", "kenlm"] = "unigram"
-    model: Address | None = None  # a path or an address, which every volunteer's machine must reach
-    sha256: Sha256 | None = None  # of the model's file
-    text: Literal["raw", "words"] = "raw"  # as KenLM is given it: as it is, or normalized and cut into words
+    """Kind of the scorer: the pieces of a Unigram tokenizer, or a KenLM model."""
+    model: Address | None = None
+    """Path or address of the scorer's model, which every volunteer's machine must reach; by default the run's
+    tokenizer."""
+    sha256: Sha256 | None = None
+    """Digest of the model's file."""
+    text: Literal["raw", "words"] = "raw"
+    """Text that a KenLM model is given: as it is (`raw`), or normalized and cut into words (`words`)."""
 
     @model_validator(mode="after")
     def _model_where_needed(self) -> ScorerConfig:
@@ -85,12 +90,15 @@ class Sampling(Section):
     """A document is kept with the probability min(1, `scale` x its weight); the method gives the weight."""
 
     method: Method
+    """Method that gives each document's weight."""
     scale: PositiveFloat
-    quartiles: tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None = Field(None, strict=False)  # perplexities
-    factors: tuple[Factor, Factor, Factor, Factor] | None = Field(
-        None, strict=False
-    )  # stepwise: each quartile's weight
-    width: PositiveFloat | None = None  # gaussian
+    """Factor of the weight: a document is kept with the probability scale x weight, 1 at most."""
+    quartiles: tuple[PositiveFloat, PositiveFloat, PositiveFloat] | None = Field(None, strict=False)
+    """Three perplexities that divide the corpus in four; not for `random`."""
+    factors: tuple[Factor, Factor, Factor, Factor] | None = Field(None, strict=False)
+    """Weights of the four quartiles; for `stepwise`."""
+    width: PositiveFloat | None = None
+    """Width of the bell, for `gaussian`: the weight is exp(-((perplexity - median) / median)² / width)."""
     scorer: ScorerConfig = ScorerConfig()
 
     @model_validator(mode="after")
@@ -110,8 +118,10 @@ class Sampling(Section):
 class ValidationSplit(Section):
     """The amount of text that is held out, and the samples of it that each checkpoint is evaluated on."""
 
-    share: float = Field(0.001, ge=0, lt=0.5)  # of the documents, chosen by their hash; 0: none, and no evaluation
-    samples: int = Field(512, ge=1, le=MAX_SAMPLES)  # at most
+    share: float = Field(0.001, ge=0, lt=0.5)
+    """Share of the documents that nobody trains on, chosen by their hash; 0: none, and no evaluation."""
+    samples: int = Field(512, ge=1, le=MAX_SAMPLES)
+    """Largest number of held-out samples that each checkpoint is evaluated on."""
 
 
 def _one_or_several(value: Any) -> Any:
@@ -131,9 +141,13 @@ class Filters(Section):
     """Conditions on the documents of a source: documents that do not meet them are passed over."""
 
     min_characters: WholeNumber = 0
+    """Shortest document that is read, in characters."""
     max_characters: Positive | None = None
+    """Longest document that is read, in characters."""
     language_field: Name | None = None
+    """Field or column that names a document's language."""
     languages: tuple[Name, ...] = Field((), strict=False)
+    """Languages of the documents that are read, as `language_field` names them."""
 
     @model_validator(mode="after")
     def _limits_fit(self) -> Filters:
@@ -150,17 +164,30 @@ class Source(Section):
     """One source of documents: the built-in corpus, files here or on the web, or a Hugging Face dataset (streamed)."""
 
     kind: Literal["builtin", "text", "jsonl", "parquet", "hub"]
+    """Kind of the source: the built-in corpus, files, or a Hugging Face dataset, streamed (`hub`)."""
     path: Paths | None = None
-    storage_options: Options = Field({}, max_length=50)  # for the file system: read by every volunteer, so no secrets
+    """A dataset's name; or a file, folder, pattern or address, or a list of these. Every kind but `builtin` needs it.
+    """
+    storage_options: Options = Field({}, max_length=50)
+    """Options of fsspec for the object storage, such as `anon: true`; every volunteer reads them, so no secrets."""
     documents: Literal["line", "paragraph"] = "paragraph"
+    """Document of a `text` file: each line, or all lines up to an empty one."""
     config_name: str | None = None
+    """Configuration of the dataset on the hub."""
     split: str = "train"
+    """Split of the dataset on the hub."""
     revision: str | None = None
+    """Revision of the dataset on the hub; only a commit pins it."""
     text_field: str = "text"
-    weight: PositiveFloat = 1.0  # this source's share of the documents, relative to the others'
+    """Field or column that holds the document."""
+    weight: PositiveFloat = 1.0
+    """Share of this source among the documents, relative to the weights of the others."""
     filters: Filters = Filters()
     duplicates: Duplicates = "none"
+    """Documents that a device drops: `exact` copies of those it has read since the source began, or `near` copies, too.
+    """
     sampling: Sampling | None = None
+    """Sampling of the documents by their perplexity; without it all are kept."""
 
     @model_validator(mode="after")
     def _path_where_needed(self) -> Source:
@@ -214,7 +241,11 @@ class Data(Section):
     """The sources of samples, and the samples' shape."""
 
     sources: tuple[Source, ...] = Field((Source(kind="builtin"),), min_length=1, strict=False)
+    """Sources of the documents, mixed by their weights."""
     sequence_length: int = Field(512, ge=16, le=8192)
+    """Largest number of tokens in a sample."""
     microbatch_size: int = Field(4, ge=1, le=4096)
+    """Samples in one forward pass; volunteers may choose their own."""
     shuffle_buffer: int = Field(1000, ge=1, le=1_000_000)
+    """Documents that are shuffled together."""
     validation: ValidationSplit = ValidationSplit()

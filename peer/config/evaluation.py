@@ -46,10 +46,16 @@ class Examples(Section):
     """A file, relative to who reads it, a web address, or `hub:OWNER/NAME`; the path alone will do."""
 
     path: Name
-    sha256: Sha256 | None = None  # of the file as it lies there
-    config_name: Name | None = None  # this and the next two: of a dataset on the hub
+    """File, relative to the run file, a web address, or `hub:OWNER/NAME`; the path alone will do in place of the
+    object."""
+    sha256: Sha256 | None = None
+    """Digest of the file as it lies there; a web address needs it."""
+    config_name: Name | None = None
+    """Configuration of a dataset on the hub."""
     split: Name | None = None
+    """Split of a dataset on the hub."""
     revision: Name | None = None
+    """Revision of a dataset on the hub."""
 
     @model_validator(mode="after")
     def _keys_fit_the_path(self) -> Examples:
@@ -83,9 +89,13 @@ Where = Annotated[Examples, BeforeValidator(_path_alone)]
 class Columns(Section):
     """The columns by role: a number in CoNLL files (from 0; negative: from the end), a name elsewhere."""
 
-    text: Column | None = None  # None, like the others: the usual one of the format
-    pair: Column | None = None  # a second text; None: there is none
+    text: Column | None = None
+    """Column of the text: a number in CoNLL files (from 0; negative: from the end), elsewhere a name; by default the
+    usual one of the format."""
+    pair: Column | None = None
+    """Column of a second text."""
     label: Column | None = None
+    """Column of the label; by default the usual one of the format."""
 
 
 class Recipe(Section):
@@ -94,15 +104,25 @@ class Recipe(Section):
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(
         (0, 1, 2), min_length=1, max_length=32, strict=False
     )
+    """Seeds, all different: a checkpoint is fine-tuned once for each."""
     epochs: Positive = 10
-    patience: Positive = 3  # epochs without a better score on the development set, then it ends
+    """Largest number of epochs."""
+    patience: Positive = 3
+    """Epochs without a better score on the development set after which training ends."""
     batch_size: Positive = 16
+    """Examples in a batch."""
     learning_rate: PositiveFloat = 5e-5
+    """Learning rate at the end of the warm-up."""
     weight_decay: float = Field(0.01, ge=0, allow_inf_nan=False)
-    warmup_share: Fraction = 0.1  # of all steps
-    max_length: int = Field(128, ge=8, le=8192)  # tokens
-    max_train: Positive | None = None  # examples, the first ones; None, like the next: all
+    """Weight decay."""
+    warmup_share: Fraction = 0.1
+    """Share of all steps that is warm-up."""
+    max_length: int = Field(128, ge=8, le=8192)
+    """Largest number of tokens in an example."""
+    max_train: Positive | None = None
+    """Largest number of training examples: the first ones; by default all."""
     max_test: Positive | None = None
+    """Largest number of test examples: the first ones; by default all."""
 
     @model_validator(mode="after")
     def _seeds_differ(self) -> Recipe:
@@ -115,21 +135,30 @@ class Reference(Section):
     """An earlier model's score on the same task: a line across the curve."""
 
     name: str = Field(min_length=1, max_length=80)
+    """Name of the model."""
     value: float = Field(allow_inf_nan=False)
+    """Score of the model."""
 
 
 class Task(Section):
     """One task."""
 
     name: ShortName
+    """Name of the task, different from the others'."""
     kind: Kind
-    metric: Metric | None = None  # the one that is drawn and compared; None: the kind's first
+    """Kind of the task."""
+    metric: Metric | None = None
+    """Metric that is drawn and compared; by default the kind's first."""
     train: Where | None = None
-    dev: Where | None = None  # None: a tenth of `train`
+    """Examples to fine-tune on; not for `fill-mask` and `bias`."""
+    dev: Where | None = None
+    """Examples that end the training; by default a tenth of `train`."""
     test: Where
+    """Examples that are scored."""
     columns: Columns = Columns()
     recipe: Recipe = Recipe()
     references: tuple[Reference, ...] = Field((), max_length=20, strict=False)
+    """Scores of earlier models on the same task: lines across the curve."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Task:
@@ -180,6 +209,7 @@ class EvaluationTasks(Section):
     """All tasks of a run."""
 
     tasks: tuple[Task, ...] = Field((), max_length=32, strict=False)
+    """Downstream tasks by which checkpoints are judged."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> EvaluationTasks:

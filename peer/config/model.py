@@ -30,16 +30,27 @@ class Model(Section):
     architecture: Literal["albert", "bert", "roberta", "electra", "deberta", "deberta-v2", "reformer", "gpt2"] = (
         "albert"
     )
-    embedding_size: Count | None = None  # None, like the next: this family has no such size
+    """Family of models, by the name that transformers gives it."""
+    embedding_size: Count | None = None
+    """Width of the token embeddings; for `albert` and `electra` only, by default 128."""
     hidden_size: Count = 1024
+    """Width of the layers; a multiple of `num_attention_heads`."""
     num_hidden_layers: Count = 24
+    """Number of layers."""
     num_hidden_groups: Count | None = None
+    """Number of groups of layers that share weights; for `albert` only, by default 1."""
     num_attention_heads: Count = 16
+    """Number of attention heads."""
     intermediate_size: Count = 4096
+    """Width of the feed-forward part."""
     max_position_embeddings: Count = 512
+    """Longest sequence that the model can take, in tokens."""
     hidden_dropout_prob: Fraction = 0.0
+    """Dropout after layers."""
     attention_probs_dropout_prob: Fraction = 0.0
-    options: dict[str, Option] = Field({}, strict=False)  # further keys of the family's transformers configuration
+    """Dropout on attention."""
+    options: dict[str, Option] = Field({}, strict=False)
+    """Further keys of the family's transformers configuration."""
 
     @model_validator(mode="before")
     @classmethod
@@ -85,8 +96,12 @@ class Objective(Section):
     """Masked language modelling with sentence order (ALBERT) or without, or causal language modelling (GPT-2)."""
 
     name: Literal["mlm+sop", "mlm", "clm"] = "mlm+sop"
+    """Masked language modelling with sentence order (`mlm+sop`, for `albert`) or without (`mlm`), or causal language
+    modelling (`clm`, for `gpt2`)."""
     mask_probability: float = Field(0.15, gt=0, lt=1)
+    """Share of the tokens to predict."""
     whole_words: bool = False
+    """Whether all tokens of a word are masked, or none."""
 
     def check_architecture(self, architecture: str) -> None:
         """Raise `ValueError` with one sentence if this is no objective for a model of that family."""

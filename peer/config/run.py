@@ -14,7 +14,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from auth.errors import ConfigError
-from peer.config.base import Positive, Section, ShortName, first_mistake, written_as
+from peer.config.base import Positive, Section, ShortName, WrittenAs, first_mistake
 from peer.config.data import Data
 from peer.config.evaluation import EvaluationTasks
 from peer.config.model import Model, Objective
@@ -26,7 +26,7 @@ MAX_DEVICES_PER_MEMBER = 32  # unless the run says otherwise
 BUILTIN_RUNS = Path(__file__).parents[1] / "runs"
 
 LanguageCode = Annotated[
-    str, written_as(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*", "a language code of BCP 47, such as `bn` or `zh-Hant`")
+    str, WrittenAs(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*", "a language code of BCP 47, such as `bn` or `zh-Hant`")
 ]
 
 
@@ -34,45 +34,50 @@ class Run(Section):
     """The run's name, description, language and seed."""
 
     name: ShortName = "manyhands"
+    """Name of the run, a part of the join link."""
     description: str = Field("", max_length=2000)
+    """Text about the run on its dashboard."""
     language: LanguageCode = "en"
+    """Language of the texts; its abbreviations are known when text is cut into sentences."""
     seed: int = Field(0, ge=0, lt=2**32)
+    """Seed of the model's initial weights and of the order in which the sources are read."""
 
 
 class Checkpoints(Section):
-    """The keeper's checkpoints: their interval, in global steps and in minutes, and which of them it keeps.
-
-    Beside the newest `keep` these are one every so many steps (0: none) and the best by held-out loss. One whose loss
-    has risen by more than a factor since the one before is not published.
-    """
+    """The keeper's checkpoints: their interval, and which of them it keeps and publishes."""
 
     every_steps: Positive = 500
+    """Global steps from one checkpoint to the next."""
     every_minutes: float | None = Field(None, gt=0, le=1e6)
+    """Minutes after which the next global step is written even if it is not due by its number."""
     keep: Positive = 5
+    """Checkpoints to keep: the newest."""
     keep_every_steps: int = Field(0, ge=0)
+    """Interval, in global steps, of further checkpoints that are kept for good; 0: none."""
     keep_best: int = Field(1, ge=0, le=100)
+    """Further checkpoints to keep: the best by their loss on held-out text."""
     max_loss_rise: float = Field(1.5, ge=1, le=1e6)
+    """Largest ratio of a checkpoint's loss to the loss of the checkpoint before; above it, the checkpoint is not
+    published."""
 
 
 class MembershipLimits(Section):
-    """Limits on members: an access token's lifetime (seconds), for which the swarm can go on without the coordinator.
-
-    Further the share of a global batch up to which the samples of a member are believed that has brought none so far,
-    and the number of devices of a member that may hold a token at once.
-    """
+    """Limits on members, their devices and their access tokens."""
 
     token_lifetime_s: int = Field(6 * 3600, ge=60, le=30 * 24 * 3600)
+    """Seconds for which an access token is valid: the swarm goes on that long without the coordinator."""
     newcomer_share: float = Field(0.25, gt=0, le=1, allow_inf_nan=False)
+    """Share of a global batch up to which a member's samples count before the keeper has received some of them; at
+    least twice a fair share counts, and all samples are averaged."""
     max_devices_per_member: int = Field(MAX_DEVICES_PER_MEMBER, ge=1, le=10_000)
+    """Devices of a member that may hold a valid token at once."""
 
 
 class Dashboard(Section):
-    """The offers of the run's public page beside numbers and curves.
-
-    `try_it`: visitors may give the newest published checkpoint a sentence, and the coordinator's CPU answers.
-    """
+    """The offers of the run's public page beside numbers and curves."""
 
     try_it: bool = True
+    """Whether visitors may give the newest published checkpoint a sentence; the coordinator's processor answers."""
 
 
 class RunConfig(Section):
@@ -87,6 +92,7 @@ class RunConfig(Section):
     schedule: Schedule = Schedule()
     averaging: Averaging = Averaging()
     phases: tuple[Phase, ...] = Field((), strict=False)
+    """Changes of the settings at given global steps, in the order of the steps."""
     checkpoints: Checkpoints = Checkpoints()
     membership: MembershipLimits = MembershipLimits()
     dashboard: Dashboard = Dashboard()

@@ -28,100 +28,135 @@ class SimpleNormalizer(Section):
     """A change of the text that has no parameters."""
 
     name: Literal["nmt", "nfc", "nfd", "nfkc", "nfkd", "lowercase", "strip-accents"]
+    """Kind of the step; these have no parameters."""
 
 
 class Strip(Section):
     """White space at the text's ends."""
 
     name: Literal["strip"]
+    """White space at the text's ends is dropped."""
     left: bool = True
+    """Whether white space at the beginning is dropped."""
     right: bool = True
+    """Whether white space at the end is dropped."""
 
 
 class Replace(Section):
     """Each match of a pattern becomes `content`."""
 
     name: Literal["replace"]
+    """Each match of a pattern is replaced."""
     pattern: Text
+    """Text to look for."""
     content: str = Field(max_length=1000)
-    regex: bool = False  # whether the pattern is a regular expression (Oniguruma's)
+    """Replacement of each match."""
+    regex: bool = False
+    """Whether `pattern` is a regular expression (Oniguruma's)."""
 
 
 class Prepend(Section):
     """Something before the text."""
 
     name: Literal["prepend"]
+    """A text is put before each text."""
     prepend: Text
+    """Text to put before each text."""
 
 
 class BertNormalizer(Section):
     """BERT's normalizer: control characters go, white space becomes a space, Chinese characters stand apart."""
 
     name: Literal["bert"]
+    """BERT's normalizer."""
     clean_text: bool = True
+    """Whether control characters are dropped, and white space becomes plain spaces."""
     handle_chinese_chars: bool = True
+    """Whether Chinese characters are set apart."""
     strip_accents: bool = False
+    """Whether accents are dropped."""
     lowercase: bool = False
+    """Whether capital letters become small ones."""
 
 
 class SimplePreTokenizer(Section):
     """A way to cut that has no parameters."""
 
     name: Literal["bert", "whitespace", "whitespace-split", "unicode-scripts"]
+    """Kind of the step; these have no parameters."""
 
 
 class Metaspace(Section):
     """Cut before each space, which becomes a `▁`."""
 
     name: Literal["metaspace"]
+    """A space becomes `▁` and begins a word."""
     prepend_scheme: Literal["always", "first", "never"] = "always"
+    """Whether the text's first word begins with `▁`, too."""
     split: bool = True
+    """Whether the text is cut before each `▁`."""
 
 
 class ByteLevel(Section):
     """Every byte becomes a letter of its own alphabet; cut as GPT-2 does if `use_regex`."""
 
     name: Literal["byte-level"]
+    """GPT-2's step: every byte becomes a letter of its own alphabet."""
     add_prefix_space: bool = False
+    """Whether the text's first word begins with a space."""
     use_regex: bool = True
+    """Whether the text is cut into words by GPT-2's pattern."""
 
 
 class Digits(Section):
     """Cut digits from the rest, and from each other."""
 
     name: Literal["digits"]
+    """Numbers are cut off."""
     individual_digits: bool = True
+    """Whether each digit is cut off by itself."""
 
 
 class Punctuation(Section):
     """Cut at punctuation."""
 
     name: Literal["punctuation"]
+    """Text is cut at punctuation."""
     behavior: Behavior = "isolated"
+    """Place of the mark after the cut."""
 
 
 class Split(Section):
     """Cut at each match of a pattern, or with `invert` at all that is none."""
 
     name: Literal["split"]
+    """Text is cut at each match of a pattern."""
     pattern: Text
+    """Text to cut at."""
     regex: bool = False
+    """Whether `pattern` is a regular expression (Oniguruma's)."""
     behavior: Behavior = "isolated"
+    """Place of the match after the cut."""
     invert: bool = False
+    """Whether text is cut at everything that does not match."""
 
 
 class CharDelimiter(Section):
     """Cut at a character, which is dropped."""
 
     name: Literal["char-delimiter"]
+    """Text is cut at a character, which is dropped."""
     delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)]
+    """Character to cut at."""
 
 
 class FixedLength(Section):
     """Cut after every `length` characters."""
 
     name: Literal["fixed-length"]
+    """Text is cut after a number of characters."""
     length: Positive = 5
+    """Number of characters."""
 
 
 def _by_name(step: Any) -> Any:
@@ -184,13 +219,23 @@ class Tokenizer(Section):
     """
 
     path: str | None = None
+    """Tokenizer to import: a `tokenizer.json` (gzipped or not), a `.model` of sentencepiece, or a folder with one of
+    these; without it `coordinator init` trains one."""
     preset: PresetName = "albert"
+    """Preset of the steps that clean and cut text, with an algorithm."""
     algorithm: Algorithm | None = None
+    """Algorithm that learns the vocabulary (`sentencepiece`: its library's Unigram); by default the preset's."""
     vocab_size: int = Field(32_000, ge=100, le=1_000_000)
+    """Largest size of the vocabulary, special tokens included."""
     lowercase: bool | None = None
+    """Whether capital letters become small ones; by default the preset's choice."""
     normalizers: tuple[Normalizer, ...] | None = Field(None, max_length=50, strict=False)
+    """Steps that clean the text, each its name or an object with `name` and parameters; by default the preset's."""
     pre_tokenizers: tuple[PreTokenizer, ...] | None = Field(None, min_length=1, max_length=50, strict=False)
+    """Steps that cut the text into words, each its name or an object with `name` and parameters; by default the
+    preset's."""
     max_training_documents: Positive = 200_000
+    """Largest number of documents that the tokenizer is trained on."""
 
     @model_validator(mode="after")
     def _no_choice_is_lost(self) -> Tokenizer:

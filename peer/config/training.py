@@ -19,19 +19,28 @@ class Optimizer(Section):
     """LAMB (You et al. 2020, arXiv 1904.00962) with the recipe's options; AdamW and SGD for local steps only."""
 
     name: Literal["lamb", "adamw", "sgd"] = "lamb"
+    """Optimizer; `adamw` and `sgd` are for local steps only."""
     learning_rate: PositiveFloat = 1.76e-3
+    """Learning rate at the end of the warm-up."""
     betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), strict=False)
+    """Decay of the two moments."""
     epsilon: PositiveFloat = 1e-6
+    """Term added to the root of the second moment."""
     weight_decay: float = Field(0.01, ge=0, allow_inf_nan=False)
+    """Weight decay, except of biases and layer norms."""
     clamp_value: PositiveFloat = 10_000.0
+    """Largest weight norm in the trust ratio."""
     max_grad_norm: PositiveFloat = 1.0
+    """Norm to which the averaged gradient, or with local steps each local gradient, is clipped."""
 
 
 class Schedule(Section):
     """Linear warm-up, then linear decay to zero; both in global steps."""
 
     warmup_steps: int = Field(5_000, ge=0)
+    """Global steps of linear warm-up."""
     total_steps: Positive = 125_000
+    """Global step at which the learning rate reaches zero."""
 
     @model_validator(mode="after")
     def _warmup_below_total(self) -> Schedule:
@@ -44,19 +53,38 @@ class Averaging(Section):
     """The global batch, and the averaging of gradients over peers; times in seconds."""
 
     target_batch_size: Positive = 4096
+    """Samples in a global step."""
     matchmaking_time_s: PositiveFloat = 15.0
+    """Longest wait, in seconds, for peers that do not come to a group. A group begins when all known peers have come;
+    once some groups have formed, peers wait three times the median time of that, at least three seconds. 2 is enough
+    in one machine room."""
     averaging_timeout_s: PositiveFloat = 60.0
+    """Seconds after which a round of averaging has failed; once some rounds have succeeded, peers wait three times
+    their median, or more where the times vary."""
     statistics_expiration_s: PositiveFloat = 120.0
+    """Seconds after which a silent peer is no longer counted."""
     progress_refresh_s: PositiveFloat = 0.5
+    """Shortest time, in seconds, between two looks at the swarm's progress."""
     compression: Compression = "float16"
-    powersgd_rank: int = Field(0, ge=0)  # of the factors that large matrices are averaged as; 0: as they are
-    local_steps: Positive = 1  # that the target batch is divided into; 1: gradients are averaged, nobody steps alone
-    delay: bool = False  # train on while gradients are averaged, with parameters that are one step old
-    aggregation: Literal["mean", "centered_clipping"] = "mean"  # how each part is made one of all senders'
-    clipping_radius: PositiveFloat = 2.0  # of centred clipping: times the usual norm of the average
+    """Format of averaged values on the wire: `float16` (2 bytes a value), `8bit-blockwise` (1) or `none` (4)."""
+    powersgd_rank: int = Field(0, ge=0)
+    """Rank of the factors as which large matrices are averaged (PowerSGD); 0: they are averaged as they are."""
+    local_steps: Positive = 1
+    """Number of local steps into which the target batch is divided; 1: gradients are averaged, and no peer steps alone.
+    """
+    delay: bool = False
+    """Whether peers train on while gradients are averaged, with parameters that are one step old."""
+    aggregation: Literal["mean", "centered_clipping"] = "mean"
+    """Combination of all senders' gradients: their mean by samples, or centred clipping for runs among strangers."""
+    clipping_radius: PositiveFloat = 2.0
+    """Largest distance of a sender from the last average, for centred clipping: in usual norms of the average, divided
+    by the root of the sender's share of the samples."""
     clipping_iterations: int = Field(3, ge=1, le=100)
+    """Number of times that centred clipping moves the average."""
     outer_learning_rate: PositiveFloat = 0.7
+    """Share of the peers' mean progress that a global step takes over, with local steps."""
     outer_momentum: float = Field(0.9, ge=0, lt=1)
+    """Nesterov momentum of the global steps, with local steps."""
 
     @property
     def local_batch_size(self) -> int:
@@ -94,13 +122,22 @@ class Phase(Section):
     """The settings that change once `from_step` global steps are completed; settings left out stay as they were."""
 
     from_step: Positive
+    """Global steps completed when the phase begins."""
     sequence_length: Positive | None = None
+    """New `data.sequence_length`."""
     microbatch_size: Positive | None = None
+    """New `data.microbatch_size`."""
     target_batch_size: Positive | None = None
+    """New `averaging.target_batch_size`."""
     optimizer: Literal["keep", "fresh"] = "keep"
-    learning_rate: PositiveFloat | None = None  # at the end of the warm-up
-    warmup_steps: WholeNumber | None = None  # counted from `from_step`
-    total_steps: Positive | None = None  # the global step at which the learning rate reaches zero
+    """Whether the phase keeps the optimizer's moments, or begins with fresh ones: all zero, as at the run's first step.
+    """
+    learning_rate: PositiveFloat | None = None
+    """New learning rate at the end of the warm-up."""
+    warmup_steps: WholeNumber | None = None
+    """Global steps of a new warm-up, counted from `from_step`; the decay follows it."""
+    total_steps: Positive | None = None
+    """Global step, counted from the run's beginning, at which the learning rate reaches zero."""
 
     @property
     def begins_schedule(self) -> bool:

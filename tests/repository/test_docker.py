@@ -278,7 +278,8 @@ def test_a_container_may_take_as_long_to_stop_as_its_program() -> None:
     for name, seconds in needed.items():
         assert float(services()[name]["stop_grace_period"].removesuffix("s")) >= seconds + 10
     assert services()["demo-peer-2"]["stop_grace_period"] == services()["demo-peer-1"]["stop_grace_period"]
-    for guide, seconds in (("operators.md", LONGEST_STOP_OF_SERVE_S), ("volunteers.md", LONGEST_STOP_OF_AGENT_S)):
+    guides = {"operators/containers.md": LONGEST_STOP_OF_SERVE_S, "volunteers/join.md": LONGEST_STOP_OF_AGENT_S}
+    for guide, seconds in guides.items():
         told = re.findall(r"docker run[^`\n]*", (ROOT / "docs" / guide).read_text())
         assert told
         for command in told:
@@ -352,7 +353,7 @@ def test_every_variable_is_explained() -> None:
 @pytest.mark.parametrize("name", example_variables())
 def test_every_variable_is_documented(name: str) -> None:
     """The operator's guide has each variable of `.env.example`."""
-    assert f"`{name}`" in (ROOT / "docs" / "operators.md").read_text()
+    assert f"`{name}`" in (ROOT / "docs" / "operators" / "containers.md").read_text()
 
 
 def test_the_coordinator_is_told_all_that_it_reads() -> None:

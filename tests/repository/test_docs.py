@@ -14,34 +14,28 @@ from typing import Any, get_args
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
 from auth.errors import ManyhandsError
-from coordinator.run.settings import Settings
-from coordinator.run.sink_settings import Sinks, TensorBoardSettings, TrackioSettings, WandbSettings
 from coordinator.web.app import ROUTERS
+from docs.reference.commands import every_command
+from docs.reference.generated import fill
 from peer.config.architectures import ARCHITECTURES
-from peer.config.data import Sampling, Source, ValidationSplit
-from peer.config.evaluation import Columns, Examples, Recipe, Task
 from peer.config.run import RunConfig
 from peer.config.tokenizer import Algorithm, Normalizer, PresetName, PreTokenizer
-from peer.config.training import Phase
-from tests.support.command_tree import every_command
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-GUIDE = ROOT / "docs" / "operators.md"
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CODE = ("auth", "peer", "coordinator", "dashboards", "notebooks", "docker", "manyhands.py", "tests/conftest.py")
 ENVIRONMENT_VARIABLE = re.compile(r"\bMANYHANDS_[A-Z][A-Z_]*[A-Z]\b")
+TEXT = fill("\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS))
 CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @cache
 def documented() -> str:
     """Everything in the documents that is set as code."""
-    text = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
-    blocks = [block for _, block in CODE_BLOCK.findall(text)]
-    return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", CODE_BLOCK.sub("", text))])
+    blocks = [block for _, block in CODE_BLOCK.findall(TEXT)]
+    return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", CODE_BLOCK.sub("", TEXT))])
 
 
 def is_documented(name: str) -> bool:
@@ -50,9 +44,8 @@ def is_documented(name: str) -> bool:
 
 
 def run_file_examples() -> list[str]:
-    """Every run file, or part of one, that the operator's guides show."""
-    text = GUIDE.read_text(encoding="utf-8") + (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
-    return [block for language, block in CODE_BLOCK.findall(text) if language == "yaml"]
+    """Every run file, or part of one, that the documents show."""
+    return [block for language, block in CODE_BLOCK.findall(TEXT) if language == "yaml"]
 
 
 def shell_commands() -> Iterator[str]:
@@ -78,25 +71,11 @@ def leaf_errors(kind: type[ManyhandsError] = ManyhandsError) -> Iterator[type[Ma
 
 
 @pytest.mark.parametrize("error", sorted(set(leaf_errors()), key=lambda error: (error.exit_code, error.code)))
-def test_every_exit_code_is_in_the_volunteers_table(error: type[ManyhandsError]) -> None:
-    """The table of exit codes has a row with each error's number and name."""
-    text = (ROOT / "docs" / "volunteers.md").read_text(encoding="utf-8")
-    assert re.search(rf"^\| {error.exit_code} \|[^|]*`{error.code}`[^|]*\|", text, re.MULTILINE)
-
-
-def run_file_keys() -> list[str]:
-    """`section.key` for every key of a run file; those of sources and validation one level deeper."""
-    keys = []
-    for section, field in RunConfig.model_fields.items():
-        model = Phase if section == "phases" else field.annotation  # a list of sections
-        assert isinstance(model, type)
-        assert issubclass(model, BaseModel)
-        keys += [f"{section}.{key}" for key in model.model_fields]
-    keys += [f"data.sources.{key}" for key in Source.model_fields]
-    keys += [f"data.sources.sampling.{key}" for key in Sampling.model_fields]
-    keys += [f"evaluation.tasks.{key}" for key in Task.model_fields]
-    keys += [key for section in (Recipe, Columns, Examples) for key in section.model_fields]
-    return keys + [f"data.validation.{key}" for key in ValidationSplit.model_fields]
+def test_every_exit_code_is_explained(error: type[ManyhandsError]) -> None:
+    """The list of exit codes has each error's number and name, what happened, and what to do."""
+    text = fill((ROOT / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8"))
+    assert re.search(rf"\b{error.exit_code}(`\*\*)? \(`{error.code}`\)", text)
+    assert error is ManyhandsError or len((error.__doc__ or "").split("\n\n")) > 1
 
 
 def tokenizer_words() -> list[str]:
@@ -115,18 +94,6 @@ def step_words(union: Any) -> Iterator[str]:
 def test_every_step_of_a_tokenizer_is_documented(word: str) -> None:
     """The operator's guide explains what a tokenizer can be made of."""
     assert is_documented(word)
-
-
-@pytest.mark.parametrize("key", run_file_keys() + list(Settings.model_fields))
-def test_every_configuration_key_is_documented(key: str) -> None:
-    """The operator's guide explains each key of the run file and of the settings."""
-    assert is_documented(key)
-
-
-@pytest.mark.parametrize("key", sorted({key for family in ARCHITECTURES.values() for key in family.options}))
-def test_every_option_of_a_family_is_documented(key: str) -> None:
-    """The operator's guide names what `model.options` may hold."""
-    assert is_documented(key)
 
 
 @pytest.mark.parametrize("example", run_file_examples())
@@ -153,10 +120,10 @@ def test_every_environment_variable_is_documented() -> None:
 
 
 def test_every_route_is_documented() -> None:
-    """The operator's guide lists each path that the web port serves."""
+    """The guides list each path that the web port serves."""
     paths = {route.path for router in ROUTERS for route in router.routes}
     assert paths
-    assert {path for path in paths if f"`{path}`" not in GUIDE.read_text(encoding="utf-8")} == set()
+    assert {path for path in paths if f"`{path}`" not in TEXT} == set()
 
 
 def test_every_metric_is_documented() -> None:
@@ -176,21 +143,7 @@ def test_every_alert_is_documented() -> None:
     """The operator's guide says of each alert what to do."""
     rules = yaml.safe_load((ROOT / "dashboards" / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))
     names = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
-    guide = GUIDE.read_text(encoding="utf-8")
-    assert {name for name in names if f"| `{name}` |" not in guide} == set()
-
-
-def sink_keys() -> list[str]:
-    """`sinks.wandb.project` and the like."""
-    sections = {"tensorboard": TensorBoardSettings, "wandb": WandbSettings, "trackio": TrackioSettings}
-    assert set(sections) == set(Sinks.model_fields)
-    return [f"sinks.{name}.{key}" for name, section in sections.items() for key in section.model_fields]
-
-
-@pytest.mark.parametrize("key", sink_keys())
-def test_every_key_of_a_sink_is_documented(key: str) -> None:
-    """The operator's guide explains what `sinks` may hold."""
-    assert is_documented(key)
+    assert {name for name in names if f"| `{name}` |" not in TEXT} == set()
 
 
 def test_every_make_target_in_the_documents_exists() -> None:
@@ -212,21 +165,6 @@ def test_every_path_in_the_readme_exists() -> None:
 def long_options(command: Any) -> set[str]:
     """`--port` and the like; `--help` needs no explanation."""
     return {name for parameter in command.params for name in parameter.opts if name.startswith("--")} - {"--help"}
-
-
-def section_on(command: str) -> str:
-    """The part of the guides under the heading that names the command."""
-    text = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
-    found = re.search(rf"^#+ [^\n]*`{command}`.*?(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
-    return found.group() if found else ""
-
-
-@pytest.mark.parametrize("command", sorted(every_command()))
-def test_every_command_and_option_is_documented(command: str) -> None:
-    """Each command has a section in the guides, and each of its options stands in it."""
-    section = section_on(command)
-    assert section
-    assert {option for option in long_options(every_command()[command]) if f"`{option}" not in section} == set()
 
 
 @pytest.mark.parametrize("command", sorted(every_command()))

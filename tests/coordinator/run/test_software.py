@@ -16,9 +16,9 @@ import yaml
 from fastapi.testclient import TestClient
 
 from coordinator.run.software import UNPACKED, own_software, pack
+from docs.reference.commands import every_command
 from peer.cli.join import default_state_dir
 from peer.runtime.software import install_commands
-from tests.support.command_tree import every_command
 from tests.support.served_page import FakeRun
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,0 +1,37 @@
+"""The generated parts of the guide's pages: `<!-- generated: NAME -->` stands where each belongs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from auth.errors import ManyhandsError
+from docs.reference.commands import commands_by_panel
+from docs.reference.keys import definition, key_lists
+
+_MARKER = re.compile(r"<!-- generated: (.+?) -->")
+
+
+def fill(markdown: str) -> str:
+    """Return a page with its generated parts in place of the markers; raises `KeyError` for an unknown name."""
+    return _MARKER.sub(lambda marker: parts()[marker.group(1)], markdown)
+
+
+@cache
+def parts() -> dict[str, str]:
+    """Everything that is generated, as Markdown, by the names in the markers."""
+    return {"commands": commands_by_panel(), "exit codes": _exit_codes(), **key_lists()}
+
+
+def _exit_codes() -> str:
+    """Return the exit codes of the errors that a person can mend: what happened, and what to do."""
+    errors = sorted(_errors_below(ManyhandsError), key=lambda error: error.exit_code)
+    told = [(f"{error.exit_code}", f"`{error.code}`", " ".join((error.__doc__ or "").split())) for error in errors]
+    return "\n\n".join(definition([code], name, "", meaning) for code, name, meaning in told)
+
+
+def _errors_below(error: type[ManyhandsError]) -> Iterator[type[ManyhandsError]]:
+    for child in error.__subclasses__():
+        yield child
+        yield from _errors_below(child)
