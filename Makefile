@@ -33,7 +33,7 @@ install: $(STAMP)
 
 # Only a change of the dependencies installs again: the package itself is linked (-e), not copied. Debian 12's pip builds what
 # comes as source in this environment unless told otherwise, and fails while it renews setuptools there.
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --constraint constraints.txt --editable
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --use-pep517 --constraint constraints.txt --editable
 # The one package that pip must compile; tests that need it are skipped without it.
 KENLM = $(if $(and $(shell command -v c++),$(shell command -v cmake)),$(comma)kenlm)
 comma := ,
@@ -46,7 +46,7 @@ $(DEMO_STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	touch $@
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) '.[dev$(KENLM)]'
+	$(INSTALL) '.[dev$(KENLM)]' --quiet
 	touch $(DEMO_STAMP) $@
 
 demo: $(DEMO_STAMP)

@@ -35,6 +35,7 @@ def demo(
     tell = _tell_stderr if as_json else say
     plan = DemoPlan(directory or default_directory(datetime.now().astimezone()), RunConfig.from_yaml(config), port)
     tell(f"Run directory: {plan.directory}")
+    tell("Making the run with its keys and its tokenizer, and starting the coordinator.")
     with StopSignal() as stop, open_run(prepare_run(plan).path) as run:
         running = Demo(run, tell, stop)
         try:

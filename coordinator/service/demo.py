@@ -185,11 +185,14 @@ class Demo:
         self._coordinator = self._start_command("the coordinator", serve, self._logs / "coordinator.log")
         self._wait_for("the dashboard", lambda: self._dashboard_answers(dashboard_url(directory.settings) + "healthz"))
         self._tell(f"Dashboard: {dashboard_url(directory.settings)}")
+        self._tell("The keeper, the swarm's first node, is starting.")
         self._wait_for("the keeper", lambda: self._keeper_wrote_since(started_at))
         self._first_step = self._run.ledger.last_step()  # only now: the keeper may have returned to a checkpoint
         if not self._should_stop():
             self._peers = [self._start_peer(name) for name in member_names(peers)]
             self._tell(f"{', '.join(peer.name for peer in self._peers)} join; their logs are in {self._logs}.")
+            target = phase_at(directory.config, self._first_step).target_batch_size
+            self._tell(f"A global step follows as soon as they have computed {target} samples together.")
 
     def follow(self, steps: int | None) -> None:
         """Tell each global step until so many are done or a stop is asked for; a peer may die, the run goes on."""
