@@ -94,7 +94,7 @@ bench: $(STAMP)
 
 # Links and anchors that lead nowhere fail. The variable silences advertisements of another builder.
 docs: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf dashboards/guide build dist mutants $(VENV) .mypy_cache .ruff_cache .pytest_cache
