@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import NamedTuple
 
 from peer.reporting.messages import CLAIM_BOUNDS, MAX_LONG, MAX_REASON_CHARS, Lost, LostCause, StepReport
-from peer.verification.receipts import Confirmation, credited, disproved, newcomer_share
+from peer.verification.receipts import Confirmation, credited
 
 STEPS_AHEAD = 2
 STEPS_PER_SECOND = 2.0  # no swarm is faster: so far may it have come since the keeper last wrote
@@ -236,27 +235,6 @@ def count(claims: Sequence[SampleClaim], receipts: Sequence[KeptReceipt]) -> dic
         # what was counted before there were receipts stays
         counted[claim.report_id] = claim.counted if confirmed is None else confirmed
     return counted
-
-
-def false_claims(
-    claims: Sequence[SampleClaim],
-    receipts: Sequence[KeptReceipt],
-    members: Mapping[int, int],
-    target_batch_size: int,
-    least_share: float,
-) -> list[SampleClaim]:
-    """The claims that receipts disprove: of each member an equal share is believed, split among its devices.
-
-    `members`: device's number -> member's id, of all who took part; most are in the receipts before they have reported.
-    `least_share`: of the batch that is believed of anybody, however many take part.
-    """
-    devices = Counter(members.values())
-    believed = newcomer_share(len(devices), least_share) * target_batch_size
-    return [
-        claim
-        for claim in claims
-        if disproved(claim.samples, str(claim.member_id), _words(claim, receipts), believed / devices[claim.member_id])
-    ]
 
 
 def _words(claim: SampleClaim, receipts: Sequence[KeptReceipt]) -> list[Confirmation]:

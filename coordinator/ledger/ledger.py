@@ -12,7 +12,6 @@ refuses or cuts off. Losses earn nothing, so there is nothing to gain by a false
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,12 +27,10 @@ from coordinator.ledger.judgement import (
     Delivery,
     Facts,
     Judgement,
-    KeptReceipt,
     ReportOutcome,
     ReportVerdict,
     SampleClaim,
     count,
-    false_claims,
     judge,
     judge_lost,
     step_horizon,
@@ -51,9 +48,7 @@ from coordinator.store.models import (
     Device,
     DeviceSession,
     Evaluation,
-    Member,
     Receipt,
-    Refusal,
     Report,
     Step,
     SwarmStatus,
@@ -64,10 +59,6 @@ from coordinator.store.refusals import add_refusal
 from peer.config.run import RunConfig
 from peer.reporting.messages import Lost, LostCause
 
-logger = logging.getLogger(__name__)
-
-NAMED_EVERY_S = 3600.0  # who claims too much is named once in this time
-CLAIM = "claim"  # the code of such a suspicion
 _REPORTS, _DEVICES = cast(Table, Report.__table__), cast(Table, Device.__table__)
 _AMOUNTS = ("reports", "claimed", "counted", "pending", "undone", "elapsed_s", "data_wait_s", "averaged_bytes")
 
@@ -127,7 +118,7 @@ class Ledger(LedgerReader):
             one_at_a_time(session, Lock.COUNTING, step)
             now = self._clock()
             if take_receipt(session, self._config.run.name, device_id, step, receipt, now):
-                _count_step(session, self._config, step, helm_of(session).batch_after(step - 1, self._config), now)
+                _count_step(session, step, helm_of(session).batch_after(step - 1, self._config))
 
         self._database.transact(take)
 
@@ -181,7 +172,7 @@ class _Intake:
         if self._rows:
             enter_reports(self._session, self._rows)
         for step in sorted(self._to_count):
-            _count_step(self._session, self._config, step, self._target(step), self._now)
+            _count_step(self._session, step, self._target(step))
         return verdicts
 
     def _found(self, columns: Sequence[Any], wanted: set[Any]) -> set[Any]:
@@ -243,7 +234,7 @@ class _Intake:
         }
 
 
-def _count_step(session: Session, config: RunConfig, step: int, target_batch_size: int, now: float) -> None:
+def _count_step(session: Session, step: int, target_batch_size: int) -> None:
     """Count the reports of a step and write its sums; nothing is written while nobody has reported it."""
     receipts, claims = kept_receipts(session, step), _claims(session, step)
     if not claims:
@@ -251,11 +242,6 @@ def _count_step(session: Session, config: RunConfig, step: int, target_batch_siz
     counted = count(claims, receipts)
     if changed := [claim for claim in claims if counted[claim.report_id] != claim.counted]:
         _recount(session, changed, counted)
-    short = [claim for claim in claims if (known := counted[claim.report_id]) is not None and known < claim.samples]
-    if short:
-        members = _members(session, claims, receipts)
-        false = false_claims(short, receipts, members, target_batch_size, config.membership.newcomer_share)
-        _name_for_false_claims(session, step, false, counted, now)
     before = session.get(Step, step - 1)
     loss_before = before.loss_sum / before.loss_samples if before is not None and before.loss_samples else None
     row = session.get(Step, step)
@@ -278,14 +264,6 @@ def _claims(session: Session, step: int) -> list[SampleClaim]:
     return [SampleClaim._make(row) for row in session.connection().execute(counting.order_by(_REPORTS.c.id))]
 
 
-def _members(session: Session, claims: Sequence[SampleClaim], receipts: Sequence[KeptReceipt]) -> dict[int, int]:
-    """Device's number -> member's id, of all who took part."""
-    members = {claim.device_number: claim.member_id for claim in claims}
-    numbers = {number for receipt in receipts for number in receipt.samples} - members.keys()
-    others = select(Device.number, Device.member_id).where(Device.number.in_(numbers))
-    return members | dict(session.execute(others).all())
-
-
 def _recount(session: Session, changed: Sequence[SampleClaim], counted: Mapping[int, int | None]) -> None:
     """Write how many samples of these reports count now, and correct the sums of their devices' days."""
     session.execute(update(Report), [{"id": each.report_id, "counted": counted[each.report_id]} for each in changed])
@@ -296,29 +274,6 @@ def _recount(session: Session, changed: Sequence[SampleClaim], counted: Mapping[
         amounts = {"counted": (after or 0) - (before or 0), "pending": pending}
         changes.append((claim.device_id, day_of(claim.completed_at), amounts))
     _add_to_days(session, changes)
-
-
-def _name_for_false_claims(
-    session: Session, step: int, false: Sequence[SampleClaim], counted: Mapping[int, int | None], now: float
-) -> None:
-    """Each device once in a while, all looked up at once: many may be false."""
-    if not false:
-        return
-    device_ids = [claim.device_id for claim in false]
-    lately = select(Refusal.device_id).where(
-        Refusal.at > now - NAMED_EVERY_S, Refusal.code == CLAIM, Refusal.device_id.in_(device_ids)
-    )
-    named = set(session.scalars(lately))
-    members = select(Device.id, Member.name).join(Device.member).where(Device.id.in_(set(device_ids) - named))
-    names: dict[str, str] = dict(session.execute(members).all())
-    for claim in false:
-        if claim.device_id in names:
-            reason = (
-                f"{names[claim.device_id]}'s device claimed {claim.samples} samples for step {step}, "
-                f"of which receipts confirm {counted[claim.report_id]}"
-            )
-            logger.warning("suspicious: %s (device %s)", reason, claim.device_id)
-            add_refusal(session, "suspicion", CLAIM, reason, claim.device_id, now)
 
 
 def enter_reports(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:

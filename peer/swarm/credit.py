@@ -38,12 +38,17 @@ LOST_IN_ALL = 2 * LOST_ROUNDS  # in succession, towards any step
 WEIGHT_MARGIN = 4.0  # times the samples at which a peer computes no more: its microbatch may be large
 
 
+def newcomer_share(members: int, least: float) -> float:
+    """The share of a batch that a member without credit may fill: twice a fair one, or `least`, where that is more."""
+    return min(1.0, max(2.0 / max(1, members), least))
+
+
 @dataclass(frozen=True)
 class Allowances:
     """Limits on the samples believed of each peer towards the step that is being filled."""
 
     target: int  # samples of the batch
-    share: float = 1.0  # see `peer.verification.receipts.newcomer_share`
+    share: float = 1.0  # see `newcomer_share`
     patience: float = 1.0  # by how much the step takes longer than usual; at least 1
     usual_s: float = 0.0  # that a step takes; 0: not known
     credits: Mapping[str, int] = field(default_factory=dict)  # peer ID -> samples lately brought to one step

@@ -17,10 +17,9 @@ from peer.reduction.attestation import AttestedWeight
 from peer.reduction.findings import Finding
 from peer.reporting.metrics import Census, census_of
 from peer.reporting.suspicions import Suspicion, SuspicionKind, Suspicions
-from peer.swarm.credit import Allowances, FalseClaims, is_inflated
+from peer.swarm.credit import Allowances, FalseClaims, is_inflated, newcomer_share
 from peer.swarm.fingerprint import Sketch, drifted
 from peer.swarm.records import Beacon, BeaconWatch, KnownPeer, nearest_step
-from peer.verification.receipts import newcomer_share
 
 STEPS_AHEAD = 2  # of the swarm's step: so far ahead may a record be that others have not caught up with
 STEPS_PER_SECOND = 2.0  # no swarm is faster: so far may the others have come meanwhile

@@ -32,11 +32,6 @@ class Confirmation:
     samples: int  # 0 if it does not name the device
 
 
-def newcomer_share(members: int, least: float) -> float:
-    """The share of a batch that a member without credit may fill: twice a fair one, or `least`, where that is more."""
-    return min(1.0, max(2.0 / max(1, members), least))
-
-
 def credited(claim: int, member: str, words: Sequence[Confirmation]) -> int | None:
     """Return how many samples of a member's claim count; None as long as there is no evidence.
 
@@ -51,20 +46,6 @@ def credited(claim: int, member: str, words: Sequence[Confirmation]) -> int | No
     if claim == 0:
         return 0
     return min(claim, median_low(evidence)) if evidence else None
-
-
-def disproved(claim: int, member: str, words: Sequence[Confirmation], believed: float) -> bool:
-    """Return whether a claim is so plainly larger than the samples received that its member is to be named.
-
-    The keeper decides, or most of the others and two at least: one member's word against another's is none. A receipt
-    says how much counted: a reducer may have cut a weight to its caps, which are no less than is `believed` of anybody.
-    A receipt that does not name the device disproves nothing: while keepers or lines fail, two groups may take the same
-    step, and each knows of its own samples.
-    """
-    least = min(claim, believed)
-    keepers = [0 < word.samples < least for word in words if word.is_keeper]
-    others = [0 < word.samples < least for word in words if not word.is_keeper and word.member != member]
-    return all(keepers) if keepers else sum(others) >= 2 and 2 * sum(others) > len(others)
 
 
 @dataclass

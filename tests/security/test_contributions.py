@@ -94,10 +94,7 @@ def claim(step: int, samples: int, loss: float = HONEST_LOSS, receipt: str = "")
 
 
 async def test_samples_that_nobody_received_are_not_counted(run: Run) -> None:
-    """An insider reports thousands, brings none, and signs for herself: nothing counts, and no loss moves.
-
-    Nobody is named for it: a peer whose group took the step without the keeper looks the same.
-    """
+    """An insider reports thousands, brings none, and signs for herself: nothing counts, and no loss moves."""
     await run.report(run.mallory, claim(1, 4000, LIE, run.receipt(run.mallory, 1, mallory=4000)))
     run.keeper_signs(1, ada=30, bob=20)
     await run.report(run.ada, claim(1, 30, receipt=run.receipt(run.ada, 1, ada=30, bob=20)))
@@ -115,7 +112,7 @@ async def test_more_samples_than_were_brought_are_cut(run: Run) -> None:
     await run.report(run.bob, claim(1, 20))
     assert run.counted() == {"ada": (30, 0), "bob": (20, 0), "mallory": (10, 0)}
     assert run.loss(1) == pytest.approx(HONEST_LOSS, rel=0.05)
-    assert run.named() == {("mallory", "claim")}
+    assert run.named() == set()
 
 
 async def test_without_the_keeper_one_liar_decides_nothing(run: Run) -> None:
@@ -128,7 +125,7 @@ async def test_without_the_keeper_one_liar_decides_nothing(run: Run) -> None:
         await run.report(member, claim(1, brought[name], receipt=run.receipt(member, 1, **brought)))
     assert run.counted() == {"ada": (30, 0), "bob": (20, 0), "dan": (10, 0), "mallory": (1, 0)}
     assert run.loss(1) == pytest.approx(HONEST_LOSS, rel=0.05)
-    assert run.named() == {("mallory", "claim")}
+    assert run.named() == set()
 
 
 async def test_anothers_receipt_is_of_no_use(run: Run) -> None:

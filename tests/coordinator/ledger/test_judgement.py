@@ -21,7 +21,6 @@ from coordinator.ledger.judgement import (
     StepSums,
     chosen,
     count,
-    false_claims,
     judge,
     judge_lost,
     loss_sums,
@@ -242,15 +241,6 @@ def test_a_devices_second_claim_of_a_step_counts_nothing() -> None:
     """It reported the step in another era; the first to arrive counts."""
     receipts = [receipt(9, {1: 30}, keeper=True)]
     assert count([claim(1, 30), claim(1, 30, report_id=2, era=1)], receipts) == {1: 30, 2: 0}
-
-
-@pytest.mark.parametrize(("devices", "named"), [(1, [1]), (2, [])])
-def test_a_claim_is_false_below_what_is_believed_of_the_device(devices: int, named: list[int]) -> None:
-    """Of two members each is believed the whole batch, which the member's devices share: so much may have been cut."""
-    claims = [claim(1, 90)]
-    receipts = [receipt(9, {1: 60, 2: 10}, keeper=True)]
-    members = {1: 1, 2: 2} | dict.fromkeys(range(3, 2 + devices), 1)
-    assert [each.device_number for each in false_claims(claims, receipts, members, TARGET, 0.0)] == named
 
 
 def test_a_steps_sums_do_not_wait_for_receipts() -> None:

@@ -17,6 +17,7 @@ from peer.swarm.credit import (
     CreditBook,
     FalseClaims,
     is_inflated,
+    newcomer_share,
 )
 from peer.swarm.records import KnownPeer, PeerRecord
 
@@ -126,6 +127,12 @@ def test_an_inflated_weight_is_above_its_cap_and_what_any_peer_has(named: float,
     """Above its cap alone it may be what an honest peer computed while nobody saw its records."""
     assert is_inflated(named, cap=100.0, most=800) is inflated
     assert not is_inflated(named, cap=1e40, most=800)
+
+
+@pytest.mark.parametrize(("members", "share"), [(0, 1.0), (1, 1.0), (2, 1.0), (4, 0.5), (8, 0.25), (100, 0.25)])
+def test_a_newcomer_has_twice_a_fair_share(members: int, share: float) -> None:
+    """Of a small swarm all, of a large one the least that the run allows."""
+    assert newcomer_share(members, 0.25) == share
 
 
 def peer(peer_id: str, samples: int, member: str = "") -> KnownPeer:

@@ -22,7 +22,7 @@ from coordinator.web.app import WebState, create_app
 from peer.cli.verify import app
 from peer.network.http import fetch
 from peer.verification.published import Published, download, read_published
-from peer.verification.receipts import Confirmation, credited, disproved, newcomer_share, verify
+from peer.verification.receipts import Confirmation, credited, verify
 from tests.support.receipts import pseudonym_of
 from tests.support.served_page import FakeRun, fake_run
 
@@ -300,39 +300,3 @@ def test_what_others_say_counts(said: list[tuple[str, int]], counted: int | None
 def test_no_samples_need_no_word() -> None:
     """An auxiliary peer claims none and waits for nobody."""
     assert credited(0, "ada", []) == 0
-
-
-@pytest.mark.parametrize(
-    ("said", "named"),
-    [
-        ([(KEEPER, 10)], True),
-        ([(KEEPER, 30)], False),
-        ([("bob", 10)], False),
-        ([("bob", 10), ("ada", 10)], False),
-        ([("bob", 10), ("eve", 10)], True),
-        ([("bob", 30), ("eve", 30)], False),
-        ([("bob", 30), ("eve", 1)], False),
-        ([("bob", 30), ("eve", 1), ("dan", 2)], True),
-        ([("bob", 30), ("eve", 1), ("dan", 2), ("fay", 30)], False),
-        ([(KEEPER, 30), ("eve", 1), ("dan", 2)], False),
-        ([(KEEPER, 0)], False),
-        ([("bob", 0), ("eve", 0), ("dan", 2)], False),
-        ([], False),
-    ],
-)
-def test_who_is_named(said: list[tuple[str, int]], named: bool) -> None:
-    """The keeper's word, or most others': one member's against another's is none."""
-    assert disproved(30, "ada", words(*said), believed=1000) is named
-
-
-@pytest.mark.parametrize(("received", "named"), [(19, True), (20, False), (25, False)])
-def test_who_may_have_been_believed_less_than_it_brought_is_not_named(received: int, named: bool) -> None:
-    """A reducer that cuts a weight leaves as much as it believes of anybody: less than that was really less."""
-    for said in [(KEEPER, received)], [("bob", received), ("eve", received)]:
-        assert disproved(30, "ada", words(*said), believed=20) is named
-
-
-@pytest.mark.parametrize(("members", "share"), [(0, 1.0), (1, 1.0), (2, 1.0), (4, 0.5), (8, 0.25), (100, 0.25)])
-def test_a_newcomer_has_twice_a_fair_share(members: int, share: float) -> None:
-    """Of a small swarm all, of a large one the least that the run allows."""
-    assert newcomer_share(members, 0.25) == share
