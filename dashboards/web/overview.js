@@ -9,7 +9,8 @@ import { showShares } from "./shares.js";
 import { showVerdict } from "./verdict.js";
 
 const AGES_MS = 10_000; // between two looks at how old the figures are
-const chart = new LossChart(byId("chart"), byId("chart-choices"), byId("chart-note"));
+const chartParts = ["chart", "chart-choices", "chart-note", "chart-details", "chart-told"];
+const chart = new LossChart(...chartParts.map(byId));
 
 function showBatch(progress, isStale) {
   const { samples_accumulated: samples, target_batch_size: target } = progress;
