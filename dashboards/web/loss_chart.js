@@ -154,7 +154,7 @@ export class LossChart {
   }
 
   #drawSoon() {
-    this.#details.hidden = !this.#curve;
+    this.#details.hidden = !this.#curve?.step.length;
     const wait = this.#drawnAt + REDRAW_MS - performance.now();
     if (wait <= 0 || !this.#drawnAt) return this.#draw();
     this.#timer ??= setTimeout(() => {

@@ -58,10 +58,11 @@ def test_empty_run_waits(page: Page, server: PageServer, run: FakeRun, complaint
     """Without data the page says what it waits for instead of showing empty charts."""
     run.keeper_says(0, samples=0)
     page.goto(server.url)
-    expect(page.locator("#state")).to_have_text("waiting for the first global step")
+    expect(page.locator("#state")).to_have_text("waiting for step 1")
     for name in ("contributions", "checkpoint", "validation", "averaging", "donated"):
         expect(page.locator(f"#no-{name}")).to_be_visible()
     expect(page.locator("#chart .loss-curve")).to_contain_text("Waiting for the first global step")
+    expect(page.locator("#loss")).to_have_text("no step yet")
     assert complaints == []
 
 
@@ -103,8 +104,8 @@ def test_held_out_text_is_shown_beside_training(
     expect(page.locator("#validation-accuracy")).to_have_text("12.5%")
     expect(page.locator("#validation-order")).to_have_text("75%")
     run.add_validation(12, None, sop_accuracy=None)
-    expect(page.locator("#validation-loss")).to_have_text("–")
-    expect(page.locator("#validation-order")).to_have_text("–")
+    expect(page.locator("#validation-loss")).to_have_text("not a finite number")
+    expect(page.locator("#validation-order")).to_have_text("not measured")
     assert complaints == []
 
 
@@ -224,6 +225,7 @@ def test_silent_keeper_is_visible(page: Page, server: PageServer, run: FakeRun) 
     expect(page.locator("#banner")).to_contain_text("The training itself usually goes on")
     expect(page.locator("#verdict-text")).to_contain_text("the run's keeper has sent no news for")
     expect(page.locator(".tiles [data-age]")).to_have_count(3)
+    expect(page.locator("#time-left")).to_have_text("no news from the keeper")
     peers = page.locator("[data-from]", has=page.locator("#peers"))
     expect(peers).to_have_attribute("data-age", re.compile("min. ago"))
     run.keeper_says(2)
