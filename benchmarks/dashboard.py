@@ -34,6 +34,13 @@ HOST = "127.0.0.1"
 START_TIMEOUT_S = 180.0
 STEP_S = 15.0  # a step each so many seconds, while it goes on
 TARGET = "target"
+OTHER_PAGES = {  # each with what its script draws last
+    "participants": "#timeline li",
+    "member?number=1": "#own-curve svg",
+    "model": "#take-all[href]",
+    "history": "#people li",
+    "join": "#step-time:not(:empty)",
+}
 
 
 @dataclass(frozen=True)
@@ -158,8 +165,18 @@ def measure_visit(port: int, live_s: float) -> list[Figure]:
         Figure("a phone on Slow 4G: largest contentful paint", phone.largest_paint_s, "s", 2.5, TARGET),
         Figure("a phone on Slow 4G: layout shifts", phone.shifted, "", 0.1, TARGET),
         Figure("a phone on Slow 4G: transferred without Plotly", phone.own_bytes / 1024, "KiB", 250.0, TARGET),
-        Figure("a phone on Slow 4G: chart drawn after", phone.chart_s, "s"),
+        Figure("a phone on Slow 4G: chart drawn after", phone.there_s, "s"),
+        *measure_other_pages(port),
     ]
+
+
+def measure_other_pages(port: int) -> Iterator[Figure]:
+    """The vitals of the other pages on the same phone."""
+    for path, ready in OTHER_PAGES.items():
+        seen = visit_by_phone(f"http://{HOST}:{port}/{path}", ready)
+        name = f"a phone on Slow 4G, {path.partition('?')[0]}"
+        yield Figure(f"{name}: largest contentful paint", seen.largest_paint_s, "s", 2.5, TARGET)
+        yield Figure(f"{name}: layout shifts", seen.shifted, "", 0.1, TARGET)
 
 
 def measure_viewers(served: Served, viewers: int, watched_s: float) -> list[Figure]:

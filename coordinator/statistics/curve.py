@@ -101,7 +101,7 @@ def draw_curve(
     smooth = decimate(_smoothed(points), MAX_POINTS)
     lines = [decimate(line, MAX_POINTS) for line in held_out if line]
     if not drawn and not lines:
-        waiting = f'<text x="50%" y="50%" text-anchor="middle">{escape(texts.waiting)}</text>'
+        waiting = f'<text class="waiting" x="50%" y="50%" text-anchor="middle">{escape(texts.waiting)}</text>'
         return _frame(title, waiting, alone)
     shown = usual_range(points, list(chain.from_iterable(held_out)))
     area = _Area.around([*drawn, *chain.from_iterable(lines)], shown)

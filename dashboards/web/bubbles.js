@@ -13,6 +13,7 @@ const LARGEST = 90;
 const LARGEST_SCALE = 1.6; // in pixels: few bubbles need not fill a wall, nor their names be headlines
 const NAME_FROM = 26; // radius from which a name fits inside
 const STEP = 0.35;
+const FEW = 4; // less need less room (participants.html keeps the same free)
 const HARDWARE = ["tpu", "large-gpu", "gpu", "apple", "cpu", "unknown"];
 
 // Places circles close together around a middle: [{ radius, ... }] gets x and y. `ratio` is width over height.
@@ -63,6 +64,7 @@ export function drawBubbles(container, participants) {
   svg.append(...circles.map((circle) => bubble(circle, fastest)));
   const rest = participants.length - shown.length;
   const more = rest ? element("p", { className: "muted more" }, t("participants.more", { n: format.count(rest) }, rest)) : null;
+  container.dataset.crowd = participants.length < FEW ? "few" : "many";
   container.replaceChildren(svg, ...(more ? [more] : []));
 }
 

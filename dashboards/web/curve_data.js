@@ -3,6 +3,7 @@
 
 export const COLUMNS = ["step", "loss", "samples", "samples_total", "completed_at"];
 const LEAST_LOSS = 1e-3; // a logarithmic axis has no zero
+const MARGIN = 0.05;
 
 // Whether `recent` follows on what the curve has, so that nothing between them is missing.
 export function follows(curve, era, recent) {
@@ -28,10 +29,26 @@ export function continued(curve, recent) {
   return next;
 }
 
-// The range of an axis that begins after the first drop, as Plotly wants it; undefined: all of the curve.
-export function lossRange(curve, isWhole, isLogarithmic) {
-  if (isWhole || !curve.usual) return undefined;
-  return isLogarithmic ? curve.usual.map((loss) => Math.log10(Math.max(loss, LEAST_LOSS))) : curve.usual;
+// The places of the points whose `column` lies within a range.
+export function within(curve, column, [low, high]) {
+  return [...curve[column].keys()].filter((place) => curve[column][place] >= low && curve[column][place] <= high);
+}
+
+// All losses at these places, with a margin; null without any.
+function rangeAt(curve, places) {
+  if (!places.length) return null;
+  const losses = places.map((place) => curve.loss[place]);
+  const [low, high] = [Math.min(...losses), Math.max(...losses)];
+  const margin = Math.max(MARGIN * (high - low), LEAST_LOSS);
+  return [low - margin, high + margin];
+}
+
+// The range of an axis that begins after the first drop, or that fits the points at `places` alone, as Plotly wants it;
+// undefined: all of the curve.
+export function lossRange(curve, isWhole, isLogarithmic, places = null) {
+  const range = places ? rangeAt(curve, places) : !isWhole && curve.usual;
+  if (!range) return undefined;
+  return isLogarithmic ? range.map((loss) => Math.log10(Math.max(loss, LEAST_LOSS))) : range;
 }
 
 // Where a step stands on an axis: the value of `column` there, between two points by proportion; null outside.

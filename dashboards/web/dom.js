@@ -8,6 +8,12 @@ export function setText(id, value) {
   if (node && node.textContent !== value) node.textContent = value;
 }
 
+// Shows a figure by `format`, or in words why there is none.
+export function setFigure(id, value, format, reason) {
+  setText(id, value === null ? reason : format(value));
+  byId(id).classList.toggle("reason", value === null);
+}
+
 // A new element; `properties` are its DOM properties, `data-...` and `aria-...` its attributes; strings become text.
 export function element(tag, properties = {}, ...children) {
   const node = document.createElement(tag);

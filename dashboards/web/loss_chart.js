@@ -1,7 +1,9 @@
 // The loss curve with its choices; the server's drawing stands in its place until Plotly is there.
 
 import { get } from "./api.js";
-import { continued, follows, lossRange, place } from "./curve_data.js";
+import { afterKey } from "./chart_keys.js";
+import { continued, follows, lossRange, place, within } from "./curve_data.js";
+import { sentence, showRows } from "./curve_table.js";
 import * as format from "./format.js";
 import { t } from "./i18n.js";
 import { groupText, grouped, marked, reached } from "./milestone_marks.js";
@@ -18,6 +20,9 @@ export class LossChart {
   #element;
   #note;
   #choices;
+  #details; // the table
+  #range = null; // of the axis that the keys have chosen, in its column's unit; null: all
+  #moves = 0; // by keys: each takes the place of what the mouse has chosen
   #curve = null;
   #fetched = 0; // points that came with it
   #validations = [];
@@ -32,11 +37,15 @@ export class LossChart {
   #busy = false;
   #ahead; // the first curve and marks, on their way
 
-  // `note` is where it says that it could not be drawn; the server's drawing stays then.
-  constructor(element, choices, note) {
+  // `note` is where it says that it could not be drawn; the server's drawing stays then. `details` has the table, and
+  // `told` is where a move by keys is told.
+  constructor(element, choices, note, details, told) {
     this.#element = element;
     this.#note = note;
     this.#choices = choices;
+    this.#details = details;
+    details.addEventListener("toggle", () => this.#drawn && this.#showTable(this.#seen()));
+    element.addEventListener("keydown", (event) => this.#press(event, told));
     // Plotly takes the longest, and nothing else runs while it begins: what it is to draw is asked for before.
     this.#ahead = Promise.all([this.#fetch(), this.#fetchMarks()]).catch(() => {});
     loadPlotly().catch(() => {});
@@ -113,11 +122,39 @@ export class LossChart {
   async #choose(name) {
     await this.#attempt(async () => {
       if (name === "smoothing") await this.#fetch();
+      if (name === "x") this.#range = null;
       await this.#draw(true);
     });
   }
 
+  async #press(event, told) {
+    if (!this.#drawn || event.ctrlKey || event.altKey || event.metaKey) return;
+    const column = this.#curve[this.#choice("x")];
+    const range = afterKey(event.key, this.#seenRange(), [column[0], column.at(-1)]);
+    if (range === undefined) return;
+    event.preventDefault();
+    this.#range = range;
+    this.#moves += 1;
+    await this.#attempt(() => this.#draw(true));
+    told.textContent = sentence(this.#curve, this.#seen());
+  }
+
+  // What keys or mouse have chosen to be seen, in the unit of the axis's column.
+  #seenRange() {
+    const { xaxis } = this.#element._fullLayout;
+    const column = this.#curve[this.#choice("x")];
+    if (xaxis.autorange) return [column[0], column.at(-1)];
+    const unit = this.#choice("x") === "completed_at" ? 1000 : 1;
+    return xaxis.range.map((value) => xaxis.r2l(value) / unit);
+  }
+
+  // The places of the points in it.
+  #seen() {
+    return within(this.#curve, this.#choice("x"), this.#seenRange());
+  }
+
   #drawSoon() {
+    this.#details.hidden = !this.#curve?.step.length;
     const wait = this.#drawnAt + REDRAW_MS - performance.now();
     if (wait <= 0 || !this.#drawnAt) return this.#draw();
     this.#timer ??= setTimeout(() => {
@@ -137,6 +174,7 @@ export class LossChart {
     const plotly = await loadPlotly();
     this.#element.querySelector(".loss-curve")?.remove();
     await plotly.react(this.#element, this.#traces(), this.#layout(), OPTIONS);
+    if (!this.#drawn) this.#element.on("plotly_relayout", () => this.#describe());
     this.#drawn = key;
     this.#say("");
     this.#describe();
@@ -240,14 +278,16 @@ export class LossChart {
     const type = x === "completed_at" ? "date" : "linear";
     const [isWhole, isLogarithmic] = [this.#choice("whole"), this.#choice("log")];
     const scale = isLogarithmic ? { type: "log", dtick: "D1" } : { type: "linear" };
-    const range = lossRange(this.#curve, isWhole, isLogarithmic);
+    const places = this.#range && within(this.#curve, x, this.#range);
+    const range = lossRange(this.#curve, isWhole, isLogarithmic, places);
+    const along = this.#range ? { range: this.#x(this.#range) } : { autorange: true };
     return layout({
       hovermode: "closest",
-      uirevision: [x, isWhole, isLogarithmic].join(), // what the reader zoomed into stays while steps arrive
+      uirevision: [x, isWhole, isLogarithmic, this.#moves].join(), // what the reader zoomed into stays while steps arrive
       showlegend: true,
       shapes,
       annotations,
-      xaxis: axis(t(AXES[x]), { type, ...(type === "linear" ? { tickformat: "~s", rangemode: "nonnegative" } : {}) }),
+      xaxis: axis(t(AXES[x]), { type, ...along, ...(type === "linear" ? { tickformat: "~s", rangemode: "nonnegative" } : {}) }),
       yaxis: axis(t("overview.loss"), { ...scale, ...(range ? { range } : { autorange: true }) }),
       yaxis2: { overlaying: "y", range: [0, 1], fixedrange: true, visible: false },
     });
@@ -274,14 +314,21 @@ export class LossChart {
     };
   }
 
-  // The same for those who do not see it, and for tests.
+  // The same for people who do not see it, and for tests.
   #describe() {
-    const { step, loss } = this.#curve;
-    const values = { first: format.loss(loss[0]), last: format.loss(loss.at(-1)), steps: format.count(step.at(-1)) };
-    this.#element.setAttribute("role", "img");
-    this.#element.setAttribute("aria-label", t("overview.curve_description", values));
+    const { step } = this.#curve;
+    const seen = this.#seen();
+    this.#element.tabIndex = 0;
+    this.#element.setAttribute("role", "application"); // its arrow keys are its own, also under a screen reader
+    this.#element.setAttribute("aria-label", sentence(this.#curve, seen));
+    this.#element.firstElementChild.setAttribute("aria-hidden", "true");
     this.#element.dataset.steps = String(step.at(-1));
     this.#element.dataset.points = String(step.length);
     this.#element.dataset.validations = String(this.#validations.length);
+    this.#showTable(seen);
+  }
+
+  #showTable(seen) {
+    if (this.#details.open) showRows(this.#details.querySelector("table"), this.#curve, seen);
   }
 }

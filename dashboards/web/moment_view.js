@@ -1,6 +1,6 @@
 // One moment of the run as the page shows it. Names are text, whatever they are spelt like.
 
-import { byId, element, setText } from "./dom.js";
+import { byId, element, setFigure, setText } from "./dom.js";
 import * as format from "./format.js";
 import { language, t } from "./i18n.js";
 import { names, people } from "./moments.js";
@@ -65,7 +65,7 @@ function showNumbers(moment) {
   const averaging = Math.max(0, ...moment.groups.map((each) => each.averaging_s));
   const contributors = moment.shares.filter(([, given]) => given > 0).map(([device]) => device);
   const values = { samples: format.count(moment.samples), target: format.count(moment.target_batch_size) };
-  setText("loss", format.loss(moment.loss));
+  setFigure("loss", moment.loss, format.loss, t("overview.no_loss"));
   setText("present", format.count(moment.online.length));
   setText("present-members", members(names(moment, moment.online).length));
   setText("contributed", format.count(contributors.length));

@@ -1,6 +1,6 @@
 // The overview: one stream of overviews fills the numbers, and lets the curve go on.
 
-import { byId, setText } from "./dom.js";
+import { byId, setFigure, setText } from "./dom.js";
 import * as format from "./format.js";
 import { t } from "./i18n.js";
 import { onOverview, onState } from "./live.js";
@@ -9,7 +9,8 @@ import { showShares } from "./shares.js";
 import { showVerdict } from "./verdict.js";
 
 const AGES_MS = 10_000; // between two looks at how old the figures are
-const chart = new LossChart(byId("chart"), byId("chart-choices"), byId("chart-note"));
+const chartParts = ["chart", "chart-choices", "chart-note", "chart-details", "chart-told"];
+const chart = new LossChart(...chartParts.map(byId));
 
 function showBatch(progress, isStale) {
   const { samples_accumulated: samples, target_batch_size: target } = progress;
@@ -31,13 +32,21 @@ function showPhase(phases, number) {
   setText("phase", phases.length > 1 ? t("overview.phase", values) : "");
 }
 
-function showTiles({ progress, online, totals, loss, stale: isStale }) {
-  setText("loss", format.loss(loss.last));
+// Why nobody can say when the run ends.
+function noEndText({ progress, totals, stale: isStale }) {
+  if (!totals.steps) return t("overview.no_step");
+  if (isStale) return t("overview.no_news");
+  return progress.peers ? t("frame.unknown") : t("overview.nobody_trains");
+}
+
+function showTiles(overview) {
+  const { progress, online, totals, loss, stale: isStale } = overview;
+  setFigure("loss", loss.last, format.loss, t(totals.steps ? "overview.no_loss" : "overview.no_step"));
   setText("peers", format.count(progress.peers));
   setText("members", format.count(online.members));
   setText("devices", format.count(online.devices));
   setText("rate", format.perSecond(progress.samples_per_second));
-  setText("time-left", format.duration(isStale ? null : progress.time_left_s));
+  setFigure("time-left", isStale ? null : progress.time_left_s, format.duration, noEndText(overview));
   setText("samples", format.large(totals.samples));
 }
 
@@ -116,10 +125,10 @@ function showContributions(rows) {
 function showValidation(newest) {
   if (!toggle("validation", newest !== null)) return;
   setText("validation-step", format.count(newest.step));
-  setText("validation-loss", format.loss(newest.loss));
-  setText("validation-perplexity", format.perplexity(newest.perplexity));
+  setFigure("validation-loss", newest.loss, format.loss, t("overview.not_finite"));
+  setFigure("validation-perplexity", newest.perplexity, format.perplexity, t("overview.not_finite"));
   setText("validation-accuracy", format.share(newest.accuracy));
-  setText("validation-order", format.share(newest.sop_accuracy));
+  setFigure("validation-order", newest.sop_accuracy, format.share, t("overview.not_measured"));
   const sizes = { samples: format.count(newest.samples), tokens: format.count(newest.sequence_length) };
   setText("validation-samples", t("overview.samples_of_tokens", sizes));
 }

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from coordinator.ledger.ledger import count_losses
 from coordinator.ledger.presence import open_session
@@ -80,6 +80,21 @@ def test_everybody_is_a_bubble_that_leads_to_a_page(page: Page, server: PageServ
     page.locator(f'#bubbles a[aria-label^="{HOSTILE}"]').click()
     expect(page.locator("#member-name")).to_have_text(HOSTILE)
     assert complaints == []
+
+
+@pytest.mark.parametrize("screen", ["light", "phone"])
+def test_the_leaderboard_does_not_move_when_the_bubbles_come(browser: Browser, server: PageServer, screen: str) -> None:
+    """Their room is kept before they are drawn, and their colors are named from the beginning."""
+    with fresh_page(browser, **SCREENS[screen]) as page:
+        held: list[Route] = []
+        page.route("**/api/v1/participants*", lambda route: held.append(route))
+        page.goto(f"{server.url}participants")
+        expect(page.locator("#state")).to_have_text("live")
+        before = page.locator("#board-title").bounding_box()
+        expect(page.locator("#hardware li")).to_have_text(["GPU: 2"])
+        held[0].continue_()
+        expect(page.locator("#bubbles svg")).to_be_visible()
+        assert page.locator("#board-title").bounding_box() == before
 
 
 def test_the_leaderboard_follows_its_choices(page: Page, server: PageServer, complaints: list[str]) -> None:

@@ -16,6 +16,7 @@ from benchmarks._recorded_stays import HOSTILE_NAME
 from benchmarks.recorded_run import QUICK, record
 from coordinator.context.services import open_run_services
 from coordinator.statistics.alarms import MODEL_KINDS, Alarm, write_alarms
+from dashboards import catalogs
 from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
 from tests.support.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S
@@ -57,10 +58,11 @@ def test_empty_run_waits(page: Page, server: PageServer, run: FakeRun, complaint
     """Without data the page says what it waits for instead of showing empty charts."""
     run.keeper_says(0, samples=0)
     page.goto(server.url)
-    expect(page.locator("#state")).to_have_text("waiting for the first global step")
+    expect(page.locator("#state")).to_have_text("waiting for step 1")
     for name in ("contributions", "checkpoint", "validation", "averaging", "donated"):
         expect(page.locator(f"#no-{name}")).to_be_visible()
     expect(page.locator("#chart .loss-curve")).to_contain_text("Waiting for the first global step")
+    expect(page.locator("#loss")).to_have_text("no step yet")
     assert complaints == []
 
 
@@ -102,8 +104,8 @@ def test_held_out_text_is_shown_beside_training(
     expect(page.locator("#validation-accuracy")).to_have_text("12.5%")
     expect(page.locator("#validation-order")).to_have_text("75%")
     run.add_validation(12, None, sop_accuracy=None)
-    expect(page.locator("#validation-loss")).to_have_text("–")
-    expect(page.locator("#validation-order")).to_have_text("–")
+    expect(page.locator("#validation-loss")).to_have_text("not a finite number")
+    expect(page.locator("#validation-order")).to_have_text("not measured")
     assert complaints == []
 
 
@@ -223,6 +225,7 @@ def test_silent_keeper_is_visible(page: Page, server: PageServer, run: FakeRun) 
     expect(page.locator("#banner")).to_contain_text("The training itself usually goes on")
     expect(page.locator("#verdict-text")).to_contain_text("the run's keeper has sent no news for")
     expect(page.locator(".tiles [data-age]")).to_have_count(3)
+    expect(page.locator("#time-left")).to_have_text("no news from the keeper")
     peers = page.locator("[data-from]", has=page.locator("#peers"))
     expect(peers).to_have_attribute("data-age", re.compile("min. ago"))
     run.keeper_says(2)
@@ -352,6 +355,22 @@ def test_everybody_can_use_it(browser: Browser, recorded_server: PageServer, rec
         assert barriers(page) == []
 
 
+@pytest.mark.parametrize("width", [360, 390, 768, 1024, 1280])
+def test_the_state_takes_no_room_from_the_navigation(browser: Browser, server: PageServer, width: int) -> None:
+    """Whatever it says, in any language and beside a long name: the page below stays where it is."""
+    with fresh_page(browser, viewport={"width": width, "height": 900}) as page:
+        for language, texts in catalogs().items():
+            page.goto(f"{server.url}history?lang={language}")
+            page.evaluate("document.querySelector('.run-name').textContent = 'a-long-name-of-'.repeat(4)")
+            say = "(text) => { document.getElementById('state').textContent = text; }"
+            places = []
+            for state in ("live", "connecting", "waiting", "stale", "disconnected", "archived"):
+                page.evaluate(say, texts["frame"][state])
+                places.append(page.evaluate("document.getElementById('content').offsetTop"))
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, (language, state)
+            assert places == places[:1] * len(places), language
+
+
 def test_right_to_left(page: Page, recorded_server: PageServer) -> None:
     """Turned round, the page still fits."""
     page.goto(recorded_server.url)
@@ -377,3 +396,82 @@ def test_keyboard_reaches_everything(page: Page, server: PageServer, run: FakeRu
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
     expect(page.locator("#chart .legend .legendtext").nth(1)).to_have_text("smoothing: 20 steps")
+
+
+def test_keys_move_and_zoom_the_chart(page: Page, recorded_server: PageServer, complaints: list[str]) -> None:
+    """The part that is seen is told in words, and stays while the chart is drawn anew; Home shows the whole."""
+    page.goto(recorded_server.url)
+    chart, keys = page.locator("#chart"), page.locator("#chart-keys")
+    expect(chart).to_have_attribute("aria-label", re.compile(r"^Loss fell from \d.*at step 1 to \d"))
+    expect(keys).to_be_hidden()
+    page.locator("#chart-choices [name=log]").focus()
+    page.keyboard.press("Tab")
+    expect(chart).to_be_focused()
+    expect(keys).to_be_visible()
+    told = page.locator("#chart-told")
+
+    def press(key: str) -> tuple[float, float]:
+        before = told.inner_text()
+        page.keyboard.press(key)
+        expect(told).not_to_have_text(before)
+        return seen()
+
+    def seen() -> tuple[float, float]:
+        low, high = page.evaluate("document.getElementById('chart')._fullLayout.xaxis.range")
+        return low, high
+
+    whole = seen()
+    press("+")
+    near = press("+")
+    assert near[1] - near[0] < (whole[1] - whole[0]) / 3
+    moved = press("ArrowRight")
+    assert moved[0] > near[0]
+    page.select_option("[name=smoothing]", "100")
+    expect(chart.locator(".legend .legendtext").nth(1)).to_have_text("smoothing: 100 steps")
+    assert seen() == moved
+    chart.focus()
+    assert press("Home") == whole
+    assert complaints == []
+
+
+def test_keys_stay_within_the_run(page: Page, server: PageServer) -> None:
+    """Neither end is passed, there is a closest look, and other keys are the page's."""
+    page.goto(server.url)
+    script = """async ([url, asked]) => {
+        const { afterKey } = await import(url);
+        return asked.map(([key, seen]) => afterKey(key, seen, [0, 100]) ?? String(afterKey(key, seen, [0, 100])));
+    }"""
+    asked = [
+        ("+", [0, 100]),
+        ("-", [25, 75]),
+        ("ArrowLeft", [5, 55]),
+        ("ArrowRight", [40, 60]),
+        ("ArrowRight", [80, 100]),
+    ]
+    asked += [("+", [50, 51]), ("Home", [1, 2]), ("ArrowUp", [1, 2]), ("ArrowRight", [-5, 105])]
+    found = page.evaluate(script, [f"{server.url}static/chart_keys.js", asked])
+    assert found == [[25, 75], "null", [0, 50], [44, 64], [80, 100], [50, 51], "null", "undefined", "null"]
+
+
+def test_the_curve_is_also_a_table(page: Page, server: PageServer, run: FakeRun, complaints: list[str]) -> None:
+    """Of the part that is seen, thinned out; a sentence says how the loss changed."""
+    fill(run, 60)
+    page.goto(server.url)
+    expect(page.locator("#chart")).to_have_attribute(
+        "aria-label", "Loss fell from 8.900 at step 1 to 3.000 at step 60."
+    )
+    page.get_by_text("The curve as a table").click()
+    rows = page.locator("#chart-details tbody tr")
+    expect(rows).to_have_count(30)
+    expect(rows.first.locator("th, td")).to_have_text(["1", "8.900", "102"])
+    expect(rows.last.locator("th, td")).to_have_text(["60", "3.000", "102"])
+    expect(page.locator("#chart-details [data-column=smoothed]")).to_be_hidden()
+    page.locator("#chart").focus()
+    page.keyboard.press("+")
+    page.keyboard.press("+")
+    expect(rows).to_have_count(14)
+    expect(page.locator("#chart-told")).to_have_text("Loss fell from 6.600 at step 24 to 5.300 at step 37.")
+    page.locator("[name=smoothing]").select_option("20")
+    expect(rows.first.locator("td")).to_have_count(3)
+    assert barriers(page) == []
+    assert complaints == []

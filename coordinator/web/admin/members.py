@@ -20,7 +20,7 @@ from coordinator.members.administrators import Login
 from coordinator.members.audit import audit_log
 from coordinator.members.devices import device_rows
 from coordinator.members.invites import ROLE_RANKS
-from coordinator.members.join_page import Invitation
+from coordinator.members.join_page import Invitation, QrCode
 from coordinator.members.names import display_names
 from coordinator.members.quarantine import quarantines as devices_in_quarantine
 from coordinator.store.refusals import newest_refusals
@@ -36,11 +36,20 @@ from coordinator.web.admin.login import (
     set_cookie,
     token_of,
 )
-from dashboards import ADMIN
+from dashboards import ADMIN, DEFAULT_LANGUAGE, WEB, catalogs
 from peer.runtime.console import format_age
 
 router = APIRouter(prefix="/admin", include_in_schema=False)
-templates = Environment(loader=FileSystemLoader(ADMIN), autoescape=True, undefined=StrictUndefined)
+
+
+def english(key: str) -> str:
+    """A text of the parts that these pages share with the public ones, such as `join.uv`."""
+    section, _, name = key.partition(".")
+    return str(catalogs()[DEFAULT_LANGUAGE][section][name])
+
+
+templates = Environment(loader=FileSystemLoader([ADMIN, WEB]), autoescape=True, undefined=StrictUndefined)
+templates.globals["t"] = english
 templates.filters["age"] = lambda at: format_age(at, time.time()) or "never"
 Who = Annotated[Login, Depends(current_login)]
 
@@ -112,7 +121,7 @@ async def invite(request: Request, login: Who, form: Form) -> Response:
     services = request.app.state.services
     link, software = request.app.state.join_link, services.software_address
     invitation = Invitation.of(code, role, link, services.web_address, software)
-    return await _members(request, login, invited=name, invitation=invitation)
+    return await _members(request, login, invited=name, invitation=invitation, qr=QrCode.of(invitation.page))
 
 
 @router.post("/revoke")

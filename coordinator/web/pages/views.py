@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import cache, partial
 from importlib.resources import files
 from itertools import groupby
@@ -27,6 +29,7 @@ from coordinator.evaluation.evaluations import curves
 from coordinator.ledger.presence import KEEPER_SILENT_S, read_swarm_status
 from coordinator.statistics.curve import ENGLISH, CurveTexts, MilestoneTexts, draw_curve
 from coordinator.statistics.milestones import milestones
+from coordinator.statistics.people import HardwareClass
 from coordinator.web.api import people
 from coordinator.web.api.history import milestones_of
 from coordinator.web.api.join import joining_of
@@ -45,11 +48,13 @@ from peer.config.run import RunConfig
 
 LANGUAGE_COOKIE = "manyhands-language"
 SHOWN_PARTICIPANTS = 25  # before the script asks for all
+FEW_SAMPLES = 100  # of held-out text; the script writes the caveat (checkpoint_choice.js)
 A_YEAR_S = 365 * 86_400
 VARY = "Accept-Language, Cookie"
 router = APIRouter(include_in_schema=False)
 templates = Environment(loader=FileSystemLoader(WEB), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
 templates.filters["number"] = lambda value: f"{value:,}"  # a script writes it as the reader's language does
+templates.filters["date"] = lambda at: datetime.fromtimestamp(at, timezone.utc).date().isoformat()  # and so here
 Language = Annotated[str | None, Query(max_length=16)]
 Chosen = Annotated[str | None, Cookie(alias=LANGUAGE_COOKIE)]  # whatever it holds, there is a page
 ONE_DAY = "public, max-age=86400"
@@ -72,13 +77,14 @@ EXAMPLES = {
 
 
 def overview_values(state: Any, texts: Translation) -> dict[str, Any]:
-    """`overview`, as live events give it, `given`, who has a row in it, and `curve`, an SVG."""
+    """`overview`, as live events give it; `given`, its rows of members; `share_done` of all steps; `curve`, an SVG."""
     snapshot: Snapshot = state.live.current
     drawing = curve_of(snapshot, state.config, curve_texts(texts))
     overview = overview_of(snapshot, state.config, state.join_link, SHOWN_CONTRIBUTIONS)
     return {
         "overview": overview,
         "given": [row for row in overview.contributions if row.samples or row.averaged_bytes or row.online],
+        "share_done": f"{min(1.0, overview.whole.step / overview.whole.total_steps):.1%}",
         "curve": Markup(drawing),  # noqa: S704  # `draw_curve` escapes what is text in it
     }
 
@@ -128,12 +134,14 @@ def model_values(state: Any, _texts: Translation) -> dict[str, Any]:
     snapshot: Snapshot = state.live.current
     trial = trial_of(state.config, snapshot)
     language = state.config.run.language.split("-")[0].lower()
+    newest = max(snapshot.validations, key=lambda row: row.evaluated_at, default=None)
     return {
         "trial": {
             **trial.model_dump(),
             "enabled": state.config.dashboard.try_it,
             "example": EXAMPLES[trial.kind].get(language, ""),
         },
+        "is_rough": newest is not None and newest.samples < FEW_SAMPLES,
         "evaluations": [ValidationFacts(**row.facts) for row in snapshot.validations],
         "tasks": curves(state.config.evaluation.tasks, snapshot.evaluations),
         "checkpoints": [checkpoint_facts(row) for row in snapshot.checkpoints],
@@ -146,8 +154,15 @@ def no_values(_state: Any, _texts: Translation) -> dict[str, Any]:
 
 
 def participants_values(state: Any, _texts: Translation) -> dict[str, Any]:
-    """`everybody`, the beginning of the leaderboard, as the API gives it."""
-    return {"everybody": people.participants_of(state, limit=SHOWN_PARTICIPANTS)}
+    """`everybody`, as the API gives them; `first`, the beginning of the leaderboard; bubbles by their hardware."""
+    everybody = people.participants_of(state)
+    bubbles = Counter(row.hardware for row in everybody.participants if row.samples or row.active)
+    return {
+        "everybody": everybody,
+        "first": [row for row in everybody.participants if row.rank is not None][:SHOWN_PARTICIPANTS],
+        "kinds": [kind.value for kind in HardwareClass],
+        "hardware": {kind.value: bubbles[kind] for kind in HardwareClass if bubbles[kind]},
+    }
 
 
 def join_values(state: Any, _texts: Translation) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import closing
+from html import unescape
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from playwright.sync_api import Page, expect
 from auth.errors import ConfigError
 from coordinator.members.administrators import Administrators
 from coordinator.members.audit import audit_log
+from coordinator.members.join_page import Invitation, QrCode
 from coordinator.members.names import display_names
 from coordinator.members.quarantine import SuspicionReport, hear
 from coordinator.web.admin import login as admin_login
@@ -182,6 +184,20 @@ def test_members_are_changed_by_forms(client: TestClient, csrf: str, run: FakeRu
     assert [row.act for row in rows] == [*acts, "erase"]
     refused = [row.detail.startswith("refused: ") for row in rows]
     assert refused == [False] * 4 + [True, False] + [True] * 3 + [False]
+
+
+def test_an_invitation_shows_every_way_to_join(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """The lines of the join page for a terminal, uv and a container, the page's address, and its QR code."""
+    fields = {"name": "joan", "role": "trainer", "days": "7", "csrf": csrf}
+    text = client.post("/admin/invite", data=fields).text
+    code = re.search(r'<code id="code">([^<]*)</code>', text)
+    assert code is not None
+    link, services = str(run.directory.join_link), run.services
+    said = Invitation.of(code[1], "trainer", link, services.web_address, services.software_address)
+    shown = [unescape(part) for part in re.findall(r"<code[^>]*>([^<]*)</code>", text)]
+    for line in (said.code, said.page, said.one_line, said.with_uv, said.container, said.command):
+        assert line in shown
+    assert f'<path d="{QrCode.of(said.page).path}" />' in text
 
 
 def test_members_are_searched_and_paged(client: TestClient, csrf: str, run: FakeRun) -> None:
@@ -379,6 +395,12 @@ def test_a_person_administers_the_run_in_a_browser(run: FakeRun) -> None:
         page.get_by_label("Name", exact=True).fill("joan")
         page.get_by_role("button", name="Make an invite code").click()
         expect(page.locator("#code")).to_have_text(re.compile(r"(?:\w{5}-){3}\w{5}"))
+        page.get_by_text("QR code of the page").click()
+        expect(page.locator(".qr svg")).to_be_visible()
+        assert barriers(page) == []
+        keep_screenshot(page, "admin-invited-phone")
+        page.get_by_text("Container", exact=True).click()
+        expect(page.locator("#invited-container")).to_contain_text("docker run")
         expect(page.locator("li", has_text="Change joan")).to_contain_text("1 open invite, last seen never.")
         assert width(page) <= 360
         page.locator("li", has_text="Change ada").get_by_role("link", name="1 device").click()
