@@ -138,10 +138,9 @@ async def test_anothers_receipt_is_of_no_use(run: Run) -> None:
     assert run.named() == {("mallory", "bad-request")}
 
 
-async def test_two_words_on_one_step_are_a_suspicion(run: Run) -> None:
-    """She signs for a friend what she did not receive, then more: the first counts, and she is named."""
+async def test_of_two_words_on_one_step_the_first_counts(run: Run) -> None:
+    """She signs for a friend what she did not receive, then more."""
     await run.report(run.mallory, claim(1, 10, receipt=run.receipt(run.mallory, 1, bob=20)))
     await run.report(run.mallory, claim(1, 10, receipt=run.receipt(run.mallory, 1, bob=5000)))
     await run.report(run.bob, claim(1, 5000))
     assert run.counted()["bob"] == (20, 0)
-    assert ("mallory", "receipts") in run.named()

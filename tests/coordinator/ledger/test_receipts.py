@@ -178,15 +178,13 @@ def test_the_keeper_who_saw_half_a_group_denies_nobody_else(ledger: Ledger) -> N
     assert counted(ledger) == {"Ada": (30, 0)}
 
 
-def test_a_second_different_receipt_is_a_suspicion(ledger: Ledger, database: Database) -> None:
-    """The first counts; the same one again is nothing."""
+def test_of_two_different_receipts_the_first_counts(ledger: Ledger, database: Database) -> None:
+    """A device that was killed right after a step may take the step again, with others' samples: it has not lied."""
     keeper_receives(ledger, {"ada": 30})
-    keeper_receives(ledger, {"ada": 30})
-    assert refused(database) == []
     keeper_receives(ledger, {"ada": 99})
     report(ledger, "ada", 99)
     assert counted(ledger) == {"Ada": (30, 0)}
-    assert ("suspicion", "receipts", "keeper") in refused(database)
+    assert refused(database) == []
 
 
 def test_receipts_that_prove_nothing_are_refused(ledger: Ledger, database: Database) -> None:
