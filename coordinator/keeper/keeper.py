@@ -89,9 +89,9 @@ class Keeper:
         """Average with the trainers, write checkpoints and status, until told to stop; then a last checkpoint."""
         status_at = 0.0
         while not should_stop():
-            self._advance()
             if self.swarm.step_is_shared:
                 self._file_receipt()
+            self._advance()
             if self.clock() - status_at >= STATUS_PERIOD_S:
                 status_at = self.clock()
                 self.lock.check()
@@ -104,8 +104,9 @@ class Keeper:
                     self._provide_for_joiners()
                     self.devices.look(self.swarm.step)
             time.sleep(POLL_S)
-        self._file_receipt()
         self.checkpointing.write_if_due(stopping=True)
+        if self.swarm.step_is_shared:
+            self._file_receipt()
         self.swarm.leave()
 
     def resume_ledger(self, should_stop: Callable[[], bool]) -> None:
@@ -138,7 +139,7 @@ class Keeper:
             return
         self.checkpointing.state_is_own = outcome.averaged
         if not outcome.averaged:
-            self.unfiled = None  # the others have left that step without the keeper: was it theirs?
+            self.unfiled = None  # the others have gone on without the keeper, perhaps from another average
         else:
             logger.info("step %d: group of %d, %s samples", outcome.step, outcome.group_size, outcome.group_samples)
             self._file_receipt()  # of the step before, which this group has taken, too
@@ -173,7 +174,7 @@ class Keeper:
         """Tell the ledger what the keeper received of each trainer towards the newest step, unless it has been told.
 
         A round may end for the keeper alone. Then the others take the step again, perhaps without the keeper, which was
-        killed; a receipt of the first round would belie their reports.
+        killed; a receipt of the first round would contradict their reports.
         """
         outcome, self.unfiled = self.unfiled, None
         if outcome is not None and outcome.receipt:

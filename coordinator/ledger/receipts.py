@@ -70,9 +70,9 @@ def _take(session: Session, run: str, device_id: str, step: int, text: str, now:
     if undone_after is not None and step > undone_after:
         return False
     _require_in_time(session, step, now)
-    samples = json.dumps(_by_number(session, receipt), sort_keys=True, separators=(",", ":"))
     if _has_signed(session, device, receipt):  # the first counts; a device that was killed may take a step again
         return False
+    samples = json.dumps(_by_number(session, receipt), sort_keys=True, separators=(",", ":"))
     row = Receipt(
         device_id=device_id,
         era=receipt.era,

@@ -177,6 +177,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         """This peer's samples towards the next global step."""
         return self._held_samples if self.holds else int(self.local_samples_accumulated)
 
+    @property
+    def all_samples(self) -> int:
+        """This peer's samples, towards the next global step and the one after it."""
+        return int(self.local_samples_accumulated) + self._held_samples
+
     @torch.no_grad()
     def hold(self) -> None:
         """Set the accumulated gradients aside, to be averaged; from now on `.grad` is for the step after that."""
@@ -194,7 +199,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     def drop_all(self) -> int:
         """Forget all that was accumulated or set aside; returns how many samples that were."""
-        lost = int(self.local_samples_accumulated) + self._held_samples
+        lost = self.all_samples
         self._held, self._held_samples = [], 0
         self.reset_accumulated_grads_()
         return lost

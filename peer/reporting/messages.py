@@ -126,7 +126,7 @@ class StepReport:
     sop_loss: Annotated[float | None, _LOSS]
     group_size: Annotated[int, Bound(10_000)]  # peers that averaged together, keeper included
     # Total weight of the group, where this peer reduced a part and so saw it.
-    group_samples: Annotated[int | None, Bound(10, of_batch=True)]
+    group_samples: Annotated[int | None, _NUMBER]
     averaging_s: Annotated[float, _DURATION]
     samples_per_second: Annotated[float, Bound(MAX_SAMPLES_PER_SECOND)]
     lost_samples: Annotated[int, Bound(100, of_batch=True)] = 0  # since the last report, and not averaged in

@@ -28,7 +28,7 @@ SuspicionKind = Literal[
     "reduction",  # returned an average that is not that of the inputs which it attested, or attested two things
     "shown",  # showed after a round other bytes than it had sent in it
     "average",  # returned an average that is not finite, far too large, or attested falsely
-    "weight",  # named a weight in a round that its record is far from
+    "weight",  # named a weight in a round that no peer accumulates
     "gradient",  # sent a gradient that is grossly too large
     "parts",  # sent what is no part of a gradient, and was banned from the round
 ]

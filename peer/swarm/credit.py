@@ -5,8 +5,8 @@ the device, or all devices of its member, has lately brought to a step, as the k
 brought nothing yet, a share of the batch. Both grow with a step that takes longer than usual, so that it always ends.
 What is cut is not lost: it is averaged with the rest.
 
-A device may claim samples and not bring them, bring what cannot be taken, or name a weight in the round that its record
-is far from. A round with fewer samples than were claimed fails and would be tried for ever. So from then on only what a
+A device may claim samples and not bring them, bring what cannot be taken, or name a weight in the round that no peer
+accumulates. A round with fewer samples than were claimed fails and would be tried for ever. So from then on only what a
 device has really brought counts, and what it accumulates beyond; after false claims in two rounds, no more than it
 brings. All peers believe what the reducers of the round attest: a peer that went by its own parts, or that reduces
 none, would take a batch for full while others wait for samples that nobody computes. A device whose parts were
@@ -225,7 +225,7 @@ class FalseClaims:
 
 
 def is_inflated(named: float, cap: float, most: int) -> bool:
-    """Whether the weight that a device named in a round is above what is believed of it, and one that no peer has.
+    """Whether the weight that a device named in a round is above its cap, and several times what a peer accumulates.
 
     `most`: the samples at which a peer computes no more. The device's record is no measure: while its line or its
     daemon stands still, it computes on, and others see an old record.

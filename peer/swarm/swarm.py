@@ -196,13 +196,13 @@ class Swarm:
     @property
     def _has_enough(self) -> bool:
         """Whether this peer holds as many samples as anybody is believed to have."""
-        return bool(self._gradients.local_samples_accumulated >= MOST_BATCHES * self._tracker.target_batch_size)
+        return self._gradients.all_samples >= MOST_BATCHES * self._tracker.target_batch_size
 
     @property
     def step_is_shared(self) -> bool:
-        """Whether this peer sees a trainer that has taken its newest step, too, and none that is ahead."""
+        """Whether another peer than a keeper has taken this peer's newest step, too, and the swarm is no further."""
         view = self._tracker.view
-        return view.step == self.step and bool(view.paces)
+        return view.step == self.step and view.step_is_shared
 
     def await_beacon(self, patience_s: float) -> Beacon | None:
         """Wait for the keeper's beacon; None if none has been seen within `patience_s`."""
@@ -368,13 +368,14 @@ class Swarm:
 
     @property
     def _is_ahead(self) -> bool:
-        """Whether this peer has its share, by its speed, of the batch after the one that is being averaged.
+        """Whether this peer has its share, by its speed, of the batch after the one that is averaged, or enough in all.
 
         Such a peer waits, so that the next batch is no larger than the run wants it, however long the round takes.
         """
         own, all_rates = float(self._tracker.performance_ema.samples_per_second), self._tracker.view.rate
         share = min(1.0, own / all_rates) if all_rates > 0 else 1.0
-        return bool(self._gradients.local_samples_accumulated >= share * self._tracker.target_batch_size)
+        has_share = self._gradients.local_samples_accumulated >= share * self._tracker.target_batch_size
+        return bool(has_share) or self._has_enough
 
     def finish(self, collect: Callable[[], None]) -> StepOutcome | None:
         """Interrupt a round in the background before leaving; return its outcome, None if it brought no step."""

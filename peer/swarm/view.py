@@ -55,6 +55,7 @@ class SwarmView:
     census: Census = ()
     paces: tuple[TrainerPace, ...] = ()  # of the trainers at `step`
     here: frozenset[str] = frozenset()  # the peer IDs of those that are `averaging`
+    step_is_shared: bool = False  # another peer than a keeper has taken it, whether or not it goes on
 
     def expected_samples(self, own_id: str, now: float, longest_s: float) -> float:
         """Return the samples that the others have brought since their records, each for `longest_s` at most."""
@@ -70,7 +71,7 @@ class SwarmView:
 
 def view_swarm(
     peers: Iterable[KnownPeer],
-    lately: Iterable[KnownPeer],
+    lately: Sequence[KnownPeer],
     step: int,
     beacon: Beacon | None,
     allowances: Allowances,
@@ -96,6 +97,7 @@ def view_swarm(
         census=census_of((peer.role, not peer.record.client_mode) for peer in active),
         paces=tuple(TrainerPace(peer.peer_id, allowances.rate(peer), peer.record.time) for peer in current),
         here=frozenset(peer.peer_id for peer in active if peer.record.step == step),
+        step_is_shared=any(peer.role != "keeper" and peer.record.step == step for peer in lately),
     )
 
 

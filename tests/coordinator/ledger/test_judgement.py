@@ -103,7 +103,7 @@ def test_numbers_that_are_not_finite_are_refused(name: str, value: float) -> Non
         ("step", -1),
         ("group_size", 10_001),
         ("group_size", -1),
-        ("group_samples", 1001),
+        ("group_samples", 2**31),
         ("averaging_s", -1.0),
         ("averaging_s", 1e9),
         ("samples_per_second", 1e8),

@@ -119,7 +119,7 @@ def test_a_peer_is_behind_until_it_has_the_swarms_state(
 def test_a_peer_computes_only_what_can_count(samples: int, swarm_step: int, wanted: bool) -> None:
     """Of nobody more than eight batches are believed, and who is behind catches up first."""
     tracker = SimpleNamespace(swarm_step=swarm_step, has_drifted=False, is_undone=False, target_batch_size=40)
-    gradients = SimpleNamespace(local_samples_accumulated=samples)
+    gradients = SimpleNamespace(all_samples=samples)
     assert swarm_with(_overlapping=None, _tracker=tracker, _gradients=gradients).wants_samples is wanted
 
 
@@ -131,8 +131,10 @@ def test_a_peer_trains_no_further_ahead_than_its_share(samples: int, own: float,
         view=SimpleNamespace(rate=all_rates),
         target_batch_size=40,
     )
-    gradients = SimpleNamespace(local_samples_accumulated=samples)
+    gradients = SimpleNamespace(local_samples_accumulated=samples, all_samples=samples)
     assert swarm_with(_tracker=tracker, _gradients=gradients)._is_ahead is ahead
+    gradients.all_samples = 320  # with those that are being averaged: more are not believed of anybody
+    assert swarm_with(_tracker=tracker, _gradients=gradients)._is_ahead
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,14 @@ def test_samples_of_the_current_step_add_up() -> None:
     assert (view.step, view.samples, view.trainers, view.averaging) == (3, 15, 3, 2)
 
 
+def test_a_step_is_shared_once_another_peer_has_taken_it() -> None:
+    """Whether that peer trains on, assists or leaves; a keeper alone, and peers a step behind, share nothing."""
+    assert not view_of([keeper(3), *peers(record(step=2))]).step_is_shared
+    assert view_of([keeper(3), *peers(record(step=3))]).step_is_shared
+    assert view_of([keeper(3), *peers(record(step=3, training=False))]).step_is_shared
+    assert view_of([keeper(3), *peers(record(step=3), role="auxiliary")]).step_is_shared
+
+
 def test_one_loud_trainer_does_not_set_the_step() -> None:
     """A single claim of an enormous step changes nothing for the others."""
     view = view_of(peers(record(step=3), record(step=3), record(step=10**9)))
