@@ -8,6 +8,7 @@ same trial.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
@@ -24,6 +25,7 @@ from peer.runtime.processes import die_with_parent, lead_own_group, write_output
 MAX_LOG_BYTES = 1_000_000
 SIDE = 64  # of the square matrices
 WRONG = "it computes wrong results"
+UNSEEN = "PyTorch cannot use the NVIDIA card here, perhaps because it is a build without CUDA"
 
 
 def run_trial(plan: TrialPlan, pipe: Connection, parent_pid: int) -> None:
@@ -53,6 +55,8 @@ def working_device(name: str) -> tuple[str, str]:
         if working := [part.removeprefix("cuda:") for part, fault in found.items() if not fault]:
             return f"cuda:{','.join(working)}" if device.startswith("cuda") else device, "; ".join(faults)
         tpu, gpus, mps = tpu and device != "tpu", 0 if device.startswith("cuda") else gpus, mps and device != "mps"
+    if name == "auto" and not faults and shutil.which("nvidia-smi"):
+        faults.append(UNSEEN)
     return device, "; ".join(faults)
 
 

@@ -174,8 +174,6 @@ async def check_device(context: Context) -> CheckResult:
     remedy = "Install PyTorch's CUDA build and the card's driver, or go on without it."
     if device.fault:
         return warning(f"It would train on {device.name}: {device.fault}.", remedy, **data)
-    if device.idle_gpu:
-        return warning(f"It would train on {device.name}: PyTorch cannot use the NVIDIA card here.", remedy, **data)
     return ok(f"It would train on {device.name}.", **data)
 
 

@@ -53,7 +53,6 @@ class DetectedDevice:
     name: str = ""  # for people: "cpu (2 threads)"
     threads: int = 0
     torch: str = ""  # PyTorch's version
-    idle_gpu: bool = False  # there seems to be a card that PyTorch does not see
     fault: str = ""  # what is wrong with a better device that is there
     error: str = ""  # why that device cannot be used
 

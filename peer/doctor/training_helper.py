@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import torch
 from auth.errors import ConfigError, MemoryLimitError
 from peer.backends.choice import choose_backend
 from peer.backends.device_trial import working_device
-from peer.backends.hardware import count_gpus, describe_devices, pick_threads, torch_devices
+from peer.backends.hardware import describe_devices, pick_threads, torch_devices
 from peer.backends.memory import is_out_of_memory, most_samples
 from peer.config.run import RunConfig
 from peer.data.batching.synthetic import random_batch
@@ -47,8 +46,7 @@ def look(question: Look) -> DetectedDevice:
         name = device if device in JAX_DEVICES else describe_devices(torch_devices(device), threads)
     except (ConfigError, RuntimeError) as error:  # a driver that does not fit PyTorch's build is a RuntimeError
         return DetectedDevice(error=" ".join(str(error).split()))
-    idle_gpu = count_gpus() == 0 and question.device == "auto" and shutil.which("nvidia-smi") is not None
-    return DetectedDevice(name=name, threads=threads, torch=torch.__version__, idle_gpu=idle_gpu, fault=fault)
+    return DetectedDevice(name=name, threads=threads, torch=torch.__version__, fault=fault)
 
 
 def compute(question: Compute, stopwatch: Callable[[], float]) -> Speed:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
 
 from auth.errors import ConfigError
 from peer.backends import device_trial
-from peer.backends.device_trial import SIDE, WRONG, working_device
+from peer.backends.device_trial import SIDE, UNSEEN, WRONG, working_device
 
 NO_KERNEL = "CUDA error: no kernel image is available for execution on the device"
 
@@ -48,6 +49,19 @@ def test_auto_leaves_out_what_does_not_work(machine: dict[str, str | float]) -> 
     device, fault = working_device("auto")
     assert device == "cpu"
     assert fault == f"cuda:0 cannot be used here ({NO_KERNEL}); cuda:1 cannot be used here ({WRONG})"
+
+
+@pytest.mark.parametrize(("name", "fault"), [("auto", UNSEEN), ("cpu", "")])
+def test_a_card_that_pytorch_does_not_see_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: str
+) -> None:
+    """Its driver's program is there, and PyTorch counts no GPU: else a volunteer would train on the CPU for weeks."""
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for there in "has_tpu", "count_gpus", "has_mps":
+        monkeypatch.setattr(device_trial, there, lambda: 0)
+    assert working_device(name) == ("cpu", fault)
 
 
 def test_what_a_person_has_chosen_must_work(machine: dict[str, str | float]) -> None:
