@@ -90,6 +90,7 @@ def train_two_steps(served: RunDirectory, directory: Path) -> None:
     finally:
         volunteer.terminate()
         volunteer.wait(PATIENCE_S)
+    wait_until("all samples are confirmed", lambda: not any(row.pending_samples for row in ledger.contributions()))
 
 
 async def test_a_run_without_data_is_said_to_have_none(
