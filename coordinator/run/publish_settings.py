@@ -60,7 +60,7 @@ class PlaceSettings(Section):
     """File of mode 0600 with the hub's token, or with fsspec's secret options as YAML; relative to the run's directory.
     """
     private: bool = False
-    """Whether a repository that has to be made is private; the public is not told of a private place."""
+    """Make a missing repository private; the public is not told of a private place."""
     options: Annotated[Options, Field(max_length=50), AfterValidator(_are_no_secrets)] = Field(default_factory=dict)
     """Options of fsspec for the file system, such as `endpoint_url`; no secrets."""
 

@@ -41,7 +41,7 @@ class WandbSettings(Section):
     entity: Name | None = None
     """User or team; by default the key's own."""
     mode: Literal["online", "offline"] = "online"
-    """Whether curves go to the server, or into files in `sinks/wandb` for `wandb sync`."""
+    """Send curves to the server, or write them into files in `sinks/wandb` for `wandb sync`."""
     base_url: SafeUrl | None = None
     """Address of a server of your own; by default Weights & Biases'."""
     api_key_file: SecretFile | None = None

@@ -157,7 +157,7 @@ def _sentence(model: type[BaseModel]) -> str:
 
 
 def _is_plain(field: FieldInfo) -> bool:
-    """Whether the field is a section that is always there, so that its own row would say nothing."""
+    """Return True for a section that is always there: its own row would say nothing."""
     return isinstance(field.annotation, type)
 
 

@@ -101,7 +101,7 @@ class Objective(Section):
     mask_probability: float = Field(0.15, gt=0, lt=1)
     """Share of the tokens to predict."""
     whole_words: bool = False
-    """Whether all tokens of a word are masked, or none."""
+    """Mask all tokens of a word, or none."""
 
     def check_architecture(self, architecture: str) -> None:
         """Raise `ValueError` with one sentence if this is no objective for a model of that family."""

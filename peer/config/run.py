@@ -77,7 +77,7 @@ class Dashboard(Section):
     """The offers of the run's public page beside numbers and curves."""
 
     try_it: bool = True
-    """Whether visitors may give the newest published checkpoint a sentence; the coordinator's processor answers."""
+    """Let visitors give the newest published checkpoint a sentence; the coordinator's processor answers."""
 
 
 class RunConfig(Section):

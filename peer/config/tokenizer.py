@@ -37,9 +37,9 @@ class Strip(Section):
     name: Literal["strip"]
     """White space at the text's ends is dropped."""
     left: bool = True
-    """Whether white space at the beginning is dropped."""
+    """Drop white space at the beginning."""
     right: bool = True
-    """Whether white space at the end is dropped."""
+    """Drop white space at the end."""
 
 
 class Replace(Section):
@@ -52,7 +52,7 @@ class Replace(Section):
     content: str = Field(max_length=1000)
     """Replacement of each match."""
     regex: bool = False
-    """Whether `pattern` is a regular expression (Oniguruma's)."""
+    """Read `pattern` as a regular expression (Oniguruma's)."""
 
 
 class Prepend(Section):
@@ -70,13 +70,13 @@ class BertNormalizer(Section):
     name: Literal["bert"]
     """BERT's normalizer."""
     clean_text: bool = True
-    """Whether control characters are dropped, and white space becomes plain spaces."""
+    """Drop control characters, and turn white space into plain spaces."""
     handle_chinese_chars: bool = True
-    """Whether Chinese characters are set apart."""
+    """Set Chinese characters apart."""
     strip_accents: bool = False
-    """Whether accents are dropped."""
+    """Drop accents."""
     lowercase: bool = False
-    """Whether capital letters become small ones."""
+    """Turn capital letters into small ones."""
 
 
 class SimplePreTokenizer(Section):
@@ -92,9 +92,9 @@ class Metaspace(Section):
     name: Literal["metaspace"]
     """A space becomes `▁` and begins a word."""
     prepend_scheme: Literal["always", "first", "never"] = "always"
-    """Whether the text's first word begins with `▁`, too."""
+    """When the text's first word begins with `▁`, too."""
     split: bool = True
-    """Whether the text is cut before each `▁`."""
+    """Cut the text before each `▁`."""
 
 
 class ByteLevel(Section):
@@ -103,9 +103,9 @@ class ByteLevel(Section):
     name: Literal["byte-level"]
     """GPT-2's step: every byte becomes a letter of its own alphabet."""
     add_prefix_space: bool = False
-    """Whether the text's first word begins with a space."""
+    """Put a space before the text's first word."""
     use_regex: bool = True
-    """Whether the text is cut into words by GPT-2's pattern."""
+    """Cut the text into words by GPT-2's pattern."""
 
 
 class Digits(Section):
@@ -114,7 +114,7 @@ class Digits(Section):
     name: Literal["digits"]
     """Numbers are cut off."""
     individual_digits: bool = True
-    """Whether each digit is cut off by itself."""
+    """Cut off each digit by itself."""
 
 
 class Punctuation(Section):
@@ -134,11 +134,11 @@ class Split(Section):
     pattern: Text
     """Text to cut at."""
     regex: bool = False
-    """Whether `pattern` is a regular expression (Oniguruma's)."""
+    """Read `pattern` as a regular expression (Oniguruma's)."""
     behavior: Behavior = "isolated"
     """Place of the match after the cut."""
     invert: bool = False
-    """Whether text is cut at everything that does not match."""
+    """Cut the text at everything that does not match."""
 
 
 class CharDelimiter(Section):
@@ -228,7 +228,7 @@ class Tokenizer(Section):
     vocab_size: int = Field(32_000, ge=100, le=1_000_000)
     """Largest size of the vocabulary, special tokens included."""
     lowercase: bool | None = None
-    """Whether capital letters become small ones; by default the preset's choice."""
+    """Turn capital letters into small ones; by default the preset's choice."""
     normalizers: tuple[Normalizer, ...] | None = Field(None, max_length=50, strict=False)
     """Steps that clean the text, each its name or an object with `name` and parameters; by default the preset's."""
     pre_tokenizers: tuple[PreTokenizer, ...] | None = Field(None, min_length=1, max_length=50, strict=False)

@@ -73,7 +73,7 @@ class Averaging(Section):
     """Number of local steps into which the target batch is divided; 1: gradients are averaged, and no peer steps alone.
     """
     delay: bool = False
-    """Whether peers train on while gradients are averaged, with parameters that are one step old."""
+    """Let peers train on while gradients are averaged, with parameters that are one step old."""
     aggregation: Literal["mean", "centered_clipping"] = "mean"
     """Combination of all senders' gradients: their mean by samples, or centred clipping for runs among strangers."""
     clipping_radius: PositiveFloat = 2.0
@@ -130,7 +130,7 @@ class Phase(Section):
     target_batch_size: Positive | None = None
     """New `averaging.target_batch_size`."""
     optimizer: Literal["keep", "fresh"] = "keep"
-    """Whether the phase keeps the optimizer's moments, or begins with fresh ones: all zero, as at the run's first step.
+    """Keep the optimizer's moments in this phase, or begin with fresh ones: all zero, as at the run's first step.
     """
     learning_rate: PositiveFloat | None = None
     """New learning rate at the end of the warm-up."""

@@ -69,7 +69,7 @@ def test_samples_of_the_current_step_add_up() -> None:
 
 
 def test_a_step_is_shared_once_another_peer_has_taken_it() -> None:
-    """Whether that peer trains on, assists or leaves; a keeper alone, and peers a step behind, share nothing."""
+    """That peer may train on, assist or leave; a keeper alone, and peers a step behind, share nothing."""
     assert not view_of([keeper(3), *peers(record(step=2))]).step_is_shared
     assert view_of([keeper(3), *peers(record(step=3))]).step_is_shared
     assert view_of([keeper(3), *peers(record(step=3, training=False))]).step_is_shared
