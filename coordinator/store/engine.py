@@ -19,6 +19,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, func, insp
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session, sessionmaker
+from tenacity import Retrying, retry_if_exception_message, stop_after_delay, wait_random
 
 from auth.errors import ConfigError, DatabaseError, StorageError
 from coordinator.store.locks import Lock, one_at_a_time
@@ -75,6 +76,13 @@ _TROUBLE: tuple[tuple[re.Pattern[str], type[StorageError], str], ...] = tuple(  
 )
 
 _MIGRATING = threading.Lock()
+
+_WHILE_LOCKED = Retrying(  # SQLite refuses to switch to WAL at once, without its own waiting, while another one does
+    retry=retry_if_exception_message("database is locked"),
+    stop=stop_after_delay(BUSY_TIMEOUT_S),
+    wait=wait_random(0.01, 0.1),
+    reraise=True,
+)
 
 _WRITES = "manyhands_writes"  # execution option: the transaction will write
 
@@ -164,7 +172,8 @@ def _prepare_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def _on_connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # sqlite3 must not begin transactions by itself
-        for pragma in ("journal_mode = WAL", "foreign_keys = ON", "secure_delete = ON"):
+        _WHILE_LOCKED(connection.execute, "PRAGMA journal_mode = WAL")
+        for pragma in ("foreign_keys = ON", "secure_delete = ON"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
@@ -181,12 +190,16 @@ def _refuse_to_create(engine: Engine) -> None:
 
 
 def _create_private(engine: Engine) -> None:
-    """Make the file its owner's alone before SQLite writes into it; SQLite gives the files beside it the same mode."""
+    """Make the file its owner's alone before SQLite writes into it; SQLite gives the files beside it the same mode.
+
+    A file that is there is not opened: closing it would end all locks that this process has on it (SQLite, "How To
+    Corrupt An SQLite Database File", section 2.2), and another process could then delete the WAL file under it.
+    """
 
     @event.listens_for(engine, "do_connect")
     def _on_do_connect(_dialect: Any, _record: Any, arguments: list[Any], _options: dict[str, Any]) -> None:
         with suppress(OSError):  # SQLite says why in its own words
-            os.close(os.open(arguments[0], os.O_CREAT | os.O_RDWR, 0o600))
+            os.close(os.open(arguments[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -189,6 +191,29 @@ def test_processes_that_migrate_at_once_wait_for_each_other(empty: str) -> None:
     assert "members" in inspect(engines[0]).get_table_names()
     for engine in engines:
         engine.dispose()
+
+
+def test_processes_that_open_a_new_file_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    """SQLite refuses a second switch to WAL without waiting: about one of twenty such openings failed."""
+    for attempt in range(100):
+        engines = [open_engine(f"sqlite:///{tmp_path}/{attempt}.db", create=True) for _ in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda engine: engine.connect().close(), engines))
+        for engine in engines:
+            engine.dispose()
+
+
+def test_another_connection_leaves_the_locks_of_the_first(tmp_path: Path) -> None:
+    """While this process has the file open, another one that closes it last must not delete its WAL file."""
+    engine = open_engine(f"sqlite:///{tmp_path}/manyhands.db", create=True)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE words (word TEXT)"))
+        with engine.connect():
+            pass
+    read = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM words'); c.close()"
+    subprocess.run([sys.executable, "-c", read, tmp_path / "manyhands.db"], check=True)
+    assert (tmp_path / "manyhands.db-wal").exists()
+    engine.dispose()
 
 
 def test_database_of_a_newer_version_is_refused(engine: Engine) -> None:
