@@ -29,10 +29,10 @@ from peer.reduction.guard import ReductionGuard
 from peer.reduction.weight_caps import WeightCaps
 from peer.reporting.event_log import EventLog
 from peer.reporting.suspicions import Suspicions
+from peer.swarm.refresh import longest_refresh_s
 from peer.swarm.state import SwarmStateAverager
 from peer.swarm.tracker import StepTracker
 
-SLOWEST_REFRESH = 20  # times as slow as the fastest; a keeper that is gone must be missed soon enough all the same
 SHUTDOWN_S = 2.0
 
 
@@ -51,7 +51,6 @@ class Assembly:
     def tracker(self, keeper_ids: Sequence[PeerID], caps: WeightCaps, suspicions: Suspicions) -> StepTracker:
         """Make the tracker; it is not started."""
         averaging = self.config.averaging
-        slowest_s = SLOWEST_REFRESH * averaging.progress_refresh_s
         return StepTracker(
             self.dht,
             access=self.access,
@@ -65,7 +64,7 @@ class Assembly:
             target_batch_size=averaging.target_batch_size,
             client_mode=self.is_client,
             min_refresh_period=averaging.progress_refresh_s,
-            max_refresh_period=min(slowest_s, averaging.statistics_expiration_s / SLOWEST_REFRESH),
+            max_refresh_period=longest_refresh_s(averaging.progress_refresh_s, averaging.statistics_expiration_s),
             metadata_expiration=averaging.statistics_expiration_s,
         )
 

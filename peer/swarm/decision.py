@@ -1,19 +1,25 @@
-"""The next move of a peer towards the next global step: a pure decision with its reason.
+"""The pure decisions of a peer: its next move towards the next global step, and its demands on a group.
 
-After torchft's `quorum_compute`: all that a decision depends on is in `Situation`, so each of its branches can be
-tested, and named in the log. `peer.swarm.swarm` makes the move.
+After torchft's `quorum_compute`: all that a move depends on is in `Situation`, so each branch of `decide` can be
+tested, and named in the log. `peer.swarm.swarm` makes the move. `peer.swarm.step_rounds` makes the demands, and
+`peer.averaging.matchmaking` looks for a group that meets them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
+
+from peer.averaging.absences import unawaited
+from peer.averaging.matchmaking import keeperless_group_size, required_group_size
+from peer.swarm.view import SwarmView
 
 HELD_SHARE = 0.1  # of a usual step
 PARTED_SHARE = 0.25  # of a usual step, too
 HELD_LOOKS = 3
+WAITED_SHARE = 0.25  # likewise
 REFUSED_PAUSE_S = 2.0  # after a donor had no state to give
 MOST_PAUSE_S = 300.0  # between two downloads of the state; well below the time after which a silent worker is ended
 
@@ -106,6 +112,55 @@ def longest_hold_s(usual_s: float, look_s: float, missing: int, faster_rate: flo
     """
     others_s = missing / faster_rate if faster_rate > 0 else 0.0
     return min(HELD_SHARE * usual_s, HELD_LOOKS * look_s + others_s)
+
+
+@dataclass(frozen=True)
+class Demands:
+    """The sizes of a group that one peer looks for, itself included."""
+
+    required: int  # the least with which a group begins
+    keeperless: int  # the least with which a group without the keeper may average
+    expected: int  # with so many a group waits for nobody else; 0 if that is not known
+
+
+def demands_on_group(
+    view: SwarmView,
+    *,
+    step: int,
+    own_id: str,
+    left_out: Collection[str],
+    attempts: int,
+    has_waited: bool,
+    keeper_may_be_late: bool,
+    has_looked: bool,
+) -> Demands:
+    """Return the demands of a peer whose state is after `step`.
+
+    `left_out`: peers (peer IDs) that stayed away from the last groups. `attempts`: rounds towards this step that
+    failed. `has_looked`: this peer has looked again since its batch was full; who began just before is only seen then.
+    """
+    absent = len(unawaited(left_out, view.here - {own_id}))
+    has_keeper = view.keepers > 0 or keeper_may_be_late
+    is_known = has_looked and view.step == step and (view.keepers > 0 or not keeper_may_be_late)
+    return Demands(
+        required=required_group_size(view.averaging - absent, attempts, has_waited),
+        keeperless=keeperless_group_size(view.live, has_keeper, is_taken=view.newest_step > step),
+        expected=view.averaging + view.arriving - absent if is_known else 0,
+    )
+
+
+def may_average_alone(view: SwarmView, samples: int, target: int, keeper_may_be_late: bool) -> bool:
+    """Return whether a peer that sees nobody else at its step may take its own mean gradient as the average.
+
+    Not without a whole batch, for then the others have just moved on, or this is the keeper; not while the keeper may
+    only be late, for it would be left behind; and not while others are at another step, of whom one peer is not most.
+    """
+    return samples >= target and not keeper_may_be_late and view.live <= 1
+
+
+def patience_s(timeout_s: float, usual_s: float) -> float:
+    """Return the seconds that a full batch waits for everybody: one microbatch may last minutes."""
+    return max(timeout_s / 2, WAITED_SHARE * usual_s)
 
 
 class DownloadPause:

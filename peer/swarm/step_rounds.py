@@ -15,21 +15,21 @@ from concurrent import futures
 from hivemind.averaging.control import AveragingStage, StepControl
 from hivemind.utils import get_dht_time
 
-from peer.averaging.absences import Absences, unawaited
+from peer.averaging.absences import Absences
 from peer.averaging.averager import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager
 from peer.averaging.bandwidth import LineEstimate
-from peer.averaging.matchmaking import LEAST_WINDOW_S, keeperless_group_size, required_group_size
+from peer.averaging.matchmaking import LEAST_WINDOW_S
 from peer.averaging.rounds import RoundDeadline, forget_frames
 from peer.averaging.shares import missing_auxiliaries
 from peer.config.training import Averaging
 from peer.reporting.event_log import NOWHERE, EventLog, RoundBegun, RoundEnded, RoundOutcome
 from peer.reporting.metrics import RoundCounts
+from peer.swarm.decision import demands_on_group, may_average_alone, patience_s
 from peer.swarm.tracker import StepTracker
 
 logger = logging.getLogger(__name__)
 RETRY_S = 0.1
 UNAWAITED_GROUPS = 4  # for a peer that has stayed away from two
-WAITED_SHARE = 0.25  # of a usual step
 
 
 class StepRounds:
@@ -186,11 +186,7 @@ class StepRounds:
     def _own_average(self) -> AveragedGroup | None:
         """Return this peer's mean gradient, the average where it is alone in the swarm; None where it may not be."""
         tracker, samples = self._tracker, self._gradients.due_samples
-        if samples < tracker.target_batch_size:  # the others have just moved on, or this is the keeper
-            return None
-        if tracker.keeper_may_be_late:  # on a busy machine; a step without it would leave it behind
-            return None
-        if tracker.view.live > 1:  # others are at another step: this peer alone is not most of them
+        if not may_average_alone(tracker.view, samples, tracker.target_batch_size, tracker.keeper_may_be_late):
             return None
         self.cancel()
         self._gradients.load_accumulators_into_averager_()
@@ -201,19 +197,23 @@ class StepRounds:
         tracker.heed(self._gradients.findings.take())
         view = tracker.view
         gathering.position = tracker.era, tracker.step
-        has_waited = time.monotonic() - self._due_since > self._patience_s
-        absent = len(unawaited(self._absences.current(), view.here - {tracker.own_id}))
-        gathering.required = required_group_size(view.averaging - absent, self.attempts, has_waited)
-        has_keeper = view.keepers > 0 or tracker.keeper_may_be_late
-        gathering.keeperless = keeperless_group_size(view.live, has_keeper, is_taken=view.newest_step > tracker.step)
-        keeper_known = view.keepers > 0 or not tracker.keeper_may_be_late
-        known = view is not self._due_view and view.step == tracker.step and keeper_known
-        gathering.expected = view.averaging + view.arriving - absent if known else 0
+        demands = demands_on_group(
+            view,
+            step=tracker.step,
+            own_id=tracker.own_id,
+            left_out=self._absences.current(),
+            attempts=self.attempts,
+            has_waited=time.monotonic() - self._due_since > self._patience_s,
+            keeper_may_be_late=tracker.keeper_may_be_late,
+            has_looked=view is not self._due_view,
+        )
+        gathering.required, gathering.expected = demands.required, demands.expected
+        gathering.keeperless = demands.keeperless
 
     @property
     def _patience_s(self) -> float:
         """The seconds that a full batch waits for everybody: a microbatch may take minutes, and must not stop all."""
-        return max(self._timeout_s / 2, self._tracker.course.allowances.usual_s * WAITED_SHARE)
+        return patience_s(self._timeout_s, self._tracker.course.allowances.usual_s)
 
     def _follow_gathering(self, waited_s: float | None) -> None:
         """Adapt the time for finding the next group to the wait for this one; None: no group was found."""

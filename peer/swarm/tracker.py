@@ -4,7 +4,7 @@ hivemind's tracker begins a step at an *estimated* time and believes the highest
 begins a step only when the samples have really been reported, and believes what `peer.swarm.view` makes of the records.
 
 Each look takes all records from several nodes, and each report goes to several: while the batch is far from full both
-are rare (`interval_s`), or they would fill an ordinary home line.
+are rare (`peer.swarm.refresh`), or they would fill an ordinary home line.
 """
 
 from __future__ import annotations
@@ -33,20 +33,11 @@ from peer.swarm.credit import GROWTH, CreditBook
 from peer.swarm.dht import greet, peer_ids_of
 from peer.swarm.fingerprint import Sketch, drifted
 from peer.swarm.records import MAX_RATE, Course, KnownPeer, NewestRecords, PeerRecord, read_records
+from peer.swarm.refresh import look_interval_s, report_interval_s
 from peer.swarm.view import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
 
 logger = logging.getLogger(__name__)
-LOOKS_AHEAD = 4  # looks, at least, before a batch is full that fills as fast as peers say
 NOTHING_SEEN = SwarmView(0, 0, 0, 0, 0.0, 0, ())
-UNKNOWN_S = 1.0  # between two looks before anybody's rate is known
-REPORTS_PER_S = 16.0  # of all peers together at most, for each of them reads all reports
-LOOKS_PER_S = 60.0  # likewise, for a look names all records
-
-
-def interval_s(remaining_s: float, least_s: float, most_s: float) -> float:
-    """Return the seconds until the next look, or report, when the batch will be full in `remaining_s`."""
-    expected_s = UNKNOWN_S if remaining_s == float("inf") else remaining_s / LOOKS_AHEAD
-    return min(most_s, max(least_s, expected_s))
 
 
 class StepTracker(ProgressTracker):
@@ -267,8 +258,7 @@ class StepTracker(ProgressTracker):
             published_at, stage, samples = self._published
             progress = self.local_progress
             is_news = stage != self._stage or progress.samples_accumulated < samples
-            least_s = self.view.live / REPORTS_PER_S
-            due_in_s = interval_s(self.remaining_s, least_s, max(least_s, self.max_refresh_period))
+            due_in_s = report_interval_s(self.view.live, self.remaining_s, self.max_refresh_period)
             left_s = published_at + due_in_s - time.monotonic()
             if is_news or left_s <= 0 or self.shutdown_triggered.is_set():
                 return
@@ -287,11 +277,9 @@ class StepTracker(ProgressTracker):
     @property
     def remaining_s(self) -> float:
         """The seconds until the batch is full if all go on as they reported; infinite if their rates are not known."""
-        rate = sum(pace.rate for pace in self.view.paces)
-        if rate <= 0 or self.view.step != self.step:
+        if self.view.step != self.step:
             return float("inf")
-        brought = self.view.expected_samples(self.own_id, get_dht_time(), self.max_refresh_period)
-        return max(0.0, self.missing_samples - brought) / rate
+        return self.view.remaining_s(self.own_id, self.missing_samples, get_dht_time(), self.max_refresh_period)
 
     def _publish_quietly(self) -> None:
         try:
@@ -324,7 +312,7 @@ class StepTracker(ProgressTracker):
             self._keeper_seen_at = now
         else:
             self._greet_lost_keeper()
-        remaining_s = max(0, self.target_batch_size - view.samples) / view.rate if view.rate > 0 else float("inf")
+        remaining_s = view.usual_remaining_s(self.target_batch_size)
         return GlobalTrainingProgress(
             epoch=max(view.step, own.epoch) if view.trainers == 0 else view.step,
             samples_accumulated=view.samples,
@@ -341,9 +329,8 @@ class StepTracker(ProgressTracker):
             remaining_s = 0.0
         elif began_at is not None:
             remaining_s = time.monotonic() - began_at
-        most_s = self.max_refresh_period if view.keepers else min(self.max_refresh_period, GREETING_PERIOD_S / 2)
-        least_s = max(self.min_refresh_period, view.live / LOOKS_PER_S)
-        return interval_s(remaining_s, least_s, max(least_s, most_s))
+        longest_s = self.max_refresh_period if view.keepers else min(self.max_refresh_period, GREETING_PERIOD_S / 2)
+        return look_interval_s(view.live, remaining_s, self.min_refresh_period, longest_s)
 
     def _with_own(self, peers: list[KnownPeer]) -> list[KnownPeer]:
         """Return the records with this peer's own as it is now, not as it was last published."""

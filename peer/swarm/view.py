@@ -7,6 +7,7 @@ keeper's beacon; a person has one vote, however many devices it brings. Samples 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
@@ -62,6 +63,20 @@ class SwarmView:
         return sum(
             pace.rate * min(max(0.0, now - pace.time), longest_s) for pace in self.paces if pace.peer_id != own_id
         )
+
+    def remaining_s(self, own_id: str, missing: int, now: float, longest_s: float) -> float:
+        """Return the seconds until a batch is full that lacks `missing` samples by the records of those at this step.
+
+        All go on as they reported, for `longest_s` at most; infinite if nobody's rate is known.
+        """
+        rate = sum(pace.rate for pace in self.paces)
+        if rate <= 0:
+            return math.inf
+        return max(0.0, missing - self.expected_samples(own_id, now, longest_s)) / rate
+
+    def usual_remaining_s(self, target: int) -> float:
+        """Return the seconds until a batch of `target` samples is full if all trainers go on, whatever their step."""
+        return max(0, target - self.samples) / self.rate if self.rate > 0 else math.inf
 
     def faster_rate(self, own_id: str) -> float:
         """Return the rate of those trainers at this step together that are faster than this one."""

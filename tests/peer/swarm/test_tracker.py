@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from peer.swarm import tracker as swarm_tracker
-from peer.swarm.tracker import NOTHING_SEEN, REPORTS_PER_S, UNKNOWN_S, StepTracker, interval_s
+from peer.swarm.refresh import REPORTS_PER_S
+from peer.swarm.tracker import NOTHING_SEEN, StepTracker
 from peer.swarm.view import TrainerPace
 
 
@@ -26,14 +27,6 @@ def test_a_return_to_a_checkpoint_takes_the_swarms_progress_back(era: int, known
     StepTracker.begin_step_after(tracker, 5, era)  # type: ignore[arg-type]
     assert (tracker.global_progress.epoch, tracker.global_progress.samples_accumulated) == known
     assert (tracker.era, begun) == (era, [5])
-
-
-@pytest.mark.parametrize(
-    ("remaining_s", "seconds"), [(0.0, 0.5), (1.0, 0.5), (8.0, 2.0), (300.0, 6.0), (float("inf"), UNKNOWN_S)]
-)
-def test_looks_are_rare_while_the_batch_is_far_from_full(remaining_s: float, seconds: float) -> None:
-    """And come often enough to see it full, though nobody's rate is known well."""
-    assert interval_s(remaining_s, 0.5, 6.0) == seconds
 
 
 def reporter(
