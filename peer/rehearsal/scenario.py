@@ -1,0 +1,139 @@
+"""A scenario of a rehearsal: who takes part, on which lines and devices, when, and what goes wrong.
+
+A scenario is a YAML file, or drawn by `peer.rehearsal.population`. Times are in seconds from the run's begin.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from auth.errors import ConfigError
+from peer.config.base import Positive, PositiveFloat, Section, first_mistake
+
+MOST_PEERS = 20_000
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Name = Annotated[str, Field(min_length=1, max_length=80)]
+
+
+class HomeLine(Section):
+    """One peer's line."""
+
+    up_mbit_per_second: PositiveFloat
+    """Uplink, in megabits per second."""
+    down_mbit_per_second: PositiveFloat
+    """Downlink, in megabits per second."""
+    latency_s: _Seconds = 0.02
+    """Time of a packet to another peer."""
+
+    @property
+    def slower_rate(self) -> float:
+        """Bytes per second of the slower direction, which a peer declares to its groups."""
+        return min(self.up_mbit_per_second, self.down_mbit_per_second) * 1e6 / 8
+
+
+class Visit(Section):
+    """One stay of a participant in the swarm."""
+
+    begin_s: _Seconds = 0.0
+    """Time at which its program is started."""
+    end_s: PositiveFloat | None = None
+    """Time at which it ends; left out: not before the rehearsal does."""
+    ends: Literal["leaves", "dies"] = "leaves"
+    """How it ends: `leaves` tells the others, `dies` does not."""
+
+    @model_validator(mode="after")
+    def _ends_after_its_begin(self) -> Visit:
+        if self.end_s is not None and self.end_s <= self.begin_s:
+            raise ValueError(f"`end_s` ({self.end_s:g}) must be above `begin_s` ({self.begin_s:g})")
+        return self
+
+
+class Rehearsed(Section):
+    """One device that takes part."""
+
+    name: _Name
+    """Name of the device."""
+    member: _Name | None = None
+    """Member whose device it is; left out: the device's name."""
+    line: HomeLine
+    """Its line."""
+    is_reachable: bool = True
+    """Whether others can connect to it, directly or by hole punching: only such a peer reduces a part."""
+    samples_per_second: PositiveFloat | None = None
+    """Speed of its device with the run's model and sequence length; left out: an auxiliary peer, which only averages.
+    """
+    visits: tuple[Visit, ...] = Field((Visit(),), strict=False)
+    """Its stays, one after another."""
+
+    @model_validator(mode="after")
+    def _visits_in_order(self) -> Rehearsed:
+        for before, after in zip(self.visits, self.visits[1:], strict=False):
+            if before.end_s is None or after.begin_s < before.end_s:
+                raise ValueError(f"`visits` of {self.name}: each must begin after the end of the one before")
+        return self
+
+
+class Trouble(Section):
+    """Something that goes wrong for a time."""
+
+    kind: Literal["line", "keeper"]
+    """`line`: a line is slower, or dead. `keeper`: the keeper's process is killed, and started again at the end."""
+    begin_s: _Seconds
+    """Time at which it begins."""
+    end_s: PositiveFloat
+    """Time at which it is over."""
+    who: _Name | None = None
+    """Name of the device whose line it is."""
+    factor: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """What is left of the line's speed, as a fraction."""
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Trouble:
+        if self.end_s <= self.begin_s:
+            raise ValueError(f"`end_s` ({self.end_s:g}) must be above `begin_s` ({self.begin_s:g})")
+        if (self.who is None) == (self.kind == "line"):
+            raise ValueError("`who` names the device of a `line`, and is left out for the `keeper`")
+        return self
+
+
+class Scenario(Section):
+    """A swarm and the time for which it is rehearsed."""
+
+    duration_s: PositiveFloat
+    """Virtual time of the rehearsal."""
+    parameters: Positive
+    """Number of values that a round averages: the model's parameters."""
+    keeper: HomeLine = HomeLine(up_mbit_per_second=500, down_mbit_per_second=500, latency_s=0.02)
+    """Line of the coordinator's machine."""
+    devices: Annotated[tuple[Rehearsed, ...], Field(max_length=MOST_PEERS, strict=False)]
+    """Devices that take part."""
+    troubles: tuple[Trouble, ...] = Field((), strict=False)
+    """What goes wrong."""
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Scenario:
+        names = Counter(device.name for device in self.devices)
+        if twice := [name for name, times in names.items() if times > 1 or name == "keeper"]:
+            raise ValueError(f"`devices`: the name {twice[0]} must be one device's, and not the keeper's")
+        if strangers := {trouble.who for trouble in self.troubles if trouble.who} - names.keys() - {"keeper"}:
+            raise ValueError(f"`troubles`: {sorted(strangers)[0]} is no device of `devices`")
+        return self
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Read a scenario's file; raises `ConfigError`, which names the key, for one that is none."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The scenario {path} cannot be read: {error}.") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"The scenario {path} is not YAML: {' '.join(str(error).split())[:200]}.") from error
+    try:
+        return Scenario.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(f"The scenario {path} cannot be used: {first_mistake(error)}.") from error
