@@ -1,4 +1,4 @@
-"""One peer of home_lines.py or scale.py: `python -m benchmarks._home_peer PLAN`, until its standard input ends.
+"""One peer of `benchmarks._homes`: `python -m benchmarks._home_peer PLAN`, until its standard input ends.
 
 It says what happens as JSON, a line each, with the time, the samples computed, and the bytes over its host's line and
 of its calls of the DHT.
@@ -172,7 +172,8 @@ def begin() -> tuple[Plan, RunConfig, Any, Journal]:
     """Begin as every peer does, of either system: its orders, its run, the run's model and its journal."""
     kill_forks_at_end()
     plan = Plan(**json.loads(sys.argv[1]))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_format = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=log_format, force=True)  # forked, it may have handlers already
     torch.set_num_threads(1)
     config = RunConfig.from_json(plan.config_json)
     return plan, config, build_model(config, config.tokenizer.vocab_size, SPECIAL), Journal(DhtCalls())

@@ -43,6 +43,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -261,13 +262,7 @@ def measure(system: str, case: Case, config: RunConfig, logs: Path | None) -> Re
             psutil.cpu_percent()
             ended_at = _run(homes, case, began_at)
             busy = psutil.cpu_percent()
-    outcomes = {each.name: Outcome(seconds) for each, seconds in seconds_per_sample.items()}
-    groups: dict[int, list[int]] = {}  # step -> the sizes that those who took it tell of
-    for event in (event for peer in homes.peers for event in peer.events("step")):
-        groups.setdefault(event["step"], []).append(event["group"])
-    for name, outcome in outcomes.items():
-        for peer in homes.stays[name]:
-            _add_up(peer, outcome, ended_at, groups)
+    outcomes, groups = outcomes_at(homes, seconds_per_sample, ended_at), groups_at(homes.peers, ended_at)
     able = sum(outcome.present_s / outcome.seconds_per_sample for outcome in outcomes.values())
     counted = sum(outcome.counted for outcome in outcomes.values())
     for outcome in outcomes.values():
@@ -277,14 +272,29 @@ def measure(system: str, case: Case, config: RunConfig, logs: Path | None) -> Re
     return Result(ended_at - began_at, len(groups), split, outcomes, busy)
 
 
+def outcomes_at(homes: Homes, seconds_per_sample: Mapping[Volunteer, float], ended_at: float) -> dict[str, Outcome]:
+    """Return each volunteer's work of all its stays, until this time."""
+    groups = groups_at(homes.peers, ended_at)
+    outcomes = {each.name: Outcome(seconds) for each, seconds in seconds_per_sample.items()}
+    for name, outcome in outcomes.items():
+        for peer in homes.stays[name]:
+            _add_up(peer, outcome, ended_at, groups)
+    return outcomes
+
+
+def groups_at(peers: Sequence[Peer], ended_at: float) -> dict[int, list[int]]:
+    """Return for each step until this time the sizes of the group that those who took it tell."""
+    groups: dict[int, list[int]] = {}
+    for event in (event for peer in peers for event in peer.events("step") if event["at"] <= ended_at):
+        groups.setdefault(event["step"], []).append(event["group"])
+    return groups
+
+
 def _run(homes: Homes, case: Case, began_at: float) -> float:
     """Wait for the first step after the case's time; return its time, or when it is waited for no longer."""
     due, events = began_at + case.seconds, INCIDENTS[case.incident](homes, case)
     while (now := time.monotonic()) < due + OVERTIME * case.seconds:
-        while events and now >= began_at + events[0][0]:
-            events.pop(0)[1]()
-        for peer in homes.peers:
-            peer.look()
+        let_happen(homes, events, now - began_at)
         if any(event["at"] >= due for peer in homes.peers for event in peer.events("step")):
             time.sleep(SETTLE_S)
             now = max(float(event["at"]) for peer in homes.peers for event in peer.events("step"))
@@ -293,28 +303,43 @@ def _run(homes: Homes, case: Case, began_at: float) -> float:
     return now
 
 
+def let_happen(homes: Homes, events: Events, elapsed_s: float) -> None:
+    """Let the events happen whose time has come, and note the peers that have ended."""
+    while events and elapsed_s >= events[0][0]:
+        events.pop(0)[1]()
+    for peer in homes.peers:
+        peer.look()
+
+
 def _add_up(peer: Peer, outcome: Outcome, ended_at: float, groups: Mapping[int, Sequence[int]]) -> None:
     """Add one stay of a volunteer, as far as it lasted; `groups`: of all who took each step."""
-    ready, end = peer.events("ready"), min(peer.left_at, ended_at)
+    if peer.began_at >= ended_at:
+        return
+    said = [event for event in list(peer.said) if event["at"] <= ended_at]
+
+    def events(kind: str) -> list[dict[str, Any]]:
+        return [event for event in said if event["event"] == kind]
+
+    ready, end = events("ready"), min(peer.left_at, ended_at)
     ready_at = min(ready[0]["at"], end) if ready else end
     outcome.joining_s += ready_at - peer.began_at
     outcome.present_s += end - ready_at
-    last = peer.said[-1] if peer.said else {}
+    last = said[-1] if said else {}
     computed, counted = last.get("computed", 0), 0
     outcome.sent_bytes, outcome.received_bytes = last.get("sent", 0), last.get("received", 0)  # since the host is up
     lost: Counter[str] = Counter()
-    for event in peer.events("step"):
+    for event in events("step"):
         if event["group"] == 1 and len(groups[event["step"]]) > 1:  # it only thought that it was alone
             lost[LostCause.AVERAGING.value] += event["samples"]
         else:
             counted += event["samples"]
-    for event in peer.events("lost"):
+    for event in events("lost"):
         lost += Counter(event["by_cause"])
     del lost[LostCause.LEFT.value]
     if peer.left_at < ended_at:
         cause = LostCause.DIED if peer.has_died else LostCause.LEFT
         lost[cause.value] = computed - counted - lost.total()
-    for event in peer.events("download"):
+    for event in events("download"):
         outcome.downloads += 1
         outcome.download_s += event["seconds"]
     outcome.computed += computed
