@@ -1,0 +1,123 @@
+"""Lines in virtual time, and what travels over them: transfers share each line fairly, as fluids.
+
+A transfer takes bytes of several directions of several lines at once, in fixed proportions, as a round of averaging
+does, whose parts all peers pass on at the same pace. Each direction gives the transfers on it equal shares of its
+speed; what one cannot use, because another line of it is slower, the others get (max-min fairness: Bertsekas and
+Gallager, "Data Networks", section 6.5.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import simpy
+
+from peer.rehearsal.scenario import HomeLine
+
+EFFICIENCY = 0.9  # of a line's speed: the rest goes to the frames of IP, TCP, libp2p and their encryption
+DONE = 1e-9  # of a transfer: rounding
+Direction = tuple[str, str]  # whose line, "up" or "down"
+Process = Generator[simpy.Event, Any, Any]
+
+
+@dataclass(eq=False)
+class Transfer:
+    """Bytes that travel together; `done` succeeds when all have."""
+
+    bytes_by: Mapping[Direction, float]
+    done: simpy.Event
+    left: float = 1.0  # of each number of bytes
+    speed: float = 0.0  # of the transfer, each second
+    since: float = field(default=0.0)
+
+
+class Lines:
+    """All peers' lines."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self._env = env
+        self._rates: dict[Direction, float] = {}  # bytes per second
+        self._under_way: dict[Transfer, None] = {}  # in the order in which they began
+        self._moved: dict[Direction, float] = {}
+        self._changed_at = 0.0
+        self._version = 0
+
+    def connect(self, name: str, line: HomeLine, factor: float = 1.0) -> None:
+        """Give a peer its line, or this part of the line's speed."""
+        self._advance()
+        for way, speed in (("up", line.up_mbit_per_second), ("down", line.down_mbit_per_second)):
+            self._rates[name, way] = EFFICIENCY * factor * speed * 1e6 / 8
+        self._share()
+
+    def rate(self, name: str) -> float:
+        """Return the bytes per second of the slower direction of a peer's line."""
+        return min(self._rates[name, "up"], self._rates[name, "down"])
+
+    def moved(self, name: str, way: str) -> float:
+        """Return the bytes that have passed a peer's line in this direction."""
+        self._advance()
+        return self._moved.get((name, way), 0.0)
+
+    def send(self, bytes_by: Mapping[Direction, float]) -> Transfer:
+        """Begin a transfer."""
+        self._advance()
+        transfer = Transfer({way: size for way, size in bytes_by.items() if size > 0}, self._env.event())
+        if transfer.bytes_by:
+            self._under_way[transfer] = None
+            self._share()
+        else:
+            transfer.done.succeed()
+        return transfer
+
+    def stop(self, transfer: Transfer) -> None:
+        """End a transfer; nothing, if it has ended."""
+        if transfer in self._under_way:
+            self._advance()
+            self._under_way.pop(transfer, None)
+            self._share()
+
+    def _advance(self) -> None:
+        """Let all transfers come to this moment."""
+        elapsed, self._changed_at = self._env.now - self._changed_at, self._env.now
+        if elapsed <= 0:
+            return
+        for transfer in list(self._under_way):
+            part = min(transfer.left, transfer.speed * elapsed)
+            transfer.left -= part
+            for way, size in transfer.bytes_by.items():
+                self._moved[way] = self._moved.get(way, 0.0) + part * size
+            if transfer.left <= DONE:
+                del self._under_way[transfer]
+                transfer.done.succeed()
+
+    def _share(self) -> None:
+        """Divide the lines among the transfers under way, and wake up when the first of them is done."""
+        free = dict.fromkeys((way for transfer in self._under_way for way in transfer.bytes_by), 0.0)
+        users = dict.fromkeys(free, 0)
+        for way in free:
+            free[way] = self._rates[way]
+        waiting = list(self._under_way)
+        for transfer in waiting:
+            for way in transfer.bytes_by:
+                users[way] += 1
+        while waiting:
+            speeds = [min(free[way] / users[way] / size for way, size in each.bytes_by.items()) for each in waiting]
+            slowest = min(range(len(waiting)), key=lambda index: speeds[index])
+            transfer = waiting.pop(slowest)
+            transfer.speed = max(0.0, speeds[slowest])
+            for way, size in transfer.bytes_by.items():
+                free[way] -= transfer.speed * size
+                users[way] -= 1
+        next_s = min((each.left / each.speed for each in self._under_way if each.speed > 0), default=math.inf)
+        self._version += 1
+        if next_s < math.inf:
+            self._env.process(self._wake(self._version, next_s))
+
+    def _wake(self, version: int, seconds: float) -> Process:
+        yield self._env.timeout(seconds)
+        if version == self._version:
+            self._advance()
+            self._share()
