@@ -37,3 +37,11 @@ class Board:
             elif seen_at <= now:
                 found.append(peer)
         return found
+
+    def seen_of(self, peer_id: str) -> KnownPeer | None:
+        """Return the record of one peer that can be found now."""
+        newest = None
+        for seen_at, peer in self._records.get(peer_id, ()):
+            if seen_at <= self._env.now:
+                newest = peer
+        return newest

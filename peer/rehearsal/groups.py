@@ -42,6 +42,7 @@ class MetGroup:
     waited_s: float  # for the group, by this peer
     lines: GroupLines
     traffic: RoundTraffic  # over this peer's line
+    ended_at: float
 
     @property
     def samples(self) -> int:
@@ -49,17 +50,17 @@ class MetGroup:
         return round(sum(self.weights.values()))
 
     @classmethod
-    def alone(cls, name: str, samples: int) -> MetGroup:
+    def alone(cls, name: str, samples: int, now: float) -> MetGroup:
         """Return the group of a peer that is alone in the swarm."""
-        return cls(frozenset({name}), {name: float(samples)}, 0.0, 0.0, NOBODY, RoundTraffic(0.0, 0.0, 0.0, 0.0))
+        return cls(frozenset({name}), {name: float(samples)}, 0.0, 0.0, NOBODY, RoundTraffic(0.0, 0.0, 0.0, 0.0), now)
 
 
 @dataclass(frozen=True)
 class FailedRound:
     """A round that did not bring every value."""
 
-    missed: frozenset[str] = frozenset()  # reducers
-    others: frozenset[str] = frozenset()  # all reducers, this peer among them if it was one
+    missed: frozenset[str]  # reducers that did not return all averages
+    reducers: frozenset[str]  # all
 
 
 @dataclass(eq=False)
@@ -74,12 +75,17 @@ class Seeker:
     demands: Demands
     window_s: float  # so long it waits for peers that do not come
     done: simpy.Event  # succeeds with a `MetGroup` or a `FailedRound`
+    runs: simpy.Event  # succeeds when its group is complete
     weight: float | None = None  # its samples, once it has begun to average
     is_gone: bool = False
-    is_running: bool = False  # its group is complete
     scheduled_at: float = 0.0  # when it waits no longer
     began_at: float = 0.0  # its averaging, once it has
     others: list[Seeker] = field(default_factory=list)  # who look for the same group, itself included
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its group is complete."""
+        return self.runs.triggered
 
 
 class Groups:
@@ -154,7 +160,7 @@ class Groups:
         group = sorted(seekers, key=lambda seeker: seeker.name)
         seekers.clear()
         for seeker in group:
-            seeker.is_running = True
+            seeker.runs.succeed()
         self._env.process(self._average(group))
 
     def _average(self, group: list[Seeker]) -> Process:
@@ -214,6 +220,7 @@ class Groups:
                         waited_s=began - each.began_at,
                         lines=lines,
                         traffic=RoundTraffic(sent, received, seconds, promised_s),
+                        ended_at=env.now,
                     )
                 )
 

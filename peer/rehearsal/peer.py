@@ -6,48 +6,24 @@ state is the number of steps that it has taken.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import simpy
 
-from peer.averaging.absences import Absences, absent_of
-from peer.averaging.averager import MISSED_ROUNDS
-from peer.averaging.bandwidth import LineEstimate
-from peer.averaging.declarations import MOST_MISSED, Declaration
-from peer.averaging.matchmaking import LEAST_WINDOW_S
-from peer.averaging.rounds import RoundDeadline
-from peer.averaging.shares import missing_auxiliaries
-from peer.config.steering import Steering
 from peer.protocol import HELD_AVERAGES
-from peer.reduction.attestation import AttestedWeight
-from peer.rehearsal.groups import FailedRound, MetGroup, Seeker
+from peer.rehearsal.groups import MetGroup
 from peer.rehearsal.lines import Process
+from peer.rehearsal.rounds import VirtualRounds
 from peer.rehearsal.scenario import Rehearsed
+from peer.rehearsal.tracker import Eyes, VirtualTracker
 from peer.rehearsal.world import World
 from peer.reporting.messages import LostCause
-from peer.swarm.credit import GROWTH, CreditBook
-from peer.swarm.decision import (
-    Demands,
-    DownloadPause,
-    Move,
-    Situation,
-    decide,
-    demands_on_group,
-    longest_hold_s,
-    may_average_alone,
-    patience_s,
-    samples_at_once,
-)
-from peer.swarm.records import Course, KnownPeer, PeerRecord
-from peer.swarm.refresh import longest_refresh_s, look_interval_s, report_interval_s
+from peer.swarm.decision import DownloadPause, Move, Situation, decide, longest_hold_s, samples_at_once
 from peer.swarm.state import AT_ONCE, FOLLOWERS_AT_ONCE, Donations
-from peer.swarm.step_rounds import RETRY_S, UNAWAITED_GROUPS
 from peer.swarm.swarm import LOOK_AGAIN_S
-from peer.swarm.tracker import NOTHING_SEEN
-from peer.swarm.view import GREETING_PERIOD_S, MOST_BATCHES, SwarmCourse, claim_of
+from peer.swarm.view import MOST_BATCHES
 
 AVERAGE_BYTES, STATE_BYTES = 2, 8  # a value, of an average in 16 bits, and of a state
 START_S = 15.0  # of a program: imports, the p2p daemon, admission; measured by `benchmarks.join`
@@ -66,19 +42,10 @@ class Work:
     steps: int = 0  # that it was in
 
 
-@dataclass
-class Progress:
-    """The swarm's progress as the tracker knows it."""
-
-    step: int = 0
-    samples: int = 0
-    full_at: float = math.inf
-
-
 class RehearsedPeer:
     """One visit of one device; the keeper and auxiliary peers have no speed."""
 
-    def __init__(self, world: World, device: Rehearsed, role: str, work: Work) -> None:
+    def __init__(self, world: World, device: Rehearsed, role: str, work: Work, eyes: Eyes) -> None:
         self.world, self.device, self.role, self.work = world, device, role, work
         self.name, self.member = device.name, device.member or device.name
         env, averaging = world.env, world.config.averaging
@@ -92,36 +59,8 @@ class RehearsedPeer:
         self.has_state = role == "keeper"
         self.began_at: float | None = None  # when it held the run's state
         self._overlapping: simpy.Process | None = None
-        # the tracker's
-        expiration_s = averaging.statistics_expiration_s
-        self._longest_look_s = longest_refresh_s(averaging.progress_refresh_s, expiration_s)
-        self._course = SwarmCourse(
-            own_id=self.name,
-            is_keeper=role == "keeper",
-            silent_after_s=expiration_s / 2,
-            first_step_s=expiration_s,
-            least_share=world.config.membership.newcomer_share,
-            suspicions=world.suspicions_of(self.name),
-        )
-        self._credits = CreditBook()
-        self.view = NOTHING_SEEN
-        self._progress = Progress()
-        self._look_at = 0.0
-        self._keeper_seen_at = env.now
-        self._published: tuple[float, object, int] = (-math.inf, None, 0)
-        self._is_publishing = False
-        # the rounds'
-        self._line = LineEstimate(device.line.slower_rate, lambda: env.now, world.rng)
-        self._deadline = RoundDeadline(averaging.averaging_timeout_s)
-        self._window = RoundDeadline(averaging.matchmaking_time_s, LEAST_WINDOW_S)
-        self._window_s = averaging.matchmaking_time_s
-        self._missed = Absences(free=0, first_rounds=MISSED_ROUNDS)
-        self._absences = Absences(free=1, first_rounds=UNAWAITED_GROUPS)
-        self._attempts, self._met_nobody = 0, False
-        self._due_view, self._due_since = self.view, math.inf
-        self._seeker: Seeker | None = None
-        self.missing_auxiliaries: int | None = None
-        # the swarm's
+        self.tracker = VirtualTracker(world, self, eyes)
+        self.rounds = VirtualRounds(world, self, device, self.tracker, self.left)
         self._held_for = -1, 0.0
         self._held_after = self._unfollowed = -1
         self._has_late_samples = False
@@ -144,12 +83,11 @@ class RehearsedPeer:
                 self._tell("joined", self.step)
                 yield from (self._train() if self.role == "trainer" else self._assist())
             self.is_training = False
-            self._publish()
+            self.tracker.publish()
         except simpy.Interrupt:
             pass
         finally:
-            if self._seeker is not None:
-                self.world.groups.give_up(self._seeker)
+            self.rounds.cancel()
             if self._overlapping is not None and self._overlapping.is_alive:
                 self._overlapping.interrupt()
             self.world.gone(self)
@@ -179,22 +117,22 @@ class RehearsedPeer:
             if not self._wants_samples:
                 yield from self._advance()
                 continue
-            usual_s = self._course.allowances.usual_s
+            usual_s = self.tracker.usual_s
             rate = self.device.samples_per_second if self.is_training else 0.0
             samples = samples_at_once(self.world.config.data.microbatch_size, rate, usual_s)
             yield self._env.timeout(samples / self.device.samples_per_second)
             self.work.computed += samples
             self.samples += samples
             self.is_training = True
-            self._report()
+            self.tracker.report()
             yield from self._advance()
 
     def _assist(self) -> Process:
         self.is_training = True
-        self._report()
+        self.tracker.report()
         while not self.is_leaving:
             yield from self._advance()
-            wait_s = self._look_at - self._env.now
+            wait_s = self.tracker.look_at - self._env.now
             if wait_s > 0:
                 yield self._env.timeout(wait_s) | self.left
 
@@ -202,7 +140,7 @@ class RehearsedPeer:
 
     def _advance(self) -> Process:
         """Make the next move; the counterpart of `Swarm.advance`."""
-        self._look_if_due()
+        self.tracker.look_if_due()
         if self._overlapping is not None:
             yield from self._conclude()
             return
@@ -216,52 +154,53 @@ class RehearsedPeer:
         elif move is Move.DOWNLOAD:
             yield from self._catch_up()
         else:
-            self._prepare()
+            self.rounds.prepare()
             if move is Move.ACCUMULATE:
                 if self._has_enough and self.role == "trainer":
                     yield from self._wait(POLL_S)
             elif move is Move.AVERAGE_BESIDE:
                 self.held, self.samples = self.samples, 0
-                self._overlapping = self._env.process(self._average_when_due())
+                self._overlapping = self._env.process(self.rounds.average_when_due())
             else:
-                group = yield from self._average_when_due()
+                group = yield from self.rounds.average_when_due()
                 if group is not None:
                     self._take_step(group)
 
     def _situation(self) -> Situation:
         may_follow = self.role != "keeper" and self._unfollowed != self.step
-        rate = self._rate
+        microbatch_s = self.world.config.data.microbatch_size / self.rate if self.rate else 0.0
         return Situation(
             step=self.step,
-            swarm_step=self._progress.step,
-            is_undone=self.role != "keeper" and self._course.era > self.era,
+            swarm_step=self.tracker.progress.step,
+            is_undone=self.tracker.is_undone,
             can_follow=may_follow,
             may_download=self._pause.is_over or self.role == "keeper",
             is_leaving=self.is_leaving,
-            is_full=self._is_full,
-            remaining_s=self._remaining_s,
-            microbatch_s=self.world.config.data.microbatch_size / rate if rate else 0.0,
-            may_hold=self._held_after != self.step and rate > 0,
+            is_full=self.tracker.is_full,
+            remaining_s=self.tracker.remaining_s(microbatch_s),
+            microbatch_s=microbatch_s,
+            may_hold=self._held_after != self.step and self.rate > 0,
             may_overlap=self._averaging.delay and self.role != "keeper",
-            others_arrive=self.view.arriving > 0
+            others_arrive=self.tracker.view.arriving > 0
             and self._env.now - self._changed_at < self._averaging.matchmaking_time_s,
         )
 
     @property
-    def _is_full(self) -> bool:
-        return self._progress.step == self.step and self._progress.samples >= self.world.target
+    def is_client(self) -> bool:
+        """Whether others cannot connect to it."""
+        return not self.device.is_reachable
 
     @property
-    def _rate(self) -> float:
+    def rate(self) -> float:
         return (self.device.samples_per_second or 0.0) if self.is_training else 0.0
 
     @property
-    def _due_samples(self) -> int:
+    def due_samples(self) -> int:
         return self.samples if self.held is None else self.held
 
     @property
     def _wants_samples(self) -> bool:
-        has_other = self._progress.step > self.step or self._course.era > self.era
+        has_other = self.tracker.progress.step > self.step or self.tracker.is_undone
         return not ((self._overlapping is None and has_other) or self._has_enough)
 
     @property
@@ -275,20 +214,20 @@ class RehearsedPeer:
         began, step = self._env.now, self.step
         held_before_s = self._held_for[1] if self._held_for[0] == step else 0.0
         longest_s = longest_hold_s(
-            self._course.allowances.usual_s,
+            self.tracker.usual_s,
             self._averaging.progress_refresh_s,
-            max(0, self.world.target - self._progress.samples),
-            self.view.faster_rate(self.name),
+            self.tracker.missing_samples,
+            self.tracker.view.faster_rate(self.name),
         )
-        self._prepare()
-        self._look()
+        self.rounds.prepare()
+        self.tracker.look()
         while decide(self._situation())[0] is Move.HOLD:
             left_s = longest_s - (held_before_s + self._env.now - began)
             if left_s <= 0 or self.is_leaving:
                 self._held_after = step
                 break
-            yield from self._wait(min(left_s, max(0.05, self._look_at - self._env.now)))
-            self._look_if_due()
+            yield from self._wait(min(left_s, max(0.05, self.tracker.look_at - self._env.now)))
+            self.tracker.look_if_due()
         self._held_for = step, held_before_s + self._env.now - began
 
     def _conclude(self) -> Process:
@@ -306,16 +245,16 @@ class RehearsedPeer:
 
     @property
     def _is_ahead(self) -> bool:
-        all_rates = self.view.rate
-        share = min(1.0, self._rate / all_rates) if all_rates > 0 else 1.0
+        all_rates = self.tracker.view.rate
+        share = min(1.0, self.rate / all_rates) if all_rates > 0 else 1.0
         return self.samples >= share * self.world.target or self._has_enough
 
     def _take_back(self) -> None:
         self.samples, self.held = self.samples + (self.held or 0), None
-        self._report()
+        self.tracker.report()
 
     def _take_step(self, group: MetGroup) -> None:
-        samples = self._due_samples
+        samples = self.due_samples
         self.step += 1
         if self.held is None:
             self.samples = 0
@@ -328,15 +267,9 @@ class RehearsedPeer:
         self._begin_step()
 
     def _begin_step(self) -> None:
-        self._attempts, self._changed_at = 0, self._env.now
-        if self._seeker is not None:
-            self.world.groups.give_up(self._seeker)
-            self._seeker = None
-        if self.step > self._progress.step:
-            self._progress = Progress(self.step)
-        if self._line.is_due():
-            self._line.measured(self.world.line_rate(self.name))
-        self._report()
+        self._changed_at = self._env.now
+        self.rounds.begin_step()
+        self.tracker.begin_step()
 
     def _lose(self, cause: LostCause, samples: int) -> None:
         if samples and self.role == "trainer":
@@ -348,18 +281,18 @@ class RehearsedPeer:
         return lost
 
     def _why_lost(self) -> LostCause:
-        if self._course.era > self.era:
+        if self.tracker.is_undone:
             return LostCause.UNDONE
-        return LostCause.AVERAGING if self._attempts else LostCause.LATE
+        return LostCause.AVERAGING if self.rounds.attempts else LostCause.LATE
 
     # another's state
 
     def _follow(self) -> Process:
         """Take the average of the first missed step from the keeper; its own samples are lost, or late ones kept."""
         keeps = (
-            self._progress.step == self.step + 1
+            self.tracker.progress.step == self.step + 1
             and self._averaging.delay
-            and not self._attempts
+            and not self.rounds.attempts
             and not self._has_late_samples
         )
         reason, donor = self._why_lost(), self.world.keeper
@@ -390,9 +323,9 @@ class RehearsedPeer:
 
     def _take_first_state(self) -> Process:
         while not self.is_leaving and not (yield from self._take_state()):
-            self._look()
+            self.tracker.look()
             yield from self._wait(self.world.rng.uniform(0.5, 1.5) * 2.0)
-        self._look()
+        self.tracker.look()
         self._begin_step()
 
     def _take_state(self) -> Process:
@@ -422,240 +355,6 @@ class RehearsedPeer:
             self.world.lines.stop(transfer)
             places.end(donation, is_whole=transfer.done.triggered)
         return transfer.done.triggered
-
-    # the rounds
-
-    def _prepare(self) -> None:
-        """Look for a group ahead of time when the batch will soon be full."""
-        left_s = 0.0 if self._is_full else self._progress.full_at - self._env.now
-        if self._seeker is None and left_s <= self._window_s:
-            self._seek()
-
-    def _seek(self) -> Seeker:
-        words = Declaration.model_construct(
-            run="",
-            era=self.era,
-            step=self.step,
-            rate=self._line.rate,
-            takes_connections=self.device.is_reachable,
-            patience_s=self._deadline.seconds,
-            accused=[],
-            missed=self._missed.newest(MOST_MISSED),
-        )
-        self._seeker = Seeker(
-            name=self.name,
-            member=self.member,
-            role=self.role,
-            leads=self.device.is_reachable,
-            words=words,
-            demands=self._demands(),
-            window_s=self._window_s,
-            done=self._env.event(),
-        )
-        self.world.groups.look((self.era, self.step), self._seeker)
-        return self._seeker
-
-    def _demands(self) -> Demands:
-        waited_s = self._env.now - self._due_since
-        return demands_on_group(
-            self.view,
-            step=self.step,
-            own_id=self.name,
-            left_out=self._absences.current(),
-            attempts=self._attempts,
-            has_waited=waited_s > patience_s(self._averaging.averaging_timeout_s, self._course.allowances.usual_s),
-            keeper_may_be_late=self._keeper_may_be_late,
-            has_looked=self.view is not self._due_view,
-        )
-
-    @property
-    def _keeper_may_be_late(self) -> bool:
-        return self._env.now - self._keeper_seen_at < self._averaging.statistics_expiration_s
-
-    def _average_when_due(self) -> Process:
-        self._due_since = self._env.now
-        try:
-            while self._is_full and not self.is_leaving:
-                group = yield from self._average()
-                if group is not None:
-                    return group
-                self._attempts += 1
-                yield self._env.timeout(RETRY_S)
-                self._look_if_due()
-                if self._met_nobody or self.view.averaging <= 1:
-                    break
-        except simpy.Interrupt:
-            return None
-        finally:
-            self._due_since = math.inf
-        return None
-
-    def _average(self) -> Process:
-        """Average with everybody at this step; None if it failed."""
-        self._met_nobody = False
-        if self.view.averaging <= 1:
-            return self._own_average()
-        self._due_view = self.view
-        began = self._env.now
-        group = yield from self._await_group(began)
-        if group is None:
-            return None
-        self._absences.round_ended(self._due_view.here - group.peers)
-        self._follow_gathering(max(0.0, self._env.now - began - group.seconds))
-        self._deadline.succeeded(group.seconds)
-        self._missed.round_ended()
-        self._line.passed(group.traffic)
-        if usual_s := self._course.allowances.usual_s:
-            self.missing_auxiliaries = missing_auxiliaries(group.lines, group.traffic.promised_s, usual_s)
-        short = round(sum(group.weights.values())) < self.world.target
-        self._round_ended(group, short)
-        return None if short else group
-
-    def _own_average(self) -> MetGroup | None:
-        samples = self._due_samples
-        if not may_average_alone(self.view, samples, self.world.target, self._keeper_may_be_late):
-            return None
-        return MetGroup.alone(self.name, samples)
-
-    def _await_group(self, began: float) -> Process:
-        """Wait for a round to end; None if this peer has given it up."""
-        failed_rounds = 0
-        seeker = self._seeker or self._seek()
-        self.world.groups.begin(seeker, float(self._due_samples))
-        while True:
-            self.world.groups.demand(seeker, self._demands())
-            if not (seeker.done.triggered or seeker.is_running):
-                yield seeker.done | self._env.timeout(max(0.05, self._look_at - self._env.now)) | self.left
-            elif not seeker.done.triggered:
-                yield seeker.done
-            if seeker.done.triggered:
-                result: Any = seeker.done.value
-                self._seeker = None
-                if isinstance(result, MetGroup):
-                    return result
-                failed_rounds += 1
-                self._round_failed(result)
-                seeker = self._seek()
-                self.world.groups.begin(seeker, float(self._due_samples))
-            self._look_if_due()
-            late_s = self._env.now - began - self._averaging.averaging_timeout_s
-            left_behind = failed_rounds > 0 and self._progress.step > self.step
-            if not seeker.is_running and (late_s > 0 or left_behind or not self._is_full or self.is_leaving):
-                self.world.groups.give_up(seeker)
-                self._seeker = None
-                self._met_nobody = not failed_rounds
-                self._follow_gathering(None)
-                self._tell("found no group", self.step)
-                return None
-
-    def _round_failed(self, result: FailedRound) -> None:
-        own = {self.name}
-        self._missed.round_ended(absent_of(result.missed, result.others | own))
-        if not self._missed.current():
-            self._deadline.failed()
-        self._line.failed()
-        self._tell("round failed", self.step, ",".join(sorted(result.missed)))
-
-    def _follow_gathering(self, waited_s: float | None) -> None:
-        if waited_s is None:
-            self._window.failed()
-        else:
-            self._window.succeeded(waited_s)
-        if self.device.is_reachable:
-            self._window_s = self._window.seconds
-
-    def _round_ended(self, group: MetGroup, short: bool) -> None:
-        if not short and self.role == "keeper":
-            age_s = self._course.age_s(self.step, self._env.now)
-            self._credits.take(group.weights, age_s, self._course.allowances.of)
-        attested = {name: AttestedWeight(weight, weight, weight, weight) for name, weight in group.weights.items()}
-        self._course.round_ended(self.step, group.weights, attested, short)
-
-    # the tracker
-
-    def _look_if_due(self) -> None:
-        if self._env.now >= self._look_at:
-            self._look()
-
-    def _look(self) -> None:
-        """Take in all records, and this peer's own as it is now."""
-        now, world = self._env.now, self.world
-        records = [peer for peer in world.board.seen() if peer.peer_id != self.name]
-        if self.is_training:
-            records.append(self._known())
-        self.view = view = self._course.look(records, world.target, now)
-        if view.keepers:
-            self._keeper_seen_at = now
-        step = max(view.step, self.step) if view.trainers == 0 else view.step
-        usual_s = view.usual_remaining_s(world.target)
-        self._progress = Progress(step, view.samples, now + usual_s)
-        remaining_s = 0.0 if view.step > self.step else usual_s
-        longest_s = self._longest_look_s if view.keepers else min(self._longest_look_s, GREETING_PERIOD_S / 2)
-        self._look_at = now + look_interval_s(view.live, remaining_s, self._averaging.progress_refresh_s, longest_s)
-
-    @property
-    def _remaining_s(self) -> float:
-        if self.view.step != self.step:
-            return math.inf
-        missing = max(0, self.world.target - self._progress.samples)
-        return self.view.remaining_s(self.name, missing, self._env.now, self._longest_look_s)
-
-    def _known(self) -> KnownPeer:
-        record = PeerRecord.model_construct(
-            step=self.step,
-            samples=claim_of(self._due_samples, self.world.target),
-            rate=self._rate,
-            time=self._env.now,
-            training=self.is_training,
-            client_mode=not self.device.is_reachable,
-            era=self.era,
-            sketch=(),
-            course=self._keepers_course() if self.role == "keeper" else None,
-        )
-        return KnownPeer(self.name, self.member, self.name, self.role, record)
-
-    def _keepers_course(self) -> Course:
-        allowances = self._course.allowances
-        return Course.model_construct(
-            age_s=self._course.age_s(self.step, self._env.now),
-            usual_s=self._credits.usual_s,
-            credits=self._credits.credits_above(allowances.share * allowances.target / GROWTH),
-            steering=Steering(),
-        )
-
-    def _report(self) -> None:
-        """Publish what changed at once, and mere further samples when the next report is due."""
-        published_at, stage, samples = self._published
-        if stage != self._stage or self._due_samples < samples:
-            self._publish()
-        elif not self._is_publishing:
-            due_at = published_at + report_interval_s(self.view.live, self._remaining_s, self._longest_look_s)
-            if due_at <= self._env.now:
-                self._publish()
-            else:
-                self._is_publishing = True
-                self._env.process(self._publish_later(due_at - self._env.now))
-
-    @property
-    def _stage(self) -> object:
-        return self.step, self.era, self.is_training
-
-    def _publish_later(self, seconds: float) -> Process:
-        yield self._env.timeout(seconds)
-        self._is_publishing = False
-        if self.world.is_here(self):
-            self._publish()
-
-    def _publish(self) -> None:
-        self._published = self._env.now, self._stage, self._due_samples
-        self.world.board.publish(self._known())
-
-    def heartbeat(self) -> Process:
-        """Publish the record now and then, whatever happens, as long as this peer is there."""
-        while self.world.is_here(self):
-            if self._env.now - self._published[0] >= self._averaging.statistics_expiration_s / 4:
-                self._publish()
-            yield self._env.timeout(self._averaging.statistics_expiration_s / 8)
 
     def _tell(self, what: str, *facts: Any) -> None:
         self.world.tell(self.name, what, *facts)

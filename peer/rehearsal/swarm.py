@@ -13,7 +13,10 @@ from peer.config.run import RunConfig
 from peer.rehearsal.lines import Process
 from peer.rehearsal.peer import RehearsedPeer, Work
 from peer.rehearsal.scenario import Rehearsed, Scenario, Trouble, Visit
+from peer.rehearsal.tracker import Eyes
 from peer.rehearsal.world import RehearsedStep, World
+
+OWN_EYES = 12  # devices, up to which each has eyes of its own
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,12 @@ class RehearsedRun:
         return counted / judged if judged else 0.0
 
 
-def rehearse(config: RunConfig, scenario: Scenario, seed: int) -> RehearsedRun:
-    """Run a scenario in virtual time, with this seed for all that peers draw."""
+def rehearse(config: RunConfig, scenario: Scenario, seed: int, *, shares_eyes: bool | None = None) -> RehearsedRun:
+    """Run a scenario in virtual time, with this seed for all that peers draw.
+
+    `shares_eyes`: whether trainers judge the records of a moment in common, which is much faster in a large swarm; by
+    default from `OWN_EYES` devices on.
+    """
     env = simpy.Environment()
     world = World(env, config, scenario, seed)
     keeper = Rehearsed(name="keeper", line=scenario.keeper)
@@ -73,9 +80,11 @@ def rehearse(config: RunConfig, scenario: Scenario, seed: int) -> RehearsedRun:
     for device in (keeper, *scenario.devices):
         world.lines.connect(device.name, device.line)
     env.process(_keep(world, keeper, works["keeper"]))
+    is_large = len(scenario.devices) > OWN_EYES if shares_eyes is None else shares_eyes
+    common = Eyes(world, "", is_keeper=False) if is_large else None
     for device in scenario.devices:
         for visit in device.visits:
-            env.process(_visit(world, device, visit, works[device.name]))
+            env.process(_visit(world, device, visit, works[device.name], common))
     lines = {device.name: device for device in (keeper, *scenario.devices)}
     for trouble in scenario.troubles:
         if trouble.who is not None:
@@ -96,10 +105,11 @@ def rehearse(config: RunConfig, scenario: Scenario, seed: int) -> RehearsedRun:
     )
 
 
-def _visit(world: World, device: Rehearsed, visit: Visit, work: Work) -> Process:
+def _visit(world: World, device: Rehearsed, visit: Visit, work: Work, common: Eyes | None) -> Process:
     """Let a device take part for a time."""
     yield world.env.timeout(visit.begin_s)
-    peer = RehearsedPeer(world, device, "trainer" if device.samples_per_second else "auxiliary", work)
+    eyes = common or Eyes(world, device.name, is_keeper=False)
+    peer = RehearsedPeer(world, device, "trainer" if device.samples_per_second else "auxiliary", work, eyes)
     process = _start(world, peer)
     if visit.end_s is not None:
         yield world.env.timeout(visit.end_s - world.env.now)
@@ -111,7 +121,7 @@ def _visit(world: World, device: Rehearsed, visit: Visit, work: Work) -> Process
 
 def _keep(world: World, keeper: Rehearsed, work: Work) -> Process:
     """Let the keeper be there, but for the times in which its process is killed."""
-    peer = RehearsedPeer(world, keeper, "keeper", work)
+    peer = RehearsedPeer(world, keeper, "keeper", work, Eyes(world, "keeper", is_keeper=True))
     process = _start(world, peer)
     for trouble in sorted(world.scenario.troubles, key=lambda each: each.begin_s):
         if trouble.kind == "keeper" and trouble.begin_s >= world.env.now:
@@ -119,14 +129,14 @@ def _keep(world: World, keeper: Rehearsed, work: Work) -> Process:
             process.interrupt("the keeper was killed")
             yield world.env.timeout(trouble.end_s - world.env.now)
             step, era = peer.step, peer.era
-            peer = RehearsedPeer(world, keeper, "keeper", work)
+            peer = RehearsedPeer(world, keeper, "keeper", work, Eyes(world, "keeper", is_keeper=True))
             peer.resume(step, era)
             process = _start(world, peer)
 
 
 def _start(world: World, peer: RehearsedPeer) -> simpy.Process:
     world.arrived(peer)
-    world.env.process(peer.heartbeat())
+    world.env.process(peer.tracker.heartbeat())
     return world.env.process(peer.run())
 
 

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import simpy
 
@@ -35,6 +35,29 @@ class RehearsedStep:
     waited_s: float  # for the group
     missing_auxiliaries: int | None  # by the peer that took it first
     batches: dict[tuple[str, ...], int]  # the groups from whose averages it was taken, with the peers that took each
+
+
+class Taking(Protocol):
+    """A peer that takes part, as its own parts see it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def member(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def is_client(self) -> bool: ...
+    @property
+    def is_training(self) -> bool: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def era(self) -> int: ...
+    @property
+    def due_samples(self) -> int: ...
+    @property
+    def rate(self) -> float: ...
 
 
 class World:
@@ -66,7 +89,7 @@ class World:
         if self.is_here(peer):
             del self._here[peer.name]
 
-    def is_here(self, peer: RehearsedPeer) -> bool:
+    def is_here(self, peer: Taking) -> bool:
         """Return whether this visit of a device goes on."""
         return self._here.get(peer.name) is peer
 
@@ -84,16 +107,19 @@ class World:
         for peer in self._here.values():
             peer.stop()
 
-    def line_rate(self, name: str) -> float:
-        """Return what a measurement of a peer's line finds, in bytes per second."""
-        return self.lines.rate(name)
-
     def step_taken(self, peer: RehearsedPeer, group: MetGroup, samples: int) -> None:
         """Note that a peer has taken a step."""
         step, who = peer.step, tuple(sorted(group.peers))
         if step not in self.steps:
             self.steps[step] = RehearsedStep(
-                step, self.env.now, len(who), group.samples, group.seconds, group.waited_s, peer.missing_auxiliaries, {}
+                step=step,
+                at_s=self.env.now,
+                peers=len(who),
+                samples=group.samples,
+                round_s=group.seconds,
+                waited_s=group.waited_s,
+                missing_auxiliaries=peer.rounds.missing_auxiliaries,
+                batches={},
             )
         batches = self.steps[step].batches
         batches[who] = batches.get(who, 0) + 1
