@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import simpy
 
+from peer.network.traffic import BYTES_PER_S_OF_MBIT
 from peer.rehearsal.scenario import HomeLine
 
-EFFICIENCY = 0.9  # of a line's speed: the rest goes to the frames of IP, TCP, libp2p and their encryption
+ON_THE_LINE = 1.12  # bytes for each byte of a part: frames of IP, TCP and libp2p, and what is sent twice
 DONE = 1e-9  # of a transfer: rounding
 Direction = tuple[str, str]  # whose line, "up" or "down"
 Process = Generator[simpy.Event, Any, Any]
@@ -31,7 +32,6 @@ class Transfer:
     done: simpy.Event
     left: float = 1.0  # of each number of bytes
     speed: float = 0.0  # of the transfer, each second
-    since: float = field(default=0.0)
 
 
 class Lines:
@@ -49,7 +49,7 @@ class Lines:
         """Give a peer its line, or this part of the line's speed."""
         self._advance()
         for way, speed in (("up", line.up_mbit_per_second), ("down", line.down_mbit_per_second)):
-            self._rates[name, way] = EFFICIENCY * factor * speed * 1e6 / 8
+            self._rates[name, way] = factor * speed * BYTES_PER_S_OF_MBIT
         self._share()
 
     def rate(self, name: str) -> float:
@@ -64,7 +64,8 @@ class Lines:
     def send(self, bytes_by: Mapping[Direction, float]) -> Transfer:
         """Begin a transfer."""
         self._advance()
-        transfer = Transfer({way: size for way, size in bytes_by.items() if size > 0}, self._env.event())
+        on_the_line = {way: ON_THE_LINE * size for way, size in bytes_by.items() if size > 0}
+        transfer = Transfer(on_the_line, self._env.event())
         if transfer.bytes_by:
             self._under_way[transfer] = None
             self._share()

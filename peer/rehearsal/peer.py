@@ -26,7 +26,6 @@ from peer.swarm.swarm import LOOK_AGAIN_S
 from peer.swarm.view import MOST_BATCHES
 
 AVERAGE_BYTES, STATE_BYTES = 2, 8  # a value, of an average in 16 bits, and of a state
-START_S = 15.0  # of a program: imports, the p2p daemon, admission; measured by `benchmarks.join`
 POLL_S = 0.5  # where the product waits for shorter: nothing changes between two looks
 
 
@@ -75,7 +74,7 @@ class RehearsedPeer:
         """Take part until told to leave, or interrupted by the device's death."""
         try:
             if self.role != "keeper":
-                yield self._env.timeout(START_S)
+                yield self._env.timeout(self.world.scenario.start_s)
                 yield from self._take_first_state()
             self.began_at = self._env.now
             if not self.is_leaving:

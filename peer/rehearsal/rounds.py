@@ -35,7 +35,7 @@ class VirtualRounds:
         self._world, self._env, self._peer, self._device = world, world.env, peer, device
         self._tracker, self._left = tracker, left
         self._timeout_s = averaging.averaging_timeout_s
-        self._line = LineEstimate(device.line.slower_rate, lambda: world.env.now, world.rng)
+        self._line = LineEstimate(world.declared_rate(device), lambda: world.env.now, world.rng)
         self._deadline = RoundDeadline(averaging.averaging_timeout_s)
         self._window = RoundDeadline(averaging.matchmaking_time_s, LEAST_WINDOW_S)
         self._window_s = averaging.matchmaking_time_s

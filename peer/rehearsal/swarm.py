@@ -12,7 +12,7 @@ import simpy
 from peer.config.run import RunConfig
 from peer.rehearsal.lines import Process
 from peer.rehearsal.peer import RehearsedPeer, Work
-from peer.rehearsal.scenario import Rehearsed, Scenario, Trouble, Visit
+from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario, Trouble, Visit
 from peer.rehearsal.tracker import Eyes
 from peer.rehearsal.world import RehearsedStep, World
 
@@ -75,11 +75,11 @@ def rehearse(config: RunConfig, scenario: Scenario, seed: int, *, shares_eyes: b
     """
     env = simpy.Environment()
     world = World(env, config, scenario, seed)
-    keeper = Rehearsed(name="keeper", line=scenario.keeper)
+    keeper = Rehearsed(name=KEEPER, line=scenario.keeper)
     works = {device.name: Work() for device in (keeper, *scenario.devices)}
     for device in (keeper, *scenario.devices):
         world.lines.connect(device.name, device.line)
-    env.process(_keep(world, keeper, works["keeper"]))
+    env.process(_keep(world, keeper, works[KEEPER]))
     is_large = len(scenario.devices) > OWN_EYES if shares_eyes is None else shares_eyes
     common = Eyes(world, "", is_keeper=False) if is_large else None
     for device in scenario.devices:
@@ -99,7 +99,7 @@ def rehearse(config: RunConfig, scenario: Scenario, seed: int, *, shares_eyes: b
         duration_s=scenario.duration_s,
         steps=tuple(world.steps[step] for step in sorted(world.steps)),
         devices=tuple(outcomes[device.name] for device in scenario.devices),
-        keeper=outcomes["keeper"],
+        keeper=outcomes[KEEPER],
         suspected=dict(world.suspicions),
         trace=tuple(world.trace),
     )
@@ -121,7 +121,7 @@ def _visit(world: World, device: Rehearsed, visit: Visit, work: Work, common: Ey
 
 def _keep(world: World, keeper: Rehearsed, work: Work) -> Process:
     """Let the keeper be there, but for the times in which its process is killed."""
-    peer = RehearsedPeer(world, keeper, "keeper", work, Eyes(world, "keeper", is_keeper=True))
+    peer = RehearsedPeer(world, keeper, "keeper", work, Eyes(world, KEEPER, is_keeper=True))
     process = _start(world, peer)
     for trouble in sorted(world.scenario.troubles, key=lambda each: each.begin_s):
         if trouble.kind == "keeper" and trouble.begin_s >= world.env.now:
@@ -129,7 +129,7 @@ def _keep(world: World, keeper: Rehearsed, work: Work) -> Process:
             process.interrupt("the keeper was killed")
             yield world.env.timeout(trouble.end_s - world.env.now)
             step, era = peer.step, peer.era
-            peer = RehearsedPeer(world, keeper, "keeper", work, Eyes(world, "keeper", is_keeper=True))
+            peer = RehearsedPeer(world, keeper, "keeper", work, Eyes(world, KEEPER, is_keeper=True))
             peer.resume(step, era)
             process = _start(world, peer)
 

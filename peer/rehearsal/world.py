@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 import simpy
 
 from peer.config.run import RunConfig
+from peer.network.traffic import BYTES_PER_S_OF_MBIT
 from peer.rehearsal.board import Board
 from peer.rehearsal.groups import Groups, MetGroup
 from peer.rehearsal.lines import Lines
-from peer.rehearsal.scenario import Scenario
+from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario
 from peer.reporting.suspicions import Suspicion, Suspicions
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class World:
     @property
     def keeper(self) -> RehearsedPeer | None:
         """The keeper, while it is there."""
-        return self._here.get("keeper")
+        return self._here.get(KEEPER)
 
     def arrived(self, peer: RehearsedPeer) -> None:
         """Note that a peer is there."""
@@ -92,6 +93,12 @@ class World:
     def is_here(self, peer: Taking) -> bool:
         """Return whether this visit of a device goes on."""
         return self._here.get(peer.name) is peer
+
+    def declared_rate(self, device: Rehearsed) -> float | None:
+        """Return the rate that a device first declares for its line, in bytes per second; None: it says none."""
+        if device.name != KEEPER:
+            return device.line.slower_rate
+        return None if self.scenario.line_mbit is None else self.scenario.line_mbit * BYTES_PER_S_OF_MBIT
 
     def donor_for(self, taker: RehearsedPeer) -> RehearsedPeer | None:
         """Return who gives its state to this peer: the keeper, or while it is away another that holds the newest."""
