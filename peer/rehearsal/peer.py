@@ -26,6 +26,7 @@ from peer.swarm.swarm import LOOK_AGAIN_S
 from peer.swarm.view import MOST_BATCHES
 
 AVERAGE_BYTES, STATE_BYTES = 2, 8  # a value, of an average in 16 bits, and of a state
+MOMENT_S = 0.05  # the product's polls
 POLL_S = 0.5  # where the product waits for shorter: nothing changes between two looks
 
 
@@ -220,12 +221,13 @@ class RehearsedPeer:
         )
         self.rounds.prepare()
         self.tracker.look()
+        until = began + longest_s - held_before_s
         while decide(self._situation())[0] is Move.HOLD:
-            left_s = longest_s - (held_before_s + self._env.now - began)
-            if left_s <= 0 or self.is_leaving:
+            left_s = until - self._env.now
+            if left_s <= MOMENT_S or self.is_leaving:
                 self._held_after = step
                 break
-            yield from self._wait(min(left_s, max(0.05, self.tracker.look_at - self._env.now)))
+            yield from self._wait(min(left_s, max(MOMENT_S, self.tracker.look_at - self._env.now)))
             self.tracker.look_if_due()
         self._held_for = step, held_before_s + self._env.now - began
 

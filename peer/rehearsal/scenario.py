@@ -80,7 +80,7 @@ class Rehearsed(Section):
         return self
 
 
-class Trouble(Section):
+class Mishap(Section):
     """Something that goes wrong for a time."""
 
     kind: Literal["line", "keeper"]
@@ -95,7 +95,7 @@ class Trouble(Section):
     """What is left of the line's speed, as a fraction."""
 
     @model_validator(mode="after")
-    def _is_complete(self) -> Trouble:
+    def _is_complete(self) -> Mishap:
         if self.end_s <= self.begin_s:
             raise ValueError(f"`end_s` ({self.end_s:g}) must be above `begin_s` ({self.begin_s:g})")
         if (self.who is None) == (self.kind == "line"):
@@ -118,7 +118,7 @@ class Scenario(Section):
     """`line_mbit` of the coordinator's settings; left out: the others take its line for as fast as the fastest."""
     devices: Annotated[tuple[Rehearsed, ...], Field(max_length=MOST_PEERS, strict=False)]
     """Devices that take part."""
-    troubles: tuple[Trouble, ...] = Field((), strict=False)
+    mishaps: tuple[Mishap, ...] = Field((), strict=False)
     """What goes wrong."""
 
     @model_validator(mode="after")
@@ -126,8 +126,8 @@ class Scenario(Section):
         names = Counter(device.name for device in self.devices)
         if twice := [name for name, times in names.items() if times > 1 or name == KEEPER]:
             raise ValueError(f"`devices`: the name {twice[0]} must be one device's, and not the keeper's")
-        if strangers := {trouble.who for trouble in self.troubles if trouble.who} - names.keys() - {KEEPER}:
-            raise ValueError(f"`troubles`: {sorted(strangers)[0]} is no device of `devices`")
+        if strangers := {mishap.who for mishap in self.mishaps if mishap.who} - names.keys() - {KEEPER}:
+            raise ValueError(f"`mishaps`: {sorted(strangers)[0]} is no device of `devices`")
         return self
 
 

@@ -12,7 +12,7 @@ import simpy
 from peer.config.run import RunConfig
 from peer.rehearsal.lines import Process
 from peer.rehearsal.peer import RehearsedPeer, Work
-from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario, Trouble, Visit
+from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario, Mishap, Visit
 from peer.rehearsal.tracker import Eyes
 from peer.rehearsal.world import RehearsedStep, World
 
@@ -86,9 +86,9 @@ def rehearse(config: RunConfig, scenario: Scenario, seed: int, *, shares_eyes: b
         for visit in device.visits:
             env.process(_visit(world, device, visit, works[device.name], common))
     lines = {device.name: device for device in (keeper, *scenario.devices)}
-    for trouble in scenario.troubles:
-        if trouble.who is not None:
-            env.process(_slow_down(world, lines[trouble.who], trouble))
+    for mishap in scenario.mishaps:
+        if mishap.who is not None:
+            env.process(_slow_down(world, lines[mishap.who], mishap))
     env.run(until=scenario.duration_s)
     world.end()
     outcomes = {
@@ -123,11 +123,11 @@ def _keep(world: World, keeper: Rehearsed, work: Work) -> Process:
     """Let the keeper be there, but for the times in which its process is killed."""
     peer = RehearsedPeer(world, keeper, "keeper", work, Eyes(world, KEEPER, is_keeper=True))
     process = _start(world, peer)
-    for trouble in sorted(world.scenario.troubles, key=lambda each: each.begin_s):
-        if trouble.kind == "keeper" and trouble.begin_s >= world.env.now:
-            yield world.env.timeout(trouble.begin_s - world.env.now)
+    for mishap in sorted(world.scenario.mishaps, key=lambda each: each.begin_s):
+        if mishap.kind == "keeper" and mishap.begin_s >= world.env.now:
+            yield world.env.timeout(mishap.begin_s - world.env.now)
             process.interrupt("the keeper was killed")
-            yield world.env.timeout(trouble.end_s - world.env.now)
+            yield world.env.timeout(mishap.end_s - world.env.now)
             step, era = peer.step, peer.era
             peer = RehearsedPeer(world, keeper, "keeper", work, Eyes(world, KEEPER, is_keeper=True))
             peer.resume(step, era)
@@ -140,9 +140,9 @@ def _start(world: World, peer: RehearsedPeer) -> simpy.Process:
     return world.env.process(peer.run())
 
 
-def _slow_down(world: World, device: Rehearsed, trouble: Trouble) -> Process:
+def _slow_down(world: World, device: Rehearsed, mishap: Mishap) -> Process:
     """Take a part of a line's speed for a time."""
-    yield world.env.timeout(trouble.begin_s)
-    world.lines.connect(device.name, device.line, trouble.factor)
-    yield world.env.timeout(trouble.end_s - trouble.begin_s)
+    yield world.env.timeout(mishap.begin_s)
+    world.lines.connect(device.name, device.line, mishap.factor)
+    yield world.env.timeout(mishap.end_s - mishap.begin_s)
     world.lines.connect(device.name, device.line)
