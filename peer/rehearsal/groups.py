@@ -29,6 +29,7 @@ from peer.swarm.decision import Demands
 
 JOIN_S = 0.6  # until a peer that looks for a group has found its leader: a look at the DHT and a question
 FORM_S = 0.3  # from a group's completion until the first part travels: the leader's answer, shares, digests
+JOIN_EXCHANGES, FORM_EXCHANGES = 3, 3  # questions and answers in these times, which the distance makes longer
 Position = tuple[int, int]  # era and step
 
 
@@ -126,7 +127,7 @@ class Groups:
         self._consider(seeker.others)
 
     def _look(self, position: Position, seeker: Seeker) -> Process:
-        yield self._env.timeout(JOIN_S)
+        yield self._env.timeout(JOIN_S + JOIN_EXCHANGES * self._lines.exchange_s([seeker.name]))
         if seeker.is_gone:
             return
         seeker.others = self._seeking.setdefault(position, [])
@@ -164,7 +165,7 @@ class Groups:
         self._env.process(self._average(group))
 
     def _average(self, group: list[Seeker]) -> Process:
-        yield self._env.timeout(FORM_S)
+        yield self._env.timeout(FORM_S + FORM_EXCHANGES * self._lines.exchange_s(each.name for each in group))
         env, began = self._env, self._env.now
         size = len(group)
         if not any(each.role == "keeper" for each in group) and any(size < each.demands.keeperless for each in group):

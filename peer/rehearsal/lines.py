@@ -8,8 +8,10 @@ Gallager, "Data Networks", section 6.5.2).
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Generator, Mapping
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +42,7 @@ class Lines:
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env
         self._rates: dict[Direction, float] = {}  # bytes per second
+        self._latencies: dict[str, float] = {}  # seconds
         self._under_way: dict[Transfer, None] = {}  # in the order in which they began
         self._moved: dict[Direction, float] = {}
         self._changed_at = 0.0
@@ -48,6 +51,7 @@ class Lines:
     def connect(self, name: str, line: HomeLine, factor: float = 1.0) -> None:
         """Give a peer its line, or this part of the line's speed."""
         self._advance()
+        self._latencies[name] = line.latency_s
         for way, speed in (("up", line.up_mbit_per_second), ("down", line.down_mbit_per_second)):
             self._rates[name, way] = factor * speed * BYTES_PER_S_OF_MBIT
         self._share()
@@ -55,6 +59,10 @@ class Lines:
     def rate(self, name: str) -> float:
         """Return the bytes per second of the slower direction of a peer's line."""
         return min(self._rates[name, "up"], self._rates[name, "down"])
+
+    def exchange_s(self, names: Iterable[str]) -> float:
+        """Return the seconds of a question and its answer between the two of these peers that are farthest away."""
+        return sum(heapq.nlargest(2, (self._latencies[name] for name in names)))
 
     def moved(self, name: str, way: str) -> float:
         """Return the bytes that have passed a peer's line in this direction."""
@@ -95,23 +103,23 @@ class Lines:
                 transfer.done.succeed()
 
     def _share(self) -> None:
-        """Divide the lines among the transfers under way, and wake up when the first of them is done."""
-        free = dict.fromkeys((way for transfer in self._under_way for way in transfer.bytes_by), 0.0)
-        users = dict.fromkeys(free, 0)
-        for way in free:
-            free[way] = self._rates[way]
+        """Divide the lines among the transfers under way, and wake up when the first of them is done.
+
+        A direction that bounds all transfers on it is divided among them; what these leave of others is divided next.
+        """
         waiting = list(self._under_way)
-        for transfer in waiting:
-            for way in transfer.bytes_by:
-                users[way] += 1
+        free = {way: self._rates[way] for transfer in waiting for way in transfer.bytes_by}
         while waiting:
-            speeds = [min(free[way] / users[way] / size for way, size in each.bytes_by.items()) for each in waiting]
-            slowest = min(range(len(waiting)), key=lambda index: speeds[index])
-            transfer = waiting.pop(slowest)
-            transfer.speed = max(0.0, speeds[slowest])
-            for way, size in transfer.bytes_by.items():
-                free[way] -= transfer.speed * size
-                users[way] -= 1
+            users = Counter(way for transfer in waiting for way in transfer.bytes_by)
+            fair = {way: max(0.0, free[way]) / users[way] for way in users}
+            bounds = {each: min(each.bytes_by, key=lambda way: fair[way] / each.bytes_by[way]) for each in waiting}
+            whole = {way for way in users if all(bounds[each] == way for each in waiting if way in each.bytes_by)}
+            slowest = min(waiting, key=lambda each: fair[bounds[each]] / each.bytes_by[bounds[each]])
+            for transfer in [each for each in waiting if bounds[each] in whole] or [slowest]:
+                waiting.remove(transfer)
+                transfer.speed = fair[bounds[transfer]] / transfer.bytes_by[bounds[transfer]]
+                for way, size in transfer.bytes_by.items():
+                    free[way] -= transfer.speed * size
         next_s = min((each.left / each.speed for each in self._under_way if each.speed > 0), default=math.inf)
         self._version += 1
         if next_s < math.inf:

@@ -30,7 +30,7 @@ class HomeLine(Section):
     down_mbit_per_second: PositiveFloat
     """Downlink, in megabits per second."""
     latency_s: _Seconds = 0.02
-    """Time of a packet to another peer."""
+    """Time of a packet to another peer with such a line; between two others, the mean of both."""
 
     @property
     def slower_rate(self) -> float:

@@ -12,7 +12,7 @@ import simpy
 from peer.config.run import RunConfig
 from peer.rehearsal.lines import Process
 from peer.rehearsal.peer import RehearsedPeer, Work
-from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario, Mishap, Visit
+from peer.rehearsal.scenario import KEEPER, Mishap, Rehearsed, Scenario, Visit
 from peer.rehearsal.tracker import Eyes
 from peer.rehearsal.world import RehearsedStep, World
 
