@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import sys
 import threading
 import time
@@ -31,18 +32,22 @@ from peer.reporting.messages import Lost, Progress, StepReport
 from peer.swarm.swarm import Swarm
 from peer.training.trainer import train
 
-BATCHES = 32  # made ahead and used again and again, so that making them takes no time
+BATCHES = 128  # made ahead and used again and again, so that making them takes no time
 POLL_S = 0.05
 
 
 class RepeatedBatches:
-    """A stream that never lets its reader wait."""
+    """A stream that never lets its reader wait, with words of its own on each peer.
+
+    Peers with the same words would have no noise between them, and a weight without it is cut as a false claim.
+    """
 
     wait_s = 0.0
 
     def __init__(self, config: RunConfig) -> None:
         vocabulary, samples = config.tokenizer.vocab_size, config.data.microbatch_size
-        self._batches = [random_batch(config, vocabulary, samples, seed) for seed in range(BATCHES)]
+        seeds = [secrets.randbits(48) for _ in range(BATCHES)]
+        self._batches = [random_batch(config, vocabulary, samples, seed) for seed in seeds]
 
     def __iter__(self) -> Iterator[Batch]:
         return cycle(self._batches)

@@ -185,23 +185,29 @@ def group_lines(peers: Sequence[PeerID], tokens: Sequence[AccessToken], said: Se
     A peer reduces nothing if more than half of the other members have caught it or missed its averages, or if the
     keeper has missed them, without whom there is no round. The keeper itself always has its share.
     """
-    ids = [peer.to_base58() for peer in peers]
-    trusted = [token.role in TRUSTED_ROLES for token in tokens]
-    against = [{*words.accused, *words.missed} for words in said]
-    out = outvoted(ids, [token.member for token in tokens], against, trusted)
-    kept_from = {peer for words, by_keeper in zip(said, trusted, strict=True) if by_keeper for peer in words.missed}
-    out = [is_out or (peer in kept_from and not safe) for peer, is_out, safe in zip(ids, out, trusted, strict=True)]
-    able = [words.takes_connections for words in said]
-    reduces = [can and not is_out for can, is_out in zip(able, out, strict=True)]
+    members, trusted = [token.member for token in tokens], [token.role in TRUSTED_ROLES for token in tokens]
     return GroupLines(
         rates=tuple(believed(words.rate) for words in said),
-        reduces=tuple(reduces if any(reduces) else able),  # somebody must
+        reduces=reducing_peers([peer.to_base58() for peer in peers], members, trusted, said),
         trusted=tuple(trusted),
         second_reducers=tuple(
             peer for peer, words in zip(peers, said, strict=True) if words.takes_connections and words.rate != 0
         ),
-        patience_s=agreed_patience([token.member for token in tokens], [words.patience_s for words in said]),
+        patience_s=agreed_patience(members, [words.patience_s for words in said]),
     )
+
+
+def reducing_peers(
+    ids: Sequence[str], members: Sequence[str], trusted: Sequence[bool], said: Sequence[Declaration]
+) -> tuple[bool, ...]:
+    """Return which peers of a group (peer IDs, with their members and words) may reduce; at least one can."""
+    against = [{*words.accused, *words.missed} for words in said]
+    out = outvoted(ids, members, against, trusted)
+    kept_from = {peer for words, by_keeper in zip(said, trusted, strict=True) if by_keeper for peer in words.missed}
+    out = [is_out or (peer in kept_from and not safe) for peer, is_out, safe in zip(ids, out, trusted, strict=True)]
+    able = tuple(words.takes_connections for words in said)
+    reduces = tuple(can and not is_out for can, is_out in zip(able, out, strict=True))
+    return reduces if any(reduces) else able
 
 
 def agreed_patience(members: Sequence[str], patience_s: Sequence[float]) -> float:

@@ -14,8 +14,10 @@ from pydantic import Field, ValidationError, model_validator
 
 from auth.errors import ConfigError
 from peer.config.base import Positive, PositiveFloat, Section, first_mistake
+from peer.network.traffic import BYTES_PER_S_OF_MBIT
 
 MOST_PEERS = 20_000
+KEEPER = "keeper"  # the name of its device
 _Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Name = Annotated[str, Field(min_length=1, max_length=80)]
 
@@ -28,12 +30,12 @@ class HomeLine(Section):
     down_mbit_per_second: PositiveFloat
     """Downlink, in megabits per second."""
     latency_s: _Seconds = 0.02
-    """Time of a packet to another peer."""
+    """Time of a packet to another peer with such a line; between two others, the mean of both."""
 
     @property
     def slower_rate(self) -> float:
         """Bytes per second of the slower direction, which a peer declares to its groups."""
-        return min(self.up_mbit_per_second, self.down_mbit_per_second) * 1e6 / 8
+        return min(self.up_mbit_per_second, self.down_mbit_per_second) * BYTES_PER_S_OF_MBIT
 
 
 class Visit(Section):
@@ -78,7 +80,7 @@ class Rehearsed(Section):
         return self
 
 
-class Trouble(Section):
+class Mishap(Section):
     """Something that goes wrong for a time."""
 
     kind: Literal["line", "keeper"]
@@ -93,7 +95,7 @@ class Trouble(Section):
     """What is left of the line's speed, as a fraction."""
 
     @model_validator(mode="after")
-    def _is_complete(self) -> Trouble:
+    def _is_complete(self) -> Mishap:
         if self.end_s <= self.begin_s:
             raise ValueError(f"`end_s` ({self.end_s:g}) must be above `begin_s` ({self.begin_s:g})")
         if (self.who is None) == (self.kind == "line"):
@@ -108,20 +110,24 @@ class Scenario(Section):
     """Virtual time of the rehearsal."""
     parameters: Positive
     """Number of values that a round averages: the model's parameters."""
+    start_s: _Seconds = 15.0
+    """Time from a program's start until it takes the run's state."""
     keeper: HomeLine = HomeLine(up_mbit_per_second=500, down_mbit_per_second=500, latency_s=0.02)
     """Line of the coordinator's machine."""
+    line_mbit: PositiveFloat | None = None
+    """`line_mbit` of the coordinator's settings; left out: the others take its line for as fast as the fastest."""
     devices: Annotated[tuple[Rehearsed, ...], Field(max_length=MOST_PEERS, strict=False)]
     """Devices that take part."""
-    troubles: tuple[Trouble, ...] = Field((), strict=False)
+    mishaps: tuple[Mishap, ...] = Field((), strict=False)
     """What goes wrong."""
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Scenario:
         names = Counter(device.name for device in self.devices)
-        if twice := [name for name, times in names.items() if times > 1 or name == "keeper"]:
+        if twice := [name for name, times in names.items() if times > 1 or name == KEEPER]:
             raise ValueError(f"`devices`: the name {twice[0]} must be one device's, and not the keeper's")
-        if strangers := {trouble.who for trouble in self.troubles if trouble.who} - names.keys() - {"keeper"}:
-            raise ValueError(f"`troubles`: {sorted(strangers)[0]} is no device of `devices`")
+        if strangers := {mishap.who for mishap in self.mishaps if mishap.who} - names.keys() - {KEEPER}:
+            raise ValueError(f"`mishaps`: {sorted(strangers)[0]} is no device of `devices`")
         return self
 
 

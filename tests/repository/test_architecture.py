@@ -145,7 +145,7 @@ def test_packages_only_import_what_lies_below_them() -> None:
 LAYERS = {
     "peer": "config, protocol, installer < runtime, network < reporting, verification, data.tokenization < reduction,"
     " data.selection, control, limits < averaging, data.sources < data.batching, data.corpus, data < models"
-    " < backends, swarm < training, doctor < agent < cli",
+    " < backends, swarm < training, doctor, rehearsal < agent < cli",
     "coordinator": "store, throttling < run < ledger < members < checkpoints, context < statistics, evaluation.tasks,"
     " backup, playground, tracking, control < keeper, evaluation, announcements < publishing < web.http < web.state"
     " < web.api, web.admin < web.pages < web < service < cli",
@@ -160,6 +160,7 @@ LEAVES = {
     "coordinator.tracking": {"coordinator.service.parts"},
     "peer.data.corpus": {"peer.cli"},
     "peer.doctor": {"peer.cli", "coordinator.cli", "coordinator.service.doctor"},
+    "peer.rehearsal": {"peer.cli"},
 }
 MOST_MODULES = 14  # of a folder
 

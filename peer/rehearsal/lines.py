@@ -1,0 +1,132 @@
+"""Lines in virtual time, and what travels over them: transfers share each line fairly, as fluids.
+
+A transfer takes bytes of several directions of several lines at once, in fixed proportions, as a round of averaging
+does, whose parts all peers pass on at the same pace. Each direction gives the transfers on it equal shares of its
+speed; what one cannot use, because another line of it is slower, the others get (max-min fairness: Bertsekas and
+Gallager, "Data Networks", section 6.5.2).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import simpy
+
+from peer.network.traffic import BYTES_PER_S_OF_MBIT
+from peer.rehearsal.scenario import HomeLine
+
+ON_THE_LINE = 1.12  # bytes for each byte of a part: frames of IP, TCP and libp2p, and what is sent twice
+DONE = 1e-9  # of a transfer: rounding
+Direction = tuple[str, str]  # whose line, "up" or "down"
+Process = Generator[simpy.Event, Any, Any]
+
+
+@dataclass(eq=False)
+class Transfer:
+    """Bytes that travel together; `done` succeeds when all have."""
+
+    bytes_by: Mapping[Direction, float]
+    done: simpy.Event
+    left: float = 1.0  # of each number of bytes
+    speed: float = 0.0  # of the transfer, each second
+
+
+class Lines:
+    """All peers' lines."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self._env = env
+        self._rates: dict[Direction, float] = {}  # bytes per second
+        self._latencies: dict[str, float] = {}  # seconds
+        self._under_way: dict[Transfer, None] = {}  # in the order in which they began
+        self._moved: dict[Direction, float] = {}
+        self._changed_at = 0.0
+        self._version = 0
+
+    def connect(self, name: str, line: HomeLine, factor: float = 1.0) -> None:
+        """Give a peer its line, or this part of the line's speed."""
+        self._advance()
+        self._latencies[name] = line.latency_s
+        for way, speed in (("up", line.up_mbit_per_second), ("down", line.down_mbit_per_second)):
+            self._rates[name, way] = factor * speed * BYTES_PER_S_OF_MBIT
+        self._share()
+
+    def rate(self, name: str) -> float:
+        """Return the bytes per second of the slower direction of a peer's line."""
+        return min(self._rates[name, "up"], self._rates[name, "down"])
+
+    def exchange_s(self, names: Iterable[str]) -> float:
+        """Return the seconds of a question and its answer between the two of these peers that are farthest away."""
+        return sum(heapq.nlargest(2, (self._latencies[name] for name in names)))
+
+    def moved(self, name: str, way: str) -> float:
+        """Return the bytes that have passed a peer's line in this direction."""
+        self._advance()
+        return self._moved.get((name, way), 0.0)
+
+    def send(self, bytes_by: Mapping[Direction, float]) -> Transfer:
+        """Begin a transfer."""
+        self._advance()
+        on_the_line = {way: ON_THE_LINE * size for way, size in bytes_by.items() if size > 0}
+        transfer = Transfer(on_the_line, self._env.event())
+        if transfer.bytes_by:
+            self._under_way[transfer] = None
+            self._share()
+        else:
+            transfer.done.succeed()
+        return transfer
+
+    def stop(self, transfer: Transfer) -> None:
+        """End a transfer; nothing, if it has ended."""
+        if transfer in self._under_way:
+            self._advance()
+            self._under_way.pop(transfer, None)
+            self._share()
+
+    def _advance(self) -> None:
+        """Let all transfers come to this moment."""
+        elapsed, self._changed_at = self._env.now - self._changed_at, self._env.now
+        if elapsed <= 0:
+            return
+        for transfer in list(self._under_way):
+            part = min(transfer.left, transfer.speed * elapsed)
+            transfer.left -= part
+            for way, size in transfer.bytes_by.items():
+                self._moved[way] = self._moved.get(way, 0.0) + part * size
+            if transfer.left <= DONE:
+                del self._under_way[transfer]
+                transfer.done.succeed()
+
+    def _share(self) -> None:
+        """Divide the lines among the transfers under way, and wake up when the first of them is done.
+
+        A direction that bounds all transfers on it is divided among them; what these leave of others is divided next.
+        """
+        waiting = list(self._under_way)
+        free = {way: self._rates[way] for transfer in waiting for way in transfer.bytes_by}
+        while waiting:
+            users = Counter(way for transfer in waiting for way in transfer.bytes_by)
+            fair = {way: max(0.0, free[way]) / users[way] for way in users}
+            bounds = {each: min(each.bytes_by, key=lambda way: fair[way] / each.bytes_by[way]) for each in waiting}
+            whole = {way for way in users if all(bounds[each] == way for each in waiting if way in each.bytes_by)}
+            slowest = min(waiting, key=lambda each: fair[bounds[each]] / each.bytes_by[bounds[each]])
+            for transfer in [each for each in waiting if bounds[each] in whole] or [slowest]:
+                waiting.remove(transfer)
+                transfer.speed = fair[bounds[transfer]] / transfer.bytes_by[bounds[transfer]]
+                for way, size in transfer.bytes_by.items():
+                    free[way] -= transfer.speed * size
+        next_s = min((each.left / each.speed for each in self._under_way if each.speed > 0), default=math.inf)
+        self._version += 1
+        if next_s < math.inf:
+            self._env.process(self._wake(self._version, next_s))
+
+    def _wake(self, version: int, seconds: float) -> Process:
+        yield self._env.timeout(seconds)
+        if version == self._version:
+            self._advance()
+            self._share()

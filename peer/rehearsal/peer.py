@@ -1,0 +1,361 @@
+"""One peer in virtual time: `peer.swarm.swarm` and `peer.training.trainer` as a process of the rehearsal.
+
+The moves are decided where the product decides them; here they are made in virtual time. States are not computed: a
+state is the number of steps that it has taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import simpy
+
+from peer.protocol import HELD_AVERAGES
+from peer.rehearsal.groups import MetGroup
+from peer.rehearsal.lines import Process
+from peer.rehearsal.rounds import VirtualRounds
+from peer.rehearsal.scenario import Rehearsed
+from peer.rehearsal.tracker import Eyes, VirtualTracker
+from peer.rehearsal.world import World
+from peer.reporting.messages import LostCause
+from peer.swarm.decision import DownloadPause, Move, Situation, decide, longest_hold_s, samples_at_once
+from peer.swarm.state import AT_ONCE, FOLLOWERS_AT_ONCE, Donations
+from peer.swarm.swarm import LOOK_AGAIN_S
+from peer.swarm.view import MOST_BATCHES
+
+AVERAGE_BYTES, STATE_BYTES = 2, 8  # a value, of an average in 16 bits, and of a state
+MOMENT_S = 0.05  # the product's polls
+POLL_S = 0.5  # where the product waits for shorter: nothing changes between two looks
+
+
+@dataclass
+class Work:
+    """What became of one device's samples, over all its visits; and its time."""
+
+    computed: int = 0
+    counted: int = 0
+    lost: Counter[str] = field(default_factory=Counter)
+    present_s: float = 0.0  # since it held the run's state
+    downloads: int = 0
+    steps: int = 0  # that it was in
+
+
+class RehearsedPeer:
+    """One visit of one device; the keeper and auxiliary peers have no speed."""
+
+    def __init__(self, world: World, device: Rehearsed, role: str, work: Work, eyes: Eyes) -> None:
+        self.world, self.device, self.role, self.work = world, device, role, work
+        self.name, self.member = device.name, device.member or device.name
+        env, averaging = world.env, world.config.averaging
+        self._env, self._averaging = env, averaging
+        self.step, self.era = 0, 0
+        self.samples = 0  # accumulated towards the step after `step`, or after the one that is being averaged
+        self.held: int | None = None  # samples set aside for a round in the background
+        self.is_training = role == "keeper"
+        self.is_leaving = False
+        self.left = env.event()
+        self.has_state = role == "keeper"
+        self.began_at: float | None = None  # when it held the run's state
+        self._overlapping: simpy.Process | None = None
+        self.tracker = VirtualTracker(world, self, eyes)
+        self.rounds = VirtualRounds(world, self, device, self.tracker, self.left)
+        self._held_for = -1, 0.0
+        self._held_after = self._unfollowed = -1
+        self._has_late_samples = False
+        self._changed_at = env.now
+        self._pause = DownloadPause(lambda: env.now)
+        self.followers = Donations(lambda: env.now, FOLLOWERS_AT_ONCE)
+        self.takers = Donations(lambda: env.now, AT_ONCE)
+
+    # the process
+
+    def run(self) -> Process:
+        """Take part until told to leave, or interrupted by the device's death."""
+        try:
+            if self.role != "keeper":
+                yield self._env.timeout(self.world.scenario.start_s)
+                yield from self._take_first_state()
+            self.began_at = self._env.now
+            if not self.is_leaving:
+                self.has_state = True
+                self._tell("joined", self.step)
+                yield from (self._train() if self.role == "trainer" else self._assist())
+            self.is_training = False
+            self.tracker.publish()
+        except simpy.Interrupt:
+            pass
+        finally:
+            self.rounds.cancel()
+            if self._overlapping is not None and self._overlapping.is_alive:
+                self._overlapping.interrupt()
+            self.world.gone(self)
+            self._lose(LostCause.LEFT, self._drop())
+            self.stop()
+
+    def stop(self) -> None:
+        """Add the time since this peer held the run's state to its device's."""
+        if self.began_at is not None:
+            self.work.present_s += self._env.now - self.began_at
+            self.began_at = None
+
+    def resume(self, step: int, era: int) -> None:
+        """Begin as a keeper that was killed after this step: it takes the members' state if they are further."""
+        self.step, self.era = step, era
+        self._begin_step()
+
+    def leave(self) -> None:
+        """Tell this peer to leave when it can."""
+        self.is_leaving = True
+        if not self.left.triggered:
+            self.left.succeed()
+
+    def _train(self) -> Process:
+        assert self.device.samples_per_second is not None
+        while not self.is_leaving:
+            if not self._wants_samples:
+                yield from self._advance()
+                continue
+            usual_s = self.tracker.usual_s
+            rate = self.device.samples_per_second if self.is_training else 0.0
+            samples = samples_at_once(self.world.config.data.microbatch_size, rate, usual_s)
+            yield self._env.timeout(samples / self.device.samples_per_second)
+            self.work.computed += samples
+            self.samples += samples
+            self.is_training = True
+            self.tracker.report()
+            yield from self._advance()
+
+    def _assist(self) -> Process:
+        self.is_training = True
+        self.tracker.report()
+        while not self.is_leaving:
+            yield from self._advance()
+            wait_s = self.tracker.look_at - self._env.now
+            if wait_s > 0:
+                yield self._env.timeout(wait_s) | self.left
+
+    # the swarm
+
+    def _advance(self) -> Process:
+        """Make the next move; the counterpart of `Swarm.advance`."""
+        self.tracker.look_if_due()
+        if self._overlapping is not None:
+            yield from self._conclude()
+            return
+        if decide(self._situation())[0] is Move.HOLD:
+            yield from self._hold()
+        move, _ = decide(self._situation())
+        if move is Move.WAIT:
+            yield from self._wait(self.world.rng.uniform(*LOOK_AGAIN_S))
+        elif move is Move.FOLLOW:
+            yield from self._follow()
+        elif move is Move.DOWNLOAD:
+            yield from self._catch_up()
+        else:
+            self.rounds.prepare()
+            if move is Move.ACCUMULATE:
+                if self._has_enough and self.role == "trainer":
+                    yield from self._wait(POLL_S)
+            elif move is Move.AVERAGE_BESIDE:
+                self.held, self.samples = self.samples, 0
+                self._overlapping = self._env.process(self.rounds.average_when_due())
+            else:
+                group = yield from self.rounds.average_when_due()
+                if group is not None:
+                    self._take_step(group)
+
+    def _situation(self) -> Situation:
+        may_follow = self.role != "keeper" and self._unfollowed != self.step
+        microbatch_s = self.world.config.data.microbatch_size / self.rate if self.rate else 0.0
+        return Situation(
+            step=self.step,
+            swarm_step=self.tracker.progress.step,
+            is_undone=self.tracker.is_undone,
+            can_follow=may_follow,
+            may_download=self._pause.is_over or self.role == "keeper",
+            is_leaving=self.is_leaving,
+            is_full=self.tracker.is_full,
+            remaining_s=self.tracker.remaining_s(microbatch_s),
+            microbatch_s=microbatch_s,
+            may_hold=self._held_after != self.step and self.rate > 0,
+            may_overlap=self._averaging.delay and self.role != "keeper",
+            others_arrive=self.tracker.view.arriving > 0
+            and self._env.now - self._changed_at < self._averaging.matchmaking_time_s,
+        )
+
+    @property
+    def is_client(self) -> bool:
+        """Whether others cannot connect to it."""
+        return not self.device.is_reachable
+
+    @property
+    def rate(self) -> float:
+        return (self.device.samples_per_second or 0.0) if self.is_training else 0.0
+
+    @property
+    def due_samples(self) -> int:
+        return self.samples if self.held is None else self.held
+
+    @property
+    def _wants_samples(self) -> bool:
+        has_other = self.tracker.progress.step > self.step or self.tracker.is_undone
+        return not ((self._overlapping is None and has_other) or self._has_enough)
+
+    @property
+    def _has_enough(self) -> bool:
+        return self.samples + (self.held or 0) >= MOST_BATCHES * self.world.target
+
+    def _wait(self, seconds: float) -> Process:
+        yield self._env.timeout(seconds) | self.left
+
+    def _hold(self) -> Process:
+        began, step = self._env.now, self.step
+        held_before_s = self._held_for[1] if self._held_for[0] == step else 0.0
+        longest_s = longest_hold_s(
+            self.tracker.usual_s,
+            self._averaging.progress_refresh_s,
+            self.tracker.missing_samples,
+            self.tracker.view.faster_rate(self.name),
+        )
+        self.rounds.prepare()
+        self.tracker.look()
+        until = began + longest_s - held_before_s
+        while decide(self._situation())[0] is Move.HOLD:
+            left_s = until - self._env.now
+            if left_s <= MOMENT_S or self.is_leaving:
+                self._held_after = step
+                break
+            yield from self._wait(min(left_s, max(MOMENT_S, self.tracker.look_at - self._env.now)))
+            self.tracker.look_if_due()
+        self._held_for = step, held_before_s + self._env.now - began
+
+    def _conclude(self) -> Process:
+        """Take the step of a round in the background, once it has ended; wait for it where this peer is ahead."""
+        assert self._overlapping is not None
+        if self._is_ahead and self._overlapping.is_alive:
+            yield self._overlapping | self._env.timeout(POLL_S)
+        if self._overlapping.is_alive:
+            return
+        group, self._overlapping = self._overlapping.value, None
+        if group is None:
+            self._take_back()
+        else:
+            self._take_step(group)
+
+    @property
+    def _is_ahead(self) -> bool:
+        all_rates = self.tracker.view.rate
+        share = min(1.0, self.rate / all_rates) if all_rates > 0 else 1.0
+        return self.samples >= share * self.world.target or self._has_enough
+
+    def _take_back(self) -> None:
+        self.samples, self.held = self.samples + (self.held or 0), None
+        self.tracker.report()
+
+    def _take_step(self, group: MetGroup) -> None:
+        samples = self.due_samples
+        self.step += 1
+        if self.held is None:
+            self.samples = 0
+        self.held, self._has_late_samples = None, False
+        self._pause.end()
+        if self.role == "trainer":
+            self.work.counted += samples
+            self.work.steps += 1
+        self.world.step_taken(self, group, samples)
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._changed_at = self._env.now
+        self.rounds.begin_step()
+        self.tracker.begin_step()
+
+    def _lose(self, cause: LostCause, samples: int) -> None:
+        if samples and self.role == "trainer":
+            self.work.lost[cause.value] += samples
+            self._tell("lost", samples, cause.value)
+
+    def _drop(self) -> int:
+        lost, self.samples, self.held = self.samples + (self.held or 0), 0, None
+        return lost
+
+    def _why_lost(self) -> LostCause:
+        if self.tracker.is_undone:
+            return LostCause.UNDONE
+        return LostCause.AVERAGING if self.rounds.attempts else LostCause.LATE
+
+    # another's state
+
+    def _follow(self) -> Process:
+        """Take the average of the first missed step from the keeper; its own samples are lost, or late ones kept."""
+        keeps = (
+            self.tracker.progress.step == self.step + 1
+            and self._averaging.delay
+            and not self.rounds.attempts
+            and not self._has_late_samples
+        )
+        reason, donor = self._why_lost(), self.world.keeper
+        if donor is None or donor.step - self.step > HELD_AVERAGES:
+            self._unfollowed = self.step
+            return
+        if donor.step <= self.step:
+            yield from self._wait(self.world.rng.uniform(*LOOK_AGAIN_S))
+            return
+        if not (yield from self._download(donor, donor.followers, AVERAGE_BYTES)):
+            yield from self._wait(self.world.rng.uniform(*LOOK_AGAIN_S))
+            return
+        if not keeps:
+            self._lose(reason, self._drop())
+        self.step += 1
+        self._has_late_samples = self.samples > 0
+        self._tell("followed", self.step)
+        self._begin_step()
+
+    def _catch_up(self) -> Process:
+        reason = self._why_lost()
+        self._lose(reason, self._drop())
+        began = self._env.now
+        took = yield from self._take_state()
+        self._pause.begin(self._env.now - began if took else None)
+        self._unfollowed = -1
+        self._begin_step()
+
+    def _take_first_state(self) -> Process:
+        while not self.is_leaving and not (yield from self._take_state()):
+            self.tracker.look()
+            yield from self._wait(self.world.rng.uniform(0.5, 1.5) * 2.0)
+        self.tracker.look()
+        self._begin_step()
+
+    def _take_state(self) -> Process:
+        """Download a state from the keeper or, while it is away, from another peer; return whether there was one."""
+        donor = self.world.donor_for(self)
+        if donor is None:
+            return False
+        step, era = donor.step, donor.era
+        if not (yield from self._download(donor, donor.takers, STATE_BYTES)):
+            return False
+        self.step, self.era = step, era
+        self.work.downloads += 1
+        self._tell("took the state", step)
+        return True
+
+    def _download(self, donor: RehearsedPeer, places: Donations, value_bytes: int) -> Process:
+        donation = places.begin(self.member, self.name)
+        if donation is None:
+            return False
+        size = float(value_bytes * self.world.scenario.parameters)
+        transfer = self.world.lines.send({(donor.name, "up"): size, (self.name, "down"): size})
+        try:
+            while not transfer.done.triggered and not self.is_leaving and self.world.is_here(donor):
+                yield transfer.done | self.left | self._env.timeout(10.0)
+                places.goes_on(donation)
+        finally:
+            self.world.lines.stop(transfer)
+            places.end(donation, is_whole=transfer.done.triggered)
+        return transfer.done.triggered
+
+    def _tell(self, what: str, *facts: Any) -> None:
+        self.world.tell(self.name, what, *facts)

@@ -1,0 +1,199 @@
+"""One peer's rounds of averaging in virtual time, until one brings the whole batch (`peer.swarm.step_rounds`)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import simpy
+
+from peer.averaging.absences import Absences, absent_of
+from peer.averaging.averager import MISSED_ROUNDS
+from peer.averaging.bandwidth import LineEstimate
+from peer.averaging.declarations import MOST_MISSED, Declaration
+from peer.averaging.matchmaking import LEAST_WINDOW_S
+from peer.averaging.rounds import RoundDeadline
+from peer.averaging.shares import missing_auxiliaries
+from peer.rehearsal.groups import FailedRound, MetGroup, Seeker
+from peer.rehearsal.lines import Process
+from peer.rehearsal.scenario import Rehearsed
+from peer.rehearsal.tracker import VirtualTracker
+from peer.rehearsal.world import Taking, World
+from peer.swarm.decision import Demands, demands_on_group, may_average_alone, patience_s
+from peer.swarm.step_rounds import RETRY_S, UNAWAITED_GROUPS
+from peer.swarm.tracker import NOTHING_SEEN
+
+
+class VirtualRounds:
+    """The rounds of one peer with everybody at its step."""
+
+    def __init__(
+        self, world: World, peer: Taking, device: Rehearsed, tracker: VirtualTracker, left: simpy.Event
+    ) -> None:
+        """`left` succeeds when the peer is told to leave."""
+        averaging = world.config.averaging
+        self._world, self._env, self._peer, self._device = world, world.env, peer, device
+        self._tracker, self._left = tracker, left
+        self._timeout_s = averaging.averaging_timeout_s
+        self._line = LineEstimate(world.declared_rate(device), lambda: world.env.now, world.rng)
+        self._deadline = RoundDeadline(averaging.averaging_timeout_s)
+        self._window = RoundDeadline(averaging.matchmaking_time_s, LEAST_WINDOW_S)
+        self._window_s = averaging.matchmaking_time_s
+        self._missed = Absences(free=0, first_rounds=MISSED_ROUNDS)
+        self._absences = Absences(free=1, first_rounds=UNAWAITED_GROUPS)
+        self.attempts = 0  # failed averagings of the current step
+        self._met_nobody = False
+        self._due_view, self._due_since = NOTHING_SEEN, math.inf
+        self._seeker: Seeker | None = None
+        self.missing_auxiliaries: int | None = None
+
+    def prepare(self) -> None:
+        """Look for a group ahead of time when the batch will soon be full."""
+        left_s = 0.0 if self._tracker.is_full else self._tracker.progress.full_at - self._env.now
+        if self._seeker is None and left_s <= self._window_s:
+            self._seek()
+
+    def begin_step(self) -> None:
+        """Begin with another step, and give up the group of the one before."""
+        self.attempts = 0
+        self.cancel()
+        if self._line.is_due():
+            self._line.measured(self._world.lines.rate(self._peer.name))
+
+    def cancel(self) -> None:
+        """Give up the group that is looked for, or averages."""
+        if self._seeker is not None:
+            self._world.groups.give_up(self._seeker)
+            self._seeker = None
+
+    def average_when_due(self) -> Process:
+        """Average, and try again after each failure; None if this peer is to compute on, or to leave."""
+        tracker = self._tracker
+        self._due_since = self._env.now
+        try:
+            while tracker.is_full and not self._left.triggered:
+                group = yield from self._average()
+                if group is not None:
+                    return group
+                self.attempts += 1
+                yield self._env.timeout(RETRY_S)
+                tracker.look_if_due()
+                if self._met_nobody or tracker.view.averaging <= 1:
+                    break
+        finally:
+            self._due_since = math.inf
+        return None
+
+    def _average(self) -> Process:
+        """Average with everybody at this step; None if it failed."""
+        tracker, self._met_nobody = self._tracker, False
+        if tracker.view.averaging <= 1:
+            return self._own_average()
+        self._due_view = tracker.view
+        began = self._env.now
+        group = yield from self._await_group(began)
+        if group is None:
+            return None
+        self._absences.round_ended(self._due_view.here - group.peers)
+        self._follow_gathering(max(0.0, self._env.now - began - group.seconds))
+        self._deadline.succeeded(group.seconds)
+        self._missed.round_ended()
+        self._line.passed(group.traffic)
+        if tracker.usual_s:
+            self.missing_auxiliaries = missing_auxiliaries(group.lines, group.traffic.promised_s, tracker.usual_s)
+        short = group.samples < self._world.target
+        tracker.round_ended(group, short=short)
+        return None if short else group
+
+    def _own_average(self) -> MetGroup | None:
+        tracker, samples = self._tracker, self._peer.due_samples
+        if not may_average_alone(tracker.view, samples, self._world.target, tracker.keeper_may_be_late):
+            return None
+        return MetGroup.alone(self._peer.name, samples, self._env.now)
+
+    def _await_group(self, began: float) -> Process:
+        """Wait for a round that brings every value; None if this peer gives up."""
+        tracker, groups, failed_rounds = self._tracker, self._world.groups, 0
+        seeker = self._seeker or self._seek()
+        groups.begin(seeker, float(self._peer.due_samples))
+        while True:
+            groups.demand(seeker, self._demands())
+            if not (seeker.done.triggered or seeker.is_running):
+                look_s = max(0.05, tracker.look_at - self._env.now)
+                yield seeker.done | seeker.runs | self._env.timeout(look_s) | self._left
+            elif not seeker.done.triggered:
+                yield seeker.done
+            if seeker.done.triggered:
+                result: Any = seeker.done.value
+                self._seeker = None
+                if isinstance(result, MetGroup):
+                    return result
+                failed_rounds += 1
+                self._round_failed(result)
+                seeker = self._seek()
+                groups.begin(seeker, float(self._peer.due_samples))
+            tracker.look_if_due()
+            late_s = self._env.now - began - self._timeout_s
+            left_behind = failed_rounds > 0 and tracker.progress.step > self._peer.step
+            wanted = tracker.is_full and not self._left.triggered
+            if not seeker.is_running and (late_s > 0 or left_behind or not wanted):
+                self.cancel()
+                self._met_nobody = not failed_rounds
+                self._follow_gathering(None)
+                self._world.tell(self._peer.name, "found no group", self._peer.step)
+                return None
+
+    def _seek(self) -> Seeker:
+        peer = self._peer
+        words = Declaration.model_construct(
+            run="",
+            era=peer.era,
+            step=peer.step,
+            rate=self._line.rate,
+            takes_connections=not peer.is_client,
+            patience_s=self._deadline.seconds,
+            accused=[],
+            missed=self._missed.newest(MOST_MISSED),
+        )
+        self._seeker = Seeker(
+            name=peer.name,
+            member=peer.member,
+            role=peer.role,
+            leads=not peer.is_client,
+            words=words,
+            demands=self._demands(),
+            window_s=self._window_s,
+            done=self._env.event(),
+            runs=self._env.event(),
+        )
+        self._world.groups.look((peer.era, peer.step), self._seeker)
+        return self._seeker
+
+    def _demands(self) -> Demands:
+        tracker = self._tracker
+        return demands_on_group(
+            tracker.view,
+            step=self._peer.step,
+            own_id=self._peer.name,
+            left_out=self._absences.current(),
+            attempts=self.attempts,
+            has_waited=self._env.now - self._due_since > patience_s(self._timeout_s, tracker.usual_s),
+            keeper_may_be_late=tracker.keeper_may_be_late,
+            has_looked=tracker.view is not self._due_view,
+        )
+
+    def _round_failed(self, result: FailedRound) -> None:
+        self._missed.round_ended(absent_of(result.missed, result.reducers | {self._peer.name}))
+        if not self._missed.current():
+            self._deadline.failed()
+        self._line.failed()
+        self._world.tell(self._peer.name, "round failed", self._peer.step, ",".join(sorted(result.missed)))
+
+    def _follow_gathering(self, waited_s: float | None) -> None:
+        """Adapt the time for finding the next group to the wait for this one; None: no group was found."""
+        if waited_s is None:
+            self._window.failed()
+        else:
+            self._window.succeeded(waited_s)
+        if not self._peer.is_client:
+            self._window_s = self._window.seconds

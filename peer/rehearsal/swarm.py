@@ -1,0 +1,148 @@
+"""The rehearsal of one scenario: a whole swarm in virtual time, the same for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+import simpy
+
+from peer.config.run import RunConfig
+from peer.rehearsal.lines import Process
+from peer.rehearsal.peer import RehearsedPeer, Work
+from peer.rehearsal.scenario import KEEPER, Mishap, Rehearsed, Scenario, Visit
+from peer.rehearsal.tracker import Eyes
+from peer.rehearsal.world import RehearsedStep, World
+
+OWN_EYES = 12  # devices, up to which each has eyes of its own
+
+
+@dataclass(frozen=True)
+class RehearsedDevice:
+    """What became of one device."""
+
+    device: Rehearsed
+    work: Work
+    sent_bytes: float
+    received_bytes: float
+
+    @property
+    def utilisation(self) -> float:
+        """The part of its time in the swarm for which it computed samples that are in steps."""
+        rate, present_s = self.device.samples_per_second, self.work.present_s
+        return self.work.counted / rate / present_s if rate and present_s else 0.0
+
+
+@dataclass(frozen=True)
+class RehearsedRun:
+    """The outcome of a rehearsal."""
+
+    duration_s: float
+    steps: tuple[RehearsedStep, ...]
+    devices: tuple[RehearsedDevice, ...]
+    keeper: RehearsedDevice
+    suspected: Mapping[tuple[str, str], int]  # (who, of what) -> times
+    trace: tuple[str, ...]
+
+    @property
+    def step_s(self) -> float | None:
+        """The median time between steps; None where there were not two."""
+        times = [step.at_s for step in self.steps]
+        return median(later - sooner for sooner, later in pairwise(times)) if times[1:] else None
+
+    @property
+    def utilisation(self) -> float:
+        """The part of all trainers' time for which they computed samples that are in steps."""
+        trainers = [each for each in self.devices if each.device.samples_per_second]
+        present_s = sum(each.work.present_s for each in trainers)
+        return sum(each.utilisation * each.work.present_s for each in trainers) / present_s if present_s else 0.0
+
+    @property
+    def counted_share(self) -> float:
+        """The part of all judged samples, those in steps or lost, that is in steps."""
+        counted = sum(each.work.counted for each in self.devices)
+        judged = counted + sum(each.work.lost.total() for each in self.devices)
+        return counted / judged if judged else 0.0
+
+
+def rehearse(config: RunConfig, scenario: Scenario, seed: int, *, shares_eyes: bool | None = None) -> RehearsedRun:
+    """Run a scenario in virtual time, with this seed for all that peers draw.
+
+    `shares_eyes`: whether trainers judge the records of a moment in common, which is much faster in a large swarm; by
+    default from `OWN_EYES` devices on.
+    """
+    env = simpy.Environment()
+    world = World(env, config, scenario, seed)
+    keeper = Rehearsed(name=KEEPER, line=scenario.keeper)
+    works = {device.name: Work() for device in (keeper, *scenario.devices)}
+    for device in (keeper, *scenario.devices):
+        world.lines.connect(device.name, device.line)
+    env.process(_keep(world, keeper, works[KEEPER]))
+    is_large = len(scenario.devices) > OWN_EYES if shares_eyes is None else shares_eyes
+    common = Eyes(world, "", is_keeper=False) if is_large else None
+    for device in scenario.devices:
+        for visit in device.visits:
+            env.process(_visit(world, device, visit, works[device.name], common))
+    lines = {device.name: device for device in (keeper, *scenario.devices)}
+    for mishap in scenario.mishaps:
+        if mishap.who is not None:
+            env.process(_slow_down(world, lines[mishap.who], mishap))
+    env.run(until=scenario.duration_s)
+    world.end()
+    outcomes = {
+        name: RehearsedDevice(device, works[name], world.lines.moved(name, "up"), world.lines.moved(name, "down"))
+        for name, device in lines.items()
+    }
+    return RehearsedRun(
+        duration_s=scenario.duration_s,
+        steps=tuple(world.steps[step] for step in sorted(world.steps)),
+        devices=tuple(outcomes[device.name] for device in scenario.devices),
+        keeper=outcomes[KEEPER],
+        suspected=dict(world.suspicions),
+        trace=tuple(world.trace),
+    )
+
+
+def _visit(world: World, device: Rehearsed, visit: Visit, work: Work, common: Eyes | None) -> Process:
+    """Let a device take part for a time."""
+    yield world.env.timeout(visit.begin_s)
+    eyes = common or Eyes(world, device.name, is_keeper=False)
+    peer = RehearsedPeer(world, device, "trainer" if device.samples_per_second else "auxiliary", work, eyes)
+    process = _start(world, peer)
+    if visit.end_s is not None:
+        yield world.env.timeout(visit.end_s - world.env.now)
+        if visit.ends == "leaves":
+            peer.leave()
+        elif process.is_alive:
+            process.interrupt("its device has died")
+
+
+def _keep(world: World, keeper: Rehearsed, work: Work) -> Process:
+    """Let the keeper be there, but for the times in which its process is killed."""
+    peer = RehearsedPeer(world, keeper, "keeper", work, Eyes(world, KEEPER, is_keeper=True))
+    process = _start(world, peer)
+    for mishap in sorted(world.scenario.mishaps, key=lambda each: each.begin_s):
+        if mishap.kind == "keeper" and mishap.begin_s >= world.env.now:
+            yield world.env.timeout(mishap.begin_s - world.env.now)
+            process.interrupt("the keeper was killed")
+            yield world.env.timeout(mishap.end_s - world.env.now)
+            step, era = peer.step, peer.era
+            peer = RehearsedPeer(world, keeper, "keeper", work, Eyes(world, KEEPER, is_keeper=True))
+            peer.resume(step, era)
+            process = _start(world, peer)
+
+
+def _start(world: World, peer: RehearsedPeer) -> simpy.Process:
+    world.arrived(peer)
+    world.env.process(peer.tracker.heartbeat())
+    return world.env.process(peer.run())
+
+
+def _slow_down(world: World, device: Rehearsed, mishap: Mishap) -> Process:
+    """Take a part of a line's speed for a time."""
+    yield world.env.timeout(mishap.begin_s)
+    world.lines.connect(device.name, device.line, mishap.factor)
+    yield world.env.timeout(mishap.end_s - mishap.begin_s)
+    world.lines.connect(device.name, device.line)

@@ -1,0 +1,145 @@
+"""The world of a rehearsal: its clock, lines and records, who is there, and what is told of it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import simpy
+
+from peer.config.run import RunConfig
+from peer.network.traffic import BYTES_PER_S_OF_MBIT
+from peer.rehearsal.board import Board
+from peer.rehearsal.groups import Groups, MetGroup
+from peer.rehearsal.lines import Lines
+from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario
+from peer.reporting.suspicions import Suspicion, Suspicions
+
+if TYPE_CHECKING:
+    from peer.rehearsal.peer import RehearsedPeer
+
+BYTES_PER_VALUE = {"float16": 2.0, "8bit-blockwise": 1.0, "none": 4.0}
+
+
+@dataclass(frozen=True)
+class RehearsedStep:
+    """A global step, as the first peer took it."""
+
+    step: int
+    at_s: float
+    peers: int  # in the group
+    samples: int  # that were averaged
+    round_s: float
+    waited_s: float  # for the group
+    missing_auxiliaries: int | None  # by the peer that took it first
+    batches: dict[tuple[str, ...], int]  # the groups from whose averages it was taken, with the peers that took each
+
+
+class Taking(Protocol):
+    """A peer that takes part, as its own parts see it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def member(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def is_client(self) -> bool: ...
+    @property
+    def is_training(self) -> bool: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def era(self) -> int: ...
+    @property
+    def due_samples(self) -> int: ...
+    @property
+    def rate(self) -> float: ...
+
+
+class World:
+    """All that peers share."""
+
+    def __init__(self, env: simpy.Environment, config: RunConfig, scenario: Scenario, seed: int) -> None:
+        self.env, self.config, self.scenario = env, config, scenario
+        self.rng = random.Random(seed)
+        self.target = config.averaging.target_batch_size
+        self.lines = Lines(env)
+        self.board = Board(env, config.averaging.statistics_expiration_s)
+        self.groups = Groups(env, self.lines, scenario.parameters * BYTES_PER_VALUE[config.averaging.compression])
+        self.steps: dict[int, RehearsedStep] = {}
+        self.suspicions: Counter[tuple[str, str]] = Counter()  # who was suspected of what
+        self.trace: list[str] = []
+        self._here: dict[str, RehearsedPeer] = {}
+
+    @property
+    def keeper(self) -> RehearsedPeer | None:
+        """The keeper, while it is there."""
+        return self._here.get(KEEPER)
+
+    def arrived(self, peer: RehearsedPeer) -> None:
+        """Note that a peer is there."""
+        self._here[peer.name] = peer
+
+    def gone(self, peer: RehearsedPeer) -> None:
+        """Note that a peer is there no more."""
+        if self.is_here(peer):
+            del self._here[peer.name]
+
+    def is_here(self, peer: Taking) -> bool:
+        """Return whether this visit of a device goes on."""
+        return self._here.get(peer.name) is peer
+
+    def declared_rate(self, device: Rehearsed) -> float | None:
+        """Return the rate that a device first declares for its line, in bytes per second; None: it says none."""
+        if device.name != KEEPER:
+            return device.line.slower_rate
+        return None if self.scenario.line_mbit is None else self.scenario.line_mbit * BYTES_PER_S_OF_MBIT
+
+    def donor_for(self, taker: RehearsedPeer) -> RehearsedPeer | None:
+        """Return who gives its state to this peer: the keeper, or while it is away another that holds the newest."""
+        if self.keeper is not None and self.keeper is not taker and self.keeper.has_state:
+            return self.keeper
+        able = [
+            each for each in self._here.values() if each is not taker and each.has_state and each.device.is_reachable
+        ]
+        return max(able, key=lambda each: (each.era, each.step, each.name), default=None)
+
+    def end(self) -> None:
+        """Add the time in which those who are there have been so; their last samples are neither counted nor lost."""
+        for peer in self._here.values():
+            peer.stop()
+
+    def step_taken(self, peer: RehearsedPeer, group: MetGroup, samples: int) -> None:
+        """Note that a peer has taken a step."""
+        step, who = peer.step, tuple(sorted(group.peers))
+        if step not in self.steps:
+            self.steps[step] = RehearsedStep(
+                step=step,
+                at_s=self.env.now,
+                peers=len(who),
+                samples=group.samples,
+                round_s=group.seconds,
+                waited_s=group.waited_s,
+                missing_auxiliaries=peer.rounds.missing_auxiliaries,
+                batches={},
+            )
+        batches = self.steps[step].batches
+        batches[who] = batches.get(who, 0) + 1
+        self.tell(peer.name, "step", step, samples, group.samples, len(who))
+
+    def suspicions_of(self, name: str) -> Suspicions:
+        """Return the place where a peer's suspicions go."""
+        return Suspicions(partial(self._suspect, name), lambda: self.env.now)
+
+    def _suspect(self, by: str, suspicion: Suspicion) -> None:
+        self.suspicions[suspicion.peer_id, suspicion.kind] += 1
+        self.tell(by, "suspects", suspicion.peer_id, suspicion.kind)
+
+    def tell(self, who: str, what: str, *facts: object) -> None:
+        """Add a line to the trace."""
+        self.trace.append(f"{self.env.now:.3f} {who} {what} {' '.join(map(str, facts))}".rstrip())
