@@ -85,6 +85,9 @@ class RehearsedPeer:
                 self.has_state = True
                 self._tell("joined", self.step)
                 yield from (self._train() if self.role == "trainer" else self._assist())
+            if self._overlapping is not None:  # a round that runs is waited for, as others still receive from this peer
+                yield self._overlapping
+                yield from self._conclude()
             self.is_training = False
             self.tracker.publish()
         except simpy.Interrupt:
@@ -163,7 +166,7 @@ class RehearsedPeer:
                     yield from self._wait(POLL_S)
             elif move is Move.AVERAGE_BESIDE:
                 self.held, self.samples = self.samples, 0
-                self._overlapping = self._env.process(self.rounds.average_when_due())
+                self._overlapping = self._env.process(self._average_beside())
             else:
                 group = yield from self.rounds.average_when_due()
                 if group is not None:
@@ -246,6 +249,12 @@ class RehearsedPeer:
             self._take_back()
         else:
             self._take_step(group)
+
+    def _average_beside(self) -> Process:
+        try:
+            return (yield from self.rounds.average_when_due())
+        except simpy.Interrupt:  # the device has died
+            return None
 
     @property
     def _is_ahead(self) -> bool:
