@@ -13,6 +13,7 @@ from peer.config.run import RunConfig
 from peer.rehearsal.scenario import HomeLine, Mishap, Rehearsed, Scenario, Visit
 
 MOST_BY_DEFAULT = 8  # peers
+SEQUENCE_LENGTH = 64  # tokens; in shorter samples noise varies so much that a round may cut an honest peer's weight
 START_S = 1.4  # of a process that is forked from one that has imported everything
 Absences = dict[str, tuple[float, float]]  # volunteer -> when it leaves and when it is back, as parts of the time
 
@@ -31,7 +32,9 @@ class RehearsedCase:
 
     def config(self) -> RunConfig:
         """Return the run's configuration."""
-        return configure("ordinary", MATCHMAKING_S, self.is_small)
+        raw = configure("ordinary", MATCHMAKING_S, self.is_small).model_dump(mode="json")
+        raw["data"]["sequence_length"] = SEQUENCE_LENGTH
+        return RunConfig.from_mapping(raw)
 
     def scenario(self, seconds: float | None = None) -> Scenario:
         """Return what a rehearsal takes, for so many seconds."""
