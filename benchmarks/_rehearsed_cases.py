@@ -13,7 +13,8 @@ from peer.config.run import RunConfig
 from peer.rehearsal.scenario import HomeLine, Mishap, Rehearsed, Scenario, Visit
 
 MOST_BY_DEFAULT = 8  # peers
-SEQUENCE_LENGTH = 64  # tokens; in shorter samples noise varies so much that a round may cut an honest peer's weight
+SEQUENCE_LENGTH = 64  # tokens; few of them, or a head for the sentence order, and noise varies so much that a round of
+# these small batches cuts an honest peer's weight
 START_S = 1.4  # of a process that is forked from one that has imported everything
 Absences = dict[str, tuple[float, float]]  # volunteer -> when it leaves and when it is back, as parts of the time
 
@@ -34,6 +35,7 @@ class RehearsedCase:
         """Return the run's configuration."""
         raw = configure("ordinary", MATCHMAKING_S, self.is_small).model_dump(mode="json")
         raw["data"]["sequence_length"] = SEQUENCE_LENGTH
+        raw["objective"] = {"name": "mlm"}
         return RunConfig.from_mapping(raw)
 
     def scenario(self, seconds: float | None = None) -> Scenario:
