@@ -56,6 +56,7 @@ class RehearsedCase:
             duration_s=duration_s,
             parameters=values_of(self.config()),
             start_s=START_S,
+            has_checkpoints=False,
             keeper=line_of(KEEPER),
             devices=tuple(devices),
             mishaps=tuple(self._mishaps(duration_s)),

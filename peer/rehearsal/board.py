@@ -8,6 +8,7 @@ import simpy
 
 from peer.swarm.records import KnownPeer
 
+LOOK_BYTES, PEER_BYTES = 9_000, 1_500  # in each direction, for a look; the latter for each other peer: all of the DHT
 DHT_S = 0.4  # to store a record at several nodes, and to find it there: a few packets each way
 
 

@@ -29,6 +29,10 @@ from peer.swarm.decision import Demands
 
 JOIN_S = 0.6  # until a peer that looks for a group has found its leader: a look at the DHT and a question
 FORM_S = 0.3  # from a group's completion until the first part travels: the leader's answer, shares, digests
+FINISH_S = (
+    1.0  # from the last part until the step is taken: what reducers attest, the last parts' averages, the optimizer
+)
+ROUND_BYTES = 170_000  # of a peer in each direction beside the parts: looking for a group, declarations, attestations
 JOIN_EXCHANGES, FORM_EXCHANGES = 3, 3  # questions and answers in these times, which the distance makes longer
 Position = tuple[int, int]  # era and step
 
@@ -208,22 +212,38 @@ class Groups:
         if any(each.is_gone for each in present):  # who reduces waited for the next part of a sender that has gone
             yield env.timeout(lines.patience_s * SENDERS_SHARE)
         weights = {each.name: float(each.weight or 0) for each in present if not each.is_gone}
-        seconds = env.now - began
+        yield env.timeout(FINISH_S)
+        self._succeed(group, present, weights, lines, shares, traffic, began)
+
+    def _succeed(
+        self,
+        group: Sequence[Seeker],
+        present: Sequence[Seeker],
+        weights: Mapping[str, float],
+        lines: GroupLines,
+        shares: Sequence[int],
+        traffic: Mapping[Direction, float],
+        began: float,
+    ) -> None:
+        """Give all that are still there what they have from the round."""
+        seconds = self._env.now - began
         for index, each in enumerate(group):
-            if each in present and not each.is_gone:
-                sent, received = (traffic.get((each.name, way), 0.0) for way in ("up", "down"))
-                promised_s = promised_time(min(sent, received), index, shares, lines.rates)
-                each.done.succeed(
-                    MetGroup(
-                        peers=frozenset(names),
-                        weights=weights,
-                        seconds=seconds,
-                        waited_s=max(0.0, began - each.began_at),
-                        lines=lines,
-                        traffic=RoundTraffic(sent, received, seconds, promised_s),
-                        ended_at=env.now,
-                    )
+            if each not in present or each.is_gone:
+                continue
+            self._lines.passed(each.name, ROUND_BYTES)
+            sent, received = (traffic.get((each.name, way), 0.0) for way in ("up", "down"))
+            promised_s = promised_time(min(sent, received), index, shares, lines.rates)
+            each.done.succeed(
+                MetGroup(
+                    peers=frozenset(seeker.name for seeker in group),
+                    weights=weights,
+                    seconds=seconds,
+                    waited_s=max(0.0, began - each.began_at),
+                    lines=lines,
+                    traffic=RoundTraffic(sent, received, seconds, promised_s),
+                    ended_at=self._env.now,
                 )
+            )
 
     def _traffic(self, present: Sequence[Seeker], share_of: Mapping[str, float]) -> dict[Direction, float]:
         """Return the bytes of a round over each line: a sender's own parts, and the averages that reducers return."""

@@ -20,7 +20,8 @@ import simpy
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
 from peer.rehearsal.scenario import HomeLine
 
-ON_THE_LINE = 1.12  # bytes for each byte of a part: frames of IP, TCP and libp2p, and what is sent twice
+ON_THE_LINE = 1.06  # bytes for each byte of a part or state: frames of IP, TCP and libp2p, and what is sent twice
+BOTH_WAYS = 0.25  # of its speed that a direction loses to acknowledgements that queue behind the data of the other one
 DONE = 1e-9  # of a transfer: rounding
 Direction = tuple[str, str]  # whose line, "up" or "down"
 Process = Generator[simpy.Event, Any, Any]
@@ -31,6 +32,7 @@ class Transfer:
     """Bytes that travel together; `done` succeeds when all have."""
 
     bytes_by: Mapping[Direction, float]
+    load_by: Mapping[Direction, float]  # bytes for which there would have been time
     done: simpy.Event
     left: float = 1.0  # of each number of bytes
     speed: float = 0.0  # of the transfer, each second
@@ -73,13 +75,28 @@ class Lines:
         """Begin a transfer."""
         self._advance()
         on_the_line = {way: ON_THE_LINE * size for way, size in bytes_by.items() if size > 0}
-        transfer = Transfer(on_the_line, self._env.event())
+        transfer = Transfer(on_the_line, self._loads(on_the_line), self._env.event())
         if transfer.bytes_by:
             self._under_way[transfer] = None
             self._share()
         else:
             transfer.done.succeed()
         return transfer
+
+    def passed(self, name: str, size: float) -> None:
+        """Count bytes that have passed a peer's line in each direction beside the transfers, too few to slow them."""
+        for way in ("up", "down"):
+            self._moved[name, way] = self._moved.get((name, way), 0.0) + size
+
+    def _loads(self, bytes_by: Mapping[Direction, float]) -> dict[Direction, float]:
+        """Return the loads of a transfer: more than its bytes where the other direction is busy for as long."""
+        busy_s = {way: size / self._rates[way] for way, size in bytes_by.items() if self._rates[way] > 0}
+        loads = {}
+        for (name, way), size in bytes_by.items():
+            own_s = busy_s.get((name, way), 0.0)
+            other_s = busy_s.get((name, "down" if way == "up" else "up"), 0.0)
+            loads[name, way] = size * (1 + BOTH_WAYS * min(1.0, other_s / own_s if own_s else 0.0))
+        return loads
 
     def stop(self, transfer: Transfer) -> None:
         """End a transfer; nothing, if it has ended."""
@@ -108,17 +125,17 @@ class Lines:
         A direction that bounds all transfers on it is divided among them; what these leave of others is divided next.
         """
         waiting = list(self._under_way)
-        free = {way: self._rates[way] for transfer in waiting for way in transfer.bytes_by}
+        free = {way: self._rates[way] for transfer in waiting for way in transfer.load_by}
         while waiting:
-            users = Counter(way for transfer in waiting for way in transfer.bytes_by)
+            users = Counter(way for transfer in waiting for way in transfer.load_by)
             fair = {way: max(0.0, free[way]) / users[way] for way in users}
-            bounds = {each: min(each.bytes_by, key=lambda way: fair[way] / each.bytes_by[way]) for each in waiting}
-            whole = {way for way in users if all(bounds[each] == way for each in waiting if way in each.bytes_by)}
-            slowest = min(waiting, key=lambda each: fair[bounds[each]] / each.bytes_by[bounds[each]])
+            bounds = {each: min(each.load_by, key=lambda way: fair[way] / each.load_by[way]) for each in waiting}
+            whole = {way for way in users if all(bounds[each] == way for each in waiting if way in each.load_by)}
+            slowest = min(waiting, key=lambda each: fair[bounds[each]] / each.load_by[bounds[each]])
             for transfer in [each for each in waiting if bounds[each] in whole] or [slowest]:
                 waiting.remove(transfer)
-                transfer.speed = fair[bounds[transfer]] / transfer.bytes_by[bounds[transfer]]
-                for way, size in transfer.bytes_by.items():
+                transfer.speed = fair[bounds[transfer]] / transfer.load_by[bounds[transfer]]
+                for way, size in transfer.load_by.items():
                     free[way] -= transfer.speed * size
         next_s = min((each.left / each.speed for each in self._under_way if each.speed > 0), default=math.inf)
         self._version += 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from peer.config.steering import Steering
 from peer.reduction.attestation import AttestedWeight
+from peer.rehearsal.board import LOOK_BYTES, PEER_BYTES
 from peer.rehearsal.groups import MetGroup
 from peer.rehearsal.lines import Process
 from peer.rehearsal.world import Taking, World
@@ -135,6 +136,7 @@ class VirtualTracker:
         now, world, peer = self._env.now, self._world, self._peer
         own = self._known() if peer.is_training else None
         self.view = view = self._eyes.look(own)
+        world.lines.passed(peer.name, LOOK_BYTES + PEER_BYTES * max(0, view.live - 1))
         if view.keepers:
             self._keeper_seen_at = now
         step = max(view.step, peer.step) if view.trainers == 0 else view.step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import simpy
 
-from peer.rehearsal.lines import ON_THE_LINE, Lines
+from peer.rehearsal.lines import BOTH_WAYS, ON_THE_LINE, Lines
 from peer.rehearsal.scenario import HomeLine
 
 MEGABYTE = 1e6 / ON_THE_LINE  # that takes so much of a line
@@ -42,6 +42,27 @@ def test_transfers_on_one_line_share_it_and_the_rest_goes_to_those_who_can_use_i
     others = lines.send({("fast", "up"): 6 * MEGABYTE})
     env.run(to_a.done & others.done)
     assert env.now == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("received", "busy"), [(8.0, 1.0), (2.0, 0.25)])
+def test_a_direction_is_slower_while_the_other_one_is_busy(
+    env: simpy.Environment, lines: Lines, received: float, busy: float
+) -> None:
+    """Acknowledgements queue behind the data of the other direction, as far as that is busy; no more bytes pass."""
+    transfer = lines.send({("a", "up"): 2 * MEGABYTE, ("a", "down"): received * MEGABYTE})
+    env.run(transfer.done)
+    assert env.now == pytest.approx(2.0 * (1 + BOTH_WAYS * busy))
+    assert lines.moved("a", "up") == pytest.approx(2e6)
+
+
+def test_small_traffic_is_counted_and_slows_nothing(env: simpy.Environment, lines: Lines) -> None:
+    """As the DHT's is, which passes beside the transfers."""
+    transfer = lines.send({("a", "up"): MEGABYTE})
+    lines.passed("a", 5000.0)
+    env.run(transfer.done)
+    assert env.now == pytest.approx(1.0)
+    assert lines.moved("a", "up") == pytest.approx(1e6 + 5000)
+    assert lines.moved("a", "down") == 5000
 
 
 def test_a_stopped_transfer_leaves_its_line_to_the_others(env: simpy.Environment, lines: Lines) -> None:
