@@ -8,7 +8,9 @@ import simpy
 
 from peer.swarm.records import KnownPeer
 
-LOOK_BYTES, PEER_BYTES = 9_000, 1_500  # in each direction, for a look; the latter for each other peer: all of the DHT
+# Bytes in each direction for a look, and for each other peer in it, with reports and what keeps connections open: from
+# the traffic that `benchmarks/rehearsal.py` measures while real swarms of 2 to 8 peers only compute.
+LOOK_BYTES, PEER_BYTES = 9_000, 1_500
 DHT_S = 0.4  # to store a record at several nodes, and to find it there: a few packets each way
 
 

@@ -27,6 +27,7 @@ from peer.averaging.shares import (
 from peer.rehearsal.lines import Direction, Lines, Process
 from peer.swarm.decision import Demands
 
+# Measured in real swarms on one machine, by `benchmarks/rehearsal.py`:
 JOIN_S = 0.6  # until a peer that looks for a group has found its leader: a look at the DHT and a question
 FORM_S = 0.3  # from a group's completion until the first part travels: the leader's answer, shares, digests
 FINISH_S = (

@@ -20,9 +20,11 @@ import simpy
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
 from peer.rehearsal.scenario import HomeLine
 
+# Fitted to real swarms on shaped lines, by `benchmarks/rehearsal.py`:
 ON_THE_LINE = 1.06  # bytes for each byte of a part or state: frames of IP, TCP and libp2p, and what is sent twice
 BOTH_WAYS = 0.25  # of its speed that a direction loses to acknowledgements that queue behind the data of the other one
 DONE = 1e-9  # of a transfer: rounding
+LEAST_S = 1e-6  # that a transfer takes: less might not move the clock
 Direction = tuple[str, str]  # whose line, "up" or "down"
 Process = Generator[simpy.Event, Any, Any]
 
@@ -140,7 +142,7 @@ class Lines:
         next_s = min((each.left / each.speed for each in self._under_way if each.speed > 0), default=math.inf)
         self._version += 1
         if next_s < math.inf:
-            self._env.process(self._wake(self._version, next_s))
+            self._env.process(self._wake(self._version, max(next_s, LEAST_S)))
 
     def _wake(self, version: int, seconds: float) -> Process:
         yield self._env.timeout(seconds)

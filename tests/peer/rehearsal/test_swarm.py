@@ -7,6 +7,8 @@ from typing import Any, Literal
 import pytest
 
 from peer.config.run import RunConfig
+from peer.rehearsal.board import LOOK_BYTES, PEER_BYTES
+from peer.rehearsal.groups import ROUND_BYTES
 from peer.rehearsal.scenario import HomeLine, Mishap, Rehearsed, Scenario, Visit
 from peer.rehearsal.swarm import rehearse
 from tests.support.tiny_albert import tiny_config
@@ -42,6 +44,15 @@ def test_a_step_takes_as_long_as_its_batch_and_its_round() -> None:
     assert run.counted_share > 0.98
     assert run.utilisation == pytest.approx(16 / run.step_s, rel=0.1)
     assert run.suspected == {}
+
+
+def test_traffic_beside_the_parts_counts() -> None:
+    """With a model of one value, only the DHT's looks and the words of the rounds pass the lines."""
+    run = rehearse(run_with(), Scenario(duration_s=600.0, parameters=1, devices=tuple(map(volunteer, "ab"))), seed=0)
+    for device in run.devices:
+        looks = (device.sent_bytes - device.work.steps * ROUND_BYTES) / (LOOK_BYTES + 2 * PEER_BYTES)
+        assert 100 < looks < 1200  # at most every half a second
+        assert device.received_bytes == pytest.approx(device.sent_bytes, rel=0.01)
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:
