@@ -53,7 +53,7 @@ REPORT = StepReport(
     [
         (Ready("Qm", 3, "cpu (1 thread)"), {"activity": "training", "device": "cpu (1 thread)", "step": 3}),
         (Notice("warning", "look"), {"notice": "look"}),
-        (Stopped("enough"), {"activity": "stopped"}),
+        (Stopped("enough"), {"activity": "stopped", "notice": "Left the swarm in order: enough."}),
         (Failed("worker", 18, "died"), {"activity": "restarting", "notice": "died"}),
         (Connected(False), {"connected": False}),
         (Standing(500, 1, 4), {"standing": Standing(500, 1, 4)}),
@@ -164,6 +164,15 @@ def test_the_panel_says_which_device_this_is() -> None:
     console.print(render(replace(START, device_number=12)))
     assert "demo: ada (device #12), starting" in console.export_text()
     assert START.who == "ada"
+
+
+def test_the_panel_shows_nothing_that_is_not_known_yet() -> None:
+    """Before the worker is ready there is neither a device nor a batch."""
+    console = Console(width=100, file=io.StringIO(), record=True)
+    console.print(render(START))
+    text = console.export_text()
+    assert "0 of 0" not in text
+    assert "samples/s" not in text
 
 
 def test_names_are_not_markup() -> None:
