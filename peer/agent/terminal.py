@@ -149,9 +149,10 @@ def describe(event: DisplayEvent) -> str | None:
                 f"{megabytes(event.averaged_bytes)} of it here{lost}."
             )
         case Progress():
+            peers = "1 peer" if event.peers == 1 else f"{event.peers} peers"
             return (
                 f"Towards step {event.step + 1}: {event.swarm_samples} of {event.target_batch_size} samples, "
-                f"{event.samples_per_second:.1f} of them a second from here, {event.peers} peers."
+                f"{event.samples_per_second:.1f} of them a second from here, {peers}."
             )
         case Notice() | Failed():
             return event.text

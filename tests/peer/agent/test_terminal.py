@@ -96,6 +96,12 @@ def test_that_the_coordinator_is_away_and_back_is_said_once_each() -> None:
     assert back == "The coordinator answers again."
 
 
+def test_one_peer_is_one_peer() -> None:
+    """A line counts in English."""
+    lines = [describe(replace(PROGRESS, peers=number)) or "" for number in (0, 1, 2)]
+    assert [line.rpartition(", ")[2] for line in lines] == ["0 peers.", "1 peer.", "2 peers."]
+
+
 def test_progress_lines_are_rare() -> None:
     """Without a terminal progress is printed only now and then, steps always."""
     now = [0.0]
