@@ -1,7 +1,7 @@
 """Figures of a run's rehearsals, each with its spread over the seeds, for `manyhands rehearse`.
 
-Each seed is another swarm: other volunteers on other lines, who come and go at other times. A figure's middle is what to
-expect; its ends say how much luck there is in who comes.
+Each seed is another swarm: other volunteers on other lines, who come and go at other times. The spread of a figure
+over the seeds says how much depends on who comes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from statistics import median
 from typing import Any
 
 from peer.config.run import RunConfig
+from peer.reduction.sizes import VALUE_BYTES, values_sent
 from peer.rehearsal.lines import ON_THE_LINE
 from peer.rehearsal.population import HOUR_S, draw_scenario
 from peer.rehearsal.scenario import KEEPER, Scenario
 from peer.rehearsal.swarm import RehearsedRun, rehearse
-from peer.reduction.sizes import VALUE_BYTES, values_sent
 
 LEVELS = (0.05, 0.5, 0.95)
 MEGABYTE = 1e6
@@ -307,7 +307,9 @@ def rows(report: RehearsalReport) -> list[Sequence[str]]:
     made: list[Sequence[str]] = []
     for measure in report.measures:
         spread = report.quantiles(measure)
-        made.append((measure.title, *(shown(value, measure.unit) for value in (spread.low, spread.middle, spread.high))))
+        made.append(
+            (measure.title, *(shown(value, measure.unit) for value in (spread.low, spread.middle, spread.high)))
+        )
     return made
 
 

@@ -12,11 +12,11 @@ import simpy
 
 from peer.config.run import RunConfig
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
+from peer.reduction.sizes import VALUE_BYTES
 from peer.rehearsal.board import Board
 from peer.rehearsal.groups import Groups, MetGroup
 from peer.rehearsal.lines import Lines
 from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario
-from peer.reduction.sizes import VALUE_BYTES
 from peer.reporting.suspicions import Suspicion, Suspicions
 
 if TYPE_CHECKING:

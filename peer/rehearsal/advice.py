@@ -1,0 +1,204 @@
+"""A recommendation for a run file: other settings, tried on the same volunteers for an hour of virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from pydantic import ValidationError
+
+from peer.config.run import RunConfig
+from peer.rehearsal.population import HOUR_S
+from peer.rehearsal.report import RehearsalReport, rehearse_seeds, samples_per_hour, shown
+from peer.rehearsal.scenario import Scenario
+
+LEAST_GAIN = 1.05  # a change that brings less is not worth a line in a run file
+MUCH_BETTER = 1.1  # a change that alters the training more has to bring so much more
+LARGER_BATCHES = (2, 4)
+LOCAL_STEPS = 8
+LONGER_TIMEOUT, SHORTER_MATCHMAKING = 3, 1 / 3
+SHORTENED_S = HOUR_S
+
+
+@dataclass(frozen=True)
+class TriedChange:
+    """Other values of some keys of the run file."""
+
+    dial: str
+    keys: Mapping[str, Any]  # of `averaging`
+    reason: str  # why it may help
+    training: str = ""  # what it changes in the training itself; empty: nothing
+
+    def applied(self, config: RunConfig) -> RunConfig | None:
+        """Return the run with these values; None where the run file's rules forbid them."""
+        content = config.model_dump()
+        content["averaging"] |= self.keys
+        try:
+            return RunConfig.model_validate(content)
+        except ValidationError:
+            return None
+
+    def written(self) -> str:
+        """Write the keys as in a run file."""
+        values = {key: str(value).lower() if isinstance(value, bool) else value for key, value in self.keys.items()}
+        return ", ".join(f"averaging.{key}: {value}" for key, value in values.items())
+
+
+@dataclass(frozen=True)
+class TriedOutcome:
+    """A change, and the figures before and after."""
+
+    change: TriedChange
+    before: RehearsalReport
+    after: RehearsalReport
+
+    @property
+    def gains(self) -> tuple[float, ...]:
+        """Samples in steps after the change, by those before, for each seed; the volunteers are the same."""
+        pairs = zip(self.before.runs, self.after.runs, strict=True)
+        return tuple(samples_per_hour(after) / max(1.0, samples_per_hour(before)) for before, after in pairs)
+
+    @property
+    def gain(self) -> float:
+        """The gain of the middle seed."""
+        return median(self.gains)
+
+    @property
+    def is_better(self) -> bool:
+        """Whether every seed gains, and the middle one enough: then it is no luck of who came."""
+        return min(self.gains) > 1 and self.gain >= LEAST_GAIN
+
+    def facts(self) -> dict[str, Any]:
+        """Return the figures for scripts."""
+        return {
+            "change": self.change.written(),
+            "samples_per_hour": {name: part.figures()["samples_per_hour"].to_json() for name, part in self._parts()},
+            "step_s": {name: part.figures()["step_s"].to_json() for name, part in self._parts()},
+            "gain": round(self.gain, 3),
+            "is_better": self.is_better,
+            "reason": self.change.reason,
+            "training": self.change.training,
+        }
+
+    def _parts(self) -> tuple[tuple[str, RehearsalReport], ...]:
+        return ("before", self.before), ("after", self.after)
+
+    def row(self) -> tuple[str, str, str, str]:
+        """Return the change, samples and step time after it, and the verdict, for a table."""
+        figures = self.after.figures()
+        gained = f"x {self.gain:.2f}" if self.gain < 100 else "x 100 or more"
+        verdict = gained if self.is_better else f"{gained}, no clear gain"
+        samples, step = figures["samples_per_hour"].middle, figures["step_s"].middle
+        return self.change.written(), shown(samples, ""), shown(step, "s"), verdict
+
+
+@dataclass(frozen=True)
+class RehearsalAdvice:
+    """All changes that were tried, and the recommended one."""
+
+    before: RehearsalReport
+    tried: tuple[TriedOutcome, ...]
+    recommended: TriedOutcome | None
+
+
+def changes_to_try(config: RunConfig) -> list[TriedChange]:
+    """Return the changes that the run file's rules allow."""
+    averaging = config.averaging
+    batch, larger = averaging.target_batch_size, "a step averages more samples: adapt the learning rate"
+    fewer_rounds = "fewer rounds for the same samples, so lines are busy for less of the time"
+    changes = [
+        TriedChange(
+            "timeout",
+            {"averaging_timeout_s": LONGER_TIMEOUT * averaging.averaging_timeout_s},
+            "slow lines need longer than a round may take",
+        ),
+        TriedChange(
+            "matchmaking",
+            {"matchmaking_time_s": max(2.0, round(SHORTER_MATCHMAKING * averaging.matchmaking_time_s, 1))},
+            "groups wait for less long for peers that do not come",
+        ),
+        *(
+            TriedChange("compression", {"compression": compression}, "a round sends fewer bytes")
+            for compression in ("float16", "8bit-blockwise")
+        ),
+        TriedChange(
+            "delay",
+            {"delay": True},
+            "peers train on while gradients are averaged",
+            "gradients are one step old: a large learning rate may have to be reduced",
+        ),
+        *(
+            TriedChange("batch", {"target_batch_size": factor * batch}, fewer_rounds, larger)
+            for factor in LARGER_BATCHES
+        ),
+        TriedChange(
+            "local steps",
+            {"target_batch_size": LOCAL_STEPS * batch, "local_steps": LOCAL_STEPS * averaging.local_steps},
+            fewer_rounds,
+            "peers train alone between averagings, and the loss falls less for each sample",
+        ),
+    ]
+    current = averaging.model_dump()
+    sizes = {"none": 4, "float16": 2, "8bit-blockwise": 1}
+    return [
+        change
+        for change in changes
+        if any(current[key] != value for key, value in change.keys.items())
+        and sizes[change.keys.get("compression", averaging.compression)] <= sizes[averaging.compression]
+        and change.applied(config) is not None
+    ]
+
+
+def advise(
+    config: RunConfig,
+    scenario_of: Callable[[RunConfig, int], Scenario],
+    seeds: int,
+    progress: Callable[[str], None] = lambda _: None,
+) -> RehearsalAdvice:
+    """Try one change at a time, then the best ones together, each with the same volunteers."""
+
+    def shortened(config: RunConfig, seed: int) -> Scenario:
+        scenario = scenario_of(config, seed)
+        return scenario.model_copy(update={"duration_s": min(scenario.duration_s, SHORTENED_S)})
+
+    def tried(change: TriedChange) -> TriedOutcome:
+        changed = change.applied(config)
+        assert changed is not None
+        report = rehearse_seeds(changed, shortened, seeds, lambda text: progress(f"{change.written()}, {text}"))
+        return TriedOutcome(change, before, report)
+
+    before = rehearse_seeds(config, shortened, seeds, lambda text: progress(f"as it is, {text}"))
+    outcomes = [tried(change) for change in changes_to_try(config)]
+    best = _best_of_each_dial(outcomes)
+    local_steps = best.pop("local steps", None)
+    candidates = [*best.values()]
+    if len(candidates) > 1:
+        candidates.append(tried(_together([outcome.change for outcome in candidates])))
+    recommended = max((each for each in candidates if each.is_better), key=lambda each: each.gain, default=None)
+    if local_steps is not None:
+        fitting = [outcome.change for dial, outcome in best.items() if dial not in ("batch", "delay")]
+        if fitting:
+            candidates.append(local_steps := tried(_together([*fitting, local_steps.change])))
+        if recommended is None or local_steps.gain > MUCH_BETTER * recommended.gain:
+            recommended = local_steps if local_steps.is_better else recommended
+    extra = tuple(each for each in candidates if each not in outcomes)
+    return RehearsalAdvice(before, (*outcomes, *extra), recommended)
+
+
+def _best_of_each_dial(outcomes: list[TriedOutcome]) -> dict[str, TriedOutcome]:
+    """Return the first of a dial's changes that the later ones, which go further, do not beat by much."""
+    best: dict[str, TriedOutcome] = {}
+    for outcome in outcomes:
+        dial = outcome.change.dial
+        if outcome.is_better and (dial not in best or outcome.gain > MUCH_BETTER * best[dial].gain):
+            best[dial] = outcome
+    return best
+
+
+def _together(changes: list[TriedChange]) -> TriedChange:
+    keys = {key: value for change in changes for key, value in change.keys.items()}
+    reasons = "; ".join(dict.fromkeys(change.reason for change in changes))
+    training = "; ".join(dict.fromkeys(change.training for change in changes if change.training))
+    return TriedChange("together", keys, reasons, training)
