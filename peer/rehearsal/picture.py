@@ -86,12 +86,15 @@ def _draw_peers(axes: Axes, run: RehearsedRun, scenario: Scenario) -> None:
     changes = []
     for device in scenario.devices:
         for visit in device.visits:
-            changes.append((min(visit.begin_s, run.duration_s), 1))
-            changes.append((min(visit.end_s or run.duration_s, run.duration_s), -1))
+            changes.append((visit.begin_s, 1))
+            if visit.end_s is not None:
+                changes.append((visit.end_s, -1))
     hours, there = [0.0], [0]
     for at_s, change in sorted(changes):
         hours.append(at_s / HOUR_S)
         there.append(there[-1] + change)
+    hours.append(max(hours[-1], run.duration_s / HOUR_S))
+    there.append(there[-1])
     axes.step(hours, there, where="post", color=GREY, label="volunteers with the program running")
     axes.plot(
         [step.at_s / HOUR_S for step in run.steps],

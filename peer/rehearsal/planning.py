@@ -87,6 +87,7 @@ def plan_run(
     progress: Callable[[str], None] = lambda _: None,
 ) -> str:
     """Return the run file's text. Raises `ConfigError` for a language or a region that there is not."""
+    RunConfig.from_mapping({"run": {"language": language}}, origin="`--language`")
     content = _content(language, size)
     config = RunConfig.from_mapping(content)
     values = ModelValues.of(config)

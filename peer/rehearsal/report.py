@@ -98,20 +98,14 @@ class RehearsalReport:
 
     def remarks(self) -> tuple[str, ...]:
         """Return what the operator should know of these figures, in sentences."""
-        found, averaging = [], self.config.averaging
+        found = []
         stalled = sum(_stalls(run) for run in self.runs)
         if stalled:
             found.append(
                 f"In {stalled} of {len(self.runs)} rehearsals the swarm took no step in the second half of the time."
             )
         if self.quantiles(FAILED_ROUNDS).middle > MANY_FAILURES:
-            slowest = median(min(each.line.slower_rate for each in scenario.devices) for scenario in self.scenarios)
-            own_s = gradient_seconds(self.config, self.scenarios[0], slowest)
-            found.append(
-                f"Many rounds fail. The slowest line needs {own_s:.0f} s for its gradients alone, and a round may take "
-                f"`averaging.averaging_timeout_s` ({averaging.averaging_timeout_s:g} s): raise it, or send fewer bytes "
-                "(`averaging.compression`, `averaging.powersgd_rank`)."
-            )
+            found.append(f"Many rounds of averaging fail. {self._why_rounds_fail()}")
         missing = self.quantiles(MISSING_AUXILIARIES).middle
         if missing:
             found.append(
@@ -119,6 +113,24 @@ class RehearsalReport:
                 "`manyhands assist`."
             )
         return tuple(found)
+
+    def _why_rounds_fail(self) -> str:
+        timeout_s = self.config.averaging.averaging_timeout_s
+        slowest = median(min(each.line.slower_rate for each in scenario.devices) for scenario in self.scenarios)
+        own_s = gradient_seconds(self.config, self.scenarios[0], slowest)
+        if own_s > timeout_s / 2:
+            return (
+                f"The slowest line needs {own_s:.0f} s for its gradients alone, and a round may take "
+                f"`averaging.averaging_timeout_s` ({timeout_s:g} s): raise it, or send fewer bytes "
+                "(`averaging.compression`, `averaging.powersgd_rank`)."
+            )
+        devices = self.scenarios[0].devices
+        reachable = sum(each.is_reachable for each in devices)
+        return (
+            f"Each line is fast enough for its own gradients, but those of {len(devices)} devices are reduced by "
+            f"{reachable} that others can connect to, and the keeper: add auxiliary peers (`manyhands assist`), or raise "
+            f"`averaging.averaging_timeout_s` ({timeout_s:g} s)."
+        )
 
 
 def gradient_seconds(config: RunConfig, scenario: Scenario, rate: float) -> float:
@@ -248,9 +260,9 @@ STEPS = (
     SwarmMeasure("steps_per_hour", "Steps in an hour", "", lambda run, _: len(run.steps) / _hours(run)),
     SwarmMeasure(
         "end_hours",
-        "Time to the end of the schedule",
+        "Time to the schedule's end, at this pace",
         "h",
-        lambda run, config: config.schedule.total_steps * _step_s(run, config) / HOUR_S,
+        lambda run, config: config.schedule.total_steps / len(run.steps) * _hours(run) if run.steps else math.inf,
     ),
     SwarmMeasure("peers_in_step", "Peers in a step, the keeper included", "", _middle_step(lambda step: step.peers)),
     SwarmMeasure(
