@@ -128,8 +128,8 @@ class RehearsalReport:
         reachable = sum(each.is_reachable for each in devices)
         return (
             f"Each line is fast enough for its own gradients, but those of {len(devices)} devices are reduced by "
-            f"{reachable} that others can connect to, and the keeper: add auxiliary peers (`manyhands assist`), or raise "
-            f"`averaging.averaging_timeout_s` ({timeout_s:g} s)."
+            f"{reachable} that others can connect to, and the keeper: add auxiliary peers (`manyhands assist`), or "
+            f"raise `averaging.averaging_timeout_s` ({timeout_s:g} s)."
         )
 
 

@@ -12,6 +12,7 @@ import simpy
 
 from peer.config.run import RunConfig
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
+from peer.protocol import HELD_AVERAGES
 from peer.reduction.sizes import VALUE_BYTES
 from peer.rehearsal.board import Board
 from peer.rehearsal.groups import Groups, MetGroup
@@ -75,6 +76,7 @@ class World:
         self.suspicions: Counter[tuple[str, str]] = Counter()  # who was suspected of what
         self.trace: list[str] = []
         self._here: dict[str, RehearsedPeer] = {}
+        self._checkpoint: tuple[int, int] | None = None  # era and step of the newest
 
     @property
     def keeper(self) -> RehearsedPeer | None:
@@ -100,6 +102,19 @@ class World:
             return device.line.slower_rate
         return None if self.scenario.line_mbit is None else self.scenario.line_mbit * BYTES_PER_S_OF_MBIT
 
+    @property
+    def usable_checkpoint(self) -> tuple[int, int] | None:
+        """The newest checkpoint (era and step) if the keeper holds the averages since; None if not."""
+        keeper, newest = self.keeper, self._checkpoint
+        if keeper is None or newest is None or not self.scenario.has_checkpoints:
+            return None
+        return newest if newest[0] == keeper.era and 0 <= keeper.step - newest[1] <= HELD_AVERAGES else None
+
+    def turned_away(self, donor: RehearsedPeer) -> None:
+        """Note that a donor gives its state to others now: the keeper then writes a checkpoint for the rest."""
+        if donor is self.keeper:
+            self._checkpoint = donor.era, donor.step
+
     def donor_for(self, taker: RehearsedPeer) -> RehearsedPeer | None:
         """Return who gives its state to this peer: the keeper, or while it is away another that holds the newest."""
         if self.keeper is not None and self.keeper is not taker and self.keeper.has_state:
@@ -117,6 +132,8 @@ class World:
     def step_taken(self, peer: RehearsedPeer, group: MetGroup, samples: int) -> None:
         """Note that a peer has taken a step."""
         step, who = peer.step, tuple(sorted(group.peers))
+        if peer is self.keeper and step % self.config.checkpoints.every_steps == 0:
+            self._checkpoint = peer.era, step
         if step not in self.steps:
             self.steps[step] = RehearsedStep(
                 step=step,
