@@ -23,10 +23,10 @@ LEVELS = (0.05, 0.5, 0.95)
 MEGABYTE = 1e6
 MANY_FAILURES = 0.2  # share of the rounds, above which the report says why
 CAUSES = {
-    "late": "the others took the step without them",
-    "averaging failed": "the peer's round failed",
-    "left": "their peer left or died first",
-    "undone": "the run returned to a checkpoint",
+    "late": "the step was taken before",
+    "averaging failed": "their round failed",
+    "left": "their peer left or died",
+    "undone": "the run went back",
 }
 
 
@@ -74,7 +74,7 @@ class RehearsalReport:
         causes = {cause for run in self.runs for each in run.devices for cause in each.work.lost}
         losses = (
             SwarmMeasure(f"lost_{cause.replace(' ', '_')}", f"... lost: {CAUSES.get(cause, cause)}", "%", _lost(cause))
-            for cause in sorted(causes, key=[*CAUSES].index)
+            for cause in sorted(causes)
         )
         return (*STEPS, *SAMPLES, *losses, *TRAFFIC)
 
