@@ -64,14 +64,14 @@ def rehearse_run(
         people, length = VOLUNTEERS if volunteers is None else volunteers, HOURS if hours is None else hours
         draw_swarm = _volunteers(config, people, length, region or "world")
         scenario_of: Callable[[RunConfig, int], Scenario] = draw_swarm.scenario
-        who = f"{people} volunteers ({region or 'world'}) for {length:g} hours"
+        who = f"{people} volunteers ({region or 'world'}) for {_in_hours(length)}"
     else:
         given = {"--volunteers": volunteers, "--hours": hours, "--region": region}
         if extra := [option for option, value in given.items() if value is not None]:
             raise ConfigError(f"`{extra[0]}` is for drawn volunteers: leave it out, or `--scenario`.")
         loaded = _with_trainers(load_scenario(scenario), scenario)
         scenario_of = lambda _, __: loaded  # noqa: E731 -- the same for each seed
-        who = f"{len(loaded.devices)} devices of {scenario.name} for {loaded.duration_s / 3600:g} hours"
+        who = f"{len(loaded.devices)} devices of {scenario.name} for {_in_hours(loaded.duration_s / 3600)}"
     with Console(stderr=True).status("Rehearsing") as status:
         report = rehearse_seeds(config, scenario_of, seeds, lambda text: status.update(f"Rehearsing {text}"))
         advice = None
@@ -126,6 +126,10 @@ def _check(option: str, value: float, most: float) -> None:
         raise ConfigError(f"`{option}` ({value:g}) must be above 0, and at most {most:g}.")
 
 
+def _in_hours(hours: float) -> str:
+    return "one hour" if hours == 1 else f"{hours:.3g} hours"
+
+
 def _volunteers(config: RunConfig, people: int, hours: float, region: str) -> DrawnVolunteers:
     _check("--volunteers", people, MOST_PEERS)
     _check("--hours", hours, MOST_HOURS)
@@ -145,9 +149,8 @@ def _say_report(config: RunConfig, report: RehearsalReport, who: str) -> None:
     say()
     say_table(("", "5 %", "median", "95 %"), rows(report))
     say()
-    total = config.schedule.total_steps
-    say(f"The columns are the lower end, the middle and the upper end of {swarms}; more by --seeds.")
-    say(f"The schedule ends at step {total:,} (`schedule.total_steps`).")
+    say("Of few swarms, the outer columns are the worst and the best; --seeds rehearses more.")
+    say(f"The schedule ends at step {config.schedule.total_steps:,} (`schedule.total_steps`).")
     for remark in report.remarks():
         say(remark)
 
@@ -156,22 +159,22 @@ def _say_advice(advice: RehearsalAdvice) -> None:
     before = advice.before.figures()
     hours = advice.before.runs[0].duration_s / 3600
     say()
-    say(f"Other settings, with the same volunteers for {hours:.2g} hours:")
+    say(f"Other settings, with the same volunteers for {_in_hours(hours)}:")
     say()
     as_it_is = ("as it is", shown(before["samples_per_hour"].middle, ""), shown(before["step_s"].middle, "s"), "")
     table = [as_it_is, *(outcome.row() for outcome in advice.tried)]
-    say_table(("change", "samples in steps, an hour", "step", "gain"), table)
+    say_table(("averaging", "samples/hour", "step", "gain"), table)
     say()
     best = advice.recommended
     if best is None:
-        say("Recommended: change nothing. No change brought more samples into steps in every swarm.")
+        say("Recommended: change nothing. No change brought 5 % more samples into steps, and more in each swarm.")
         return
     after = best.after.figures()
-    say(f"Recommended: {best.change.written()}")
+    say(f"Recommended in `averaging`: {best.change.written()}")
     say(f"Reason: {best.change.reason}.")
     say(
         f"Samples in steps, an hour: {shown(before['samples_per_hour'].middle, '')} before, "
-        f"{shown(after['samples_per_hour'].middle, '')} after; more in every swarm."
+        f"{shown(after['samples_per_hour'].middle, '')} after."
     )
     if best.change.training:
         say(f"This changes the training itself: {best.change.training}.")

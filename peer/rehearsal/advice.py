@@ -15,6 +15,7 @@ from peer.rehearsal.report import RehearsalReport, rehearse_seeds, samples_per_h
 from peer.rehearsal.scenario import Scenario
 
 LEAST_GAIN = 1.05  # a change that brings less is not worth a line in a run file
+LOCAL = "local steps"
 MUCH_BETTER = 1.1  # a change that alters the training more has to bring so much more
 LARGER_BATCHES = (2, 4)
 LOCAL_STEPS = 8
@@ -30,6 +31,7 @@ class TriedChange:
     keys: Mapping[str, Any]  # of `averaging`
     reason: str  # why it may help
     training: str = ""  # what it changes in the training itself; empty: nothing
+    title: str = ""  # for a table, where the keys would be too long
 
     def applied(self, config: RunConfig) -> RunConfig | None:
         """Return the run with these values; None where the run file's rules forbid them."""
@@ -41,9 +43,9 @@ class TriedChange:
             return None
 
     def written(self) -> str:
-        """Write the keys as in a run file."""
+        """Write the keys as in the section `averaging` of a run file."""
         values = {key: str(value).lower() if isinstance(value, bool) else value for key, value in self.keys.items()}
-        return ", ".join(f"averaging.{key}: {value}" for key, value in values.items())
+        return ", ".join(f"{key}: {value}" for key, value in values.items())
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class TriedOutcome:
         gained = f"x {self.gain:.2f}" if self.gain < 100 else "x 100 or more"
         verdict = gained if self.is_better else f"{gained}, no clear gain"
         samples, step = figures["samples_per_hour"].middle, figures["step_s"].middle
-        return self.change.written(), shown(samples, ""), shown(step, "s"), verdict
+        return self.change.title or self.change.written(), shown(samples, ""), shown(step, "s"), verdict
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def changes_to_try(config: RunConfig) -> list[TriedChange]:
             for factor in LARGER_BATCHES
         ),
         TriedChange(
-            "local steps",
+            LOCAL,
             {"target_batch_size": LOCAL_STEPS * batch, "local_steps": LOCAL_STEPS * averaging.local_steps},
             fewer_rounds,
             "peers train alone between averagings, and the loss falls less for each sample",
@@ -157,7 +159,11 @@ def advise(
     seeds: int,
     progress: Callable[[str], None] = lambda _: None,
 ) -> RehearsalAdvice:
-    """Try one change at a time, then the best ones together, each with the same volunteers."""
+    """Try one change at a time, then the best ones together, each with the same volunteers.
+
+    Changes that leave the training as it is come first; those that alter it are tried on top of the best of these, and
+    have to bring much more.
+    """
 
     def shortened(config: RunConfig, seed: int) -> Scenario:
         scenario = scenario_of(config, seed)
@@ -169,36 +175,50 @@ def advise(
         report = rehearse_seeds(changed, shortened, seeds, lambda text: progress(f"{change.written()}, {text}"))
         return TriedOutcome(change, before, report)
 
+    def together(changes: list[TriedChange], title: str = "") -> TriedOutcome:
+        return tried(_together(changes, title))
+
     before = rehearse_seeds(config, shortened, seeds, lambda text: progress(f"as it is, {text}"))
-    outcomes = [tried(change) for change in changes_to_try(config)]
-    best = _best_of_each_dial(outcomes)
-    local_steps = best.pop("local steps", None)
-    candidates = [*best.values()]
-    if len(candidates) > 1:
-        candidates.append(tried(_together([outcome.change for outcome in candidates])))
-    recommended = max((each for each in candidates if each.is_better), key=lambda each: each.gain, default=None)
-    if local_steps is not None:
-        fitting = [outcome.change for dial, outcome in best.items() if dial not in ("batch", "delay")]
-        if fitting:
-            candidates.append(local_steps := tried(_together([*fitting, local_steps.change])))
-        if recommended is None or local_steps.gain > MUCH_BETTER * recommended.gain:
-            recommended = local_steps if local_steps.is_better else recommended
-    extra = tuple(each for each in candidates if each not in outcomes)
-    return RehearsalAdvice(before, (*outcomes, *extra), recommended)
+    changes = changes_to_try(config)
+    outcomes = [tried(change) for change in changes if not change.training]
+    best = [outcome.change for outcome in _best_of_each_dial(outcomes, 1.0)]
+    if len(best) > 1:
+        outcomes.append(together(best, "these together"))
+    base = max((each for each in outcomes if each.is_better), key=lambda each: each.gain, default=None)
+    kept = [] if base is None else [base.change]
+    altering = [
+        together([*kept, change], f"... and {change.written()}" if kept else "")
+        for change in changes
+        if change.training
+    ]
+    recommended = base
+    least_gain = base.gain if base else 1.0
+    common = [outcome for outcome in altering if outcome.change.dial != LOCAL]
+    best = [outcome.change for outcome in _best_of_each_dial(common, least_gain)]
+    if len(best) > 1:
+        altering.append(together(best, "... and these together" if kept else "these together"))
+    common = [outcome for outcome in altering if outcome.change.dial != LOCAL]
+    for some in common, [outcome for outcome in altering if outcome.change.dial == LOCAL]:
+        found = max((each for each in some if each.is_better), key=lambda each: each.gain, default=None)
+        if found is not None and (recommended is None or found.gain > MUCH_BETTER * recommended.gain):
+            recommended = found
+    return RehearsalAdvice(before, (*outcomes, *altering), recommended)
 
 
-def _best_of_each_dial(outcomes: list[TriedOutcome]) -> dict[str, TriedOutcome]:
+def _best_of_each_dial(outcomes: list[TriedOutcome], least_gain: float) -> list[TriedOutcome]:
     """Return the first of a dial's changes that the later ones, which go further, do not beat by much."""
     best: dict[str, TriedOutcome] = {}
     for outcome in outcomes:
         dial = outcome.change.dial
-        if outcome.is_better and (dial not in best or outcome.gain > MUCH_BETTER * best[dial].gain):
+        floor = MUCH_BETTER * best[dial].gain if dial in best else least_gain
+        if outcome.is_better and outcome.gain > floor:
             best[dial] = outcome
-    return best
+    return [*best.values()]
 
 
-def _together(changes: list[TriedChange]) -> TriedChange:
+def _together(changes: list[TriedChange], title: str) -> TriedChange:
+    """Join changes; the last one names the dial."""
     keys = {key: value for change in changes for key, value in change.keys.items()}
     reasons = "; ".join(dict.fromkeys(change.reason for change in changes))
     training = "; ".join(dict.fromkeys(change.training for change in changes if change.training))
-    return TriedChange("together", keys, reasons, training)
+    return TriedChange(changes[-1].dial, keys, reasons, training, title)

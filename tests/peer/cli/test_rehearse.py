@@ -110,8 +110,8 @@ def test_advice_comes_with_figures_before_and_after(run_file: Path, scenario: Pa
     """The table has the run as it is and each change; the verdict stands below."""
     told = succeed("rehearse", run_file, "--scenario", scenario, "--seeds", 1, "--advise")
     assert "as it is" in told
-    assert "averaging.delay: true" in told
-    assert "Recommended:" in told
+    assert "delay: true" in told
+    assert "Recommended" in told
 
 
 def test_mistakes_are_one_sentence_with_exit_code_3(run_file: Path, scenario: Path, tmp_path: Path) -> None:
