@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREY, INK = "#2563a8", "#d9822b", "#9aa3ad", "#222222"
-WINDOWS = 24  # of the event, in which samples are added up
+MOST_WINDOWS, STEPS_A_WINDOW = 24, 3  # of the event, in which samples are added up
 SMALL = 9
 
 
@@ -73,7 +73,7 @@ def _draw_steps(axes: Axes, run: RehearsedRun) -> None:
     axes.plot(hours, averaging, ".", color=ORANGE, markersize=4, label="of it, the averaging")
     axes.set_ylabel("seconds")
     if gaps:
-        axes.set_ylim(0, 1.1 * max(sorted(gaps)[math.ceil(0.98 * len(gaps)) - 1], *averaging))
+        axes.set_ylim(0, 1.35 * max(sorted(gaps)[math.ceil(0.98 * len(gaps)) - 1], *averaging))
         axes.axhline(median(gaps), color=GREY, linewidth=1, linestyle="--", label=f"median {median(gaps):.0f} s")
         axes.legend(frameon=False, fontsize=SMALL, loc="upper right")
     else:
@@ -112,16 +112,17 @@ def _draw_peers(axes: Axes, run: RehearsedRun, scenario: Scenario) -> None:
 
 def _draw_samples(axes: Axes, run: RehearsedRun) -> None:
     axes.set_title("Samples")
-    width_s = run.duration_s / WINDOWS
-    counted, lost = [0] * WINDOWS, [0] * WINDOWS
+    windows = min(MOST_WINDOWS, max(4, len(run.steps) // STEPS_A_WINDOW))
+    width_s = run.duration_s / windows
+    counted, lost = [0] * windows, [0] * windows
     for line in run.trace:  # "TIME WHO step STEP SAMPLES ..." and "TIME WHO lost SAMPLES CAUSE"
         at_s, _, what, *facts = line.split()
-        window = min(WINDOWS - 1, int(float(at_s) / width_s))
+        window = min(windows - 1, int(float(at_s) / width_s))
         if what == "step":
             counted[window] += int(facts[1])
         elif what == "lost":
             lost[window] += int(facts[0])
-    begins, width = [window * width_s / HOUR_S for window in range(WINDOWS)], width_s / HOUR_S
+    begins, width = [window * width_s / HOUR_S for window in range(windows)], width_s / HOUR_S
     per_hour = [[samples / width for samples in part] for part in (counted, lost)]
     axes.bar(begins, per_hour[0], 0.9 * width, align="edge", color=BLUE, label="in steps")
     axes.bar(begins, per_hour[1], 0.9 * width, per_hour[0], align="edge", color=ORANGE, label="lost")

@@ -159,10 +159,7 @@ def _choose_batch(
         busy, steps = report.runs[0].utilisation, len(report.runs[0].steps) * hours / search.hours
         found = f"with {batch:,}, {shown(busy, '%')} of the volunteers' time ended in steps"
         if busy >= BUSY_SHARE:
-            return (
-                batch,
-                f"the smallest power of two tried that keeps devices busy: {found}; larger ones make steps rarer",
-            )
+            return batch, f"The smallest power of two that keeps devices busy: {found}. Larger ones make steps rarer."
         if steps / 2 < LEAST_STEPS or batch >= MOST_BATCH:
             return batch, f"A larger batch would leave fewer than {LEAST_STEPS} steps: {found}; lines are the limit."
         batch *= 2

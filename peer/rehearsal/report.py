@@ -56,7 +56,7 @@ class SwarmMeasure:
 
     key: str
     title: str
-    unit: str  # "s", "h", "%", "MB" or "" for a plain number
+    unit: str  # "s", "h", "%", "MB", "peers", or "" for a plain number
     of: Callable[[RehearsedRun, RunConfig], float]
 
 
@@ -107,7 +107,7 @@ class RehearsalReport:
         if self.quantiles(FAILED_ROUNDS).middle > MANY_FAILURES:
             found.append(f"Many rounds of averaging fail. {self._why_rounds_fail()}")
         missing = self.quantiles(MISSING_AUXILIARIES).middle
-        if missing:
+        if 0 < missing < math.inf:
             found.append(
                 f"{missing:.0f} auxiliary peer{'' if missing == 1 else 's'} with 100 Mbit/s would shorten the rounds: "
                 "`manyhands assist`."
@@ -211,13 +211,19 @@ def _present_hours(run: RehearsedRun) -> float:
     return sum(each.work.present_s for each in run.devices) / HOUR_S
 
 
-def _middle_step(of: Callable[[Any], float | None]) -> Callable[[RehearsedRun, RunConfig], float]:
+def _middle_step(of: Callable[[Any], float]) -> Callable[[RehearsedRun, RunConfig], float]:
     """Return the measure that is the median of something over a rehearsal's steps; 0 without steps."""
-    return lambda run, _: median(known) if (known := [v for step in run.steps if (v := of(step)) is not None]) else 0.0
+    return lambda run, _: median(map(of, run.steps)) if run.steps else 0.0
 
 
 def _step_s(run: RehearsedRun, _: RunConfig) -> float:
     return math.inf if run.step_s is None else run.step_s
+
+
+def _missing_auxiliaries(run: RehearsedRun, _: RunConfig) -> float:
+    """Return what the peers of a usual step found; infinite where no step tells."""
+    known = [step.missing_auxiliaries for step in run.steps if step.missing_auxiliaries is not None]
+    return median(known) if known else math.inf
 
 
 def _failed_rounds(run: RehearsedRun, _: RunConfig) -> float:
@@ -248,9 +254,7 @@ def _stalls(run: RehearsedRun) -> bool:
 
 
 FAILED_ROUNDS = SwarmMeasure("failed_rounds", "Rounds of averaging that fail", "%", _failed_rounds)
-MISSING_AUXILIARIES = SwarmMeasure(
-    "missing_auxiliaries", "Auxiliary peers missing", "", _middle_step(lambda step: step.missing_auxiliaries)
-)
+MISSING_AUXILIARIES = SwarmMeasure("missing_auxiliaries", "Auxiliary peers missing", "peers", _missing_auxiliaries)
 STEPS = (
     SwarmMeasure("step_s", "Time from one step to the next", "s", _step_s),
     SwarmMeasure(
@@ -300,7 +304,7 @@ TRAFFIC = (
 def shown(value: float, unit: str) -> str:
     """Write a figure as people read it."""
     if math.isinf(value):
-        return "never"
+        return "unknown" if unit == "peers" else "never"
     match unit:
         case "%":
             return f"{100 * value:.1f} %" if value < 0.1 else f"{100 * value:.0f} %"
