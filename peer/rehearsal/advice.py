@@ -219,6 +219,8 @@ def _best_of_each_dial(outcomes: list[TriedOutcome], least_gain: float) -> list[
 def _together(changes: list[TriedChange], title: str) -> TriedChange:
     """Join changes; the last one names the dial."""
     keys = {key: value for change in changes for key, value in change.keys.items()}
-    reasons = "; ".join(dict.fromkeys(change.reason for change in changes))
-    training = "; ".join(dict.fromkeys(change.training for change in changes if change.training))
+    reasons, training = (
+        "; ".join(dict.fromkeys(part for text in texts for part in text.split("; ") if part))
+        for texts in ([change.reason for change in changes], [change.training for change in changes])
+    )
     return TriedChange(changes[-1].dial, keys, reasons, training, title)

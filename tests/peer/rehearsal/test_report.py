@@ -167,6 +167,8 @@ def test_advice_raises_a_timeout_that_slow_lines_cannot_keep() -> None:
     assert advice.recommended is not None
     assert advice.recommended.change.keys["averaging_timeout_s"] == 60.0
     assert samples_per_hour(advice.recommended.after.runs[0]) > samples_per_hour(advice.before.runs[0])
+    reasons = advice.recommended.change.reason.split("; ")
+    assert len(reasons) == len({*reasons})
     tried = advice.recommended.change.applied(config)
     assert tried is not None
     assert tried.averaging.averaging_timeout_s == 60.0
