@@ -13,10 +13,10 @@ from rich.console import Console
 
 from auth.errors import ConfigError, StorageError
 from peer.config.run import RunConfig
-from peer.rehearsal.advice import RehearsalAdvice, advise
-from peer.rehearsal.picture import draw
-from peer.rehearsal.planning import plan_run
-from peer.rehearsal.report import DrawnVolunteers, ModelValues, RehearsalReport, rehearse_seeds, rows, shown
+from peer.rehearsal.forecast.advice import RehearsalAdvice, advise
+from peer.rehearsal.forecast.picture import draw
+from peer.rehearsal.forecast.planning import plan_run
+from peer.rehearsal.forecast.report import DrawnVolunteers, ModelValues, RehearsalReport, rehearse_seeds, rows, shown
 from peer.rehearsal.scenario import MOST_PEERS, Scenario, load_scenario
 from peer.runtime.console import say, say_json, say_table
 

@@ -17,8 +17,15 @@ import yaml
 from peer.config.run import RunConfig
 from peer.config.training import Averaging
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
+from peer.rehearsal.forecast.report import (
+    DrawnVolunteers,
+    ModelValues,
+    RehearsalReport,
+    gradient_seconds,
+    rehearse_seeds,
+    shown,
+)
 from peer.rehearsal.population import population_tables
-from peer.rehearsal.report import DrawnVolunteers, ModelValues, RehearsalReport, gradient_seconds, rehearse_seeds, shown
 
 LEAST_BATCH, MOST_BATCH = 256, 2**20
 LOCAL_BATCH = 256  # samples of a local step, as measured in docs/operators/network.md

@@ -10,8 +10,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from auth.errors import ConfigError, StorageError
+from peer.rehearsal.forecast.report import RehearsalReport, classes
 from peer.rehearsal.population import HOUR_S
-from peer.rehearsal.report import RehearsalReport, classes
 from peer.rehearsal.scenario import Scenario
 from peer.rehearsal.swarm import RehearsedRun
 from peer.runtime.software import how_to_add

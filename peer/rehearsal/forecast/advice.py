@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from peer.config.run import RunConfig
+from peer.rehearsal.forecast.report import RehearsalReport, rehearse_seeds, samples_per_hour, shown
 from peer.rehearsal.population import HOUR_S
-from peer.rehearsal.report import RehearsalReport, rehearse_seeds, samples_per_hour, shown
 from peer.rehearsal.scenario import Scenario
 
 LEAST_GAIN = 1.05  # a change that brings less is not worth a line in a run file

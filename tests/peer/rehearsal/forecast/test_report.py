@@ -11,9 +11,9 @@ import yaml
 
 from auth.errors import ConfigError
 from peer.config.run import RunConfig
-from peer.rehearsal.advice import TriedChange, TriedOutcome, advise, changes_to_try
-from peer.rehearsal.planning import plan_run
-from peer.rehearsal.report import (
+from peer.rehearsal.forecast.advice import TriedChange, TriedOutcome, advise, changes_to_try
+from peer.rehearsal.forecast.planning import plan_run
+from peer.rehearsal.forecast.report import (
     DrawnVolunteers,
     ModelValues,
     RehearsalReport,
