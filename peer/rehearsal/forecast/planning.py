@@ -209,7 +209,7 @@ PROMISED = ("step_s", "steps", "samples_per_hour", "utilisation", "sent_mb_per_h
 
 def _written(content: Mapping[str, Any], reasons: Mapping[str, str], report: RehearsalReport, command: str) -> str:
     """Write the file: the promised figures at its head, and each reason above its key."""
-    lines = ["# Planned by `manyhands plan`. Promised by rehearsals: the median swarm (5 to 95 % of the swarms)."]
+    lines = ["# Planned by manyhands plan. Promised by rehearsals: the median swarm (5 to 95 % of the swarms)."]
     for measure in report.measures:
         if measure.key in PROMISED:
             spread = report.quantiles(measure)
