@@ -36,6 +36,8 @@ COMMANDS = {
         "Check what a run has signed: its leaderboard, or a certificate of contribution.",
         _TAKE_PART,
     ),
+    "plan": ("peer.cli.rehearse", "Write a run file for an event, each value with its reason.", _OPERATE),
+    "rehearse": ("peer.cli.rehearse", "Rehearse a run's event in virtual time, before anybody has joined.", _OPERATE),
     "tokenizer": ("peer.cli.tokenizer", "Train a tokenizer, or look at one: train, inspect.", _OPERATE),
     "corpus": ("peer.cli.corpus", "Prepare a corpus: sample it by perplexity, drop duplicates.", _OPERATE),
     "export": ("coordinator.cli.export", "Export a checkpoint for plain transformers, with a model card.", _OPERATE),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 from auth.errors import ManyhandsError
 from docs.reference.commands import commands_by_panel
 from docs.reference.keys import definition, key_lists
+from peer.rehearsal.population import SourcedFigure, population_tables, provenance
 
 _MARKER = re.compile(r"<!-- generated: (.+?) -->")
 
@@ -21,7 +23,7 @@ def fill(markdown: str) -> str:
 @cache
 def parts() -> dict[str, str]:
     """Everything that is generated, as Markdown, by the names in the markers."""
-    return {"commands": commands_by_panel(), "exit codes": _exit_codes(), **key_lists()}
+    return {"commands": commands_by_panel(), "exit codes": _exit_codes(), "rehearsal inputs": _inputs(), **key_lists()}
 
 
 def _exit_codes() -> str:
@@ -29,6 +31,23 @@ def _exit_codes() -> str:
     errors = sorted(_errors_below(ManyhandsError), key=lambda error: error.exit_code)
     told = [(f"{error.exit_code}", f"`{error.code}`", " ".join((error.__doc__ or "").split())) for error in errors]
     return "\n\n".join(definition([code], name, "", meaning) for code, name, meaning in told)
+
+
+def _inputs() -> str:
+    """Return the figures from which a rehearsal's volunteers are drawn, by their sources."""
+    rows = [
+        f"| {', '.join(map(_input, origin.entries))} | {origin.kind} | {' '.join(origin.source.split())} |"
+        for origin in provenance()
+    ]
+    return "\n".join(["| figures | kind | source, or reason |", "|---|---|---|", *rows])
+
+
+def _input(entry: str) -> str:
+    """Return an entry of the tables, with its value if it is a number."""
+    found: Any = population_tables()
+    for name in entry.split("."):
+        found = found[name] if isinstance(found, dict) else getattr(found, name)
+    return f"`{entry}`" + (f" = {found.value:g}" if isinstance(found, SourcedFigure) else "")
 
 
 def _errors_below(error: type[ManyhandsError]) -> Iterator[type[ManyhandsError]]:

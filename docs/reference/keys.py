@@ -1,4 +1,4 @@
-"""Lists of the keys that the run file and settings.yaml may have, read from the pydantic models that check them.
+"""Lists of the keys that the run file, settings.yaml and a scenario may have, read from the models that check them.
 
 A key's meaning is the docstring below its field, else the docstring of the section that it holds.
 """
@@ -23,6 +23,7 @@ from coordinator.run.settings import Settings
 from peer.config.architectures import ARCHITECTURES
 from peer.config.base import WrittenAs
 from peer.config.run import RunConfig
+from peer.rehearsal.scenario import Scenario
 
 NAMES: Mapping[Any, str] = {bool: "`true` or `false`", int: "whole number", float: "number", str: "text", Path: "path"}
 SCALARS = {bool, int, float, str}
@@ -40,7 +41,7 @@ class Key:
 
 
 def key_lists() -> dict[str, str]:
-    """Return Markdown for each section of the run file, for settings.yaml and its sections, and for `model.options`."""
+    """Return Markdown for each section of the run file and of settings.yaml, a scenario, and `model.options`."""
     lists = {}
     for section, field in RunConfig.model_fields.items():
         model = next(sections_in(field.annotation))
@@ -51,7 +52,12 @@ def key_lists() -> dict[str, str]:
             lists[f"settings.yaml {section}"] = _key_list(Settings, [section])
         else:
             plain.append(section)
-    return {**lists, "settings.yaml": _key_list(Settings, plain), "model.options": "\n\n".join(_options())}
+    return {
+        **lists,
+        "settings.yaml": _key_list(Settings, plain),
+        "scenario": _key_list(Scenario, Scenario.model_fields),
+        "model.options": "\n\n".join(_options()),
+    }
 
 
 def keys_of(model: type[BaseModel], names: Iterable[str], prefix: str, seen: dict[Any, str]) -> Iterator[Key]:

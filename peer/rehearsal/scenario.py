@@ -109,7 +109,9 @@ class Scenario(Section):
     duration_s: PositiveFloat
     """Virtual time of the rehearsal."""
     parameters: Positive
-    """Number of values that a round averages: the model's parameters."""
+    """Number of the model's parameters."""
+    averaged: Positive | None = None
+    """Number of values that a round averages; left out: as many as `parameters`. PowerSGD averages fewer."""
     start_s: _Seconds = 15.0
     """Time from a program's start until it takes the run's state."""
     has_checkpoints: bool = True

@@ -13,6 +13,7 @@ import simpy
 from peer.config.run import RunConfig
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
 from peer.protocol import HELD_AVERAGES
+from peer.reduction.sizes import VALUE_BYTES
 from peer.rehearsal.board import Board
 from peer.rehearsal.groups import Groups, MetGroup
 from peer.rehearsal.lines import Lines
@@ -21,8 +22,6 @@ from peer.reporting.suspicions import Suspicion, Suspicions
 
 if TYPE_CHECKING:
     from peer.rehearsal.peer import RehearsedPeer
-
-BYTES_PER_VALUE = {"float16": 2.0, "8bit-blockwise": 1.0, "none": 4.0}
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,8 @@ class World:
         self.target = config.averaging.target_batch_size
         self.lines = Lines(env)
         self.board = Board(env, config.averaging.statistics_expiration_s)
-        self.groups = Groups(env, self.lines, scenario.parameters * BYTES_PER_VALUE[config.averaging.compression])
+        averaged = scenario.averaged or scenario.parameters
+        self.groups = Groups(env, self.lines, averaged * VALUE_BYTES[config.averaging.compression])
         self.steps: dict[int, RehearsedStep] = {}
         self.suspicions: Counter[tuple[str, str]] = Counter()  # who was suspected of what
         self.trace: list[str] = []

@@ -1,0 +1,185 @@
+"""The commands `manyhands rehearse` and `manyhands plan`: a run's event in virtual time, before it takes place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from auth.errors import ConfigError, StorageError
+from peer.config.run import RunConfig
+from peer.rehearsal.forecast.advice import RehearsalAdvice, advise
+from peer.rehearsal.forecast.picture import draw
+from peer.rehearsal.forecast.planning import plan_run
+from peer.rehearsal.forecast.report import DrawnVolunteers, ModelValues, RehearsalReport, rehearse_seeds, rows, shown
+from peer.rehearsal.scenario import MOST_PEERS, Scenario, load_scenario
+from peer.runtime.console import say, say_json, say_table
+
+VOLUNTEERS, HOURS, SEEDS = 40, 2.0, 3  # within half a minute on one core
+MOST_SEEDS, MOST_HOURS = 1000, 31 * 24
+app = typer.Typer(pretty_exceptions_enable=False)
+
+
+class PlannedModel(str, Enum):
+    """A model's size that `manyhands plan` knows."""
+
+    SMALL = "small"
+    BASE = "base"
+
+
+@app.command("rehearse", epilog="Example: manyhands rehearse run.yaml --volunteers 40 --hours 2 --picture event.png")
+def rehearse_run(
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
+    volunteers: Annotated[
+        int | None, typer.Option(help=f"Volunteers to draw from published figures; {VOLUNTEERS} unless given.")
+    ] = None,
+    scenario: Annotated[
+        Path | None, typer.Option(help="A scenario's file instead of drawn volunteers: who takes part, and when.")
+    ] = None,
+    hours: Annotated[
+        float | None,
+        typer.Option(help=f"Length of the event in virtual hours; {HOURS:g} unless given. A scenario has its own."),
+    ] = None,
+    region: Annotated[
+        str | None, typer.Option(help="Region of the volunteers' lines, such as south-asia; world unless given.")
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(help="Swarms to rehearse, each with other volunteers, or with other chances in a scenario.")
+    ] = SEEDS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    picture: Annotated[Path | None, typer.Option(help="PNG file to draw the event into.")] = None,
+    with_advice: Annotated[
+        bool, typer.Option("--advise", help="Try other settings, too, and recommend what helps; takes some minutes.")
+    ] = False,
+) -> None:
+    """Rehearse a run's event in virtual time: steps, samples, traffic, before anybody has joined."""
+    _check("--seeds", seeds, MOST_SEEDS)
+    config = RunConfig.from_yaml(run_file)
+    if scenario is None:
+        people, length = VOLUNTEERS if volunteers is None else volunteers, HOURS if hours is None else hours
+        draw_swarm = _volunteers(config, people, length, region or "world")
+        scenario_of: Callable[[RunConfig, int], Scenario] = draw_swarm.scenario
+        who = f"{people} volunteers ({region or 'world'}) for {_in_hours(length)}"
+    else:
+        given = {"--volunteers": volunteers, "--hours": hours, "--region": region}
+        if extra := [option for option, value in given.items() if value is not None]:
+            raise ConfigError(f"`{extra[0]}` is for drawn volunteers: leave it out, or `--scenario`.")
+        loaded = _with_trainers(load_scenario(scenario), scenario)
+        scenario_of = lambda _, __: loaded  # noqa: E731 -- the same for each seed
+        who = f"{len(loaded.devices)} devices of {scenario.name} for {_in_hours(loaded.duration_s / 3600)}"
+    with Console(stderr=True).status("Rehearsing") as status:
+        report = rehearse_seeds(config, scenario_of, seeds, lambda text: status.update(f"Rehearsing {text}"))
+        advice = None
+        if with_advice:
+            advice = advise(config, scenario_of, seeds, lambda text: status.update(f"Trying {text}"))
+        if picture is not None:
+            status.update("Drawing")
+            draw(report, picture, f"{config.run.name}: {who}, rehearsed")
+    if as_json:
+        say_json(report.to_json() | ({"advice": _advice_content(advice)} if advice else {}))
+        return
+    _say_report(config, report, who)
+    if advice is not None:
+        _say_advice(advice)
+    if picture is not None:
+        say(f"Picture: {picture}")
+
+
+@app.command("plan", epilog="Example: manyhands plan --language bn --volunteers 40 --hours 4 --model small -o run.yaml")
+def plan_event(
+    language: Annotated[str, typer.Option(help="Language of the texts, as bn or zh-Hant.")],
+    volunteers: Annotated[int, typer.Option(help="Volunteers that you expect.")] = VOLUNTEERS,
+    hours: Annotated[float, typer.Option(help="Length of the event, in hours.")] = 4.0,
+    model: Annotated[PlannedModel, typer.Option(help="Size of the model, an ALBERT.")] = PlannedModel.SMALL,
+    region: Annotated[str, typer.Option(help="Region of the volunteers' lines, such as south-asia.")] = "world",
+    seeds: Annotated[int, typer.Option(help="Swarms to rehearse for the promised figures.")] = SEEDS,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Run file to write; without it, to stdout.")] = None,
+) -> None:
+    """Write a run file for an event: batch, averaging and schedule chosen by rehearsals, each with its reason."""
+    _check("--seeds", seeds, MOST_SEEDS)
+    _check("--volunteers", volunteers, MOST_PEERS)
+    _check("--hours", hours, MOST_HOURS)
+    if out is not None and out.exists():
+        raise ConfigError(f"`--out` ({out}) exists already: remove it, or give another name.")
+    with Console(stderr=True).status("Planning") as status:
+        text = plan_run(
+            language, volunteers, hours, model.value, region, seeds, lambda said: status.update(f"Rehearsing {said}")
+        )
+    if out is None:
+        say(text.rstrip())
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"`--out` ({out}) cannot be written: {error.strerror}.") from error
+    say(f"Written to {out}. Read its comments, then: manyhands rehearse {out}")
+
+
+def _check(option: str, value: float, most: float) -> None:
+    """Raise `ConfigError` for a number of which there must be some, but not too many."""
+    if not (math.isfinite(value) and 0 < value <= most):
+        raise ConfigError(f"`{option}` ({value:g}) must be above 0, and at most {most:g}.")
+
+
+def _in_hours(hours: float) -> str:
+    return "one hour" if hours == 1 else f"{hours:.3g} hours"
+
+
+def _volunteers(config: RunConfig, people: int, hours: float, region: str) -> DrawnVolunteers:
+    _check("--volunteers", people, MOST_PEERS)
+    _check("--hours", hours, MOST_HOURS)
+    return DrawnVolunteers(ModelValues.of(config), people, hours, region)
+
+
+def _with_trainers(scenario: Scenario, path: Path) -> Scenario:
+    if not any(device.samples_per_second for device in scenario.devices):
+        raise ConfigError(f"Nobody trains in the scenario {path}: give a device its `samples_per_second`.")
+    return scenario
+
+
+def _say_report(config: RunConfig, report: RehearsalReport, who: str) -> None:
+    seeds = len(report.runs)
+    swarms = "one swarm" if seeds == 1 else f"{seeds} swarms"
+    say(f"Rehearsed: the run `{config.run.name}` with {who}, {swarms}.")
+    say()
+    say_table(("", "5 %", "median", "95 %"), rows(report))
+    say()
+    say("Of few swarms, the outer columns are the worst and the best; --seeds rehearses more.")
+    say(f"The schedule ends at step {config.schedule.total_steps:,} (`schedule.total_steps`).")
+    for remark in report.remarks():
+        say(remark)
+
+
+def _say_advice(advice: RehearsalAdvice) -> None:
+    before = advice.before.figures()
+    hours = advice.before.runs[0].duration_s / 3600
+    say()
+    say(f"Other settings, with the same volunteers for {_in_hours(hours)}:")
+    say()
+    as_it_is = ("as it is", shown(before["samples_per_hour"].middle, ""), shown(before["step_s"].middle, "s"), "")
+    table = [as_it_is, *(outcome.row() for outcome in advice.tried)]
+    say_table(("averaging", "samples/hour", "step", "gain"), table)
+    say()
+    best = advice.recommended
+    if best is None:
+        say("Recommended: change nothing. No change brought 5 % more samples into steps, and more in each swarm.")
+        return
+    after = best.after.figures()
+    say(f"Recommended in `averaging`: {best.change.written()}")
+    say(f"Reason: {best.change.reason}.")
+    say(
+        f"Samples in steps, an hour: {shown(before['samples_per_hour'].middle, '')} before, "
+        f"{shown(after['samples_per_hour'].middle, '')} after."
+    )
+    if best.change.training:
+        say(f"This changes the training itself: {best.change.training}.")
+
+
+def _advice_content(advice: RehearsalAdvice) -> dict[str, object]:
+    best = advice.recommended
+    return {"tried": [each.facts() for each in advice.tried], "recommended": None if best is None else best.facts()}

@@ -1,0 +1,226 @@
+"""A recommendation for a run file: other settings, tried on the same volunteers for an hour of virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from pydantic import ValidationError
+
+from peer.config.run import RunConfig
+from peer.rehearsal.forecast.report import RehearsalReport, rehearse_seeds, samples_per_hour, shown
+from peer.rehearsal.population import HOUR_S
+from peer.rehearsal.scenario import Scenario
+
+LEAST_GAIN = 1.05  # a change that brings less is not worth a line in a run file
+LOCAL = "local steps"
+MUCH_BETTER = 1.1  # a change that alters the training more has to bring so much more
+LARGER_BATCHES = (2, 4)
+LOCAL_STEPS = 8
+LONGER_TIMEOUT, SHORTER_MATCHMAKING = 3, 1 / 3
+SHORTENED_S = HOUR_S
+
+
+@dataclass(frozen=True)
+class TriedChange:
+    """Other values of some keys of the run file."""
+
+    dial: str
+    keys: Mapping[str, Any]  # of `averaging`
+    reason: str  # why it may help
+    training: str = ""  # what it changes in the training itself; empty: nothing
+    title: str = ""  # for a table, where the keys would be too long
+
+    def applied(self, config: RunConfig) -> RunConfig | None:
+        """Return the run with these values; None where the run file's rules forbid them."""
+        content = config.model_dump()
+        content["averaging"] |= self.keys
+        try:
+            return RunConfig.model_validate(content)
+        except ValidationError:
+            return None
+
+    def written(self) -> str:
+        """Write the keys as in the section `averaging` of a run file."""
+        values = {key: str(value).lower() if isinstance(value, bool) else value for key, value in self.keys.items()}
+        return ", ".join(f"{key}: {value}" for key, value in values.items())
+
+
+@dataclass(frozen=True)
+class TriedOutcome:
+    """A change, and the figures before and after."""
+
+    change: TriedChange
+    before: RehearsalReport
+    after: RehearsalReport
+
+    @property
+    def gains(self) -> tuple[float, ...]:
+        """Samples in steps after the change, by those before, for each seed; the volunteers are the same."""
+        pairs = zip(self.before.runs, self.after.runs, strict=True)
+        return tuple(samples_per_hour(after) / max(1.0, samples_per_hour(before)) for before, after in pairs)
+
+    @property
+    def gain(self) -> float:
+        """The gain of the middle seed."""
+        return median(self.gains)
+
+    @property
+    def is_better(self) -> bool:
+        """Whether every seed gains, and the middle one enough: then it is no luck of who came."""
+        return min(self.gains) > 1 and self.gain >= LEAST_GAIN
+
+    def facts(self) -> dict[str, Any]:
+        """Return the figures for scripts."""
+        return {
+            "change": self.change.written(),
+            "samples_per_hour": {name: part.figures()["samples_per_hour"].to_json() for name, part in self._parts()},
+            "step_s": {name: part.figures()["step_s"].to_json() for name, part in self._parts()},
+            "gain": round(self.gain, 3),
+            "is_better": self.is_better,
+            "reason": self.change.reason,
+            "training": self.change.training,
+        }
+
+    def _parts(self) -> tuple[tuple[str, RehearsalReport], ...]:
+        return ("before", self.before), ("after", self.after)
+
+    def row(self) -> tuple[str, str, str, str]:
+        """Return the change, samples and step time after it, and the verdict, for a table."""
+        figures = self.after.figures()
+        gained = f"x {self.gain:.2f}" if self.gain < 100 else "x 100 or more"
+        verdict = gained if self.is_better else f"{gained}, no clear gain"
+        samples, step = figures["samples_per_hour"].middle, figures["step_s"].middle
+        return self.change.title or self.change.written(), shown(samples, ""), shown(step, "s"), verdict
+
+
+@dataclass(frozen=True)
+class RehearsalAdvice:
+    """All changes that were tried, and the recommended one."""
+
+    before: RehearsalReport
+    tried: tuple[TriedOutcome, ...]
+    recommended: TriedOutcome | None
+
+
+def changes_to_try(config: RunConfig) -> list[TriedChange]:
+    """Return the changes that the run file's rules allow."""
+    averaging = config.averaging
+    batch, larger = averaging.target_batch_size, "a step averages more samples: adapt the learning rate"
+    fewer_rounds = "fewer rounds for the same samples, so lines are busy for less of the time"
+    changes = [
+        TriedChange(
+            "timeout",
+            {"averaging_timeout_s": LONGER_TIMEOUT * averaging.averaging_timeout_s},
+            "slow lines need longer than a round may take",
+        ),
+        TriedChange(
+            "matchmaking",
+            {"matchmaking_time_s": max(2.0, round(SHORTER_MATCHMAKING * averaging.matchmaking_time_s, 1))},
+            "groups wait for less long for peers that do not come",
+        ),
+        *(
+            TriedChange("compression", {"compression": compression}, "a round sends fewer bytes")
+            for compression in ("float16", "8bit-blockwise")
+        ),
+        TriedChange(
+            "delay",
+            {"delay": True},
+            "peers train on while gradients are averaged",
+            "gradients are one step old: a large learning rate may have to be reduced",
+        ),
+        *(
+            TriedChange("batch", {"target_batch_size": factor * batch}, fewer_rounds, larger)
+            for factor in LARGER_BATCHES
+        ),
+        TriedChange(
+            LOCAL,
+            {"target_batch_size": LOCAL_STEPS * batch, "local_steps": LOCAL_STEPS * averaging.local_steps},
+            fewer_rounds,
+            "peers train alone between averagings, and the loss falls less for each sample",
+        ),
+    ]
+    current = averaging.model_dump()
+    sizes = {"none": 4, "float16": 2, "8bit-blockwise": 1}
+    return [
+        change
+        for change in changes
+        if any(current[key] != value for key, value in change.keys.items())
+        and sizes[change.keys.get("compression", averaging.compression)] <= sizes[averaging.compression]
+        and change.applied(config) is not None
+    ]
+
+
+def advise(
+    config: RunConfig,
+    scenario_of: Callable[[RunConfig, int], Scenario],
+    seeds: int,
+    progress: Callable[[str], None] = lambda _: None,
+) -> RehearsalAdvice:
+    """Try one change at a time, then the best ones together, each with the same volunteers.
+
+    Changes that leave the training as it is come first; those that alter it are tried on top of the best of these, and
+    have to bring much more.
+    """
+
+    def shortened(config: RunConfig, seed: int) -> Scenario:
+        scenario = scenario_of(config, seed)
+        return scenario.model_copy(update={"duration_s": min(scenario.duration_s, SHORTENED_S)})
+
+    def tried(change: TriedChange) -> TriedOutcome:
+        changed = change.applied(config)
+        assert changed is not None
+        report = rehearse_seeds(changed, shortened, seeds, lambda text: progress(f"{change.written()}, {text}"))
+        return TriedOutcome(change, before, report)
+
+    def together(changes: list[TriedChange], title: str = "") -> TriedOutcome:
+        return tried(_together(changes, title))
+
+    before = rehearse_seeds(config, shortened, seeds, lambda text: progress(f"as it is, {text}"))
+    changes = changes_to_try(config)
+    outcomes = [tried(change) for change in changes if not change.training]
+    best = [outcome.change for outcome in _best_of_each_dial(outcomes, 1.0)]
+    if len(best) > 1:
+        outcomes.append(together(best, "these together"))
+    base = max((each for each in outcomes if each.is_better), key=lambda each: each.gain, default=None)
+    kept = [] if base is None else [base.change]
+    altering = [
+        together([*kept, change], f"... and {change.written()}" if kept else "")
+        for change in changes
+        if change.training
+    ]
+    recommended = base
+    least_gain = base.gain if base else 1.0
+    common = [outcome for outcome in altering if outcome.change.dial != LOCAL]
+    best = [outcome.change for outcome in _best_of_each_dial(common, least_gain)]
+    if len(best) > 1:
+        altering.append(together(best, "... and these together" if kept else "these together"))
+    common = [outcome for outcome in altering if outcome.change.dial != LOCAL]
+    for some in common, [outcome for outcome in altering if outcome.change.dial == LOCAL]:
+        found = max((each for each in some if each.is_better), key=lambda each: each.gain, default=None)
+        if found is not None and (recommended is None or found.gain > MUCH_BETTER * recommended.gain):
+            recommended = found
+    return RehearsalAdvice(before, (*outcomes, *altering), recommended)
+
+
+def _best_of_each_dial(outcomes: list[TriedOutcome], least_gain: float) -> list[TriedOutcome]:
+    """Return the first of a dial's changes that the later ones, which go further, do not beat by much."""
+    best: dict[str, TriedOutcome] = {}
+    for outcome in outcomes:
+        dial = outcome.change.dial
+        floor = MUCH_BETTER * best[dial].gain if dial in best else least_gain
+        if outcome.is_better and outcome.gain > floor:
+            best[dial] = outcome
+    return [*best.values()]
+
+
+def _together(changes: list[TriedChange], title: str) -> TriedChange:
+    """Join changes; the last one names the dial."""
+    keys = {key: value for change in changes for key, value in change.keys.items()}
+    reasons, training = (
+        "; ".join(dict.fromkeys(part for text in texts for part in text.split("; ") if part))
+        for texts in ([change.reason for change in changes], [change.training for change in changes])
+    )
+    return TriedChange(changes[-1].dial, keys, reasons, training, title)

@@ -1,0 +1,229 @@
+"""A run file for an event, chosen by rehearsals: what `manyhands plan` writes, each value with its reason.
+
+A batch is large enough that lines do not keep the devices waiting, and small enough that the event has some hundred
+steps. A batch beyond the recipe's is divided into local steps.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from peer.config.run import RunConfig
+from peer.config.training import Averaging
+from peer.network.traffic import BYTES_PER_S_OF_MBIT
+from peer.rehearsal.forecast.report import (
+    DrawnVolunteers,
+    ModelValues,
+    RehearsalReport,
+    gradient_seconds,
+    rehearse_seeds,
+    shown,
+)
+from peer.rehearsal.population import population_tables
+
+LEAST_BATCH, MOST_BATCH = 256, 2**20
+LOCAL_BATCH = 256  # samples of a local step, as measured in docs/operators/network.md
+LOCAL_LEARNING_RATE = 4e-4  # of AdamW, likewise
+PROVEN_BATCH, PROVEN_RATE = 4096, 1.76e-3  # sahajBERT's, for LAMB
+BUSY_SHARE = 0.5  # of the volunteers' time that ends in steps
+LEAST_STEPS = 50  # of the event
+SEARCH_HOURS = 1.0
+TIMES_SLOWEST, LEAST_TIMEOUT_S = 3, 60
+SAFE_SHARE = 0.9  # of the steps of the slowest swarm
+WARMUP_SHARE = 0.1
+CHECKPOINT_MINUTES = 10
+WIKIPEDIA = "wikimedia/wikipedia", "20231101"
+
+
+@dataclass(frozen=True)
+class PlannedSize:
+    """A model that fits an event, with the shape of its samples."""
+
+    model: Mapping[str, int]
+    vocab_size: int
+    sequence_length: int
+    microbatch_size: int
+    reason: str
+
+
+SIZES: Mapping[str, PlannedSize] = {
+    "small": PlannedSize(
+        {
+            "embedding_size": 128,
+            "hidden_size": 512,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 8,
+            "intermediate_size": 2048,
+            "max_position_embeddings": 256,
+        },
+        vocab_size=16_000,
+        sequence_length=256,
+        microbatch_size=16,
+        reason="a small ALBERT: slow lines and laptops can take part, and an evening shows progress",
+    ),
+    "base": PlannedSize(
+        {
+            "embedding_size": 128,
+            "hidden_size": 768,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "intermediate_size": 3072,
+            "max_position_embeddings": 512,
+        },
+        vocab_size=32_000,
+        sequence_length=512,
+        microbatch_size=8,
+        reason="ALBERT-base: eighteen times the work of the small model for each sample; it needs days, or many GPUs",
+    ),
+}
+
+
+def plan_run(
+    language: str,
+    volunteers: int,
+    hours: float,
+    size: str,
+    region: str,
+    seeds: int,
+    progress: Callable[[str], None] = lambda _: None,
+) -> str:
+    """Return the run file's text. Raises `ConfigError` for a language or a region that there is not."""
+    RunConfig.from_mapping({"run": {"language": language}}, origin="`--language`")
+    content = _content(language, size)
+    config = RunConfig.from_mapping(content)
+    values = ModelValues.of(config)
+    search = DrawnVolunteers(values, volunteers, min(hours, SEARCH_HOURS), region)
+    scenario = search.scenario(config, 1)
+    lines = population_tables().lines.regions[region]
+    slowest = min(lines.up_mbit_per_second[0], lines.down_mbit_per_second[0])
+    own_s = gradient_seconds(config, scenario, slowest * BYTES_PER_S_OF_MBIT)
+    timeout_s = float(max(LEAST_TIMEOUT_S, 10 * math.ceil(TIMES_SLOWEST * own_s / 10)))
+    content["averaging"]["averaging_timeout_s"] = timeout_s
+    batch, why = _choose_batch(content, search, hours, own_s, progress)
+    content = _with_batch(content, batch)
+    config = RunConfig.from_mapping(content)
+    event = DrawnVolunteers(values, volunteers, hours, region)
+    report = rehearse_seeds(config, event.scenario, seeds, lambda text: progress(f"the whole event, {text}"))
+    total = max(2, math.floor(SAFE_SHARE * report.figures()["steps"].low))
+    content["schedule"] = {"warmup_steps": max(1, round(WARMUP_SHARE * total)), "total_steps": total}
+    promised = RehearsalReport(RunConfig.from_mapping(content), report.scenarios, report.runs)
+    reasons = _reasons(size, region, slowest, own_s, why, content)
+    command = f"manyhands rehearse run.yaml --volunteers {volunteers} --hours {hours:g} --region {region}"
+    return _written(content, reasons, promised, f"{command} --seeds {seeds}")
+
+
+def _content(language: str, size: str) -> dict[str, Any]:
+    """Return the keys that no rehearsal chooses."""
+    its = SIZES[size]
+    subset = f"{WIKIPEDIA[1]}.{language.partition('-')[0].lower()}"
+    preset = {"preset": "bengali"} if language == "bn" else {}
+    return {
+        "run": {"name": f"{language.lower()}-{size}", "language": language},
+        "model": dict(its.model),
+        "tokenizer": {**preset, "vocab_size": its.vocab_size},
+        "data": {
+            "sources": [{"kind": "hub", "path": WIKIPEDIA[0], "config_name": subset}],
+            "sequence_length": its.sequence_length,
+            "microbatch_size": its.microbatch_size,
+        },
+        "averaging": {"compression": "8bit-blockwise", "matchmaking_time_s": Averaging().matchmaking_time_s},
+        "checkpoints": {"every_minutes": CHECKPOINT_MINUTES},
+    }
+
+
+def _with_batch(content: Mapping[str, Any], batch: int) -> dict[str, Any]:
+    """Return the content with a batch: one of common steps, or divided into local ones beyond the recipe's."""
+    averaging: dict[str, Any] = {**content["averaging"], "target_batch_size": batch}
+    if batch > PROVEN_BATCH:
+        averaging["local_steps"] = batch // LOCAL_BATCH
+        optimizer: dict[str, Any] = {"name": "adamw", "learning_rate": LOCAL_LEARNING_RATE}
+    else:
+        optimizer = {"name": "lamb", "learning_rate": round(PROVEN_RATE * math.sqrt(batch / PROVEN_BATCH), 6)}
+    return {**content, "averaging": averaging, "optimizer": optimizer}
+
+
+def _choose_batch(
+    content: Mapping[str, Any],
+    search: DrawnVolunteers,
+    hours: float,
+    own_s: float,
+    progress: Callable[[str], None],
+) -> tuple[int, str]:
+    """Return the smallest power of two that keeps the devices busy, or the largest with enough steps; and why."""
+    scenario = search.scenario(RunConfig.from_mapping(content), 1)
+    rate = sum(device.samples_per_second or 0.0 for device in scenario.devices)
+    first = BUSY_SHARE / (1 - BUSY_SHARE) * rate * own_s / 4  # rather too small: the search goes up
+    batch = min(MOST_BATCH, max(LEAST_BATCH, 2 ** round(math.log2(max(1.0, first)))))
+    while True:
+        progress(f"a target batch of {batch:,}")
+        report = rehearse_seeds(RunConfig.from_mapping(_with_batch(content, batch)), search.scenario, 1)
+        busy, steps = report.runs[0].utilisation, len(report.runs[0].steps) * hours / search.hours
+        found = f"with {batch:,}, {shown(busy, '%')} of the volunteers' time ended in steps"
+        if busy >= BUSY_SHARE:
+            return batch, f"The smallest power of two that keeps devices busy: {found}. Larger ones make steps rarer."
+        if steps / 2 < LEAST_STEPS or batch >= MOST_BATCH:
+            return batch, f"A larger batch would leave fewer than {LEAST_STEPS} steps: {found}; lines are the limit."
+        batch *= 2
+
+
+def _reasons(
+    size: str, region: str, slowest: float, own_s: float, why_batch: str, content: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the reasons by the keys that they stand above."""
+    local_steps = content["averaging"].get("local_steps")
+    optimizer = (
+        f"Local steps of {LOCAL_BATCH} samples with AdamW, as measured in the operator's guide (Slow lines)."
+        if local_steps
+        else f"LAMB with sahajBERT's learning rate, {PROVEN_RATE} at {PROVEN_BATCH:,} samples, by the batch's root."
+    )
+    return {
+        "model": f"Size `{size}`: {SIZES[size].reason}.",
+        "tokenizer.vocab_size": "Size of the vocabulary, learnt on the run's own text when the run is made.",
+        "data.sources": "The language's Wikipedia by its code on the hub: check that there is one for your language, "
+        "give it the `revision` of a commit, and add web pages, of which most languages have more (operator's guide, "
+        "Choose the text).",
+        "averaging.compression": "Halves the bytes on home lines, without a visible cost in loss.",
+        "averaging.matchmaking_time_s": "The default: groups soon wait only as long as they need to.",
+        "averaging.averaging_timeout_s": f"The slowest lines ({region}: {slowest:g} Mbit/s) need {own_s:.0f} s for one "
+        f"peer's gradients; a round may take {TIMES_SLOWEST} times that, or one slow line fails it for all.",
+        "averaging.target_batch_size": why_batch,
+        "averaging.local_steps": f"The batch is above sahajBERT's {PROVEN_BATCH:,}: peers train in local steps of "
+        f"{LOCAL_BATCH} samples between averagings. The loss falls less for each sample than with common steps.",
+        "optimizer.name": optimizer,
+        "schedule.warmup_steps": f"{WARMUP_SHARE:.0%} of the steps.",
+        "schedule.total_steps": f"{SAFE_SHARE:.0%} of the steps that the slowest rehearsed swarm took, so that the "
+        "learning rate reaches zero before people go home.",
+        "checkpoints.every_minutes": "By time: the event may have fewer steps than the default interval.",
+    }
+
+
+ORDER = ("run", "model", "tokenizer", "data", "averaging", "optimizer", "schedule", "checkpoints")
+PROMISED = ("step_s", "steps", "samples_per_hour", "utilisation", "sent_mb_per_hour", "keeper_mb_per_hour")
+
+
+def _written(content: Mapping[str, Any], reasons: Mapping[str, str], report: RehearsalReport, command: str) -> str:
+    """Write the file: the promised figures at its head, and each reason above its key."""
+    lines = ["# Planned by manyhands plan. Promised by rehearsals: the median swarm (5 to 95 % of the swarms)."]
+    for measure in report.measures:
+        if measure.key in PROMISED:
+            spread = report.quantiles(measure)
+            low, middle, high = (shown(value, measure.unit) for value in (spread.low, spread.middle, spread.high))
+            lines.append(f"#   {measure.title}: {middle} ({low} to {high})")
+    lines += ["# Rehearse it yourself:", f"#   {command}", ""]
+    for section in ORDER:
+        lines += _comment(reasons.get(section, ""), "")
+        lines.append(f"{section}:")
+        for key, value in content[section].items():
+            lines += _comment(reasons.get(f"{section}.{key}", ""), "  ")
+            lines += textwrap.indent(yaml.safe_dump({key: value}, sort_keys=False).rstrip(), "  ").splitlines()
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, 100, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ") if text else []

@@ -1,0 +1,340 @@
+"""Figures of a run's rehearsals, each with its spread over the seeds, for `manyhands rehearse`.
+
+Each seed is another swarm: other volunteers on other lines, who come and go at other times. The spread of a figure
+over the seeds says how much depends on who comes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from peer.config.run import RunConfig
+from peer.reduction.sizes import VALUE_BYTES, values_sent
+from peer.rehearsal.lines import ON_THE_LINE
+from peer.rehearsal.population import HOUR_S, draw_scenario
+from peer.rehearsal.scenario import KEEPER, Scenario
+from peer.rehearsal.swarm import RehearsedRun, rehearse
+
+LEVELS = (0.05, 0.5, 0.95)
+MEGABYTE = 1e6
+MANY_FAILURES = 0.2  # share of the rounds, above which the report says why
+CAUSES = {
+    "late": "the step was taken before",
+    "averaging failed": "their round failed",
+    "left": "their peer left or died",
+    "undone": "the run went back",
+}
+
+
+@dataclass(frozen=True)
+class SeedQuantiles:
+    """A figure at 5, 50 and 95 % of the seeds; infinite for what never happens."""
+
+    low: float
+    middle: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> SeedQuantiles:
+        """Take the values at these levels, without interpolation: of few seeds the ends are the extremes."""
+        ordered = sorted(values)
+        return cls(*(ordered[max(0, math.ceil(level * len(ordered)) - 1)] for level in LEVELS))
+
+    def to_json(self) -> dict[str, float | None]:
+        """Return the three values; None for an infinite one."""
+        ends = {"p5": self.low, "p50": self.middle, "p95": self.high}
+        return {name: round(value, 6) if math.isfinite(value) else None for name, value in ends.items()}
+
+
+@dataclass(frozen=True)
+class SwarmMeasure:
+    """A figure of one rehearsal."""
+
+    key: str
+    title: str
+    unit: str  # "s", "h", "%", "MB", "peers", or "" for a plain number
+    of: Callable[[RehearsedRun, RunConfig], float]
+
+
+@dataclass(frozen=True)
+class RehearsalReport:
+    """All seeds' rehearsals of one run."""
+
+    config: RunConfig
+    scenarios: tuple[Scenario, ...]
+    runs: tuple[RehearsedRun, ...]
+
+    @property
+    def measures(self) -> tuple[SwarmMeasure, ...]:
+        """The figures; a cause by which no rehearsal lost samples has none."""
+        causes = {cause for run in self.runs for each in run.devices for cause in each.work.lost}
+        losses = (
+            SwarmMeasure(f"lost_{cause.replace(' ', '_')}", f"... lost: {CAUSES.get(cause, cause)}", "%", _lost(cause))
+            for cause in sorted(causes)
+        )
+        return (*STEPS, *SAMPLES, *losses, *TRAFFIC)
+
+    def quantiles(self, measure: SwarmMeasure) -> SeedQuantiles:
+        """Return a figure's spread over the seeds."""
+        return SeedQuantiles.of(measure.of(run, self.config) for run in self.runs)
+
+    def figures(self) -> dict[str, SeedQuantiles]:
+        """Return all figures by their keys."""
+        return {measure.key: self.quantiles(measure) for measure in self.measures}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures and the extent of the rehearsals, for scripts."""
+        return {
+            "seeds": len(self.runs),
+            "hours": self.runs[0].duration_s / HOUR_S,
+            "devices": len(self.scenarios[0].devices),
+            "figures": {key: figure.to_json() for key, figure in self.figures().items()},
+            "remarks": list(self.remarks()),
+        }
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return what the operator should know of these figures, in sentences."""
+        found = []
+        stalled = sum(_stalls(run) for run in self.runs)
+        if stalled:
+            found.append(
+                f"In {stalled} of {len(self.runs)} rehearsals the swarm took no step in the second half of the time."
+            )
+        if self.quantiles(FAILED_ROUNDS).middle > MANY_FAILURES:
+            found.append(f"Many rounds of averaging fail. {self._why_rounds_fail()}")
+        missing = self.quantiles(MISSING_AUXILIARIES).middle
+        if 0 < missing < math.inf:
+            found.append(
+                f"{missing:.0f} auxiliary peer{'' if missing == 1 else 's'} with 100 Mbit/s would shorten the rounds: "
+                "`manyhands assist`."
+            )
+        return tuple(found)
+
+    def _why_rounds_fail(self) -> str:
+        timeout_s = self.config.averaging.averaging_timeout_s
+        slowest = median(min(each.line.slower_rate for each in scenario.devices) for scenario in self.scenarios)
+        own_s = gradient_seconds(self.config, self.scenarios[0], slowest)
+        if own_s > timeout_s / 2:
+            return (
+                f"The slowest line needs {own_s:.0f} s for its gradients alone, and a round may take "
+                f"`averaging.averaging_timeout_s` ({timeout_s:g} s): raise it, or send fewer bytes "
+                "(`averaging.compression`, `averaging.powersgd_rank`)."
+            )
+        devices = self.scenarios[0].devices
+        reachable = sum(each.is_reachable for each in devices)
+        return (
+            f"Each line is fast enough for its own gradients, but those of {len(devices)} devices are reduced by "
+            f"{reachable} that others can connect to, and the keeper: add auxiliary peers (`manyhands assist`), or "
+            f"raise `averaging.averaging_timeout_s` ({timeout_s:g} s)."
+        )
+
+
+def gradient_seconds(config: RunConfig, scenario: Scenario, rate: float) -> float:
+    """Return how long a line of this many bytes per second needs for one peer's gradients."""
+    values = scenario.averaged or scenario.parameters
+    return ON_THE_LINE * values * VALUE_BYTES[config.averaging.compression] / rate
+
+
+@dataclass(frozen=True)
+class ModelValues:
+    """The numbers of a run's model: its parameters, and the values that a round averages."""
+
+    parameters: int
+    averaged: int
+
+    @classmethod
+    def of(cls, config: RunConfig) -> ModelValues:
+        """Count them in the model itself, which is built without weights. Raises `ConfigError` for unfit sizes."""
+        import torch  # only now: a scenario's file says the numbers
+
+        from peer.data.tokenization.special_tokens import SpecialIds
+        from peer.models.build import build_model
+
+        with torch.device("meta"):
+            model = build_model(config, config.tokenizer.vocab_size, SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4))
+        shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
+        total = sum(parameter.numel() for parameter in model.parameters())
+        return cls(total, values_sent(shapes, config.averaging.powersgd_rank))
+
+
+@dataclass(frozen=True)
+class DrawnVolunteers:
+    """Volunteers drawn from published figures, others for each seed."""
+
+    values: ModelValues
+    volunteers: int
+    hours: float
+    region: str
+
+    def scenario(self, config: RunConfig, seed: int) -> Scenario:
+        """Draw the swarm of one seed. Raises `ConfigError` if there is no such region."""
+        drawn = draw_scenario(
+            config,
+            parameters=self.values.parameters,
+            volunteers=self.volunteers,
+            hours=self.hours,
+            seed=seed,
+            region=self.region,
+        )
+        return drawn.model_copy(update={"averaged": self.values.averaged})
+
+
+def rehearse_seeds(
+    config: RunConfig,
+    scenario_of: Callable[[RunConfig, int], Scenario],
+    seeds: int,
+    progress: Callable[[str], None] = lambda _: None,
+) -> RehearsalReport:
+    """Rehearse a run once for each seed from 1 on; `progress` is told before each."""
+    scenarios, runs = [], []
+    for seed in range(1, seeds + 1):
+        progress(f"swarm {seed} of {seeds}")
+        scenarios.append(scenario_of(config, seed))
+        runs.append(rehearse(config, scenarios[-1], seed))
+    return RehearsalReport(config, tuple(scenarios), tuple(runs))
+
+
+def _hours(run: RehearsedRun) -> float:
+    return run.duration_s / HOUR_S
+
+
+def samples_per_hour(run: RehearsedRun) -> float:
+    """Return how many samples ended in steps, per hour."""
+    return sum(each.work.counted for each in run.devices) / _hours(run)
+
+
+def _present_hours(run: RehearsedRun) -> float:
+    return sum(each.work.present_s for each in run.devices) / HOUR_S
+
+
+def _middle_step(of: Callable[[Any], float]) -> Callable[[RehearsedRun, RunConfig], float]:
+    """Return the measure that is the median of something over a rehearsal's steps; 0 without steps."""
+    return lambda run, _: median(map(of, run.steps)) if run.steps else 0.0
+
+
+def _step_s(run: RehearsedRun, _: RunConfig) -> float:
+    return math.inf if run.step_s is None else run.step_s
+
+
+def _missing_auxiliaries(run: RehearsedRun, _: RunConfig) -> float:
+    """Return what the peers of a usual step found; infinite where no step tells."""
+    known = [step.missing_auxiliaries for step in run.steps if step.missing_auxiliaries is not None]
+    return median(known) if known else math.inf
+
+
+def _failed_rounds(run: RehearsedRun, _: RunConfig) -> float:
+    """Return the share of the keeper's rounds that failed."""
+    failed = sum(f" {KEEPER} round failed" in line for line in run.trace)
+    return failed / (failed + len(run.steps)) if failed else 0.0
+
+
+def _lost(cause: str) -> Callable[[RehearsedRun, RunConfig], float]:
+    def share(run: RehearsedRun, _: RunConfig) -> float:
+        lost = sum(each.work.lost[cause] for each in run.devices)
+        judged = sum(each.work.counted + each.work.lost.total() for each in run.devices)
+        return lost / judged if judged else 0.0
+
+    return share
+
+
+def _each_present_hour(of: Callable[[Any], float]) -> Callable[[RehearsedRun, RunConfig], float]:
+    return lambda run, _: sum(map(of, run.devices)) / MEGABYTE / _present_hours(run) if _present_hours(run) else 0.0
+
+
+def _contributing_nothing(run: RehearsedRun, _: RunConfig) -> float:
+    return float(sum(each.work.counted == 0 for each in run.devices if each.device.samples_per_second))
+
+
+def _stalls(run: RehearsedRun) -> bool:
+    return not any(step.at_s > run.duration_s / 2 for step in run.steps)
+
+
+FAILED_ROUNDS = SwarmMeasure("failed_rounds", "Rounds of averaging that fail", "%", _failed_rounds)
+MISSING_AUXILIARIES = SwarmMeasure("missing_auxiliaries", "Auxiliary peers missing", "peers", _missing_auxiliaries)
+STEPS = (
+    SwarmMeasure("step_s", "Time from one step to the next", "s", _step_s),
+    SwarmMeasure(
+        "averaging_s", "... of which averaging takes", "s", _middle_step(lambda step: step.waited_s + step.round_s)
+    ),
+    SwarmMeasure("steps", "Steps in this time", "", lambda run, _: float(len(run.steps))),
+    SwarmMeasure("steps_per_hour", "Steps in an hour", "", lambda run, _: len(run.steps) / _hours(run)),
+    SwarmMeasure(
+        "end_hours",
+        "Time to the schedule's end, at this pace",
+        "h",
+        lambda run, config: config.schedule.total_steps / len(run.steps) * _hours(run) if run.steps else math.inf,
+    ),
+    SwarmMeasure("peers_in_step", "Peers in a step, the keeper included", "", _middle_step(lambda step: step.peers)),
+    SwarmMeasure(
+        "batch_averaged",
+        "Samples in a step, of the target batch",
+        "%",
+        lambda run, config: _middle_step(lambda step: step.samples)(run, config) / config.averaging.target_batch_size,
+    ),
+    FAILED_ROUNDS,
+)
+SAMPLES = (
+    SwarmMeasure("samples_per_hour", "Samples that end in steps, in an hour", "", lambda run, _: samples_per_hour(run)),
+    SwarmMeasure("utilisation", "Volunteers' time that ends in steps", "%", lambda run, _: run.utilisation),
+    SwarmMeasure("contributing_nothing", "Volunteers who contribute nothing", "", _contributing_nothing),
+    SwarmMeasure("counted_share", "Computed samples that end in steps", "%", lambda run, _: run.counted_share),
+)
+TRAFFIC = (
+    SwarmMeasure("sent_mb_per_hour", "A volunteer sends in an hour", "MB", _each_present_hour(lambda d: d.sent_bytes)),
+    SwarmMeasure(
+        "received_mb_per_hour",
+        "A volunteer receives in an hour",
+        "MB",
+        _each_present_hour(lambda each: each.received_bytes),
+    ),
+    SwarmMeasure(
+        "keeper_mb_per_hour",
+        "The coordinator's machine sends in an hour",
+        "MB",
+        lambda run, _: run.keeper.sent_bytes / MEGABYTE / _hours(run),
+    ),
+    MISSING_AUXILIARIES,
+)
+
+
+def shown(value: float, unit: str) -> str:
+    """Write a figure as people read it."""
+    if math.isinf(value):
+        return "unknown" if unit == "peers" else "never"
+    match unit:
+        case "%":
+            return f"{100 * value:.1f} %" if value < 0.1 else f"{100 * value:.0f} %"
+        case "s":
+            return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
+        case "h":
+            return f"{value:.1f} hours" if value < 48 else f"{value / 24:,.0f} days"
+        case "MB":
+            return f"{value:,.0f} MB" if value < 10_000 else f"{value / 1000:,.0f} GB"
+        case _:
+            return f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:,.1f}"
+
+
+def rows(report: RehearsalReport) -> list[Sequence[str]]:
+    """Return a row for each figure: its title, and its values at 5, 50 and 95 % of the seeds."""
+    made: list[Sequence[str]] = []
+    for measure in report.measures:
+        spread = report.quantiles(measure)
+        made.append(
+            (measure.title, *(shown(value, measure.unit) for value in (spread.low, spread.middle, spread.high)))
+        )
+    return made
+
+
+def classes(report: RehearsalReport) -> Mapping[str, tuple[int, int]]:
+    """Return each class of devices, by their names without the last part, with devices and samples in steps."""
+    found: dict[str, tuple[int, int]] = {}
+    for run in report.runs:
+        for each in run.devices:
+            name = each.device.name.rpartition("-")[0] or each.device.name
+            devices, samples = found.get(name, (0, 0))
+            found[name] = devices + 1, samples + each.work.counted
+    return found
