@@ -109,7 +109,7 @@ class VirtualRounds:
         tracker, samples = self._tracker, self._peer.due_samples
         if not may_average_alone(tracker.view, samples, self._world.target, tracker.keeper_may_be_late):
             return None
-        return MetGroup.alone(self._peer.name, samples, self._env.now)
+        return MetGroup.alone(self._world.groups.next_number(), self._peer.name, samples, self._env.now)
 
     def _await_group(self, began: float) -> Process:
         """Wait for a round that brings every value; None if this peer gives up."""
@@ -162,6 +162,7 @@ class VirtualRounds:
             leads=not peer.is_client,
             words=words,
             demands=self._demands(),
+            course=self._tracker.course,
             window_s=self._window_s,
             done=self._env.event(),
             runs=self._env.event(),
