@@ -264,7 +264,7 @@ class Groups:
         round_.present = [each for each in group if _is_there(each)]
         traffic = self._traffic(round_.present, round_.share_of)
         yield from self._pass(round_, traffic)
-        attested, number = self._attested(round_), self.next_number()
+        attested, number = self._attested(group, round_), self.next_number()
         for index, each in enumerate(group):
             if each.is_gone:
                 continue
@@ -344,9 +344,9 @@ class Groups:
             or self._troubles.lies(name, "withholds")
         )
 
-    def _attested(self, round_: _Round) -> dict[str, AttestedWeight]:
+    def _attested(self, group: Sequence[Seeker], round_: _Round) -> dict[str, AttestedWeight]:
         """Return what counts of each sender's weight in a round, by what each reducer believes of it."""
-        courses = dict.fromkeys(each.course for each in round_.present if each.name in round_.reducers)
+        courses = dict.fromkeys(each.course for each in group if each.name in round_.reducers)
         caps = [course.weight_caps() for course in courses]
         attested = {}
         for each in round_.present:
