@@ -78,7 +78,7 @@ class FailedRound:
     """A round that did not bring every value."""
 
     missed: frozenset[str]  # reducers that did not return all averages
-    reducers: frozenset[str]  # all
+    reducers: frozenset[str]  # all; nobody where the group was given up before its round
 
 
 @dataclass(eq=False)
@@ -185,7 +185,7 @@ class Groups:
         while seeker in seeker.others:
             yield self._env.timeout(max(0.0, seeker.scheduled_at - self._env.now))
             leads = seeker in seeker.others and self._leader(seeker.others) is seeker and seeker.weight is not None
-            if leads and len(seeker.others) >= seeker.demands.required:
+            if leads and len(seeker.others) >= max(2, seeker.demands.required):
                 self._form(seeker.others)
                 return
             seeker.scheduled_at = self._env.now + seeker.window_s

@@ -128,8 +128,9 @@ class VirtualRounds:
                 self._seeker = None
                 if isinstance(result, MetGroup):
                     return result
-                failed_rounds += 1
-                self._round_failed(result)
+                if result.reducers:
+                    failed_rounds += 1
+                    self._round_failed(result)
                 seeker = self._seek()
                 groups.begin(seeker, float(self._peer.due_samples))
             tracker.look_if_due()

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from peer.config.run import RunConfig
 from peer.rehearsal.scenario import KEEPER, HomeLine, Mishap, Rehearsed, Scenario, Visit
@@ -18,7 +19,7 @@ from peer.rehearsal.world import TakenStep, UndoneSteps
 from tests.support.rehearsed_ledger import RehearsedLedger
 from tests.support.tiny_albert import tiny_config
 
-BEGIN_S, HEALED_S, RECOVERED_S, END_S = 60.0, 240.0, 390.0, 480.0
+BEGIN_S, HEALED_S, RECOVERED_S, END_S = 45.0, 200.0, 340.0, 410.0
 TARGET = 64
 EXPIRATION_S = 30.0
 NAMES = "abcdefgh"
@@ -108,6 +109,13 @@ def _mishap(chance: random.Random, names: str) -> Mishap:
 # the rules
 
 
+class Broken(NamedTuple):
+    """A rule that did not hold, and what shows it."""
+
+    rule: str
+    found: str
+
+
 @dataclass
 class Audit:
     """All that a rehearsal tells while it goes on, and what was found wrong."""
@@ -117,7 +125,7 @@ class Audit:
     ledger: RehearsedLedger = field(init=False)
     taken: list[TakenStep] = field(default_factory=list)
     undone: list[UndoneSteps] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)  # rules that did not hold, with what shows it
+    broken: list[Broken] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.ledger = RehearsedLedger(self.config, [device.name for device in self.scenario.devices])
@@ -132,7 +140,7 @@ class Audit:
         self.taken.append(event)
         self.ledger.take(event)
         for rule in AFTER_EACH_STEP:
-            self.broken += [f"{rule.__doc__} {found}" for found in rule(self, event)]
+            self.broken += [Broken(str(rule.__doc__), found) for found in rule(self, event)]
 
     @property
     def liars(self) -> set[str]:
@@ -265,7 +273,8 @@ class Outcome:
     @property
     def story(self) -> str:
         """The scenario, the rules that it broke, and the last lines of its trace."""
-        lines = [f"seed {self.seed}", *self.audit.broken, *_told(self.scenario), "...", *self.run.trace[-TOLD_LINES:]]
+        broken = [f"{rule} {found}" for rule, found in self.audit.broken]
+        lines = [f"seed {self.seed}", *broken, *_told(self.scenario), "...", *self.run.trace[-TOLD_LINES:]]
         return "\n".join(lines)
 
 
@@ -281,20 +290,18 @@ def run_chaos(scenario: Scenario, seed: int) -> Outcome:
     run = rehearse(config, scenario, seed, watch=audit)
     audit.ledger.settle(run.duration_s)
     for rule in AT_THE_END:
-        audit.broken += [f"{rule.__doc__} {found}" for found in rule(audit, run)]
+        audit.broken += [Broken(str(rule.__doc__), found) for found in rule(audit, run)]
     return Outcome(scenario, seed, run, audit)
 
 
 def shrunk(failing: Outcome) -> Outcome:
-    """Leave out mishaps and devices, one after another, as long as a rule is still broken."""
-    smallest = failing
-    while (smaller := next(filter(_is_broken, _smaller(smallest)), None)) is not None:
+    """Leave out mishaps and devices, one after another, as long as the same rule is broken."""
+    smallest, rule = failing, failing.audit.broken[0].rule
+    while smaller := next(
+        (each for each in _smaller(smallest) if any(broken.rule == rule for broken in each.audit.broken)), None
+    ):
         smallest = smaller
     return smallest
-
-
-def _is_broken(outcome: Outcome) -> bool:
-    return bool(outcome.audit.broken)
 
 
 def _smaller(outcome: Outcome) -> Iterator[Outcome]:
