@@ -411,7 +411,7 @@ class RehearsedPeer:
             self.tracker.look_if_due()
         known = course.sketch_at(step)
         if drifted(sketch, known):
-            course.suspect(donor.name, "state", step, "gave a state that is not the swarm's")
+            course.judge_donor(donor.name, step, sketch)
         return drifted(sketch, known) or (is_keeper and bool(sketch) and not known)
 
     def _download(self, donor: RehearsedPeer, places: Donations, value_bytes: int) -> Process:

@@ -128,7 +128,9 @@ class RehearsedLedger:
             joined_at=0.0,
             current_era=era,
             last_counting_step=self._last_counting_step(taken.era),
-            horizon_step=max(step_horizon(self._keeper_at[0], now - self._keeper_at[1]), self._last_reported(taken.era)),
+            horizon_step=max(
+                step_horizon(self._keeper_at[0], now - self._keeper_at[1]), self._last_reported(taken.era)
+            ),
             target_batch_size=self._target,
             known=False,
             reported_already=any(
@@ -151,7 +153,9 @@ class RehearsedLedger:
 
     def _last_reported(self, era: int) -> int:
         current = self._eras[-1][0] if self._eras else 0
-        return 0 if era == current else step_horizon(max((r.step for r in self._rows if r.claim.era == era), default=0), 0)
+        return (
+            0 if era == current else step_horizon(max((r.step for r in self._rows if r.claim.era == era), default=0), 0)
+        )
 
     def _keep_receipt(self, taken: TakenStep) -> None:
         """Keep a reducer's receipt if its lot is drawn, by `coordinator.ledger.receipts`."""
