@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from peer.config.run import RunConfig
@@ -166,9 +167,9 @@ def one_average_while_the_keeper_is_there(audit: Audit, taken: TakenStep) -> Ite
 def no_step_is_taken_twice(audit: Audit, taken: TakenStep) -> Iterator[str]:
     """No peer takes a step of one era again, except from the same average, as the keeper may after a death."""
     for other in audit.taken[:-1]:
-        if (other.name, other.era, other.step) == (taken.name, taken.era, taken.step) and taken.samples:
-            if other.state != taken.state and not audit.keeper_was_away(taken.at_s):
-                yield f"{taken.name}, step {taken.step} at {other.at_s:.1f} s and {taken.at_s:.1f} s"
+        is_same = (other.name, other.era, other.step) == (taken.name, taken.era, taken.step)
+        if is_same and taken.samples and other.state != taken.state and not audit.keeper_was_away(taken.at_s):
+            yield f"{taken.name}, step {taken.step} at {other.at_s:.1f} s and {taken.at_s:.1f} s"
 
 
 def the_batch_is_full(audit: Audit, taken: TakenStep) -> Iterator[str]:
@@ -216,7 +217,7 @@ def honest_peers_are_not_named(audit: Audit, run: RehearsedRun) -> Iterator[str]
 
 def all_come_to_one_state(audit: Audit, run: RehearsedRun) -> Iterator[str]:
     """Once all is healed, peers take each step from one average."""
-    late = {}
+    late: dict[tuple[int, int], dict[int, str]] = {}
     for taken in audit.taken:
         if taken.at_s > RECOVERED_S:
             late.setdefault((taken.era, taken.step), {})[taken.state] = taken.name
@@ -229,7 +230,7 @@ def the_run_recovers(audit: Audit, run: RehearsedRun) -> Iterator[str]:
     """Once all is healed, steps follow one another again."""
     usual_s = TARGET / _rate_at_the_end(audit) + 15
     times = [RECOVERED_S, *sorted({taken.at_s for taken in audit.taken if taken.at_s > RECOVERED_S}), END_S]
-    longest_s = max(later - sooner for sooner, later in zip(times, times[1:], strict=False))
+    longest_s = max(later - sooner for sooner, later in pairwise(times))
     if longest_s > 2 * usual_s:
         yield f"no step for {longest_s:.0f} s, where one takes some {usual_s:.0f} s"
 

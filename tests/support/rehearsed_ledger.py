@@ -128,9 +128,7 @@ class RehearsedLedger:
             joined_at=0.0,
             current_era=era,
             last_counting_step=self._last_counting_step(taken.era),
-            horizon_step=max(
-                step_horizon(self._keeper_at[0], now - self._keeper_at[1]), self._last_reported(taken.era)
-            ),
+            horizon_step=self._horizon(taken.era, now),
             target_batch_size=self._target,
             known=False,
             reported_already=any(
@@ -151,11 +149,14 @@ class RehearsedLedger:
         if judgement.brings_receipt:
             self._keep_receipt(taken)
 
-    def _last_reported(self, era: int) -> int:
-        current = self._eras[-1][0] if self._eras else 0
-        return (
-            0 if era == current else step_horizon(max((r.step for r in self._rows if r.claim.era == era), default=0), 0)
-        )
+    def _horizon(self, era: int, now: float) -> int:
+        """Return the highest step that can have been completed by now; an era that is over went further."""
+        step, at_s = self._keeper_at
+        horizon = step_horizon(step, now - at_s)
+        if self._eras and era < self._eras[-1][0]:
+            reported = [row.step for row in self._rows if row.claim.era == era]
+            horizon = max(horizon, step_horizon(max(reported, default=0), 0.0))
+        return horizon
 
     def _keep_receipt(self, taken: TakenStep) -> None:
         """Keep a reducer's receipt if its lot is drawn, by `coordinator.ledger.receipts`."""
