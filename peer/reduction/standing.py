@@ -3,7 +3,9 @@
 A mean over n samples differs from the true gradient by noise of the energy sigma^2 / n (McCandlish et al. 2018, arXiv
 1812.06162). A reducer that holds the parts of three members and more sees this energy without believing anybody: of
 two gradients the signal is the same, and the noise is not. Who names twenty times its samples shows twenty times too
-much noise for them. So a large claim needs gradients that bear it out, and a small one none.
+much noise for them. So a large claim needs gradients that bear it out, and a small one none. Noise of few dimensions
+differs much by chance alone: in the head for sentence order, where all samples begin alike, it has hardly more than
+one. So the noise of a round is judged by its dimensions, too (`noise_spread`).
 
 A gradient turned round points away from those of the others. A single step's cosine says little, for honest gradients
 are mostly noise; the mean of a few says more. Each member has one vote, however much it names.
@@ -35,7 +37,7 @@ MOST_EXCESS = math.log(64.0)  # of one round: an honest mistake is forgotten wit
 LEAST_EXCESS = -math.log(4.0)  # likewise: one round in which a liar's noise is small by chance excuses few others
 SPAN = 16  # rounds, at most, that show a member's noise
 LEAST_TOLERANCE = 2.0  # times what is shown; all of more is taken to be false
-SPREAD = 0.7  # of one round's excess among honest members, a standard deviation; more of few samples
+SPREAD = 0.7  # of one round's excess among honest members, a standard deviation at least; more of few samples
 SPREADS = 3.5  # of it that are tolerated
 LEAST_ROUNDS_AGAINST = 3
 SIGNIFICANT = 5.0  # standard errors below zero
@@ -43,6 +45,7 @@ LEAST_DEVIATION = 0.02  # of cosines
 AGREEING = 1 / 16  # of its cosine's size: so far at least must most others agree among each other
 GROWTH = 2.0  # times the most samples that a member has shown lately: above that its share is bounded
 LARGEST_SHARE = 1 / 4  # of all weight, of a member that has not shown that it computes so many samples
+Term = tuple[torch.Tensor, torch.Tensor]  # members' rows, and their factors
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Observation:
     """One member's gradient in one round, beside those of the others."""
 
     excess: float  # logarithm of the samples named over those that the noise shows
+    spread: float  # of that among honest members, in this round: a standard deviation
     cosine: float  # to the mean of the others' directions
     samples: float = math.inf  # that the noise shows; 0 where chance has left none to measure
 
@@ -108,8 +112,9 @@ class RoundGram:
         energies = noise_energies(products)
         excess = _excess([weights[member] for member in members], energies)
         cosines = cosines_to_others(products)
+        spread = noise_spread(noise_dimensions(products, [weights[member] for member in members]))
         return {
-            member: Observation(more, cosine, weights[member] / math.exp(more) if energy > 0 else 0.0)
+            member: Observation(more, spread, cosine, weights[member] / math.exp(more) if energy > 0 else 0.0)
             for member, more, energy, cosine in zip(members, excess, energies, cosines, strict=True)
         }
 
@@ -148,6 +153,44 @@ def _excess(weights: Sequence[float], energies: Sequence[float]) -> list[float]:
     ]
 
 
+def noise_dimensions(products: torch.Tensor, weights: Sequence[float]) -> float:
+    """Estimate of how many dimensions the members' noise is: 1 where all of it lies on one line.
+
+    The differences of two pairs of members are independent noise, whose squared cosine is 1 / d on the average. Of
+    three members, so are the difference of two and that of the third to their mean by weights.
+    """
+    count = len(products)
+    i, j, k, last = ((torch.arange(count) + step) % count for step in range(4))
+    one = torch.ones(count, dtype=products.dtype)
+    if count == LEAST_MEMBERS:
+        weight = torch.tensor(weights, dtype=products.dtype)
+        share = weight[i] / (weight[i] + weight[j])
+        found = _squared_cosines(products, ((i, one), (j, -one)), ((i, share), (j, 1 - share), (k, -one)))
+        return 1 / max(1e-9, float(found.median()))
+    pairs = (((i, j), (k, last)), ((i, k), (j, last)), ((i, last), (j, k)))
+    squared = [_squared_cosines(products, ((a, one), (b, -one)), ((c, one), (d, -one))) for (a, b), (c, d) in pairs]
+    return 1 / max(1e-9, float(torch.cat(squared).mean()))
+
+
+def _squared_cosines(products: torch.Tensor, first: Sequence[Term], second: Sequence[Term]) -> torch.Tensor:
+    """Return the squared cosines of two sums of gradients (members' rows and their factors), for many sums at once."""
+
+    def product(left: Sequence[Term], right: Sequence[Term]) -> torch.Tensor:
+        return torch.stack([x * y * products[a, b] for a, x in left for b, y in right]).sum(dim=0)
+
+    sizes = product(first, first) * product(second, second)
+    return torch.where(sizes > 0, product(first, second) ** 2 / sizes, 0.0).clamp(max=1.0)
+
+
+def noise_spread(dimensions: float) -> float:
+    """Return how much the logarithm of an honest member's noise differs by chance in a round, a standard deviation.
+
+    The energy of noise of d dimensions is a chi-squared variable of d degrees, whose logarithm has the variance
+    psi'(d / 2).
+    """
+    return max(SPREAD, math.sqrt(float(torch.special.polygamma(1, torch.tensor(dimensions / 2)))))
+
+
 def cosines_to_others(products: torch.Tensor) -> list[float]:
     """Return the cosine of each member's gradient to the sum of the others', each of the length 1."""
     lengths = products.diag().sqrt()
@@ -160,17 +203,19 @@ def cosines_to_others(products: torch.Tensor) -> list[float]:
     ]
 
 
-def shown_excess(excesses: Sequence[float]) -> float:
+def shown_excess(seen: Sequence[tuple[float, float]]) -> float:
     """Return how many times too much a member names, after these rounds, the last one last; 1 if within tolerance.
+
+    `seen`: of each round, the excess and its spread among honest members.
 
     The last round alone must show far more than the last sixteen together. Who names too much counts with what is
     shown, so that nobody gains by staying just beyond what is tolerated.
     """
-    found = 1.0
-    for rounds in range(1, min(SPAN, len(excesses)) + 1):
-        mean = fmean(excesses[-rounds:])
-        if mean > max(math.log(LEAST_TOLERANCE), SPREADS * SPREAD / math.sqrt(rounds)):
-            found = max(found, math.exp(mean))
+    found, total, variance = 1.0, 0.0, 0.0
+    for rounds, (excess, spread) in enumerate(reversed(seen[-SPAN:]), 1):
+        total, variance = total + excess, variance + spread**2
+        if total / rounds > max(math.log(LEAST_TOLERANCE), SPREADS * math.sqrt(variance) / rounds):
+            found = max(found, math.exp(total / rounds))
     return found
 
 
@@ -221,7 +266,7 @@ class Standings:
             return 0.0
         if not by_noise:
             return 1.0
-        return 1.0 / shown_excess([seen.excess for seen in self._seen.get(member, ())])
+        return 1.0 / shown_excess([(seen.excess, seen.spread) for seen in self._seen.get(member, ())])
 
     def _judge_directions(self, observed: Mapping[str, Observation]) -> list[str]:
         """Hold those to point away who do; one who did is let in again when its mean cosine is above zero."""

@@ -281,7 +281,7 @@ class Groups:
                     attested=attested,
                     reducers=round_.reducers,
                     seconds=seconds,
-                    waited_s=began - each.began_at,
+                    waited_s=max(0.0, began - each.began_at),
                     lines=lines,
                     traffic=RoundTraffic(sent, received, seconds, promised_s),
                     ended_at=env.now,

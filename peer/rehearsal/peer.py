@@ -7,6 +7,7 @@ state is the number of steps that it has taken.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from peer.network.least_rate import PATIENCE_S
 from peer.rehearsal.groups import MetGroup
 from peer.rehearsal.lines import Process
 from peer.rehearsal.rounds import VirtualRounds
-from peer.rehearsal.scenario import Rehearsed
+from peer.rehearsal.scenario import KEEPER, Rehearsed
 from peer.rehearsal.tracker import Eyes, VirtualTracker
 from peer.rehearsal.world import World
 from peer.reporting.messages import LostCause
@@ -27,8 +28,10 @@ from peer.swarm.shared_state import CONFIRMATION_WAIT_S
 from peer.swarm.state import AT_ONCE, FOLLOWERS_AT_ONCE, Donations
 from peer.swarm.swarm import LOOK_AGAIN_S, MOST_SILENT_LOOKS
 from peer.swarm.view import MEETING_S, MOST_BATCHES
+from peer.training.bootstrap import ASK_EVERY, RETRY_S
 
-AVERAGE_BYTES, STATE_BYTES = 2, 8  # a value, of an average in 16 bits, and of a state
+AVERAGE_BYTES, STATE_BYTES, CHECKPOINT_BYTES = 2, 8, 12  # a value
+LOOK_S = 10.0  # at a download that is under way; a donor's places are held for longer
 MOMENT_S = 0.05  # the product's polls
 SURVIVORS_WAIT_S, SURVIVORS_TOLD_S, SURVIVORS_STATE_S = 10.0, 60.0, 60.0  # as in `coordinator.keeper.keeper`
 POLL_S = 0.5  # where the product waits for shorter: nothing changes between two looks
@@ -55,7 +58,6 @@ class RehearsedPeer:
         env, averaging = world.env, world.config.averaging
         self._env, self._averaging = env, averaging
         self.step, self.era, self.state = 0, 0, 0  # the state by its number
-        self.checkpoint = 0, 0  # of the keeper: step and state
         self.history = AverageHistory()
         self._resumes = False
         self._silent_looks = 0
@@ -92,6 +94,9 @@ class RehearsedPeer:
                 self.has_state = True
                 self._tell("joined", self.step)
                 yield from (self._train() if self.role == "trainer" else self._assist())
+            if self._overlapping is not None:  # a round that runs is waited for, as others still receive from this peer
+                yield self._overlapping
+                yield from self._conclude()
             self.is_training = False
             self.tracker.publish()
         except simpy.Interrupt:
@@ -110,10 +115,11 @@ class RehearsedPeer:
             self.work.present_s += self._env.now - self.began_at
             self.began_at = None
 
-    def resume(self, checkpoint: tuple[int, int], era: int) -> None:
-        """Begin as a keeper that was killed after it wrote this checkpoint."""
-        self.checkpoint, self.era, self._resumes = checkpoint, era, True
-        self.step, self.state = checkpoint
+    def resume(self, era: int) -> None:
+        """Begin as a keeper that was killed, from its newest checkpoint."""
+        self.era, self._resumes = era, True
+        if self.world.checkpoint is not None:
+            _, self.step, self.state = self.world.checkpoint
         self._begin_step()
 
     def _resume_run(self) -> Process:
@@ -191,9 +197,7 @@ class RehearsedPeer:
                     yield from self._wait(POLL_S)
             elif move is Move.AVERAGE_BESIDE:
                 self.held, self.samples = self.samples, 0
-                self._overlapping = self._env.process(
-                    self.world.troubles.held(self.name, self.rounds.average_when_due())
-                )
+                self._overlapping = self._env.process(self.world.troubles.held(self.name, self._average_beside()))
             else:
                 group = yield from self.rounds.average_when_due()
                 if group is not None:
@@ -279,6 +283,12 @@ class RehearsedPeer:
         else:
             self._take_step(group)
 
+    def _average_beside(self) -> Process:
+        try:
+            return (yield from self.rounds.average_when_due())
+        except simpy.Interrupt:  # the device has died
+            return None
+
     @property
     def _is_ahead(self) -> bool:
         all_rates = self.tracker.view.rate
@@ -302,8 +312,6 @@ class RehearsedPeer:
             self.work.steps += 1
         if self.role == "keeper":
             self.history.keep(self.era, self.step, cast(Average, group.number))
-            if self.step - self.checkpoint[0] >= self.world.config.checkpoints.every_steps:
-                self.checkpoint = self.step, self.state
         self.world.step_taken(self, group, samples)
         self._begin_step()
 
@@ -370,11 +378,30 @@ class RehearsedPeer:
         self._begin_step()
 
     def _take_first_state(self) -> Process:
-        while not self.is_leaving and not (yield from self._take_state()):
+        """Take the state from the newest checkpoint, or from a donor; the counterpart of `StateTaking.run`."""
+        attempts = 0
+        while not self.is_leaving:
+            if attempts % ASK_EVERY == 0 and (yield from self._take_checkpoint()):
+                break
+            if (yield from self._take_state()):
+                break
+            attempts += 1
             self.tracker.look()
-            yield from self._wait(self.world.rng.uniform(0.5, 1.5) * 2.0)
+            yield from self._wait(self.world.rng.uniform(0.5, 1.5) * RETRY_S)
         self.tracker.look()
         self._begin_step()
+
+    def _take_checkpoint(self) -> Process:
+        """Download the newest checkpoint from the coordinator's web server; return whether it could be taken."""
+        checkpoint = self.world.usable_checkpoint
+        if checkpoint is None or not self.world.can_reach(KEEPER, self.name):
+            return False
+        came = yield from self._receive(self.world.scenario.parameters * CHECKPOINT_BYTES, KEEPER, lambda: True)
+        if not came or self.world.usable_checkpoint is None:
+            return False
+        self.era, self.step, self.state = checkpoint
+        self._tell("took the checkpoint", self.step)
+        return True
 
     def _take_state(self) -> Process:
         """Download the first donor's state that is new enough and not doubted; return whether there was one."""
@@ -417,21 +444,32 @@ class RehearsedPeer:
     def _download(self, donor: RehearsedPeer, places: Donations, value_bytes: int) -> Process:
         donation = places.begin(self.member, self.name)
         if donation is None:
+            self.world.turned_away(donor)
             return False
-        size = float(value_bytes * self.world.scenario.parameters)
-        transfer = self.world.lines.send({(donor.name, "up"): size, (self.name, "down"): size})
+        came = False
         try:
-            silent_at = self._env.now + PATIENCE_S
-            while not transfer.done.triggered and not self.is_leaving and self.world.is_here(donor):
-                if self.world.can_reach(donor.name, self.name):
+            came = yield from self._receive(
+                value_bytes * self.world.scenario.parameters,
+                donor.name,
+                lambda: self.world.is_here(donor) and places.goes_on(donation),
+            )
+        finally:
+            places.end(donation, is_whole=came)
+        return came
+
+    def _receive(self, size: int, sender: str, goes_on: Callable[[], bool]) -> Process:
+        """Receive so many bytes; return whether all came."""
+        transfer = self.world.lines.send({(sender, "up"): float(size), (self.name, "down"): float(size)})
+        silent_at = self._env.now + PATIENCE_S
+        try:
+            while not transfer.done.triggered and not self.is_leaving and goes_on():
+                if self.world.can_reach(sender, self.name):
                     silent_at = self._env.now + PATIENCE_S
-                elif self._env.now >= silent_at or self.world.troubles.are_apart(donor.name, self.name):
+                elif self._env.now >= silent_at or self.world.troubles.are_apart(sender, self.name):
                     break
-                yield transfer.done | self.left | self._env.timeout(10.0)
-                places.goes_on(donation)
+                yield transfer.done | self.left | self._env.timeout(LOOK_S)
         finally:
             self.world.lines.stop(transfer)
-            places.end(donation, is_whole=transfer.done.triggered)
         return transfer.done.triggered
 
     def _tell(self, what: str, *facts: Any) -> None:

@@ -130,6 +130,8 @@ class Scenario(Section):
     """Number of values that a round averages: the model's parameters."""
     start_s: _Seconds = 15.0
     """Time from a program's start until it takes the run's state."""
+    has_checkpoints: bool = True
+    """Whether joiners can take the run's state from the coordinator's web server, too."""
     keeper: HomeLine = HomeLine(up_mbit_per_second=500, down_mbit_per_second=500, latency_s=0.02)
     """Line of the coordinator's machine."""
     line_mbit: PositiveFloat | None = None

@@ -133,9 +133,9 @@ def _keep(world: World, keeper: Rehearsed, work: Work) -> Process:
             yield world.env.timeout(mishap.begin_s - world.env.now)
             process.interrupt("the keeper was killed")
             yield world.env.timeout(mishap.end_s - world.env.now)
-            checkpoint, era = peer.checkpoint, peer.era
+            era = peer.era
             peer = RehearsedPeer(world, keeper, "keeper", work, Eyes(world, KEEPER, is_keeper=True))
-            peer.resume(checkpoint, era)
+            peer.resume(era)
             process = _start(world, peer)
 
 

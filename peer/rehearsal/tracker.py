@@ -26,7 +26,7 @@ def sketch_of_number(state: int) -> Sketch:
 
 
 @dataclass
-class BatchProgress:
+class KnownProgress:
     """The swarm's progress towards its next step, as one peer knows it."""
 
     step: int = 0
@@ -86,7 +86,7 @@ class VirtualTracker:
         self.longest_s = longest_refresh_s(self._shortest_s, self._expiration_s)
         self._credits = CreditBook()
         self.view = NOTHING_SEEN
-        self.progress = BatchProgress()
+        self.progress = KnownProgress()
         self.look_at = 0.0  # when the next look is due
         self._keeper_seen_at = self._env.now
         self._era = 0
@@ -157,7 +157,7 @@ class VirtualTracker:
             self._keeper_seen_at = now
         step = max(view.step, peer.step) if view.trainers == 0 else view.step
         usual_s = view.usual_remaining_s(world.target)
-        self.progress = BatchProgress(step, view.samples + self._unseen(own), now + usual_s)
+        self.progress = KnownProgress(step, view.samples + self._unseen(own), now + usual_s)
         remaining_s = 0.0 if view.step > peer.step else usual_s
         longest_s = self.longest_s if view.keepers else min(self.longest_s, GREETING_PERIOD_S / 2)
         self.look_at = now + look_interval_s(view.live, remaining_s, self._shortest_s, longest_s)
@@ -173,7 +173,7 @@ class VirtualTracker:
     def begin_step(self) -> None:
         """Begin with the step after the peer's."""
         if self._peer.step > self.progress.step or self._peer.era > self._era:
-            self.progress = BatchProgress(self._peer.step)
+            self.progress = KnownProgress(self._peer.step)
         self._era = self._peer.era
         self.report()
 

@@ -13,6 +13,7 @@ import simpy
 
 from peer.config.run import RunConfig
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
+from peer.protocol import HELD_AVERAGES
 from peer.rehearsal.board import Board
 from peer.rehearsal.groups import Groups, MetGroup
 from peer.rehearsal.lines import Lines
@@ -114,6 +115,7 @@ class World:
         self.suspicions: Counter[tuple[str, str]] = Counter()  # who was suspected of what
         self.trace: list[str] = []
         self._here: dict[str, RehearsedPeer] = {}
+        self.checkpoint: tuple[int, int, int] | None = None  # era, step and state of the newest
 
     @property
     def keeper(self) -> RehearsedPeer | None:
@@ -138,6 +140,19 @@ class World:
         if device.name != KEEPER:
             return device.line.slower_rate
         return None if self.scenario.line_mbit is None else self.scenario.line_mbit * BYTES_PER_S_OF_MBIT
+
+    @property
+    def usable_checkpoint(self) -> tuple[int, int, int] | None:
+        """The newest checkpoint (era, step and state) if the keeper holds the averages since; None if not."""
+        keeper, newest = self.keeper, self.checkpoint
+        if keeper is None or newest is None or not self.scenario.has_checkpoints:
+            return None
+        return newest if newest[0] == keeper.era and 0 <= keeper.step - newest[1] <= HELD_AVERAGES else None
+
+    def turned_away(self, donor: RehearsedPeer) -> None:
+        """Note that a donor gives its state to others now: the keeper then writes a checkpoint for the rest."""
+        if donor is self.keeper:
+            self.checkpoint = donor.era, donor.step, donor.state
 
     def can_reach(self, one: str, another: str) -> bool:
         """Whether bytes pass between two devices now."""
@@ -176,6 +191,8 @@ class World:
         step, who = peer.step, tuple(sorted(group.peers))
         self.recorded = max(self.recorded, step)
         self._watch(TakenStep(peer.name, peer.role, peer.era, step, peer.state, samples, group, self.env.now))
+        if peer is self.keeper and step % self.config.checkpoints.every_steps == 0:
+            self.checkpoint = peer.era, step, peer.state
         if step not in self.steps:
             self.steps[step] = RehearsedStep(
                 step=step,

@@ -14,9 +14,11 @@ from peer.reduction.standing import (
     FORGOTTEN_AFTER,
     LEAST_VALUES,
     REMEMBERED,
+    SPREAD,
     RoundGram,
     Standings,
     largest_weight_share,
+    noise_dimensions,
     share_bounded,
     shown_excess,
 )
@@ -30,14 +32,17 @@ NONE: Speeds = MappingProxyType({})
 class Swarm:
     """Members whose gradients are a common direction and the noise of their samples."""
 
-    def __init__(self, speeds: Speeds, members: Mapping[str, str] | None = None) -> None:
+    def __init__(self, speeds: Speeds, members: Mapping[str, str] | None = None, dimensions: int = VALUES) -> None:
         self.speeds, self.members = speeds, members or {name: name for name in speeds}
         self.rng = torch.Generator().manual_seed(0)
-        self.truth = self._drawn() * SIGNAL
+        self.dimensions = dimensions  # of the noise
+        self.truth = torch.randn(VALUES, generator=self.rng) / math.sqrt(VALUES) * SIGNAL
         self.standings = Standings()
 
     def _drawn(self) -> torch.Tensor:
-        return torch.randn(VALUES, generator=self.rng) / math.sqrt(VALUES)
+        """One sample's noise, in directions that stay the same."""
+        drawn = torch.randn(self.dimensions, generator=self.rng) / math.sqrt(self.dimensions)
+        return drawn.repeat_interleave(VALUES // self.dimensions) / math.sqrt(VALUES // self.dimensions)
 
     def take(self, claims: Speeds = NONE, scales: Speeds = NONE) -> list[str]:
         """Take a round, in which some name so many times their samples, or send so many times their gradient."""
@@ -70,6 +75,39 @@ def test_honest_members_of_any_speed_count_whole() -> None:
     for _ in range(REMEMBERED):
         assert swarm.take() == []
         assert swarm.factors() == [1.0] * 4
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 4, 16])
+@pytest.mark.parametrize("members", ["abc", "abcdefgh"])
+def test_noise_of_few_dimensions_cuts_nobody(members: str, dimensions: int) -> None:
+    """As of a head that says one thing of a sample: its energy differs by a hundred times between honest members."""
+    speeds = dict.fromkeys(members, 8)
+    swarm = Swarm(speeds, dimensions=dimensions)
+    for _ in range(150):
+        swarm.take()
+        assert swarm.factors() == [1.0] * len(speeds)
+
+
+def test_who_names_far_too_much_is_found_by_noise_of_one_dimension_too() -> None:
+    """In more rounds."""
+    swarm = Swarm(ALIKE, dimensions=1)
+    found = []
+    for _ in range(60):
+        swarm.take({"d": 40.0})
+        found.append(swarm.factors()[-1])
+    assert min(found) < 1 / 20
+
+
+@pytest.mark.parametrize("members", ["abc", "abcdefghijklmnop"])
+@pytest.mark.parametrize("dimensions", [1, 4, VALUES])
+def test_the_dimensions_of_noise_are_seen(dimensions: int, members: str) -> None:
+    """By how alike the differences of members are; of many only that they are many."""
+    swarm = Swarm(dict.fromkeys(members, 8), dimensions=dimensions)
+    found = []
+    for _ in range(30):
+        rows = torch.stack([swarm.truth + swarm._drawn() for _ in swarm.speeds]).double()
+        found.append(1 / noise_dimensions(rows @ rows.T, [8.0] * len(rows)))
+    assert sum(found) / 30 == pytest.approx(1 / dimensions, rel=0.5, abs=0.01)
 
 
 @pytest.mark.parametrize("liar", UNLIKE)
@@ -227,7 +265,14 @@ def test_who_is_gone_is_forgotten() -> None:
 )
 def test_an_excess_counts_as_far_as_the_rounds_bear_it_out(excesses: Sequence[float], found: float) -> None:
     """The last one alone, or the last few together."""
-    assert shown_excess(excesses) == pytest.approx(found, rel=0.05)
+    assert shown_excess([(excess, SPREAD) for excess in excesses]) == pytest.approx(found, rel=0.05)
+
+
+def test_what_differs_much_by_chance_must_be_larger_or_last_longer() -> None:
+    """Twenty times too much shows at once where the noise has many dimensions, and in some rounds where it has one."""
+    wide = math.pi / math.sqrt(2)  # of one dimension
+    assert shown_excess([(3.0, wide)] * 6) == 1.0
+    assert shown_excess([(3.0, wide)] * 8) == pytest.approx(20.1, rel=0.05)
 
 
 def test_a_round_without_measurable_noise_bears_out_nothing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -75,6 +75,17 @@ def test_delayed_steps_use_the_time_of_rounds() -> None:
     devices = [Rehearsed(name=name, line=slow, samples_per_second=1.0) for name in "abcd"]
     exact, delayed = (rehearse(run_with(delay=delay), swarm_of(*devices), seed=0) for delay in (False, True))
     assert delayed.utilisation > 1.4 * exact.utilisation
+
+
+@pytest.mark.parametrize("ends", ["leaves", "dies"])
+def test_a_peer_that_goes_while_it_averages_beside_training_holds_nobody_up(ends: Literal["leaves", "dies"]) -> None:
+    """It takes its samples with it, and the others go on without it."""
+    slow = HomeLine(up_mbit_per_second=1, down_mbit_per_second=5)
+    devices = [Rehearsed(name=name, line=slow, samples_per_second=1.0) for name in "abc"]
+    goes = Rehearsed(name="d", line=slow, samples_per_second=1.0, visits=(Visit(end_s=300.0, ends=ends),))
+    run = rehearse(run_with(delay=True), swarm_of(*devices, goes), seed=0)
+    assert run.devices[3].work.present_s < 300
+    assert run.steps[-1].at_s > 550
 
 
 def test_an_auxiliary_peer_takes_load_from_slow_lines() -> None:
