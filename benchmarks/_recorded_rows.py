@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import insert
 
+from auth.invite_codes import hash_invite_code
 from benchmarks._recorded_losses import lost_rows
 from benchmarks._recorded_stays import RecordedDevice, RecordedMember, RecordedStay
 from benchmarks._recorded_steps import PHASE_AT, TARGET, RecordedShare, RecordedStep
@@ -30,6 +31,7 @@ from coordinator.store.models import (
     Publication,
     Refusal,
     Report,
+    Revocation,
     Step,
     StoredSuspicion,
     SwarmFigures,
@@ -91,6 +93,7 @@ def write_history(database: Database, history: RecordedHistory, now: float) -> N
         (Publication, publication_rows(history)),
         (Refusal, refusal_rows(history)),
         (StoredSuspicion, suspicion_rows(history)),
+        (Revocation, revocation_rows(history)),
         (AuditEntry, audit_rows(history)),
         (SwarmFigures, [figures_row(history)]),
         (SwarmStatus, [status_row(history, now)]),
@@ -159,6 +162,11 @@ def device_rows(history: RecordedHistory) -> Iterator[dict[str, Any]]:
     }
 
 
+def invite_code(member_id: int) -> str:
+    """The code that a volunteer was invited with."""
+    return f"recorded-{member_id}"
+
+
 def invite_rows(history: RecordedHistory) -> Iterator[dict[str, Any]]:
     """One code each, used at the first device's joining; the last member's is still open."""
     first = {device.member.id: device for device in reversed(history.devices)}
@@ -168,7 +176,7 @@ def invite_rows(history: RecordedHistory) -> Iterator[dict[str, Any]]:
         is_open = member is history.members[-1]
         yield {
             "member_id": member.id,
-            "code_sha256": hashlib.sha256(f"recorded {member.id}".encode()).digest(),
+            "code_sha256": hash_invite_code(invite_code(member.id)),
             "role": "trainer",
             "created_at": at - 7200.0,
             "expires_at": (until if is_open else at) + 7 * DAY_S,
@@ -359,6 +367,19 @@ def suspicion_rows(history: RecordedHistory) -> Iterator[dict[str, Any]]:
             "step": history.steps[-1].step,
             "detail": "a norm 40 times the median",
         }
+
+
+def revocation_rows(history: RecordedHistory) -> Iterator[dict[str, Any]]:
+    """The quarantine of one machine, and the end of all machines of the volunteer who was shut out."""
+    until = history.steps[-1].completed_at
+    for device in history.devices:
+        row = {"device_id": device.id, "peer_id": f"Qm{device.id}recorded"}
+        if device.number == 5:
+            reason = "failed checks within 60 minutes: gradient 3 times"
+            yield row | {"at": until - 7200.0, "reason": reason, "change": "quarantined", "actor": "run:members"}
+        if device.member.id == 11:
+            reason = "sent gradients of another run"
+            yield row | {"at": until - DAY_S, "reason": reason, "change": "revoked", "actor": "web:ada"}
 
 
 def audit_rows(history: RecordedHistory) -> Iterator[dict[str, Any]]:

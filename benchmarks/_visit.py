@@ -28,6 +28,8 @@ const note = (type, take) =>
   new PerformanceObserver((list) => list.getEntries().forEach(take)).observe({ type, buffered: true });
 note("largest-contentful-paint", (entry) => { window.largestPaintAt = entry.startTime; });
 note("layout-shift", (entry) => { if (!entry.hadRecentInput) window.shifted += entry.value; });"""
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}}
 # Lighthouse's phone: Slow 4G, and a processor of a quarter of the speed.
 SLOW_4G = {"offline": False, "latency": 150, "downloadThroughput": 1.6e6 / 8, "uploadThroughput": 750e3 / 8}
 SLOWER = 4
@@ -78,7 +80,7 @@ def visit(url: str, live_s: float) -> Visit:
     """Open the page in a new browser, then once more, and let it stand for a while."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE_MS)
-        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        context = browser.new_context(**DESKTOP)
         context.set_default_timeout(PATIENCE_MS)
         page, wire = context.new_page(), _Wire()
         page.goto("about:blank")
@@ -98,8 +100,8 @@ def visit(url: str, live_s: float) -> Visit:
 
 
 @dataclass(frozen=True)
-class PhoneVisit:
-    """A first visit by a slow phone."""
+class SlowVisit:
+    """A first visit over a slow line, with a slow processor."""
 
     largest_paint_s: float
     there_s: float  # until the element that was waited for
@@ -107,11 +109,11 @@ class PhoneVisit:
     own_bytes: float  # without Plotly
 
 
-def visit_by_phone(url: str, ready: str = CHART) -> PhoneVisit:
-    """Open a page in a new browser with a phone's screen, line and processor, until an element and a while after."""
+def visit_slowly(url: str, ready: str = CHART, screen: dict[str, Any] = PHONE) -> SlowVisit:
+    """Open a page in a new browser with a phone's line and processor, until an element and a while after."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE_MS)
-        context = browser.new_context(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
+        context = browser.new_context(**screen)
         context.set_default_timeout(PATIENCE_MS)
         page, wire = context.new_page(), _Wire()
         page.add_init_script(NOTE_VITALS)
@@ -126,7 +128,7 @@ def visit_by_phone(url: str, ready: str = CHART) -> PhoneVisit:
         largest_paint_s = page.evaluate("window.largestPaintAt") / 1000
         shifted = float(page.evaluate("window.shifted"))
         browser.close()
-    return PhoneVisit(largest_paint_s, there_s, shifted, wire.total(lambda address: "plotly" not in address))
+    return SlowVisit(largest_paint_s, there_s, shifted, wire.total(lambda address: "plotly" not in address))
 
 
 def _open(page: Page, url: str, ready: str) -> float:

@@ -11,6 +11,7 @@ that were set.
 from __future__ import annotations
 
 import http.client
+import re
 import statistics
 import subprocess
 import sys
@@ -24,8 +25,9 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks._recorded_rows import invite_code
 from benchmarks._viewers import watching
-from benchmarks._visit import visit, visit_by_phone
+from benchmarks._visit import DESKTOP, visit, visit_slowly
 from benchmarks.recorded_run import QUICK, Recording, go_on, record
 from benchmarks.reporting import Figure, argument_parser, report
 from coordinator.run.directory import RunDirectory
@@ -73,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as directory, served_run(Path(directory), extent.recording) as served:
         figures = [
             *measure_answers(served.port, extent.requests),
-            *measure_visit(served.port, extent.live_s),
+            *measure_visit(served.port, extent),
             *measure_viewers(served, extent.viewers, extent.watched_s),
         ]
     report(f"the dashboard of a run of {extent.recording.steps} steps", figures, options.json)
@@ -152,9 +154,9 @@ def ask(line: http.client.HTTPConnection, path: str) -> tuple[float, bytes]:
     return time.perf_counter() - began, content
 
 
-def measure_visit(port: int, live_s: float) -> list[Figure]:
+def measure_visit(port: int, extent: Extent) -> list[Figure]:
     """A first visit by Chromium, and what it costs to let the page stand."""
-    seen, phone = visit(f"http://{HOST}:{port}/", live_s), visit_by_phone(f"http://{HOST}:{port}/")
+    seen, phone = visit(f"http://{HOST}:{port}/", extent.live_s), visit_slowly(f"http://{HOST}:{port}/")
     return [
         Figure("transferred without Plotly", seen.own_bytes / 1024, "KiB", 250.0, TARGET),
         Figure("transferred by Plotly, once", seen.plotly_bytes / 1024, "KiB"),
@@ -166,17 +168,19 @@ def measure_visit(port: int, live_s: float) -> list[Figure]:
         Figure("a phone on Slow 4G: layout shifts", phone.shifted, "", 0.1, TARGET),
         Figure("a phone on Slow 4G: transferred without Plotly", phone.own_bytes / 1024, "KiB", 250.0, TARGET),
         Figure("a phone on Slow 4G: chart drawn after", phone.there_s, "s"),
-        *measure_other_pages(port),
+        *measure_other_pages(port, extent.recording),
     ]
 
 
-def measure_other_pages(port: int) -> Iterator[Figure]:
-    """The vitals of the other pages on the same phone."""
-    for path, ready in OTHER_PAGES.items():
-        seen = visit_by_phone(f"http://{HOST}:{port}/{path}", ready)
-        name = f"a phone on Slow 4G, {path.partition('?')[0]}"
-        yield Figure(f"{name}: largest contentful paint", seen.largest_paint_s, "s", 2.5, TARGET)
-        yield Figure(f"{name}: layout shifts", seen.shifted, "", 0.1, TARGET)
+def measure_other_pages(port: int, recording: Recording) -> Iterator[Figure]:
+    """The vitals of the other pages on the same phone, and what shifts on a larger screen."""
+    invited = {f"join#invite={invite_code(recording.members)}": "#invited[data-state=open]"}
+    for path, ready in (OTHER_PAGES | invited).items():
+        name, url = re.split("[?=]", path)[0], f"http://{HOST}:{port}/{path}"
+        seen, larger = visit_slowly(url, ready), visit_slowly(url, ready, DESKTOP)
+        yield Figure(f"a phone on Slow 4G, {name}: largest contentful paint", seen.largest_paint_s, "s", 2.5, TARGET)
+        yield Figure(f"a phone on Slow 4G, {name}: layout shifts", seen.shifted, "", 0.1, TARGET)
+        yield Figure(f"a desktop on Slow 4G, {name}: layout shifts", larger.shifted, "", 0.1, TARGET)
 
 
 def measure_viewers(served: Served, viewers: int, watched_s: float) -> list[Figure]:

@@ -18,12 +18,15 @@ keeps the one that expires later. hivemind's refuses the other, but then deletes
 A node may be reached through named relays at once. hivemind has no option for that: it finds relays by itself, in
 minutes. And a node's daemon may tell nobody where its peers are: what it does not know is asked of `P2P.reach`, where
 that is set (`auth.swarm.addresses`).
+
+The sockets to the daemon lie where temporary files go, and not always in /tmp: nothing of hivemind deletes them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import tempfile
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, closing, suppress
@@ -58,6 +61,7 @@ def patch_hivemind() -> None:
     P2P._call_unary_protobuf_handler = _call_reached
     P2P.call_binary_stream_handler = _open_reached
     P2P.DHT_MODE_MAPPING["off"] = {}
+    P2P._UNIX_SOCKET_PREFIX = f"/unix{tempfile.gettempdir()}/hivemind-"
     P2P.FORCE_REACHABILITY_MAPPING["relayed"] = {**P2P.FORCE_REACHABILITY_MAPPING["private"], "relayDiscovery": 0}
     MSGPackSerializer._decode_ext_types = _decode_bounded
     hivemind.dht.node.DHTProtocol = MemberProtocol

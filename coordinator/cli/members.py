@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import time
 from dataclasses import asdict
 from enum import Enum
@@ -11,7 +12,7 @@ from pathlib import Path
 import segno
 import typer
 
-from auth.errors import ConfigError
+from auth.errors import ConfigError, UnreachableError
 from coordinator.cli.options import DIRECTORY, JSON, say_done
 from coordinator.context.open_run import OpenRun, open_run
 from coordinator.members.allowlist import AllowedRow, Entry
@@ -22,10 +23,15 @@ from coordinator.members.join_page import Invitation
 from coordinator.members.membership import MemberRow
 from coordinator.members.names import display_names
 from coordinator.members.quarantine import QuarantineRow, quarantines
-from coordinator.run.software import own_software
+from coordinator.run.directory import RunDirectory
+from coordinator.run.ports import WILDCARDS
+from coordinator.run.software import Software, own_software
+from peer.network.http import asking, beginning, reaching
 from peer.runtime.console import format_age, say, say_json, say_table
 
 app = typer.Typer()
+MAX_ANSWER_BYTES = 256 * 1024
+ASKING_S = 2.0
 
 
 @app.command("allow", epilog="Example: manyhands coordinator allow my-run hf:alice")
@@ -254,6 +260,7 @@ def invite(
         codes = run.administration.invite(name, role, days, devices)
         link = str(run.directory.join_link)
         address = run.directory.settings.web_address
+        warn_of_other_software(run.directory, packed)
     software = packed.address(address)
     invitations = [Invitation.of(code, role, link, address, software) for code in codes]
     if as_json:
@@ -271,6 +278,25 @@ def invite(
         say(invitation.one_line)
         say("Where it is installed:")
         say(invitation.command)
+
+
+def warn_of_other_software(directory: RunDirectory, ours: Software) -> None:
+    """Warn on stderr if the service on this machine, which was started before an update, hands out other software."""
+    settings = directory.settings
+    host = "127.0.0.1" if settings.bind_host in WILDCARDS else settings.bind_host
+    url = f"http://{f'[{host}]' if ':' in host else host}:{settings.web_port}/api/v1/joining"
+    try:
+        with reaching(url), asking("GET", url, timeout_s=ASKING_S) as answer:
+            told = json.loads(beginning(answer, MAX_ANSWER_BYTES))
+        is_other = told["join_link"] == str(directory.join_link) and not told["software"]["wheel"].endswith(ours.sha256)
+    except (UnreachableError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return  # nobody serves the run here, or an older version does
+    if is_other:
+        typer.echo(
+            "The coordinator that runs was started with other software than is installed now. Restart it before you "
+            "send this invitation: the software that it hands out has another SHA-256.",
+            err=True,
+        )
 
 
 def _draw_qr(text: str) -> None:

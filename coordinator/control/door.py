@@ -16,7 +16,6 @@ import logging
 import os
 import shutil
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,10 +23,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from auth.errors import StorageError, UnreachableError
+from auth.errors import UnreachableError
 from coordinator.context.telemetry import Telemetry
 from coordinator.run.settings import CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE, MAX_SESSIONS, Settings
 from coordinator.throttling.rate_limits import Address, CallerPlaces, host_address, network_of
+from peer.runtime.temporary import make_short_folder
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,6 @@ RECORD_HEAD_BYTES, RECORD_BYTES, HANDSHAKE_RECORD = 5, 16 * 1024, 0x16  # of TLS
 CONNECT_AGAIN_S = 0.05
 FLUSH_S = 10.0
 TOUCH_EVERY_S = 3600.0
-LONGEST_FOLDER = 80  # bytes: a UNIX socket's whole path has 104 on macOS
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Door:
     def __init__(self, limits: DoorLimits, telemetry: Telemetry) -> None:
         self.limits = limits
         self._refused = telemetry.connections_refused
-        self._folder = _make_folder()
+        self._folder = make_short_folder()
         self._places = CallerPlaces(limits.connections, limits.calls_per_caller)
         self._strangers = _Strangers()
         telemetry.connections_open.set_function(lambda: len(self._places))
@@ -341,12 +340,3 @@ def _connects(connection: socket.socket, path: Path) -> bool:
     except (BlockingIOError, ConnectionRefusedError):  # the queue is full on Linux, on macOS
         return False
     return True
-
-
-def _make_folder() -> Path:
-    """Make a folder of this user's alone whose path leaves room for a socket's name; raises `StorageError`."""
-    too_long = len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER
-    try:
-        return Path(tempfile.mkdtemp(prefix="manyhands-", dir="/tmp" if too_long else None))  # noqa: S108  # made at random
-    except OSError as error:
-        raise StorageError(f"Cannot make a folder for temporary files ({error}): set TMPDIR to one.") from error

@@ -25,6 +25,7 @@ from coordinator.service.parts import SERVICE, Part, PartProcess, Prepared
 from peer.reporting.event_log import FOLDER, NOWHERE, ChildEnded, ChildStarted, EventLog
 from peer.runtime.console import say
 from peer.runtime.processes import name_process
+from peer.runtime.temporary import own_temporary_files
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ def serve_run(
             tell(f"Dashboard: {prepared.dashboard}")
 
     tell(f"Starting the run `{prepared.run}`: {', '.join(part.name for part in prepared.parts)}.")
-    with StopSignal() as stop:
+    with own_temporary_files(), StopSignal() as stop:
         events = EventLog(path / FOLDER, "supervisor", time.time)
         processes = [PartProcess(part, path, style) for part in prepared.parts]
         Supervisor(processes, announce, events=events).run(stop)

@@ -10,6 +10,7 @@ const BANNERS = new Set(["stale", "disconnected", "archived"]);
 function showState(state) {
   byId("state").dataset.state = state;
   setText("state", t(`frame.${state}`));
+  if (state === "connecting") return; // the page brought a banner of its own, if the figures are old
   const { archive } = document.documentElement.dataset; // when it was made, in Unix seconds
   const values = { time: format.moment(archive && Number(archive)) };
   const banner = BANNERS.has(state) ? t(`frame.${state}_banner`, values) : "";

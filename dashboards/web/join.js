@@ -22,7 +22,8 @@ function drawQr({ size, path }) {
 
 async function showInvite() {
   const code = inviteCode();
-  byId("invited").hidden = !code;
+  document.documentElement.classList.toggle("is-invited", Boolean(code));
+  delete byId("invited").dataset.state;
   byId("invited-how").hidden = true;
   if (!code) return;
   setText("invited-text", t("frame.loading"));
@@ -30,15 +31,16 @@ async function showInvite() {
     const invite = await post("invite", { code });
     const values = { member: invite.member, until: format.moment(invite.expires_at) };
     setText("invited-text", t(`join.invite_${invite.state}`, values));
-    byId("invited").dataset.state = invite.state;
     byId("invited-how").hidden = invite.state !== "open";
     const { one_line: terminal, with_uv: uv, code: in_notebook, container } = invite.invitation ?? {};
     for (const [way, text] of Object.entries({ terminal, uv, in_notebook, container })) {
       setText(`invited-${way}`, text ?? "");
     }
     byId("invited-qr").replaceChildren(...(invite.qr ? [drawQr(invite.qr)] : []));
+    byId("invited").dataset.state = invite.state;
   } catch (error) {
     setText("invited-text", t("frame.failed", { reason: error.message }));
+    byId("invited").dataset.state = "failed";
   }
 }
 

@@ -124,8 +124,7 @@ function showStays(member) {
   drawTimeline(byId("stays"), rows, since, until);
 }
 
-async function showCurve(member) {
-  const curve = await get("curve", { points: CURVE_POINTS });
+function showCurve(member, curve) {
   const { count, first, last, ranges } = member.steps;
   const values = { n: format.count(count), first: format.count(first), last: format.count(last) };
   const text = count ? t("member.own_curve_text", values, count) : t("member.own_curve_none");
@@ -156,11 +155,12 @@ async function refresh() {
   if (busy || performance.now() - refreshedAt < REFRESH_MS) return;
   busy = true;
   try {
-    const member = await get(`participants/${encodeURIComponent(number || "0")}`);
-    byId("member-loading").hidden = true; // at once with what takes its room
+    const about = `participants/${encodeURIComponent(number || "0")}`;
+    const [member, curve] = await Promise.all([get(about), get("curve", { points: CURVE_POINTS })]);
+    byId("member-loading").hidden = true; // at once with all that takes its room
     byId("member").hidden = false;
     for (const show of [showNumbers, showLosses, showDays, showDevices, showStays, showCertificate]) show(member);
-    await showCurve(member);
+    showCurve(member, curve);
   } catch (error) {
     byId("member-loading").hidden = true;
     const isNobody = error.status === 404; // in an archive, which has one page for all members

@@ -43,7 +43,8 @@ export function layout(more = {}) {
   };
 }
 
-export const OPTIONS = { responsive: true, displaylogo: false, displayModeBar: false };
+// Its tips are in English, and fade in and out.
+export const OPTIONS = { responsive: true, displaylogo: false, displayModeBar: false, showTips: false };
 
 // Calls when light becomes dark or dark light, for charts take their colors when they are drawn.
 export function onColorsChange(redraw) {

@@ -115,7 +115,13 @@ def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
 def _ended(state: PanelState, event: Stopped | Failed) -> PanelState:
     if isinstance(event, Failed):
         return replace(state, activity="restarting", notice=event.text)
-    return state if state.activity == "paused" else replace(state, activity="stopped")
+    if state.activity == "paused":
+        return state
+    return replace(state, activity="stopped", notice=_farewell(event))
+
+
+def _farewell(stopped: Stopped) -> str:
+    return f"Left the swarm in order: {stopped.reason}."
 
 
 def _newest(loss: float | None, before: float | None) -> float | None:
@@ -143,14 +149,15 @@ def describe(event: DisplayEvent) -> str | None:
                 f"{megabytes(event.averaged_bytes)} of it here{lost}."
             )
         case Progress():
+            peers = "1 peer" if event.peers == 1 else f"{event.peers} peers"
             return (
                 f"Towards step {event.step + 1}: {event.swarm_samples} of {event.target_batch_size} samples, "
-                f"{event.samples_per_second:.1f} of them a second from here, {event.peers} peers."
+                f"{event.samples_per_second:.1f} of them a second from here, {peers}."
             )
         case Notice() | Failed():
             return event.text
         case Stopped():
-            return f"Left the swarm in order: {event.reason}."
+            return _farewell(event)
         case Connected():
             return CONNECTED[event.up]
         case Standing():
@@ -173,7 +180,9 @@ def duration(seconds: float) -> str:
 
 
 def batch_filling(state: PanelState) -> str:
-    """Say how full the global batch is, and in what time it will be full."""
+    """Say how full the global batch is, and in what time it will be full; empty before its size is known."""
+    if not state.target_batch_size:
+        return ""
     speed = state.standing.samples_per_second if state.standing else 0.0
     left = max(0, state.target_batch_size - state.swarm_samples)
     eta = f", about {duration(left / speed)} left" if speed else ""
@@ -190,7 +199,8 @@ def run_pace(state: PanelState) -> str:
 
 def batch_line(state: PanelState) -> str:
     """Say in a line how full the global batch is; empty before anything is known of the swarm."""
-    return f"Towards global step {state.step + 1:,}: {batch_filling(state)}" if state.target_batch_size else ""
+    filling = batch_filling(state)
+    return f"Towards global step {state.step + 1:,}: {filling}" if filling else ""
 
 
 class Display(Protocol):
@@ -280,7 +290,7 @@ def render(state: PanelState) -> Panel:
     place = "" if standing is None else f", {standing.own_samples} in all, rank {standing.rank} of {standing.members}"
     averaging = "" if state.last_averaging_s is None else f"{state.last_group} peers, {state.last_averaging_s:.1f} s"
     phase = state.phase
-    machine = f"{state.samples_per_second:.1f} samples/s on {state.device or '...'}"
+    machine = f"{state.samples_per_second:.1f} samples/s on {state.device}" if state.device else ""
     rows: list[tuple[str, str | Table]] = [
         ("global step", str(state.step)),
         *([] if phase is None else [("phase", phase.line)]),

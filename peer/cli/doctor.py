@@ -34,6 +34,7 @@ from peer.doctor.stages import conclude, run_stages
 from peer.reporting.event_log import FOLDER, SUFFIX, read_folder, read_lines
 from peer.runtime.devices import check_device_name
 from peer.runtime.redaction import make_redactor
+from peer.runtime.temporary import own_temporary_files
 
 app = typer.Typer(pretty_exceptions_enable=False)
 LOG_BYTES = 200_000  # of each log's end
@@ -71,7 +72,8 @@ def doctor(
 ) -> None:
     """Examine this machine and, with a run's link, the way to the run; needs no account and changes nothing."""
     options = make_options(link, state_dir, device, threads, microbatch, listen)
-    asyncio.run(examine(Context(options), open_display(as_json)))
+    with own_temporary_files():
+        asyncio.run(examine(Context(options), open_display(as_json)))
 
 
 async def examine(context: Context, display: CheckupDisplay) -> None:
@@ -142,8 +144,9 @@ def support_bundle(
 async def _examine(options: Options) -> list[dict[str, Any]]:
     """Run all stages, and return their findings."""
     stages = WITHOUT_LINK if options.link is None else WITH_LINK
-    async with Context(options) as context:
-        return [finding.to_json() async for finding in run_stages(stages, context)]
+    with own_temporary_files():
+        async with Context(options) as context:
+            return [finding.to_json() async for finding in run_stages(stages, context)]
 
 
 def collect(state_dir: Path, findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -53,6 +53,7 @@ from peer.limits.limits import Limits, parse_rate, parse_size, parse_windows
 from peer.runtime.console import say
 from peer.runtime.devices import DEVICES, CompileMode, check_device_name
 from peer.runtime.processes import name_process
+from peer.runtime.temporary import own_temporary_files
 from peer.runtime.user_service import REMOVE_SERVICE, UserService, kept_arguments, require_manager
 
 INVITE_VARIABLE = "MANYHANDS_INVITE"
@@ -313,12 +314,14 @@ def _options(link: str, state_dir: Path | None, listen: list[str] | None) -> Age
 
 def _take_part(options: AgentOptions, invite: str, log_format: Format, no_panel: bool) -> None:
     name_process(f"agent {options.link.run}")
-    with only_one(options.state_dir):
+    with only_one(options.state_dir), own_temporary_files():
         known_device = (options.state_dir / "token.jwt").exists()
         if not known_device:
             typer.echo(WHO_LEARNS_THE_ADDRESS, err=True)
         options = replace(options, invite=find_invite(invite or options.invite, known_device or bool(options.login)))
         asyncio.run(_join(options, _display_for(log_format, no_panel), LOGIN_SHOWN_AS[log_format]))
+    if log_format == "text" and sys.stdout.isatty():
+        say("To go on later, run the same command again: this machine is known by its key, and needs no code.")
 
 
 def _change_service(context: typer.Context, options: AgentOptions, invite: str, log_format: Format) -> None:

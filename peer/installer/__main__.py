@@ -15,12 +15,16 @@ import urllib.request
 import venv
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 CONSTRAINTS = "peer/constraints.txt"  # in the wheel
 CACHE = "cache"  # in the environment's folder, while it is installed
+TEMPORARY = "temporary"  # likewise: some hosts keep /tmp in memory, where PyTorch with CUDA does not fit
+LOOK_EVERY_S = 2
+INTERRUPTED = 130
 PROBE_S = 60
 FIRST_PIP_WITH_PYTHON = (22, 3)  # that installs into another environment
 # What lies at the first two would count as installed; the others send what is installed somewhere else.
@@ -42,18 +46,19 @@ def main(wheel: Path, arguments: Sequence[str]) -> None:
         shutil.copy(wheel, kept)
     with zipfile.ZipFile(kept) as archive:
         (folder / "constraints.txt").write_bytes(archive.read(CONSTRAINTS))
-    program = installer_for(python)
+    say(f"Installing in {options.folder}, which takes a few minutes the first time ...")
+    program = installer_for(python, folder)
     install = [*program, *own_cache(program, folder), "--quiet", "-c", str(folder / "constraints.txt")]
     if not has_nvidia_driver() and sys.platform == "linux":
-        install_cpu_torch(install)
+        install_cpu_torch(install, folder)
     wanted = f"{kept}[{','.join(options.extra)}]" if options.extra else str(kept)
-    if run([*install, wanted]) or run([*install, "--force-reinstall", "--no-deps", str(kept)]):
+    if run([*install, wanted], folder) or run([*install, "--force-reinstall", "--no-deps", str(kept)], folder):
         sys.exit("The installation did not succeed: see above, mend it, and run the same command again.")
     shutil.rmtree(folder / CACHE, ignore_errors=True)
-    sys.stdout.write(f"Installed; the command is {options.folder / 'bin' / 'manyhands'}\n")
+    say(f"Installed; the command is {options.folder / 'bin' / 'manyhands'}")
 
 
-def installer_for(python: Path) -> list[str]:
+def installer_for(python: Path, folder: Path) -> list[str]:
     """Return the command that installs into the environment: uv if there is one, this Python's pip, else a new pip."""
     if shutil.which("uv"):
         return ["uv", "pip", "install", "--python", str(python)]
@@ -63,7 +68,7 @@ def installer_for(python: Path) -> list[str]:
         ours = (0,)
     if ours >= FIRST_PIP_WITH_PYTHON:
         return [sys.executable, "-m", "pip", "--python", str(python), "install"]
-    if run([str(python), "-m", "ensurepip", "--upgrade"]):
+    if run([str(python), "-m", "ensurepip", "--upgrade"], folder):
         sys.exit("This Python has no pip: install python3-venv (or uv), and run the same command again.")
     return [str(python), "-m", "pip", "install"]
 
@@ -88,21 +93,67 @@ def has_nvidia_driver() -> bool:
         return False
 
 
-def install_cpu_torch(install: Sequence[str]) -> None:
+def install_cpu_torch(install: Sequence[str], folder: Path) -> None:
     """Take PyTorch's CPU build, where it can be reached: PyPI's brings gigabytes of CUDA libraries."""
     try:
         urllib.request.urlopen(f"{CPU_TORCH}/torch/", timeout=PROBE_S).close()  # noqa: S310
-        failed = run([*install, "--no-deps", "--index-url", CPU_TORCH, "torch"]) != 0
+        failed = run([*install, "--no-deps", "--index-url", CPU_TORCH, "torch"], folder) != 0
     except OSError:
         failed = True
     if failed:
-        sys.stdout.write(f"{CPU_TORCH} did not answer: PyTorch comes from the package index, perhaps with CUDA.\n")
-        sys.stdout.flush()
+        say(f"{CPU_TORCH} did not answer: PyTorch comes from the package index, perhaps with CUDA.")
 
 
-def run(command: Sequence[str]) -> int:
-    """A command's exit status; it sees nothing that is meant for manyhands alone, such as an invite code."""
-    return subprocess.run(command, env=without_ours(os.environ), check=False).returncode  # noqa: S603
+def run(command: Sequence[str], folder: Path) -> int:
+    """A command's exit status; it sees nothing that is meant for manyhands alone, such as an invite code.
+
+    Its temporary files lie in the folder, and a terminal shows meanwhile how the folder grows.
+    """
+    temporary = folder / TEMPORARY
+    temporary.mkdir(exist_ok=True)
+    environment = {**without_ours(os.environ), "TMPDIR": str(temporary)}
+    try:
+        with subprocess.Popen(command, env=environment) as process:  # noqa: S603
+            try:
+                return wait_for(process, folder)
+            except BaseException:
+                process.kill()  # an interrupt may have reached this process alone
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def wait_for(process: subprocess.Popen[bytes], folder: Path) -> int:
+    """Wait for the end of a process; returns its exit status."""
+    shown = ""
+    while True:
+        try:
+            status = process.wait(LOOK_EVERY_S)
+        except subprocess.TimeoutExpired:
+            if sys.stdout.isatty():
+                shown = f"{size_of(folder) / 1e6:,.0f} MB so far"
+                sys.stdout.write(f"\r{shown}")
+                sys.stdout.flush()
+        else:
+            sys.stdout.write(f"\r{' ' * len(shown)}\r" if shown else "")
+            return status
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of a folder's files, those with several names counted once."""
+    sizes = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # it has been moved to its place
+                found = os.lstat(os.path.join(place, name))  # noqa: PTH118  # of tens of thousands
+                sizes[found.st_ino] = found.st_size
+    return sum(sizes.values())
+
+
+def say(line: str) -> None:
+    """Print a line at once, before other programs' lines."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
@@ -115,4 +166,8 @@ def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main(Path(__file__).parents[2], sys.argv[1:])
+    try:
+        main(Path(__file__).parents[2], sys.argv[1:])
+    except KeyboardInterrupt:
+        say("\nInterrupted: the same command goes on from here.")
+        sys.exit(INTERRUPTED)

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from benchmarks._viewers import watching
-from benchmarks._visit import visit, visit_by_phone
+from benchmarks._visit import visit, visit_slowly
 from benchmarks.dashboard import ask, listener_of
 from tests.support.served_page import FakeRun, PageServer
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -46,7 +46,7 @@ def test_a_visit_is_measured(server: PageServer) -> None:
 @pytest.mark.thorough
 def test_a_phones_visit_is_measured(server: PageServer) -> None:
     """It paints before its slow line has brought the chart; what has shifted is a part of the screen."""
-    seen = visit_by_phone(server.url)
+    seen = visit_slowly(server.url)
     assert 0 < seen.largest_paint_s < seen.there_s
     assert 0 <= seen.shifted < 5
     assert 10_000 < seen.own_bytes < 1_000_000

@@ -9,10 +9,13 @@ import pytest
 from sqlalchemy import func, select
 
 from benchmarks._recorded_live import LiveRun
+from benchmarks._recorded_rows import invite_code
 from benchmarks._recorded_stays import HOSTILE_NAME
 from benchmarks._recorded_steps import TARGET
 from benchmarks.recorded_run import QUICK, history_of, record
 from coordinator.context.services import RunServices, open_run_services
+from coordinator.members.join_page import invite_facts
+from coordinator.members.quarantine import quarantines
 from coordinator.store.models import DeviceSession, Report
 from coordinator.web.state.snapshot import take_snapshot
 
@@ -38,6 +41,9 @@ def test_the_dashboard_reads_it(services: RunServices) -> None:
     assert snapshot.checkpoints
     assert len(snapshot.validations) > len(snapshot.checkpoints)
     assert not snapshot.stale
+    [row] = quarantines(services.database)
+    assert (row.actor, len(row.words)) == ("run:members", 3)
+    assert invite_facts(services.database, invite_code(QUICK.members), NOW).state == "open"
 
 
 def test_steps_are_the_sums_of_their_reports(services: RunServices) -> None:

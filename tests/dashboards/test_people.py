@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from benchmarks._visit import NOTE_VITALS
 from coordinator.ledger.ledger import count_losses
 from coordinator.ledger.presence import open_session
 from coordinator.members.join_page import Invitation, QrCode
@@ -22,8 +23,29 @@ from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
 from tests.support.crowds import touch
 from tests.support.receipts import key_of
 from tests.support.served_page import FakeRun, PageServer, fake_run
+from tests.support.waiting import wait_until
 
 HOSTILE = "<img src=x onerror=alert(1)>"
+DRAWN = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+LEAST_SHIFT = 0.01  # the state's few words are of different widths
+
+
+class Held:
+    """Requests for an address that wait until they may go on."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self._page, self._address = page, address
+        self._waiting: list[Route] = []
+        page.route(address, lambda route: self._waiting.append(route))
+
+    def release(self) -> None:
+        """Let the first one go on, when it is there."""
+        wait_until(f"the page asks for {self._address}", self._is_asked_for)
+        self._waiting[0].continue_()
+
+    def _is_asked_for(self) -> bool:
+        self._page.evaluate(DRAWN)  # routes are told while the browser is talked to
+        return bool(self._waiting)
 
 
 @pytest.fixture(scope="module")
@@ -272,6 +294,45 @@ def test_an_invited_person_sees_the_own_commands(
     assert page.locator("#invited img").count() == 0
     assert not any(code in url.split("#")[0] for url in asked)
     assert complaints == []
+
+
+@pytest.mark.parametrize(("name", "is_open"), [("erin", True), ("finn", False)])
+def test_nothing_moves_when_an_invitation_comes(
+    page: Page, server: PageServer, run: FakeRun, name: str, is_open: bool
+) -> None:
+    """Before any module runs, the page behind an invite link waits; then it shows the rest below the invitation."""
+    code = run.services.membership.invite(name)[0]
+    if not is_open:
+        run.services.membership.join(key_of(name).public_key, code)
+    module, answer = Held(page, "**/join.js"), Held(page, "**/api/v1/invite")
+    page.add_init_script(NOTE_VITALS)
+    page.goto(f"{server.url}join#invite={code}", wait_until="commit")
+    for held in (module, answer):
+        expect(page.locator("#invited-title")).to_be_visible()
+        expect(page.locator(".columns")).to_be_hidden()
+        page.evaluate(DRAWN)
+        held.release()
+    expect(page.locator("#invited-how")).to_be_visible(visible=is_open)
+    expect(page.locator(".columns")).to_be_visible()
+    page.evaluate(DRAWN)
+    assert page.evaluate("window.shifted") < LEAST_SHIFT
+    page.evaluate("window.location.hash = ''")
+    expect(page.locator("#invited")).to_be_hidden()
+    expect(page.locator(".columns")).to_be_visible()
+
+
+def test_nothing_moves_when_a_members_page_is_filled(page: Page, server: PageServer) -> None:
+    """All of it comes at once, the curve as well."""
+    curve = Held(page, "**/api/v1/curve?*")
+    page.add_init_script(NOTE_VITALS)
+    page.goto(f"{server.url}member?number=2")
+    expect(page.locator("#state")).to_have_text("live")
+    expect(page.locator("#member-loading")).to_be_visible()
+    page.evaluate(DRAWN)
+    curve.release()
+    expect(page.locator("#own-curve svg")).to_be_visible()
+    page.evaluate(DRAWN)
+    assert page.evaluate("window.shifted") < LEAST_SHIFT
 
 
 def test_a_used_or_unknown_code_shows_no_command(page: Page, server: PageServer, run: FakeRun) -> None:

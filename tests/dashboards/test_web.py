@@ -17,9 +17,11 @@ from benchmarks.recorded_run import QUICK, record
 from coordinator.context.services import open_run_services
 from coordinator.statistics.alarms import MODEL_KINDS, Alarm, write_alarms
 from dashboards import catalogs
-from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
+from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot, moving
 from tests.support.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S
+
+MUTED = "rgb(91, 101, 116)"
 
 
 @pytest.fixture
@@ -189,6 +191,8 @@ def test_lost_connection_is_visible_and_heals(page: Page, server: PageServer, ru
     expect(page.locator("#banner")).to_contain_text("tries to connect again")
     expect(page.locator("#state")).to_have_attribute("data-state", "disconnected")
     expect(page.locator(".tiles [data-age]")).to_have_count(7)
+    expect(page.locator("#verdict[data-age]")).to_have_css("color", MUTED)
+    assert barriers(page) == []
     run.add_step(4, 5.0)
     server.start()
     expect(page.locator("#state")).to_have_text("live")
@@ -353,6 +357,25 @@ def test_everybody_can_use_it(browser: Browser, recorded_server: PageServer, rec
         expect(page.locator("#state")).to_have_text("live")
         keep_screenshot(page, f"overview-{screen}")
         assert barriers(page) == []
+
+
+def test_nothing_moves_for_a_reader_who_wants_no_motion(browser: Browser, recorded_server: PageServer) -> None:
+    """No view is animated, not even while it loads, and dragging over the chart brings no fading tip."""
+    with fresh_page(browser, reduced_motion="reduce") as page:
+        page.route("**/api/v1/participants/1", lambda _route: None)  # so that the member's page keeps loading
+        for path in ("participants", "member?number=1", "model", "history", "join#invite=AAAAA-AAAAA-AAAAA-AAAAA", ""):
+            page.goto(f"{recorded_server.url}{path}")
+            assert moving(page) == [], path
+        expect(page.locator("#chart[data-steps]")).to_be_visible()
+        box = page.locator("#chart .nsewdrag").first.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + 100, box["y"] + 100)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 300, box["y"] + 150, steps=5)
+        page.mouse.up()
+        page.wait_for_function("!document.getElementById('chart')._fullLayout.xaxis.autorange")
+        expect(page.locator(".plotly-notifier")).to_have_count(0)
+        assert moving(page) == []
 
 
 @pytest.mark.parametrize("width", [360, 390, 768, 1024, 1280])

@@ -155,11 +155,31 @@ def test_every_make_target_in_the_documents_exists() -> None:
 
 
 def test_every_path_in_the_readme_exists() -> None:
-    """The file map and the links of the README lead somewhere."""
+    """The file map of the README leads somewhere."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
-    mapped = re.findall(r"`([\w.-]+/[\w./-]*)`", text)
-    assert [path for path in (*links, *mapped) if not (ROOT / path).exists()] == []
+    assert [path for path in re.findall(r"`([\w.-]+/[\w./-]*)`", text) if not (ROOT / path).exists()] == []
+
+
+def test_every_link_and_picture_leads_somewhere_on_a_code_host() -> None:
+    """There the documents are read as they lie in the repository; anchors in generated parts work in the guide."""
+    lost = []
+    for page in (*DOCUMENTS, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"):
+        text = re.sub(r"`[^`\n]+`", "", CODE_BLOCK.sub("", page.read_text(encoding="utf-8")))
+        for link in re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"", text):
+            path, _, anchor = "".join(link).partition("#")
+            target = (page.parent / path).resolve() if path else page
+            if re.match(r"[a-z]+:", path) or (target.exists() and (not anchor or anchor in anchors(target))):
+                continue
+            lost.append(f"{page.relative_to(ROOT)}: {''.join(link)}")
+    assert lost == []
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The anchors that a code host gives to a page's headings."""
+    text = fill(page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", CODE_BLOCK.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def long_options(command: Any) -> set[str]:

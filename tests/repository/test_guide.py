@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from coordinator.web.pages.guide import Guide
-from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
+from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot, moving
 from tests.support.served_page import FakeRun, PageServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,12 +52,13 @@ def test_the_coordinator_can_serve_all_of_it(site: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("screen", SCREENS)
 def test_everybody_can_search_and_read_it(browser: Browser, run: FakeRun, site: Path, screen: str) -> None:
-    """The search finds pages without another host, axe-core finds no barrier, and the policy forbids nothing needed."""
+    """The search needs no other host, axe-core finds no barrier, nothing moves, and the policy forbids nothing used."""
     complaints: list[str] = []
     server = PageServer(run, site)
     try:
-        with fresh_page(browser, complaints, **SCREENS[screen]) as page:
+        with fresh_page(browser, complaints, reduced_motion="reduce", **SCREENS[screen]) as page:
             page.goto(f"{server.url}guide")
+            assert moving(page) == []
             assert barriers(page) == []
             keep_screenshot(page, f"guide-{screen}")
             page.keyboard.press("/")

@@ -25,6 +25,17 @@ SCREENS: dict[str, dict[str, Any]] = {
 }
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]  # the tags of axe's rules for WCAG 2.2 AA
 
+# Elements that could move by themselves, by their style or by a script.
+MOVING = """() => [
+  ...document.getAnimations().map((each) => String(each.effect?.target?.outerHTML).slice(0, 99)),
+  ...[...document.querySelectorAll("*")].filter((each) => {
+    const { animationName, animationDuration, transitionDuration, scrollBehavior } = getComputedStyle(each);
+    const takes = (durations) => durations.split(",").some((each) => parseFloat(each) > 0);
+    const animated = animationName !== "none" && takes(animationDuration);
+    return animated || takes(transitionDuration) || scrollBehavior !== "auto";
+  }).map((each) => each.outerHTML.slice(0, 99)),
+]"""
+
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
@@ -67,6 +78,12 @@ def barriers(page: Page) -> list[str]:
         for violation in found.response["violations"]
         for node in violation["nodes"]
     ]
+
+
+def moving(page: Page) -> list[str]:
+    """Elements of the page that are animated, or would be."""
+    found: list[str] = page.evaluate(MOVING)
+    return found
 
 
 def keep_screenshot(page: Page, name: str) -> None:

@@ -196,7 +196,7 @@ MISSING = View("404", "404", in_navigation=False, in_archive=True, is_live=False
 
 def draw_page(view: View, language: str, state: Any, root: str = "") -> bytes:
     """A page as HTML; `state` is the application's, `root` leads from the page's address to the run's."""
-    texts = texts_of(language)
+    texts, snapshot = texts_of(language), state.live.current
     values = {
         "view": view,
         "views": [each for each in VIEWS if each.in_archive or not state.archive],
@@ -213,7 +213,7 @@ def draw_page(view: View, language: str, state: Any, root: str = "") -> bytes:
         "pages": {each.name: page_link(state.archive, language, each) for each in VIEWS},
         "language_link": partial(language_link, state.archive, view, root=root),
         "run": state.config.run,
-        "taken_at": state.live.current.taken_at,
+        "is_stale": snapshot.stale and snapshot.swarm is not None and not state.archive,  # as live.js has it
     }
     return templates.get_template(f"{view.name}.html").render(**values, **view.values(state, texts)).encode()
 

@@ -6,12 +6,14 @@ Over QUIC the daemon drops the data in flight when a stream is closed.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hivemind.p2p import P2P, P2PContext, P2PHandlerError
@@ -42,7 +44,10 @@ MAKES = re.compile(r"\b(DHT|DHTNode\.create|P2P\.create)\(")  # a node of hivemi
 
 
 def test_importing_patches_nothing_and_a_node_brings_the_patches() -> None:
-    """Nothing changes where no node is made; a node's own process has what the one that made it has."""
+    """Nothing changes where no node is made; a node's own process has what the one that made it has.
+
+    The sockets to the daemon lie where temporary files go.
+    """
     script = """
 from hivemind.p2p import P2P
 from hivemind.utils.serializer import MSGPackSerializer
@@ -61,11 +66,17 @@ print(state())
 node = Node(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_ipfs=False)
 print(state())
 print(node.run_coroutine(state_there))
+print(node.run_coroutine(Node._get_p2p_daemon_listen_maddr))
 node.shutdown()
 """
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    with TemporaryDirectory() as folder:
+        environ = os.environ | {"TMPDIR": folder}
+        command = [sys.executable, "-c", script]
+        ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, env=environ)
     patched = str(["auth"] * 3 + ["public", "private", "relayed"])
-    assert ran.stdout.splitlines() == [str(["hivemind"] * 3 + ["public", "private"]), patched, patched]
+    *states, address = ran.stdout.splitlines()
+    assert states == [str(["hivemind"] * 3 + ["public", "private"]), patched, patched]
+    assert address.startswith(f"/unix{folder}/hivemind-")
 
 
 def test_every_way_to_a_node_begins_with_the_patches() -> None:

@@ -33,6 +33,7 @@ from tests.support.receipts import keeper_confirms
 from tests.support.served_page import validation_row
 from tests.support.small_run import TARGET_BATCH_SIZE, make_small_run, small_config
 from tests.support.systemd import stand_in_for_systemd
+from tests.support.web_files import serve_files
 
 NOW = 1_800_000_000.0
 
@@ -152,6 +153,26 @@ def test_no_code_is_made_that_nobody_would_see(run_dir: Path, monkeypatch: pytes
         call("invite", run_dir, "ada")
     with open_run(run_dir) as run:
         assert run.membership.members() == []
+
+
+@pytest.mark.parametrize(
+    ("link", "digest", "is_warned"), [("own", "0" * 64, True), ("own", "", False), ("x", "0", False)]
+)
+def test_an_invitation_to_software_that_is_not_served_is_warned_of(
+    run_dir: Path, link: str, digest: str, is_warned: bool
+) -> None:
+    """After an update without a restart the line's digest would be refused; another run on the port is no matter."""
+    served = f"http://x/software/some.whl#sha256={digest or own_software().sha256}"
+    with serve_files() as web:
+        settings = yaml.safe_load((run_dir / "settings.yaml").read_text())
+        settings |= {"web_port": int(web.address.rpartition(":")[2]), "bind_host": "127.0.0.1"}
+        (run_dir / "settings.yaml").write_text(yaml.safe_dump(settings))
+        own = str(RunDirectory.open(run_dir).join_link)
+        told = {"join_link": own if link == "own" else link, "software": {"wheel": served}}
+        web.files["api/v1/joining"] = json.dumps(told).encode()
+        result = call("invite", run_dir, "ada")
+    assert ("Restart it" in result.stderr) == is_warned
+    assert "Restart it" not in result.stdout
 
 
 def test_invite_for_people_shows_the_same_command(run_dir: Path) -> None:

@@ -53,7 +53,7 @@ REPORT = StepReport(
     [
         (Ready("Qm", 3, "cpu (1 thread)"), {"activity": "training", "device": "cpu (1 thread)", "step": 3}),
         (Notice("warning", "look"), {"notice": "look"}),
-        (Stopped("enough"), {"activity": "stopped"}),
+        (Stopped("enough"), {"activity": "stopped", "notice": "Left the swarm in order: enough."}),
         (Failed("worker", 18, "died"), {"activity": "restarting", "notice": "died"}),
         (Connected(False), {"connected": False}),
         (Standing(500, 1, 4), {"standing": Standing(500, 1, 4)}),
@@ -94,6 +94,12 @@ def test_that_the_coordinator_is_away_and_back_is_said_once_each() -> None:
     away, back = stream.getvalue().splitlines()
     assert away == "The coordinator does not answer; training goes on, reports are kept."
     assert back == "The coordinator answers again."
+
+
+def test_one_peer_is_one_peer() -> None:
+    """A line counts in English."""
+    lines = [describe(replace(PROGRESS, peers=number)) or "" for number in (0, 1, 2)]
+    assert [line.rpartition(", ")[2] for line in lines] == ["0 peers.", "1 peer.", "2 peers."]
 
 
 def test_progress_lines_are_rare() -> None:
@@ -164,6 +170,15 @@ def test_the_panel_says_which_device_this_is() -> None:
     console.print(render(replace(START, device_number=12)))
     assert "demo: ada (device #12), starting" in console.export_text()
     assert START.who == "ada"
+
+
+def test_the_panel_shows_nothing_that_is_not_known_yet() -> None:
+    """Before the worker is ready there is neither a device nor a batch."""
+    console = Console(width=100, file=io.StringIO(), record=True)
+    console.print(render(START))
+    text = console.export_text()
+    assert "0 of 0" not in text
+    assert "samples/s" not in text
 
 
 def test_names_are_not_markup() -> None:

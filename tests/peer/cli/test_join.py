@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,10 +15,13 @@ from typer.testing import CliRunner
 
 from auth.errors import ConfigError, StorageError
 from auth.join_link import JoinLink
+from peer.agent.options import AgentOptions
 from peer.cli.join import (
     DATA_FOLDERS_VARIABLE,
     INVITE_VARIABLE,
     STATE_DIR_VARIABLE,
+    Format,
+    _take_part,
     app,
     default_state_dir,
     find_invite,
@@ -84,6 +90,32 @@ def test_one_agent_per_identity(tmp_path: Path) -> None:
         pass
     with only_one(tmp_path):
         pass
+
+
+class Terminal(io.StringIO):
+    """A terminal for what is printed."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("log_format", "told"), [("text", True), ("json", False)])
+def test_a_person_who_leaves_is_told_how_to_go_on(
+    log_format: Format, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal; a program that reads the lines is not. Temporary files are gone by then."""
+    places = []
+
+    async def stay(*_: object) -> None:
+        places.append(Path(tempfile.mkdtemp()))
+
+    monkeypatch.setattr("peer.cli.join._join", stay)
+    monkeypatch.setattr("peer.cli.join.name_process", lambda _: None)
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    options = AgentOptions(LINK, tmp_path / "device", invite="AAAAA-BBBBB")
+    _take_part(options, "", log_format, no_panel=False)
+    assert ("run the same command again" in terminal.getvalue()) == told
+    assert not places[0].exists()
 
 
 @pytest.mark.parametrize("command", ["join", "assist"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -81,7 +83,7 @@ def test_the_cache_of_a_machine_that_has_one_is_used(
         (machine / "uv").symlink_to(find_uv_bin())
     monkeypatch.delenv("PIP_NO_CACHE_DIR", raising=False)
     monkeypatch.setenv(variable, str(tmp_path / "its own"))
-    install = installer_for(Path(sys.executable))
+    install = installer_for(Path(sys.executable), tmp_path)
     assert own_cache(install, tmp_path) == ["--cache-dir", str(tmp_path / "cache")]
     (tmp_path / "its own").mkdir()
     assert own_cache(install, tmp_path) == []
@@ -106,6 +108,67 @@ def test_what_installs_sees_no_invite() -> None:
 
 def test_uv_installs_where_it_is_there(machine: Path) -> None:
     """Else this Python's own pip does, into the other environment."""
-    assert installer_for(Path("/x/python")) == [sys.executable, "-m", "pip", "--python", "/x/python", "install"]
+    assert installer_for(Path("/x/python"), Path("/x")) == [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        "/x/python",
+        "install",
+    ]
     (machine / "uv").symlink_to(find_uv_bin())
-    assert installer_for(Path("/x/python")) == ["uv", "pip", "install", "--python", "/x/python"]
+    assert installer_for(Path("/x/python"), Path("/x")) == ["uv", "pip", "install", "--python", "/x/python"]
+
+
+def test_temporary_files_lie_in_the_folder_and_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some hosts keep /tmp in memory, where PyTorch with CUDA does not fit; a command's status is returned."""
+    monkeypatch.chdir(tmp_path)
+    command = ["/bin/sh", "-c", 'touch "$TMPDIR/left" && echo "$TMPDIR" > said; exit 3']
+    assert installer.run(command, tmp_path) == 3
+    assert Path("said").read_text().strip() == str(tmp_path / "temporary")
+    assert not (tmp_path / "temporary").exists()
+
+
+def test_an_interrupt_ends_the_program_that_installs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interrupt of a notebook's cell reaches the installer alone; what was temporary is deleted."""
+    waited: list[subprocess.Popen[bytes]] = []
+
+    def interrupted(process: subprocess.Popen[bytes], _folder: Path) -> int:
+        waited.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(installer, "wait_for", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        installer.run([sys.executable, "-c", "input()"], tmp_path)
+    assert waited[0].returncode == -9
+    assert list(tmp_path.iterdir()) == []
+
+
+class Terminal(StringIO):
+    """A terminal that is told when the size has been shown."""
+
+    def __init__(self, shown: Callable[[], object]) -> None:
+        super().__init__()
+        self._shown = shown
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if "MB so far" in text:
+            self._shown()
+        return super().write(text)
+
+
+def test_a_terminal_shows_how_the_folder_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line is cleared when the program that installs has ended; a file with two names counts once."""
+    (tmp_path / "torch").write_bytes(bytes(3_000_000))
+    (tmp_path / "the same").hardlink_to(tmp_path / "torch")
+    monkeypatch.setattr(installer, "LOOK_EVERY_S", 0.01)
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        terminal = Terminal(process.stdin.close)
+        monkeypatch.setattr(sys, "stdout", terminal)
+        assert installer.wait_for(process, tmp_path) == 0
+    assert terminal.getvalue().startswith("\r3 MB so far")
+    assert terminal.getvalue().endswith("\r" + " " * len("3 MB so far") + "\r")

@@ -28,6 +28,7 @@ from tests.support.served_page import FakeRun, PageServer
 PASSWORD = "correct horse battery"
 HTTPS = "https://run.example.org"
 HOSTILE = "<img src=x onerror=alert(1)>"
+TABLES_FIT = "[...document.querySelectorAll('.scroll')].every((each) => each.scrollWidth <= each.clientWidth)"
 PAGES = (
     "/admin",
     "/admin/devices",
@@ -439,6 +440,7 @@ def test_a_person_administers_the_run_in_a_browser(run: FakeRun) -> None:
             page.goto(f"{server.url}{path.lstrip('/')}")
             assert barriers(page) == [], path
             assert width(page) <= 360, path
+            assert page.evaluate(TABLES_FIT), path
             keep_screenshot(page, f"admin{path.removeprefix('/admin').replace('/', '-')}-phone")
         page.get_by_role("button", name="Log out").click()
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()

@@ -13,6 +13,7 @@ from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
 from coordinator.web.app import WebState, create_app
 from coordinator.web.pages.views import LANGUAGE_COOKIE, VIEWS, View
+from coordinator.web.state.snapshot import STALE_AFTER_S
 from dashboards import WEB, page_files, page_version
 from peer.config.run import RunConfig
 from tests.support.clocks import Clock
@@ -46,6 +47,18 @@ class Loaded(HTMLParser):
             self.found.add(found["href"] or "")
         elif tag in {"script", "img"} and found.get("src"):
             self.found.add(found["src"] or "")
+
+
+def test_a_silent_keeper_is_told_before_any_script_runs(run: FakeRun, clock: Clock) -> None:
+    """The banner is a part of the page, so that nothing moves when the first event comes."""
+    banners = []
+    for silent_s in (0.0, STALE_AFTER_S + 1):
+        clock.now += silent_s
+        with TestClient(create_app(WebState(run.directory, run.services))) as client:
+            banners.append(client.get("/join").text.split('id="banner"')[1].split("</p>")[0])
+    assert banners[0].endswith(" hidden>")
+    assert "has sent no news for a while" in banners[1]
+    assert "hidden" not in banners[1]
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
