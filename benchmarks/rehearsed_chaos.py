@@ -86,7 +86,7 @@ def table(costs: list[Cost]) -> str:
     for cost in costs:
         faults.update(cost.faults)
         lost.update(cost.lost)
-    lines = ["| fault | injected | samples that count, in scenarios with it |", "| --- | ---: | ---: |"]
+    lines = ["| fault | injected | samples that count, in scenarios with it |", "|---|---|---|"]
     for fault, times in faults.most_common():
         lines.append(f"| {fault} | {times} | {_share(cost for cost in costs if cost.faults[fault])} |")
     lines += [f"| all {len(costs)} scenarios | {faults.total()} | {_share(costs)} |", ""]
