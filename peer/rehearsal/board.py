@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 
 import simpy
 
+from peer.rehearsal.troubles import Troubles
 from peer.swarm.records import KnownPeer
 
 # Bytes in each direction for a look, and for each other peer in it, with reports and what keeps connections open: from
@@ -14,37 +16,41 @@ LOOK_BYTES, PEER_BYTES = 9_000, 1_500
 DHT_S = 0.4  # to store a record at several nodes, and to find it there: a few packets each way
 
 
+@dataclass(frozen=True)
+class _Stored:
+    """A record as it lies in the DHT."""
+
+    seen_at: float
+    peer: KnownPeer
+    hidden: frozenset[str]  # from whom: they were on the other side when it was stored
+
+
 class Board:
     """The newest records of all peers."""
 
-    def __init__(self, env: simpy.Environment, expiration_s: float) -> None:
+    def __init__(self, env: simpy.Environment, expiration_s: float, troubles: Troubles) -> None:
         """`expiration_s`: so long a record counts."""
-        self._env, self._expiration_s = env, expiration_s
-        self._records: dict[str, deque[tuple[float, KnownPeer]]] = {}  # the one that is seen, and newer ones
+        self._env, self._expiration_s, self._troubles = env, expiration_s, troubles
+        self._records: dict[str, deque[_Stored]] = {}  # the one that is seen, and newer ones
 
     def publish(self, peer: KnownPeer) -> None:
         """Store a peer's record."""
-        self._records.setdefault(peer.peer_id, deque()).append((self._env.now + DHT_S, peer))
+        seen_at = self._env.now + DHT_S + self._troubles.delay_s(peer.peer_id)
+        records = self._records.setdefault(peer.peer_id, deque())
+        records.append(_Stored(seen_at, peer, self._troubles.beyond(peer.peer_id)))
 
-    def seen(self) -> list[KnownPeer]:
-        """Return the records that can be found now."""
-        now, found = self._env.now, []
-        for peer_id, records in list(self._records.items()):
-            while len(records) > 1 and records[1][0] <= now:
-                records.popleft()
-            seen_at, peer = records[0]
-            if now - peer.record.time > self._expiration_s:
-                records.popleft()
-                if not records:
-                    del self._records[peer_id]
-            elif seen_at <= now:
-                found.append(peer)
+    def seen(self, by: str = "") -> list[KnownPeer]:
+        """Return the records that can be found now by this device, or where there are no sides, by any."""
+        return [peer for peer_id in list(self._records) if (peer := self.seen_of(peer_id, by)) is not None]
+
+    def seen_of(self, peer_id: str, by: str = "") -> KnownPeer | None:
+        """Return the record of one peer that can be found now by this device."""
+        now, records, found = self._env.now, self._records.get(peer_id, deque()), None
+        while len(records) > 1 and records[1].seen_at <= now and not (records[0].hidden or records[1].hidden):
+            records.popleft()
+        while records and now - records[0].peer.record.time > self._expiration_s:
+            records.popleft()
+        for stored in records:
+            if stored.seen_at <= now and by not in stored.hidden:
+                found = stored.peer
         return found
-
-    def seen_of(self, peer_id: str) -> KnownPeer | None:
-        """Return the record of one peer that can be found now."""
-        newest = None
-        for seen_at, peer in self._records.get(peer_id, ()):
-            if seen_at <= self._env.now:
-                newest = peer
-        return newest

@@ -7,8 +7,10 @@ over and enough are there.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 
 import simpy
 
@@ -24,17 +26,19 @@ from peer.averaging.shares import (
     reducing_peers,
     reduction_shares,
 )
+from peer.reduction.attestation import AttestedWeight
 from peer.rehearsal.lines import Direction, Lines, Process
+from peer.rehearsal.troubles import Troubles
 from peer.swarm.decision import Demands
+from peer.swarm.view import SwarmCourse
 
 # Measured in real swarms on one machine, by `benchmarks/rehearsal.py`:
 JOIN_S = 0.6  # until a peer that looks for a group has found its leader: a look at the DHT and a question
 FORM_S = 0.3  # from a group's completion until the first part travels: the leader's answer, shares, digests
-FINISH_S = (
-    1.0  # from the last part until the step is taken: what reducers attest, the last parts' averages, the optimizer
-)
+FINISH_S = 1.0  # from the last part until the step is taken: attestations, the last averages, the optimizer
 ROUND_BYTES = 170_000  # of a peer in each direction beside the parts: looking for a group, declarations, attestations
 JOIN_EXCHANGES, FORM_EXCHANGES = 3, 3  # questions and answers in these times, which the distance makes longer
+LAST_PARTS = 0.1  # of a round: who has gone by then may have returned its averages to some and not to others
 Position = tuple[int, int]  # era and step
 
 
@@ -42,8 +46,11 @@ Position = tuple[int, int]  # era and step
 class MetGroup:
     """What one peer has from a round that brought every value."""
 
+    number: int  # of the average: no other round's is the same
     peers: frozenset[str]
-    weights: Mapping[str, float]  # of the senders whose parts came
+    weights: Mapping[str, float]  # that the senders named whose parts came
+    attested: Mapping[str, AttestedWeight]  # the same senders
+    reducers: frozenset[str]
     seconds: float  # of the round
     waited_s: float  # for the group, by this peer
     lines: GroupLines
@@ -53,12 +60,20 @@ class MetGroup:
     @property
     def samples(self) -> int:
         """All samples that were averaged."""
-        return round(sum(self.weights.values()))
+        return round(sum(self.counted.values()))
+
+    @property
+    def counted(self) -> dict[str, float]:
+        """What counts of each sender's weight."""
+        return {name: weight.counted for name, weight in self.attested.items()}
 
     @classmethod
-    def alone(cls, name: str, samples: int, now: float) -> MetGroup:
+    def alone(cls, number: int, name: str, samples: int, now: float) -> MetGroup:
         """Return the group of a peer that is alone in the swarm."""
-        return cls(frozenset({name}), {name: float(samples)}, 0.0, 0.0, NOBODY, RoundTraffic(0.0, 0.0, 0.0, 0.0), now)
+        traffic = RoundTraffic(0.0, 0.0, 0.0, 0.0)
+        weight = float(samples)
+        attested = {name: AttestedWeight(weight, weight, weight, weight)}
+        return cls(number, frozenset({name}), {name: weight}, attested, frozenset(), 0.0, 0.0, NOBODY, traffic, now)
 
 
 @dataclass(frozen=True)
@@ -66,7 +81,7 @@ class FailedRound:
     """A round that did not bring every value."""
 
     missed: frozenset[str]  # reducers that did not return all averages
-    reducers: frozenset[str]  # all
+    reducers: frozenset[str]  # all; nobody where the group was given up before its round
 
 
 @dataclass(eq=False)
@@ -79,10 +94,12 @@ class Seeker:
     leads: bool  # others can connect to it
     words: Declaration
     demands: Demands
+    course: SwarmCourse  # by which it caps the weights of what it reduces
     window_s: float  # so long it waits for peers that do not come
     done: simpy.Event  # succeeds with a `MetGroup` or a `FailedRound`
     runs: simpy.Event  # succeeds when its group is complete
     weight: float | None = None  # its samples, once it has begun to average
+    position: Position = (0, 0)
     is_gone: bool = False
     scheduled_at: float = 0.0  # when it waits no longer
     began_at: float = 0.0  # its averaging, once it has
@@ -94,14 +111,42 @@ class Seeker:
         return self.runs.triggered
 
 
+@dataclass
+class _Round:
+    """One round of averaging as it goes on."""
+
+    present: list[Seeker]  # who takes part, as far as is known
+    share_of: Mapping[str, float]
+    patience_s: float
+    moved_at: float  # when parts last travelled
+    ends_at: float
+    winners: list[Seeker] = field(default_factory=list)  # who has all averages
+
+    @property
+    def reducers(self) -> frozenset[str]:
+        """Who has a share."""
+        return frozenset(name for name, share in self.share_of.items() if share > 0)
+
+
 class Groups:
     """All searches for groups, and all rounds."""
 
-    def __init__(self, env: simpy.Environment, lines: Lines, values_bytes: float) -> None:
+    def __init__(
+        self, env: simpy.Environment, lines: Lines, values_bytes: float, troubles: Troubles, rng: random.Random
+    ) -> None:
         """`values_bytes`: of all averaged values as they travel."""
         self._env, self._lines, self._values_bytes = env, lines, values_bytes
-        self._seeking: dict[Position, list[Seeker]] = {}
+        self._troubles, self._rng = troubles, rng
+        self._seeking: dict[tuple[Position, tuple[bool, ...]], list[Seeker]] = {}
         self._changed = env.event()
+        self._averages = 0
+        if troubles.has_sides:
+            env.process(self._follow_sides())
+
+    def next_number(self) -> int:
+        """Return the number of another average."""
+        self._averages += 1
+        return self._averages
 
     def look(self, position: Position, seeker: Seeker) -> None:
         """Begin to look for a group of peers at the same step."""
@@ -110,7 +155,8 @@ class Groups:
     def begin(self, seeker: Seeker, weight: float) -> None:
         """Let a peer that looks for a group average, from now on."""
         if seeker.weight is None:
-            seeker.weight, seeker.began_at = weight, self._env.now
+            seeker.weight = self._troubles.named_by(seeker.name, round(weight), "weight")
+            seeker.began_at = self._env.now
             self._note(seeker)
 
     def demand(self, seeker: Seeker, demands: Demands) -> None:
@@ -135,23 +181,39 @@ class Groups:
         yield self._env.timeout(JOIN_S + JOIN_EXCHANGES * self._lines.exchange_s([seeker.name]))
         if seeker.is_gone:
             return
-        seeker.others = self._seeking.setdefault(position, [])
-        seeker.others.append(seeker)
+        seeker.position = position
+        self._join(seeker)
         seeker.scheduled_at = self._env.now + seeker.window_s
         self._consider(seeker.others)
         while seeker in seeker.others:
             yield self._env.timeout(max(0.0, seeker.scheduled_at - self._env.now))
             leads = seeker in seeker.others and self._leader(seeker.others) is seeker and seeker.weight is not None
-            if leads and len(seeker.others) >= seeker.demands.required:
+            if leads and len(seeker.others) >= max(2, seeker.demands.required):
                 self._form(seeker.others)
                 return
             seeker.scheduled_at = self._env.now + seeker.window_s
 
-    @staticmethod
-    def _leader(seekers: Sequence[Seeker]) -> Seeker | None:
+    def _join(self, seeker: Seeker) -> None:
+        """Let those meet who look for the same group on one side."""
+        side = self._troubles.side_of(seeker.name)
+        seeker.others = self._seeking.setdefault((seeker.position, side), [])
+        seeker.others.append(seeker)
+
+    def _follow_sides(self) -> Process:
+        """Divide those who look for groups anew whenever a partition may have begun or ended."""
+        while True:
+            yield self._troubles.changed
+            seekers = [seeker for group in self._seeking.values() for seeker in group]
+            self._seeking.clear()
+            for seeker in seekers:
+                self._join(seeker)
+            for group in list(self._seeking.values()):
+                self._consider(group)
+
+    def _leader(self, seekers: Sequence[Seeker]) -> Seeker | None:
         """Return whom the others follow: the one that began to look first, of those who can be connected to."""
         return min(
-            (seeker for seeker in seekers if seeker.leads),
+            (seeker for seeker in seekers if seeker.leads and not self._troubles.is_cut_off(seeker.name)),
             key=lambda each: (each.scheduled_at, each.name),
             default=None,
         )
@@ -174,77 +236,138 @@ class Groups:
         env, began = self._env, self._env.now
         size = len(group)
         if not any(each.role == "keeper" for each in group) and any(size < each.demands.keeperless for each in group):
-            self._end(group, {})
+            for each in group:
+                if not each.is_gone:
+                    each.done.succeed(FailedRound(frozenset(), frozenset()))
             return
-        names, members = [each.name for each in group], [each.member for each in group]
-        trusted = tuple(each.role in TRUSTED_ROLES for each in group)
-        said = [each.words for each in group]
-        lines = GroupLines(
-            rates=tuple(believed(words.rate) for words in said),
-            reduces=reducing_peers(names, members, trusted, said),
-            trusted=trusted,
-            second_reducers=(),
-            patience_s=agreed_patience(members, [words.patience_s for words in said]),
-        )
+        lines = _lines_of(group)
         shares = reduction_shares(2**20, lines.rates, lines.reduces, lines.trusted)
+        round_ = _Round(
+            present=list(group),
+            share_of={each.name: share / 2**20 for each, share in zip(group, shares, strict=True)},
+            patience_s=lines.patience_s,
+            moved_at=began,
+            ends_at=began + lines.patience_s,
+        )
+        for each in group:
+            if self._troubles.lies(each.name, "leaves"):
+                self._leave(each)
         silent_at = began + lines.patience_s * SENDERS_SHARE
-        while not all(_is_there(each) for each in group) and env.now < silent_at:
+        while not all(map(_is_there, group)) and env.now < silent_at:
             yield self._changed | env.timeout(silent_at - env.now)
-        present = [each for each in group if _is_there(each)]
-        share_of = dict(zip(names, (share / 2**20 for share in shares), strict=True))
-        missed = frozenset(name for name in names if share_of[name] > 0) - {each.name for each in present}
-        if missed:
-            yield env.timeout(max(0.0, began + lines.patience_s * REDUCERS_SHARE - env.now))
-            self._end(group, share_of, missed)
-            return
-        traffic = self._traffic(present, share_of)
-        transfer = self._lines.send(traffic)
-        ends_at = began + lines.patience_s
-        while not transfer.done.triggered and env.now < ends_at and not missed:
-            yield transfer.done | self._changed | env.timeout(ends_at - env.now)
-            gone = {each.name for each in present if each.is_gone}
-            missed = frozenset(name for name in gone if share_of[name] > 0)
-        if not transfer.done.triggered:
-            self._lines.stop(transfer)
-            if missed:
-                yield env.timeout(max(0.0, min(ends_at, env.now + lines.patience_s * REDUCERS_SHARE) - env.now))
-            self._end(group, share_of, missed)
-            return
-        if any(each.is_gone for each in present):  # who reduces waited for the next part of a sender that has gone
-            yield env.timeout(lines.patience_s * SENDERS_SHARE)
-        weights = {each.name: float(each.weight or 0) for each in present if not each.is_gone}
-        yield env.timeout(FINISH_S)
-        self._succeed(group, present, weights, lines, shares, traffic, began)
+        round_.present = [each for each in group if _is_there(each)]
+        traffic = self._traffic(round_.present, round_.share_of)
+        yield from self._pass(round_, traffic)
+        if round_.winners:
+            yield env.timeout(FINISH_S)
+        traffics = [
+            RoundTraffic(
+                sent, received, env.now - began, promised_time(min(sent, received), index, shares, lines.rates)
+            )
+            for index, (sent, received) in enumerate(
+                tuple(traffic.get((each.name, way), 0.0) for way in ("up", "down")) for each in group
+            )
+        ]
+        self._end(group, round_, lines, traffics, began)
 
-    def _succeed(
+    def _end(
         self,
         group: Sequence[Seeker],
-        present: Sequence[Seeker],
-        weights: Mapping[str, float],
+        round_: _Round,
         lines: GroupLines,
-        shares: Sequence[int],
-        traffic: Mapping[Direction, float],
+        traffics: Sequence[RoundTraffic],
         began: float,
     ) -> None:
-        """Give all that are still there what they have from the round."""
-        seconds = self._env.now - began
-        for index, each in enumerate(group):
-            if each not in present or each.is_gone:
+        """Give each peer that is still there what it has from the round."""
+        attested, number = self._attested(group, round_), self.next_number()
+        for each, traffic in zip(group, traffics, strict=True):
+            if each.is_gone:
+                continue
+            if each not in round_.winners:
+                each.done.succeed(FailedRound(self._lost_to(each, round_), round_.reducers))
                 continue
             self._lines.passed(each.name, ROUND_BYTES)
-            sent, received = (traffic.get((each.name, way), 0.0) for way in ("up", "down"))
-            promised_s = promised_time(min(sent, received), index, shares, lines.rates)
             each.done.succeed(
                 MetGroup(
+                    number=number,
                     peers=frozenset(seeker.name for seeker in group),
-                    weights=weights,
-                    seconds=seconds,
+                    weights={name: weight.named for name, weight in attested.items()},
+                    attested=attested,
+                    reducers=round_.reducers,
+                    seconds=traffic.seconds,
                     waited_s=max(0.0, began - each.began_at),
                     lines=lines,
-                    traffic=RoundTraffic(sent, received, seconds, promised_s),
+                    traffic=traffic,
                     ended_at=self._env.now,
                 )
             )
+
+    def _leave(self, seeker: Seeker) -> None:
+        """Let a peer that lies leave its group, of which it is told nothing more."""
+        seeker.is_gone = True
+        seeker.done.succeed(FailedRound(frozenset(), frozenset()))
+
+    def _pass(self, round_: _Round, traffic: Mapping[Direction, float]) -> Process:
+        """Pass all parts on until all have come, or a limit is reached.
+
+        A sender that is cut off is waited for, and then left out. A reducer is waited for, and then its averages are
+        missing at all, but for those to whom it had returned them before.
+        """
+        env, left = self._env, 1.0
+        while env.now < round_.ends_at:
+            blocked = self._blocked(round_)
+            if not blocked:
+                here = {each.name for each in round_.present}
+                transfer = self._lines.send({way: left * size for way, size in traffic.items() if way[0] in here})
+                while not (transfer.done.triggered or env.now >= round_.ends_at or self._blocked(round_)):
+                    yield transfer.done | self._changed | self._troubles.changed | env.timeout(round_.ends_at - env.now)
+                self._lines.stop(transfer)
+                left, round_.moved_at = left * transfer.left, env.now
+                if transfer.done.triggered:
+                    round_.winners = round_.present
+                    return
+                continue
+            are_all = len(blocked) == len(round_.present)
+            limit_s = round_.patience_s * (REDUCERS_SHARE if are_all else SENDERS_SHARE)
+            yield env.timeout(max(0.0, min(round_.ends_at, round_.moved_at + limit_s) - env.now))
+            still = self._blocked(round_)
+            if len(still) == len(round_.present):
+                break
+            round_.present = [each for each in round_.present if each not in still]
+        if left <= LAST_PARTS:
+            able = [each for each in round_.present if not (each.is_gone or self._troubles.is_cut_off(each.name))]
+            round_.winners = [each for each in able if self._rng.random() < 0.5]
+
+    def _blocked(self, round_: _Round) -> list[Seeker]:
+        """Return who does not take part any more, or lacks the averages of a reducer."""
+        return [
+            each
+            for each in round_.present
+            if each.is_gone or self._troubles.is_cut_off(each.name) or self._lost_to(each, round_)
+        ]
+
+    def _lost_to(self, seeker: Seeker, round_: _Round) -> frozenset[str]:
+        """Return the reducers that return nothing to a peer."""
+        here = {each.name for each in round_.present if not each.is_gone}
+        return frozenset(
+            name
+            for name in round_.reducers - {seeker.name}
+            if name not in here
+            or self._troubles.is_cut_off(name)
+            or self._troubles.are_apart(seeker.name, name)
+            or self._troubles.lies(name, "withholds")
+        )
+
+    def _attested(self, group: Sequence[Seeker], round_: _Round) -> dict[str, AttestedWeight]:
+        """Return what counts of each sender's weight in a round, by what each reducer believes of it."""
+        courses = dict.fromkeys(each.course for each in group if each.name in round_.reducers)
+        caps = [course.weight_caps() for course in courses]
+        attested = {}
+        for each in round_.present:
+            if each.weight:
+                counted = [min(each.weight, of_known.get(each.name, of_others)) for of_known, of_others in caps]
+                attested[each.name] = AttestedWeight(each.weight, each.weight, min(counted), median_low(counted))
+        return attested
 
     def _traffic(self, present: Sequence[Seeker], share_of: Mapping[str, float]) -> dict[Direction, float]:
         """Return the bytes of a round over each line: a sender's own parts, and the averages that reducers return."""
@@ -257,14 +380,19 @@ class Groups:
             traffic[each.name, "down"] = self._values_bytes * (1 - share + share * (len(senders) - sends))
         return traffic
 
-    def _end(
-        self, group: Sequence[Seeker], share_of: Mapping[str, float], missed: frozenset[str] = frozenset()
-    ) -> None:
-        """End a round that has failed."""
-        reducers = frozenset(name for name, share in share_of.items() if share > 0)
-        for each in group:
-            if not each.is_gone:
-                each.done.succeed(FailedRound(missed, reducers))
+
+def _lines_of(group: Sequence[Seeker]) -> GroupLines:
+    """Return what follows from the words of a group's peers."""
+    names, members = [each.name for each in group], [each.member for each in group]
+    trusted = tuple(each.role in TRUSTED_ROLES for each in group)
+    said = [each.words for each in group]
+    return GroupLines(
+        rates=tuple(believed(words.rate) for words in said),
+        reduces=reducing_peers(names, members, trusted, said),
+        trusted=trusted,
+        second_reducers=(),
+        patience_s=agreed_patience(members, [words.patience_s for words in said]),
+    )
 
 
 def _is_there(seeker: Seeker) -> bool:

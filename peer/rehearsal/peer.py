@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import simpy
 
-from peer.protocol import HELD_AVERAGES
+from peer.network.least_rate import PATIENCE_S
 from peer.rehearsal.groups import MetGroup
 from peer.rehearsal.lines import Process
 from peer.rehearsal.rounds import VirtualRounds
@@ -22,14 +22,18 @@ from peer.rehearsal.tracker import Eyes, VirtualTracker
 from peer.rehearsal.world import World
 from peer.reporting.messages import LostCause
 from peer.swarm.decision import DownloadPause, Move, Situation, decide, longest_hold_s, samples_at_once
+from peer.swarm.fingerprint import Sketch, drifted
+from peer.swarm.history import Average, AverageHistory, Lack
+from peer.swarm.shared_state import CONFIRMATION_WAIT_S
 from peer.swarm.state import AT_ONCE, FOLLOWERS_AT_ONCE, Donations
-from peer.swarm.swarm import LOOK_AGAIN_S
-from peer.swarm.view import MOST_BATCHES
+from peer.swarm.swarm import LOOK_AGAIN_S, MOST_SILENT_LOOKS
+from peer.swarm.view import MEETING_S, MOST_BATCHES
 from peer.training.bootstrap import ASK_EVERY, RETRY_S
 
 AVERAGE_BYTES, STATE_BYTES, CHECKPOINT_BYTES = 2, 8, 12  # a value
 LOOK_S = 10.0  # at a download that is under way; a donor's places are held for longer
 MOMENT_S = 0.05  # the product's polls
+SURVIVORS_WAIT_S, SURVIVORS_TOLD_S, SURVIVORS_STATE_S = 10.0, 60.0, 60.0  # as in `coordinator.keeper.keeper`
 POLL_S = 0.5  # where the product waits for shorter: nothing changes between two looks
 
 
@@ -53,7 +57,10 @@ class RehearsedPeer:
         self.name, self.member = device.name, device.member or device.name
         env, averaging = world.env, world.config.averaging
         self._env, self._averaging = env, averaging
-        self.step, self.era = 0, 0
+        self.step, self.era, self.state = 0, 0, 0  # the state by its number
+        self.history = AverageHistory()
+        self._resumes = False
+        self._silent_looks = 0
         self.samples = 0  # accumulated towards the step after `step`, or after the one that is being averaged
         self.held: int | None = None  # samples set aside for a round in the background
         self.is_training = role == "keeper"
@@ -80,6 +87,8 @@ class RehearsedPeer:
             if self.role != "keeper":
                 yield self._env.timeout(self.world.scenario.start_s)
                 yield from self._take_first_state()
+            elif self._resumes:
+                yield from self._resume_run()
             self.began_at = self._env.now
             if not self.is_leaving:
                 self.has_state = True
@@ -106,10 +115,32 @@ class RehearsedPeer:
             self.work.present_s += self._env.now - self.began_at
             self.began_at = None
 
-    def resume(self, step: int, era: int) -> None:
-        """Begin as a keeper that was killed after this step: it takes the members' state if they are further."""
-        self.step, self.era = step, era
+    def resume(self, era: int) -> None:
+        """Begin as a keeper that was killed, from its newest checkpoint."""
+        self.era, self._resumes = era, True
+        if self.world.checkpoint is not None:
+            _, self.step, self.state = self.world.checkpoint
         self._begin_step()
+
+    def _resume_run(self) -> Process:
+        """Find peers that trained on meanwhile; if there are none, undo what is lost (`Keeper.resume_ledger`)."""
+        resumed_at, may_undo, are_found = self.step, self.world.recorded > self.step, False
+        until = self._env.now
+        if self.world.recorded or resumed_at:
+            until += SURVIVORS_TOLD_S if may_undo else SURVIVORS_WAIT_S
+        while self.step == resumed_at and self._env.now < until:
+            is_behind = self.tracker.progress.step > self.step
+            if is_behind and not are_found:
+                are_found, until = True, self._env.now + SURVIVORS_STATE_S
+            if is_behind or not may_undo:
+                yield from self._advance()
+            else:
+                self.tracker.look_if_due()
+            yield self._env.timeout(POLL_S)
+        if self.world.recorded > self.step:
+            self.era += 1
+            self.world.undo(self.step, self.era)
+            self._begin_step()
 
     def leave(self) -> None:
         """Tell this peer to leave when it can."""
@@ -166,7 +197,7 @@ class RehearsedPeer:
                     yield from self._wait(POLL_S)
             elif move is Move.AVERAGE_BESIDE:
                 self.held, self.samples = self.samples, 0
-                self._overlapping = self._env.process(self._average_beside())
+                self._overlapping = self._env.process(self.world.troubles.held(self.name, self._average_beside()))
             else:
                 group = yield from self.rounds.average_when_due()
                 if group is not None:
@@ -179,7 +210,8 @@ class RehearsedPeer:
             step=self.step,
             swarm_step=self.tracker.progress.step,
             is_undone=self.tracker.is_undone,
-            can_follow=may_follow,
+            has_drifted=self.tracker.has_drifted,
+            can_follow=may_follow and not drifted(self.tracker.sketch, self.tracker.course.sketch_at(self.step)),
             may_download=self._pause.is_over or self.role == "keeper",
             is_leaving=self.is_leaving,
             is_full=self.tracker.is_full,
@@ -206,7 +238,8 @@ class RehearsedPeer:
 
     @property
     def _wants_samples(self) -> bool:
-        has_other = self.tracker.progress.step > self.step or self.tracker.is_undone
+        tracker = self.tracker
+        has_other = tracker.progress.step > self.step or tracker.has_drifted or tracker.is_undone
         return not ((self._overlapping is None and has_other) or self._has_enough)
 
     @property
@@ -269,6 +302,7 @@ class RehearsedPeer:
     def _take_step(self, group: MetGroup) -> None:
         samples = self.due_samples
         self.step += 1
+        self.state = self.world.state_after(self.state, group.number)
         if self.held is None:
             self.samples = 0
         self.held, self._has_late_samples = None, False
@@ -276,6 +310,8 @@ class RehearsedPeer:
         if self.role == "trainer":
             self.work.counted += samples
             self.work.steps += 1
+        if self.role == "keeper":
+            self.history.keep(self.era, self.step, cast(Average, group.number))
         self.world.step_taken(self, group, samples)
         self._begin_step()
 
@@ -296,6 +332,8 @@ class RehearsedPeer:
     def _why_lost(self) -> LostCause:
         if self.tracker.is_undone:
             return LostCause.UNDONE
+        if self.tracker.progress.step <= self.step:
+            return LostCause.OUT_OF_SYNC
         return LostCause.AVERAGING if self.rounds.attempts else LostCause.LATE
 
     # another's state
@@ -309,18 +347,23 @@ class RehearsedPeer:
             and not self._has_late_samples
         )
         reason, donor = self._why_lost(), self.world.keeper
-        if donor is None or donor.step - self.step > HELD_AVERAGES:
-            self._unfollowed = self.step
-            return
-        if donor.step <= self.step:
-            yield from self._wait(self.world.rng.uniform(*LOOK_AGAIN_S))
-            return
-        if not (yield from self._download(donor, donor.followers, AVERAGE_BYTES)):
-            yield from self._wait(self.world.rng.uniform(*LOOK_AGAIN_S))
+        if donor is not None and not self.world.can_reach(donor.name, self.name):
+            donor = None
+        average = Lack.SILENT if donor is None else donor.history.after(self.era, self.step)
+        is_whole = not (donor is None or isinstance(average, Lack)) and (
+            yield from self._download(donor, donor.followers, AVERAGE_BYTES)
+        )
+        self._silent_looks = self._silent_looks + 1 if donor is None else 0
+        if isinstance(average, Lack) or not is_whole:
+            if average is Lack.GONE or self._silent_looks >= MOST_SILENT_LOOKS:
+                self._silent_looks, self._unfollowed = 0, self.step
+            else:
+                yield from self._wait(self.world.rng.uniform(*LOOK_AGAIN_S))
             return
         if not keeps:
             self._lose(reason, self._drop())
         self.step += 1
+        self.state = self.world.state_after(self.state, cast(int, average))
         self._has_late_samples = self.samples > 0
         self._tell("followed", self.step)
         self._begin_step()
@@ -351,27 +394,52 @@ class RehearsedPeer:
     def _take_checkpoint(self) -> Process:
         """Download the newest checkpoint from the coordinator's web server; return whether it could be taken."""
         checkpoint = self.world.usable_checkpoint
-        if checkpoint is None:
+        if checkpoint is None or not self.world.can_reach(KEEPER, self.name):
             return False
-        yield from self._receive(self.world.scenario.parameters * CHECKPOINT_BYTES, KEEPER, lambda: True)
-        if self.is_leaving or self.world.usable_checkpoint is None:
+        came = yield from self._receive(self.world.scenario.parameters * CHECKPOINT_BYTES, KEEPER, lambda: True)
+        if not came or self.world.usable_checkpoint is None:
             return False
-        self.era, self.step = checkpoint
+        self.era, self.step, self.state = checkpoint
         self._tell("took the checkpoint", self.step)
         return True
 
     def _take_state(self) -> Process:
-        """Download a state from the keeper or, while it is away, from another peer; return whether there was one."""
-        donor = self.world.donor_for(self)
-        if donor is None:
-            return False
-        step, era = donor.step, donor.era
-        if not (yield from self._download(donor, donor.takers, STATE_BYTES)):
-            return False
-        self.step, self.era = step, era
-        self.work.downloads += 1
-        self._tell("took the state", step)
-        return True
+        """Download the first donor's state that is new enough and not doubted; return whether there was one."""
+        course, is_keeper = self.tracker.course, self.role == "keeper"
+        least = 0 if self.tracker.is_undone else self.step + (self.tracker.progress.step > self.step)
+        least_era = self.era if is_keeper else course.era
+        if is_keeper:
+            yield from self._meet_all()
+        for donor in self.world.donors_for(self):
+            step, era, state, sketch = donor.step, donor.era, donor.state, donor.tracker.sketch
+            if not (yield from self._download(donor, donor.takers, STATE_BYTES)):
+                continue
+            if step < least or era < least_era or (yield from self._doubts(donor, step, sketch)):
+                continue
+            self.step, self.state, self.era = step, state, self.era if is_keeper else era
+            self.work.downloads += 1
+            self._tell("took the state", step)
+            return True
+        return False
+
+    def _meet_all(self) -> Process:
+        """Let the keeper wait until all who look for it have found it, for a few seconds at most."""
+        deadline = self._env.now + MEETING_S + CONFIRMATION_WAIT_S
+        while not self.tracker.course.has_met_all(self._env.now) and self._env.now < deadline:
+            yield from self._wait(POLL_S)
+            self.tracker.look_if_due()
+
+    def _doubts(self, donor: RehearsedPeer, step: int, sketch: Sketch) -> Process:
+        """Return whether a donor's state is not the swarm's; the keeper waits until most members confirm it."""
+        course, is_keeper = self.tracker.course, self.role == "keeper"
+        deadline = self._env.now + CONFIRMATION_WAIT_S
+        while is_keeper and sketch and not course.sketch_at(step) and self._env.now < deadline:
+            yield from self._wait(POLL_S)
+            self.tracker.look_if_due()
+        known = course.sketch_at(step)
+        if drifted(sketch, known):
+            course.judge_donor(donor.name, step, sketch)
+        return drifted(sketch, known) or (is_keeper and bool(sketch) and not known)
 
     def _download(self, donor: RehearsedPeer, places: Donations, value_bytes: int) -> Process:
         donation = places.begin(self.member, self.name)
@@ -392,8 +460,13 @@ class RehearsedPeer:
     def _receive(self, size: int, sender: str, goes_on: Callable[[], bool]) -> Process:
         """Receive so many bytes; return whether all came."""
         transfer = self.world.lines.send({(sender, "up"): float(size), (self.name, "down"): float(size)})
+        silent_at = self._env.now + PATIENCE_S
         try:
             while not transfer.done.triggered and not self.is_leaving and goes_on():
+                if self.world.can_reach(sender, self.name):
+                    silent_at = self._env.now + PATIENCE_S
+                elif self._env.now >= silent_at or self.world.troubles.are_apart(sender, self.name):
+                    break
                 yield transfer.done | self.left | self._env.timeout(LOOK_S)
         finally:
             self.world.lines.stop(transfer)

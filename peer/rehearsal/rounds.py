@@ -109,7 +109,7 @@ class VirtualRounds:
         tracker, samples = self._tracker, self._peer.due_samples
         if not may_average_alone(tracker.view, samples, self._world.target, tracker.keeper_may_be_late):
             return None
-        return MetGroup.alone(self._peer.name, samples, self._env.now)
+        return MetGroup.alone(self._world.groups.next_number(), self._peer.name, samples, self._env.now)
 
     def _await_group(self, began: float) -> Process:
         """Wait for a round that brings every value; None if this peer gives up."""
@@ -128,8 +128,9 @@ class VirtualRounds:
                 self._seeker = None
                 if isinstance(result, MetGroup):
                     return result
-                failed_rounds += 1
-                self._round_failed(result)
+                if result.reducers:
+                    failed_rounds += 1
+                    self._round_failed(result)
                 seeker = self._seek()
                 groups.begin(seeker, float(self._peer.due_samples))
             tracker.look_if_due()
@@ -162,6 +163,7 @@ class VirtualRounds:
             leads=not peer.is_client,
             words=words,
             demands=self._demands(),
+            course=self._tracker.course,
             window_s=self._window_s,
             done=self._env.event(),
             runs=self._env.event(),

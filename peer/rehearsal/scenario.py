@@ -83,24 +83,42 @@ class Rehearsed(Section):
 class Mishap(Section):
     """Something that goes wrong for a time."""
 
-    kind: Literal["line", "keeper"]
-    """`line`: a line is slower, or dead. `keeper`: the keeper's process is killed, and started again at the end."""
+    kind: Literal["line", "keeper", "stop", "partition", "records", "lies"]
+    """`line`: a line is slower, or dead. `keeper`: the keeper's process is killed, and started again at the end.
+    `stop`: a device's processes stand still (SIGSTOP). `partition`: two sides reach each other no more. `records`: a
+    device's records arrive late. `lies`: a device does not do as it says."""
     begin_s: _Seconds
     """Time at which it begins."""
     end_s: PositiveFloat
     """Time at which it is over."""
     who: _Name | None = None
-    """Name of the device whose line it is."""
+    """Name of the device; left out for `keeper` and `partition`."""
     factor: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """What is left of the line's speed, as a fraction."""
+    """Of a `line`: the part of its speed that is left."""
+    side: tuple[_Name, ...] = Field((), strict=False)
+    """Of a `partition`: names of the devices on one side."""
+    delay_s: _Seconds = 0.0
+    """Of `records`: additional time until others see them."""
+    lie: Literal["claims", "weight", "leaves", "withholds"] | None = None
+    """Of `lies`: `claims` many times its samples; names as much as its `weight` in rounds, too; `leaves` every group
+    that has formed; as a reducer `withholds` all averages."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> Mishap:
         if self.end_s <= self.begin_s:
             raise ValueError(f"`end_s` ({self.end_s:g}) must be above `begin_s` ({self.begin_s:g})")
-        if (self.who is None) == (self.kind == "line"):
-            raise ValueError("`who` names the device of a `line`, and is left out for the `keeper`")
+        if (self.who is None) != (self.kind in ("keeper", "partition")):
+            raise ValueError(f"`who` names a device, and is left out for `keeper` and `partition` ({self.kind})")
+        if bool(self.side) != (self.kind == "partition"):
+            raise ValueError(f"`side` names the devices on one side of a `partition` only ({self.kind})")
+        if (self.lie is None) == (self.kind == "lies"):
+            raise ValueError(f"`lie` says how a device `lies`, and is for that kind only ({self.kind})")
         return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The devices that it names."""
+        return self.side if self.who is None else (self.who,)
 
 
 class Scenario(Section):
@@ -130,7 +148,7 @@ class Scenario(Section):
         names = Counter(device.name for device in self.devices)
         if twice := [name for name, times in names.items() if times > 1 or name == KEEPER]:
             raise ValueError(f"`devices`: the name {twice[0]} must be one device's, and not the keeper's")
-        if strangers := {mishap.who for mishap in self.mishaps if mishap.who} - names.keys() - {KEEPER}:
+        if strangers := {name for mishap in self.mishaps for name in mishap.names} - names.keys() - {KEEPER}:
             raise ValueError(f"`mishaps`: {sorted(strangers)[0]} is no device of `devices`")
         return self
 

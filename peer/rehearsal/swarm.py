@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -12,9 +12,9 @@ import simpy
 from peer.config.run import RunConfig
 from peer.rehearsal.lines import Process
 from peer.rehearsal.peer import RehearsedPeer, Work
-from peer.rehearsal.scenario import KEEPER, Mishap, Rehearsed, Scenario, Visit
+from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario, Visit
 from peer.rehearsal.tracker import Eyes
-from peer.rehearsal.world import RehearsedStep, World
+from peer.rehearsal.world import RehearsedStep, TakenStep, UndoneSteps, World
 
 OWN_EYES = 12  # devices, up to which each has eyes of its own
 
@@ -67,28 +67,33 @@ class RehearsedRun:
         return counted / judged if judged else 0.0
 
 
-def rehearse(config: RunConfig, scenario: Scenario, seed: int, *, shares_eyes: bool | None = None) -> RehearsedRun:
+def rehearse(
+    config: RunConfig,
+    scenario: Scenario,
+    seed: int,
+    *,
+    shares_eyes: bool | None = None,
+    watch: Callable[[TakenStep | UndoneSteps], None] = lambda _: None,
+) -> RehearsedRun:
     """Run a scenario in virtual time, with this seed for all that peers draw.
 
     `shares_eyes`: whether trainers judge the records of a moment in common, which is much faster in a large swarm; by
-    default from `OWN_EYES` devices on.
+    default from `OWN_EYES` devices on. `watch` is told of each step that a peer takes, and of steps that are undone.
     """
     env = simpy.Environment()
-    world = World(env, config, scenario, seed)
+    world = World(env, config, scenario, seed, watch)
     keeper = Rehearsed(name=KEEPER, line=scenario.keeper)
     works = {device.name: Work() for device in (keeper, *scenario.devices)}
     for device in (keeper, *scenario.devices):
         world.lines.connect(device.name, device.line)
     env.process(_keep(world, keeper, works[KEEPER]))
     is_large = len(scenario.devices) > OWN_EYES if shares_eyes is None else shares_eyes
-    common = Eyes(world, "", is_keeper=False) if is_large else None
+    common = Eyes(world, "", is_keeper=False) if is_large and not world.troubles.has_sides else None
     for device in scenario.devices:
         for visit in device.visits:
             env.process(_visit(world, device, visit, works[device.name], common))
     lines = {device.name: device for device in (keeper, *scenario.devices)}
-    for mishap in scenario.mishaps:
-        if mishap.who is not None:
-            env.process(_slow_down(world, lines[mishap.who], mishap))
+    world.troubles.happen()
     env.run(until=scenario.duration_s)
     world.end()
     outcomes = {
@@ -128,21 +133,13 @@ def _keep(world: World, keeper: Rehearsed, work: Work) -> Process:
             yield world.env.timeout(mishap.begin_s - world.env.now)
             process.interrupt("the keeper was killed")
             yield world.env.timeout(mishap.end_s - world.env.now)
-            step, era = peer.step, peer.era
+            era = peer.era
             peer = RehearsedPeer(world, keeper, "keeper", work, Eyes(world, KEEPER, is_keeper=True))
-            peer.resume(step, era)
+            peer.resume(era)
             process = _start(world, peer)
 
 
 def _start(world: World, peer: RehearsedPeer) -> simpy.Process:
     world.arrived(peer)
-    world.env.process(peer.tracker.heartbeat())
-    return world.env.process(peer.run())
-
-
-def _slow_down(world: World, device: Rehearsed, mishap: Mishap) -> Process:
-    """Take a part of a line's speed for a time."""
-    yield world.env.timeout(mishap.begin_s)
-    world.lines.connect(device.name, device.line, mishap.factor)
-    yield world.env.timeout(mishap.end_s - mishap.begin_s)
-    world.lines.connect(device.name, device.line)
+    world.env.process(world.troubles.held(peer.name, peer.tracker.heartbeat()))
+    return world.env.process(world.troubles.held(peer.name, peer.run()))

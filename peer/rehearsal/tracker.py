@@ -6,18 +6,24 @@ import math
 from dataclasses import dataclass
 
 from peer.config.steering import Steering
-from peer.reduction.attestation import AttestedWeight
 from peer.rehearsal.board import LOOK_BYTES, PEER_BYTES
 from peer.rehearsal.groups import MetGroup
 from peer.rehearsal.lines import Process
 from peer.rehearsal.world import Taking, World
 from peer.swarm.credit import GROWTH, CreditBook
+from peer.swarm.fingerprint import Sketch, drifted
 from peer.swarm.records import Course, KnownPeer, PeerRecord
 from peer.swarm.refresh import LOOKS_AHEAD, longest_refresh_s, look_interval_s, report_interval_s
 from peer.swarm.tracker import NOTHING_SEEN
 from peer.swarm.view import GREETING_PERIOD_S, SwarmCourse, SwarmView, claim_of
 
 SHARED_S = 0.25  # peers whose looks are no further apart see the same, where they share their eyes
+
+
+def sketch_of_number(state: int) -> Sketch:
+    """Return a sketch for a state's number, unlike that of any other."""
+    angle = state * math.pi * (3 - math.sqrt(5))  # the golden angle: no two points on the circle coincide
+    return math.cos(angle), math.sin(angle)
 
 
 @dataclass
@@ -60,15 +66,15 @@ class Eyes:
                 self._seen_at = now
                 self._view = self.course.look(self._world.board.seen(), self._world.target, now)
             return self._view
-        records = [peer for peer in self._world.board.seen() if peer.peer_id != self._own_id]
+        records = [peer for peer in self._world.board.seen(self._own_id) if peer.peer_id != self._own_id]
         return self.course.look(records if own is None else [*records, own], self._world.target, now)
 
     def round_ended(self, step: int, group: MetGroup, *, short: bool) -> None:
         """Take in a round, once."""
         if group.ended_at not in self._heard or not self.is_shared:
             self._heard.add(group.ended_at)
-            attested = {name: AttestedWeight(weight, weight, weight, weight) for name, weight in group.weights.items()}
-            self.course.round_ended(step, group.weights, attested, short)
+            weights = group.weights if self._own_id in group.reducers or self.is_shared else {}
+            self.course.round_ended(step, weights, group.attested, short)
 
 
 class VirtualTracker:
@@ -84,6 +90,7 @@ class VirtualTracker:
         self.progress = KnownProgress()
         self.look_at = 0.0  # when the next look is due
         self._keeper_seen_at = self._env.now
+        self._era = 0
         self._published: tuple[float, object, int] = (-math.inf, None, 0)
         self._is_publishing = False
 
@@ -101,6 +108,17 @@ class VirtualTracker:
     def is_undone(self) -> bool:
         """Whether the run has returned to a checkpoint since this peer took its state."""
         return self._peer.role != "keeper" and self.course.era > self._peer.era
+
+    @property
+    def has_drifted(self) -> bool:
+        """Whether the keeper has another state after this peer's step."""
+        is_at_step = self._peer.step == self.view.step
+        return self._peer.role != "keeper" and is_at_step and drifted(self.sketch, self.view.keeper_sketch)
+
+    @property
+    def sketch(self) -> Sketch:
+        """The sketch of this peer's state; there is none where all have the same eyes, which would compare them all."""
+        return () if self._eyes.is_shared else sketch_of_number(self._peer.state)
 
     @property
     def keeper_may_be_late(self) -> bool:
@@ -156,15 +174,16 @@ class VirtualTracker:
 
     def begin_step(self) -> None:
         """Begin with the step after the peer's."""
-        if self._peer.step > self.progress.step:
+        if self._peer.step > self.progress.step or self._peer.era > self._era:
             self.progress = KnownProgress(self._peer.step)
+        self._era = self._peer.era
         self.report()
 
     def round_ended(self, group: MetGroup, *, short: bool) -> None:
         """Take in a round's samples; the keeper credits its senders."""
         if not short and self._peer.role == "keeper":
             age_s = self.course.age_s(self._peer.step, self._env.now)
-            self._credits.take(group.weights, age_s, self.course.allowances.of)
+            self._credits.take(group.counted, age_s, self.course.allowances.of)
         self._eyes.round_ended(self._peer.step, group, short=short)
 
     def report(self) -> None:
@@ -179,7 +198,8 @@ class VirtualTracker:
                 self.publish()
             else:
                 self._is_publishing = True
-                self._env.process(self._publish_later(due_at - self._env.now))
+                later = self._publish_later(due_at - self._env.now)
+                self._env.process(self._world.troubles.held(self._peer.name, later))
 
     def publish(self) -> None:
         """Store the peer's record."""
@@ -196,7 +216,7 @@ class VirtualTracker:
     @property
     def _stage(self) -> object:
         """What others must know at once."""
-        return self._peer.step, self._peer.era, self._peer.is_training
+        return self._peer.step, self._peer.era, self._peer.is_training, self._peer.state
 
     def _publish_later(self, seconds: float) -> Process:
         yield self._env.timeout(seconds)
@@ -208,13 +228,15 @@ class VirtualTracker:
         peer = self._peer
         record = PeerRecord.model_construct(
             step=peer.step,
-            samples=claim_of(peer.due_samples, self._world.target),
+            samples=claim_of(
+                self._world.troubles.named_by(peer.name, peer.due_samples, "claims", "weight"), self._world.target
+            ),
             rate=peer.rate,
             time=self._env.now,
             training=peer.is_training,
             client_mode=peer.is_client,
             era=peer.era,
-            sketch=(),
+            sketch=self.sketch,
             course=self._keepers_course() if peer.role == "keeper" else None,
         )
         return KnownPeer(peer.name, peer.member, peer.name, peer.role, record)

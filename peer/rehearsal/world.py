@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -18,6 +19,7 @@ from peer.rehearsal.board import Board
 from peer.rehearsal.groups import Groups, MetGroup
 from peer.rehearsal.lines import Lines
 from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario
+from peer.rehearsal.troubles import Troubles
 from peer.reporting.suspicions import Suspicion, Suspicions
 
 if TYPE_CHECKING:
@@ -38,6 +40,28 @@ class RehearsedStep:
     batches: dict[tuple[str, ...], int]  # the groups from whose averages it was taken, with the peers that took each
 
 
+@dataclass(frozen=True)
+class TakenStep:
+    """A step as one peer took it: what it reports, and what it signs as a reducer."""
+
+    name: str
+    role: str
+    era: int
+    step: int
+    state: int  # after the step
+    samples: int  # of its own
+    group: MetGroup
+    at_s: float
+
+
+@dataclass(frozen=True)
+class UndoneSteps:
+    """A return of the run to a checkpoint."""
+
+    after_step: int
+    era: int  # that begins with it
+
+
 class Taking(Protocol):
     """A peer that takes part, as its own parts see it."""
 
@@ -56,6 +80,8 @@ class Taking(Protocol):
     @property
     def era(self) -> int: ...
     @property
+    def state(self) -> int: ...
+    @property
     def due_samples(self) -> int: ...
     @property
     def rate(self) -> float: ...
@@ -64,19 +90,31 @@ class Taking(Protocol):
 class World:
     """All that peers share."""
 
-    def __init__(self, env: simpy.Environment, config: RunConfig, scenario: Scenario, seed: int) -> None:
+    def __init__(
+        self,
+        env: simpy.Environment,
+        config: RunConfig,
+        scenario: Scenario,
+        seed: int,
+        watch: Callable[[TakenStep | UndoneSteps], None] = lambda _: None,
+    ) -> None:
+        """`watch` is told of each step that a peer takes, and of each return of the run to a checkpoint."""
         self.env, self.config, self.scenario = env, config, scenario
         self.rng = random.Random(seed)
         self.target = config.averaging.target_batch_size
         self.lines = Lines(env)
-        self.board = Board(env, config.averaging.statistics_expiration_s)
-        averaged = scenario.averaged or scenario.parameters
-        self.groups = Groups(env, self.lines, averaged * VALUE_BYTES[config.averaging.compression])
+        self.troubles = Troubles(env, self.lines, scenario)
+        self.board = Board(env, config.averaging.statistics_expiration_s, self.troubles)
+        values_bytes = (scenario.averaged or scenario.parameters) * VALUE_BYTES[config.averaging.compression]
+        self.groups = Groups(env, self.lines, values_bytes, self.troubles, self.rng)
+        self._watch = watch
+        self._states: dict[tuple[int, int], int] = {}
+        self.recorded = 0  # the newest step of which the coordinator knows
         self.steps: dict[int, RehearsedStep] = {}
         self.suspicions: Counter[tuple[str, str]] = Counter()  # who was suspected of what
         self.trace: list[str] = []
         self._here: dict[str, RehearsedPeer] = {}
-        self._checkpoint: tuple[int, int] | None = None  # era and step of the newest
+        self.checkpoint: tuple[int, int, int] | None = None  # era, step and state of the newest
 
     @property
     def keeper(self) -> RehearsedPeer | None:
@@ -103,9 +141,9 @@ class World:
         return None if self.scenario.line_mbit is None else self.scenario.line_mbit * BYTES_PER_S_OF_MBIT
 
     @property
-    def usable_checkpoint(self) -> tuple[int, int] | None:
-        """The newest checkpoint (era and step) if the keeper holds the averages since; None if not."""
-        keeper, newest = self.keeper, self._checkpoint
+    def usable_checkpoint(self) -> tuple[int, int, int] | None:
+        """The newest checkpoint (era, step and state) if the keeper holds the averages since; None if not."""
+        keeper, newest = self.keeper, self.checkpoint
         if keeper is None or newest is None or not self.scenario.has_checkpoints:
             return None
         return newest if newest[0] == keeper.era and 0 <= keeper.step - newest[1] <= HELD_AVERAGES else None
@@ -113,27 +151,47 @@ class World:
     def turned_away(self, donor: RehearsedPeer) -> None:
         """Note that a donor gives its state to others now: the keeper then writes a checkpoint for the rest."""
         if donor is self.keeper:
-            self._checkpoint = donor.era, donor.step
+            self.checkpoint = donor.era, donor.step, donor.state
 
-    def donor_for(self, taker: RehearsedPeer) -> RehearsedPeer | None:
-        """Return who gives its state to this peer: the keeper, or while it is away another that holds the newest."""
-        if self.keeper is not None and self.keeper is not taker and self.keeper.has_state:
-            return self.keeper
-        able = [
-            each for each in self._here.values() if each is not taker and each.has_state and each.device.is_reachable
+    def can_reach(self, one: str, another: str) -> bool:
+        """Whether bytes pass between two devices now."""
+        return not (
+            self.troubles.are_apart(one, another) or self.troubles.is_cut_off(one) or self.troubles.is_cut_off(another)
+        )
+
+    def donors_for(self, taker: RehearsedPeer) -> list[RehearsedPeer]:
+        """Return who may give its state to this peer: to others the keeper, to the keeper trainers in random order."""
+        donors = [
+            each
+            for each in self._here.values()
+            if each.role == ("trainer" if taker.role == "keeper" else "keeper") and each.has_state
         ]
-        return max(able, key=lambda each: (each.era, each.step, each.name), default=None)
+        self.rng.shuffle(donors)
+        return [each for each in donors if self.can_reach(each.name, taker.name)]
+
+    def state_after(self, state: int, average: int) -> int:
+        """Return the state that follows from a state by a step with this average: the same for all peers."""
+        return self._states.setdefault((state, average), len(self._states) + 1)
 
     def end(self) -> None:
         """Add the time in which those who are there have been so; their last samples are neither counted nor lost."""
         for peer in self._here.values():
             peer.stop()
 
+    def undo(self, step: int, era: int) -> None:
+        """Let the run return to the state after this step, and begin another era."""
+        self.steps = {taken: each for taken, each in self.steps.items() if taken <= step}
+        self.recorded = step
+        self.tell(KEEPER, "undoes", step, era)
+        self._watch(UndoneSteps(step, era))
+
     def step_taken(self, peer: RehearsedPeer, group: MetGroup, samples: int) -> None:
         """Note that a peer has taken a step."""
         step, who = peer.step, tuple(sorted(group.peers))
+        self.recorded = max(self.recorded, step)
+        self._watch(TakenStep(peer.name, peer.role, peer.era, step, peer.state, samples, group, self.env.now))
         if peer is self.keeper and step % self.config.checkpoints.every_steps == 0:
-            self._checkpoint = peer.era, step
+            self.checkpoint = peer.era, step, peer.state
         if step not in self.steps:
             self.steps[step] = RehearsedStep(
                 step=step,

@@ -191,7 +191,7 @@ class SharedState:
         course = self._tracker.course
         known = self._await_sketch(step) if self._is_keeper else course.sketch_at(step)
         if drifted(sketch, known):
-            course.suspect(donor, "state", step, "gave a state that is not the swarm's")
+            course.judge_donor(donor, step, sketch)
             return "is not the swarm's"
         return None if known or not self._is_keeper else "is not confirmed by most members"
 

@@ -260,6 +260,15 @@ class SwarmCourse:
         """Return the most weight of each trainer in a round (peer ID -> samples), and that of any other device."""
         return self.allowances.weight_caps(training(self._peers.values())), self.allowances.newcomers_cap
 
+    def judge_donor(self, donor: str, step: int, sketch: Sketch) -> None:
+        """Suspect a donor of a state that is not the swarm's if its own record says another sketch than it gave.
+
+        An honest peer that was cut off may have taken steps with few others, or alone; its record says so.
+        """
+        record = self._peers[donor].record if donor in self._peers else None
+        if record is not None and record.step == step and drifted(sketch, record.sketch):
+            self.suspect(donor, "state", step, "gave a state that is neither the swarm's nor the one of its record")
+
     def suspect(self, peer_id: str, kind: SuspicionKind, step: int, detail: str) -> None:
         """Raise a suspicion against another peer, with its member and device where its record is known."""
         if peer_id == self._own_id:

@@ -50,14 +50,13 @@ def test_the_members_word_for_a_state_is_waited_for() -> None:
 def test_a_donors_state_is_taken_as_far_as_others_confirm_it(
     role: str, sketch: tuple[float, ...], known: tuple[float, ...], doubt: str | None
 ) -> None:
-    """A trainer takes the keeper's word, the keeper what most members report; another state than theirs is named."""
-    suspected: list[tuple[object, ...]] = []
+    """A trainer takes the keeper's word, the keeper what most members report; who gave another state is judged."""
+    judged: list[tuple[object, ...]] = []
     step = 50
     course = SimpleNamespace(
-        sketch_at=lambda at: known if at == step else (), suspect=lambda *facts: suspected.append(facts)
+        sketch_at=lambda at: known if at == step else (), judge_donor=lambda *facts: judged.append(facts)
     )
     interrupted = threading.Event()
     interrupted.set()  # nobody is waited for
     assert state_of(course, interrupted, role)._doubt("Qm1", step, sketch) == doubt
-    is_false = doubt == "is not the swarm's"
-    assert suspected == ([("Qm1", "state", step, "gave a state that is not the swarm's")] if is_false else [])
+    assert judged == ([("Qm1", step, sketch)] if doubt == "is not the swarm's" else [])

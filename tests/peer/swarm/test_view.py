@@ -271,6 +271,17 @@ def test_two_members_who_differ_confirm_no_state() -> None:
     assert scene.course.sketch_at(50) == ()
 
 
+@pytest.mark.parametrize(("reported", "step", "kinds"), [(FALSE, 50, []), (SOUND, 50, ["state"]), (SOUND, 49, [])])
+def test_a_donor_is_suspected_of_a_state_that_its_record_does_not_tell(
+    reported: Sketch, step: int, kinds: list[str]
+) -> None:
+    """An honest peer that was cut off may hold a state of its own, and its record of the step says so."""
+    scene = Scene(is_keeper=True)
+    scene.look(peers(record(step=step).model_copy(update={"sketch": reported})))
+    scene.course.judge_donor("trainer-0", 50, FALSE)
+    assert [raised.kind for raised in scene.raised] == kinds
+
+
 def test_endless_samples_are_cut_and_named() -> None:
     """Who claims millions counts with a newcomer's share, and is held to have lied."""
     scene = Scene()
