@@ -417,6 +417,7 @@ class RehearsedPeer:
             if step < least or era < least_era or (yield from self._doubts(donor, step, sketch)):
                 continue
             self.step, self.state, self.era = step, state, self.era if is_keeper else era
+            self.history.begin(self.era, self.step)
             self.work.downloads += 1
             self._tell("took the state", step)
             return True

@@ -62,6 +62,11 @@ class AverageHistory:
         self._position = (era, step)
         self._averages.append(average)
 
+    def begin(self, era: int, step: int) -> None:
+        """Begin with the state after `step`, which was taken from another peer: nobody gets here to it by averages."""
+        self._position = (era, step)
+        self._averages.clear()
+
     def after(self, era: int, step: int) -> Average | Lack:
         """Return the average that led to the step after `step`, or say why it is not here."""
         newest_era, newest = self._position

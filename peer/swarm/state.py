@@ -140,6 +140,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
             self._tell_download("state", donor, step, reason)
             if reason is None:
                 self._take(int(step or 0), int(era or 0) if adopt_era else self.era, donated)
+                self._outer_pipe.send(("_begin_history", [self.era, self.local_epoch], {}))
                 return True
             logger.warning("the state of %s (step %s) %s: not taken", donor, step, reason)
             refused.append(donor)
@@ -242,6 +243,9 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
             is_whole = True
         finally:  # a reader that has gone closes this generator
             self._donations.end(donation, is_whole=is_whole)
+
+    async def _begin_history(self, era: int, step: int) -> None:
+        self._history.begin(era, step)
 
     async def _keep_average(self, era: int, step: int, average: Average) -> None:
         self._history.keep(era, step, average.copy())

@@ -44,6 +44,15 @@ def test_a_gap_is_never_bridged() -> None:
     assert (history.after(0, 8), led_to(history.after(1, 8))) == (Lack.GONE, 9)
 
 
+def test_a_donor_that_took_its_state_from_another_peer_lets_nobody_wait_for_its_averages() -> None:
+    """It never had the one that led there; a peer that waited for it would wait until the donor's next step."""
+    history = held(range(3, 6))
+    history.begin(0, 7)
+    assert [history.after(0, step) for step in (4, 5, 6, 7)] == [Lack.GONE, Lack.GONE, Lack.GONE, Lack.NOT_YET]
+    history.keep(0, 8, NAMES[8])
+    assert led_to(history.after(0, 7)) == 8
+
+
 def test_old_averages_are_forgotten() -> None:
     """As many are held as are worth a download of the state."""
     history = held(range(1, HELD_AVERAGES + 4))
