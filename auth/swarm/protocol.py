@@ -26,7 +26,7 @@ from hivemind.proto import dht_pb2
 from hivemind.utils.timed_storage import ValueWithExpiration
 
 from auth.swarm.addresses import connect
-from auth.swarm.authorizer import SwarmAuthorizer, addresses_subkey, peers_key, token_subkey
+from auth.swarm.authorizer import SwarmAuthorizer, addresses_subkey, peers_key, read_entries, token_subkey
 from auth.tokens import AccessToken
 
 logger = logging.getLogger(__name__)
@@ -104,6 +104,13 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
             logger.debug("%s is not reached where it says: %r", peer, error)
             return False
         return bool(addresses)
+
+    def told_addresses(self, key: DHTID) -> list[PeerID]:
+        """Return the members who have told where they are, by the entries under this key that the node holds."""
+        entries = self.storage.get(key)
+        if entries is None or not isinstance(entries.value, DictionaryDHTValue):
+            return []
+        return [PeerID.from_base58(owner) for owner, _ in read_entries(dict(entries.value.items()), "addresses")]
 
     def _addresses_of(self, peer: PeerID) -> list[bytes]:
         assert self.authorizer is not None  # or the daemon would not ask

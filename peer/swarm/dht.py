@@ -229,15 +229,19 @@ async def look(node: DHTNode, key: DHTKey) -> None:
     """Bring to this node the news of a key: what any other node has read, and the rest from one that holds the entries.
 
     Both are drawn anew each time. Without the first the few that hold the entries would send everything to everybody.
+    A node whose calls failed is in no routing table any more. Two that have lost each other so, and the keeper, would
+    never meet again: so one that knows nobody asks those who have told where they are.
     """
     key_id = DHTID.generate(source=key)
     table: Any = node.protocol.routing_table
     holders = [peer_id for _, peer_id in table.get_nearest_neighbors(key_id, REPLICAS, exclude=node.node_id)]
     others = [peer_id for peer_id in table.peer_id_to_uid if peer_id not in holders]
+    if not holders:
+        holders = [peer_id for peer_id in node.protocol.told_addresses(key_id) if peer_id != node.peer_id]
     random.shuffle(holders)
     if others:
         await node._call_find_with_blacklist(random.choice(others), [key_id])
-    for holder in holders:
+    for holder in holders[:REPLICAS]:
         if await node._call_find_with_blacklist(holder, [key_id]) is not None:
             break
 

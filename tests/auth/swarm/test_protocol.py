@@ -402,6 +402,7 @@ async def test_addresses_are_their_owners_and_travel_with_the_records(swarm: Swa
     await reader.look(holder)
     assert reader.protocol._addresses_of(author.peer_id) == [HOME]
     assert reader.protocol._addresses_of(mallory.peer_id) == []
+    assert reader.protocol.told_addresses(KEY) == [author.peer_id]
     assert not await reader.protocol.reach(mallory.peer_id)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
 import hivemind
@@ -112,12 +112,13 @@ def test_a_node_that_is_shut_down_is_not_missed(dht: hivemind.DHT) -> None:
 class AskedNode:
     """A node that knows these others, of which some answer, and keeps whom it has asked."""
 
-    def __init__(self, others: int, silent: frozenset[PeerID] = frozenset()) -> None:
-        self.node_id = DHTID.generate(source="own")
+    def __init__(self, others: int, silent: frozenset[PeerID] = frozenset(), told: Sequence[PeerID] = ()) -> None:
+        """`told`: those who have told where they are."""
+        self.node_id, self.peer_id = DHTID.generate(source="own"), PeerID(b"own")
         table = RoutingTable(self.node_id, bucket_size=8, depth_modulo=5)
         for number in range(others):
             table.add_or_update_node(DHTID.generate(source=number), PeerID(bytes([number])))
-        self.protocol = SimpleNamespace(routing_table=table)
+        self.protocol = SimpleNamespace(routing_table=table, told_addresses=lambda _key: [self.peer_id, *told])
         self.asked: list[PeerID] = []
         self._silent = silent
 
@@ -162,3 +163,17 @@ async def test_a_look_in_a_small_swarm(others: int) -> None:
     node = AskedNode(others)
     await look(node, "key")  # type: ignore[arg-type]
     assert len(node.asked) == min(1, others)
+
+
+async def test_a_node_that_has_lost_everybody_asks_those_who_told_where_they_are() -> None:
+    """Of two that have lost each other and the keeper, none would ask the other again."""
+    gone, there = PeerID(b"gone"), PeerID(b"there")
+    asked = set()
+    for _ in range(40):
+        node = AskedNode(0, frozenset([gone]), [gone, there])
+        await look(node, "key")  # type: ignore[arg-type]
+        assert node.asked[-1] == there
+        asked |= set(node.asked)
+    assert asked == {gone, there}
+    await look(known := AskedNode(1, told=[there]), "key")  # type: ignore[arg-type]
+    assert there not in known.asked
