@@ -44,7 +44,7 @@ Position = tuple[int, int]  # era and step
 
 @dataclass(frozen=True)
 class MetGroup:
-    """What one peer has from a round that brought every value."""
+    """A round that brought every value, as one of its peers knows it."""
 
     number: int  # of the average: no other round's is the same
     peers: frozenset[str]
@@ -64,7 +64,7 @@ class MetGroup:
 
     @property
     def counted(self) -> dict[str, float]:
-        """What counts of each sender's weight."""
+        """Each sender's weight, as far as it counts."""
         return {name: weight.counted for name, weight in self.attested.items()}
 
     @classmethod
@@ -107,7 +107,7 @@ class Seeker:
 
     @property
     def is_running(self) -> bool:
-        """Whether its group is complete."""
+        """The group is complete: nobody joins it any more."""
         return self.runs.triggered
 
 
@@ -124,7 +124,7 @@ class _Round:
 
     @property
     def reducers(self) -> frozenset[str]:
-        """Who has a share."""
+        """The peers that have a share."""
         return frozenset(name for name, share in self.share_of.items() if share > 0)
 
 

@@ -39,7 +39,7 @@ POLL_S = 0.5  # where the product waits for shorter: nothing changes between two
 
 @dataclass
 class Work:
-    """What became of one device's samples, over all its visits; and its time."""
+    """One device's samples and time, over all its visits."""
 
     computed: int = 0
     counted: int = 0

@@ -65,7 +65,7 @@ class Rehearsed(Section):
     line: HomeLine
     """Its line."""
     is_reachable: bool = True
-    """Whether others can connect to it, directly or by hole punching: only such a peer reduces a part."""
+    """Let others connect to it, directly or by hole punching: only such a peer reduces a part."""
     samples_per_second: PositiveFloat | None = None
     """Speed of its device with the run's model and sequence length; left out: an auxiliary peer, which only averages.
     """
@@ -133,7 +133,7 @@ class Scenario(Section):
     start_s: _Seconds = 15.0
     """Time from a program's start until it takes the run's state."""
     has_checkpoints: bool = True
-    """Whether joiners can take the run's state from the coordinator's web server, too."""
+    """Let joiners take the run's state from the coordinator's web server, too."""
     keeper: HomeLine = HomeLine(up_mbit_per_second=500, down_mbit_per_second=500, latency_s=0.02)
     """Line of the coordinator's machine."""
     line_mbit: PositiveFloat | None = None
@@ -141,7 +141,7 @@ class Scenario(Section):
     devices: Annotated[tuple[Rehearsed, ...], Field(max_length=MOST_PEERS, strict=False)]
     """Devices that take part."""
     mishaps: tuple[Mishap, ...] = Field((), strict=False)
-    """What goes wrong."""
+    """Mishaps that happen meanwhile."""
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Scenario:
@@ -158,7 +158,8 @@ def load_scenario(path: Path) -> Scenario:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The scenario {path} cannot be read: {error}.") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"The scenario {path} cannot be read: {reason}.") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"The scenario {path} is not YAML: {' '.join(str(error).split())[:200]}.") from error
     try:

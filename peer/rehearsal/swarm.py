@@ -21,7 +21,7 @@ OWN_EYES = 12  # devices, up to which each has eyes of its own
 
 @dataclass(frozen=True)
 class RehearsedDevice:
-    """What became of one device."""
+    """One device's work and traffic in a rehearsal."""
 
     device: Rehearsed
     work: Work

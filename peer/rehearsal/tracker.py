@@ -78,7 +78,7 @@ class Eyes:
 
 
 class VirtualTracker:
-    """What one peer knows of the swarm, and tells it."""
+    """One peer's knowledge of the swarm, and its reports."""
 
     def __init__(self, world: World, peer: Taking, eyes: Eyes) -> None:
         averaging = world.config.averaging
@@ -215,7 +215,7 @@ class VirtualTracker:
 
     @property
     def _stage(self) -> object:
-        """What others must know at once."""
+        """The part of a record that others must know at once."""
         return self._peer.step, self._peer.era, self._peer.is_training, self._peer.state
 
     def _publish_later(self, seconds: float) -> Process:

@@ -69,7 +69,7 @@ class TriedOutcome:
 
     @property
     def is_better(self) -> bool:
-        """Whether every seed gains, and the middle one enough: then it is no luck of who came."""
+        """Every seed gains, and the middle one enough: so the gain is no luck of the draw."""
         return min(self.gains) > 1 and self.gain >= LEAST_GAIN
 
     def facts(self) -> dict[str, Any]:
