@@ -86,7 +86,6 @@ def test_scripts_read_the_same_figures_as_json(run_file: Path) -> None:
 
 def test_a_picture_is_drawn(run_file: Path, scenario: Path, tmp_path: Path) -> None:
     """The file is a PNG of some size; a folder that is missing is one sentence."""
-    pytest.importorskip("matplotlib")
     target = tmp_path / "event.png"
     assert "event.png" in succeed("rehearse", run_file, "--scenario", scenario, "--seeds", 1, "--picture", target)
     assert target.read_bytes().startswith(b"\x89PNG")
