@@ -40,7 +40,6 @@ ROUND_SHARE = 1 / 5  # of a step: rounds that take no more of it leave enough to
 WORTHWHILE = 0.9  # of a round's time, or less, must be left by one more auxiliary peer
 TRUSTED_ROLES = frozenset({"keeper"})  # run by the operator, as the coordinator is
 TIMES_PROMISED = 2.0  # a round may take so many times what its lines promise
-PASSED_WITHIN = 0.75  # of a round's longest limit: lines are measured roughly, and carry other traffic
 
 
 def believed(claim: float | None) -> float | None:
@@ -105,15 +104,6 @@ def round_limit(agreed_s: float, promised_s: float) -> float:
     a peer on a slower line may not have been.
     """
     return max(agreed_s, TIMES_PROMISED * promised_s)
-
-
-def passes_in_time(gradient_bytes: int, rate: float | None, longest_s: float) -> bool:
-    """Return whether a line passes its own peer's gradients within a round that lasts `longest_s` at most.
-
-    A round is as fast as its slowest line, so a peer whose line does not would fail each round for all. `rate`: bytes
-    per second of the line; none is known to be too slow without it.
-    """
-    return not rate or gradient_bytes <= PASSED_WITHIN * longest_s * rate
 
 
 def missing_auxiliaries(lines: GroupLines, round_s: float, step_s: float) -> int:

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import psutil
 
-from peer.averaging.shares import passes_in_time
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.control.reachability import LineSpeed
 from peer.doctor.context import Context, RunDescription
 from peer.doctor.helper import Helper, HelperError, training_helper_main
 from peer.doctor.questions import Answer, Compute, DetectedDevice, Look, Question, Speed
 from peer.doctor.stages import CheckResult, failed, ok, warning
+from peer.network.traffic import passes_in_time
 from peer.reduction.sizes import STATE_VALUE_BYTES
 from peer.reporting.advice import FASTER_ROUND, Conditions, why_late
 
@@ -228,19 +228,20 @@ async def check_pace(context: Context) -> CheckResult:
 def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> CheckResult:
     """Judge whether samples of this machine would come in time, with the seconds that decide it."""
     target = description.config.averaging.target_batch_size
+    longest_s = description.config.averaging.averaging_timeout_s
     now = Conditions(
         step_s=target / (description.samples_per_second + speed.samples_per_second),
         sample_s=1 / speed.samples_per_second,
         round_s=speed.gradient_bytes / min(line.up, line.down),
+        longest_round_s=longest_s,
     )
     state_s = STATE_VALUE_BYTES * speed.parameters / line.down
     data = {**asdict(now), "state_s": state_s}
     step = f"With this machine the swarm would take a step every {_seconds(now.step_s)}"
-    limit_s = description.config.averaging.averaging_timeout_s
-    if not passes_in_time(speed.gradient_bytes, min(line.up, line.down), limit_s):
+    if not passes_in_time(speed.gradient_bytes, min(line.up, line.down), longest_s):
         return failed(
             f"A step's gradients take this line {_seconds(now.round_s)}, too long for rounds of averaging that last"
-            f" {_seconds(limit_s)} at most.",
+            f" {_seconds(longest_s)} at most.",
             FASTER_ROUND,
             **data,
         )

@@ -21,6 +21,7 @@ BURST_S = 0.25  # so much may pass at once after a silence, in seconds of the ra
 Message = TypeVar("Message", bound=Any)  # a protobuf message, which has a `ByteSize`
 BYTES_PER_S_OF_MBIT = 125_000
 STATES_SHARE = 0.5  # of a donor's line
+PASSED_WITHIN = 0.75  # of a round's longest limit: lines are measured roughly, and carry other traffic
 LONGEST_PAUSE_S = 5.0  # in a state, for the sake of averages: its parts come faster than the least rate even so
 
 
@@ -95,16 +96,21 @@ class Traffic:
             yield message
 
 
-def require_rate(option: str, bytes_per_s: float | None, gradient_bytes: int, timeout_s: float) -> None:
-    """Raise `ConfigError` for a rate at which this peer's rounds of averaging would fail, for everybody.
+def passes_in_time(gradient_bytes: int, rate: float | None, longest_s: float) -> bool:
+    """Return whether a line passes its own peer's gradients within a round that lasts `longest_s` at most.
 
-    In a large group each peer sends its gradient once to the others, and as much again of averages; it receives as
-    much as it sends.
+    A round is as fast as its slowest line, so a peer whose line does not would fail each round for all. `rate`: bytes
+    per second of the line; none is known to be too slow without it.
     """
-    least = 2 * gradient_bytes * HEADERS / timeout_s
-    if bytes_per_s is not None and bytes_per_s < least:
+    return not rate or gradient_bytes <= PASSED_WITHIN * longest_s * rate
+
+
+def require_rate(option: str, bytes_per_s: float | None, gradient_bytes: int, timeout_s: float) -> None:
+    """Raise `ConfigError` for a rate, set by the volunteer, at which this peer would only stand by."""
+    if bytes_per_s is not None and not passes_in_time(gradient_bytes, bytes_per_s / HEADERS, timeout_s):
+        least = gradient_bytes * HEADERS / (PASSED_WITHIN * timeout_s)
         raise ConfigError(
-            f"`{option}` ({bytes_per_s / BYTES_PER_S_OF_MBIT:g} Mbit/s) is too slow for this run: a step moves up to "
-            f"{2 * gradient_bytes / 1e6:.1f} MB and must be done within {timeout_s:g} s. Allow "
-            f"{least / BYTES_PER_S_OF_MBIT + 0.05:.1f} Mbit/s, or help a run with a smaller model."
+            f"`{option}` ({bytes_per_s / BYTES_PER_S_OF_MBIT:g} Mbit/s) is too slow for this run: a step's "
+            f"gradients are {gradient_bytes / 1e6:.1f} MB, and a round of averaging lasts {timeout_s:g} s at most. "
+            f"Allow {least / BYTES_PER_S_OF_MBIT + 0.05:.1f} Mbit/s, or help a run with a smaller model."
         )

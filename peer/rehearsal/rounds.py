@@ -13,7 +13,8 @@ from peer.averaging.bandwidth import LineEstimate
 from peer.averaging.declarations import MOST_MISSED, Declaration
 from peer.averaging.matchmaking import LEAST_WINDOW_S
 from peer.averaging.rounds import RoundDeadline
-from peer.averaging.shares import missing_auxiliaries, passes_in_time
+from peer.averaging.shares import missing_auxiliaries
+from peer.network.traffic import passes_in_time
 from peer.rehearsal.groups import FailedRound, MetGroup, Seeker
 from peer.rehearsal.lines import Process
 from peer.rehearsal.scenario import Rehearsed

@@ -20,8 +20,9 @@ from peer.averaging.averager import GROUP_POLL_S, AveragedGroup, SwarmGradientAv
 from peer.averaging.bandwidth import LineEstimate
 from peer.averaging.matchmaking import LEAST_WINDOW_S
 from peer.averaging.rounds import RoundDeadline, forget_frames
-from peer.averaging.shares import missing_auxiliaries, passes_in_time
+from peer.averaging.shares import missing_auxiliaries
 from peer.config.training import Averaging
+from peer.network.traffic import passes_in_time
 from peer.reporting.event_log import NOWHERE, EventLog, RoundBegun, RoundEnded, RoundOutcome
 from peer.reporting.metrics import RoundCounts
 from peer.swarm.decision import demands_on_group, may_average_alone, patience_s

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from peer.averaging.shares import passes_in_time
 from peer.config.run import RunConfig
+from peer.network.traffic import passes_in_time
 from peer.reduction.sizes import values_sent
 from peer.rehearsal.lines import ON_THE_LINE
 from peer.rehearsal.population import HOUR_S, draw_scenario

@@ -22,7 +22,6 @@ from peer.averaging.shares import (
     largest_share,
     missing_auxiliaries,
     part_size,
-    passes_in_time,
     reduction_shares,
     round_limit,
     round_time,
@@ -240,12 +239,6 @@ def test_a_round_has_one_limit_for_all() -> None:
 def test_a_round_may_take_as_long_as_its_lines_need(promised_s: float, limit_s: float) -> None:
     """A newcomer on a slower line than all before would else fail the round for all."""
     assert round_limit(15.0, promised_s) == limit_s
-
-
-def test_a_line_is_too_slow_that_needs_nearly_all_of_a_round() -> None:
-    """Of 36 MB within a minute; a line of which nothing is known is not."""
-    lines = (0.4e6, 0.79e6, 0.81e6, 0.0, None)
-    assert [passes_in_time(36_000_000, rate, 60.0) for rate in lines] == [False, False, True, True, True]
 
 
 def homes(count: int, reachable: int = 0) -> GroupLines:

@@ -14,7 +14,7 @@ from auth.errors import ConfigError
 from peer.limits.limits import Limits
 from peer.limits.policy import Readings
 from peer.limits.usage import UsageMeter
-from peer.network.traffic import BURST_S, HEADERS, Throttle, Traffic, require_rate
+from peer.network.traffic import BURST_S, HEADERS, Throttle, Traffic, passes_in_time, require_rate
 from peer.reporting.messages import Transferred
 from tests.support.waiting import PATIENCE_S
 
@@ -109,11 +109,17 @@ async def test_messages_pass_whole_and_in_order(monkeypatch: pytest.MonkeyPatch)
     assert slept[5] == pytest.approx(sum(sizes) * HEADERS / (2 * RATE) - BURST_S, rel=0.01)
 
 
-def test_a_rate_at_which_everybody_would_wait_in_vain_is_refused() -> None:
+def test_a_line_is_too_slow_that_needs_nearly_all_of_a_round() -> None:
+    """Of 36 MB within a minute; a line of which nothing is known is not."""
+    lines = (0.4e6, 0.79e6, 0.81e6, 0.0, None)
+    assert [passes_in_time(36_000_000, rate, 60.0) for rate in lines] == [False, False, True, True, True]
+
+
+def test_a_rate_at_which_a_peer_would_only_stand_by_is_refused() -> None:
     """One sentence with the least that will do; no limit is never too slow."""
     require_rate("--max-upload-rate", None, 10**9, 60.0)
     require_rate("--max-upload-rate", 1e6, 10**7, 60.0)
-    with pytest.raises(ConfigError, match=r"`--max-upload-rate` \(0.8 Mbit/s\).*20\.0 MB.*60 s.*Allow 2\.[89] Mbit/s"):
+    with pytest.raises(ConfigError, match=r"`--max-upload-rate` \(0.8 Mbit/s\).*10\.0 MB.*60 s.*Allow 1\.9 Mbit/s"):
         require_rate("--max-upload-rate", 1e5, 10**7, 60.0)
 
 

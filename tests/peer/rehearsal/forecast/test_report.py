@@ -114,12 +114,12 @@ def test_classes_add_up_devices_of_all_seeds(report: RehearsalReport) -> None:
 
 
 def test_a_line_too_slow_for_the_timeout_is_named() -> None:
-    """Rounds that fail for a slow line are remarked on with the seconds that it needs, and the keys that help."""
+    """Volunteers that stand by are counted, with the seconds that their lines need, and the keys that help."""
     slow = HomeLine(up_mbit_per_second=2, down_mbit_per_second=2)
     report = rehearsed(run_with(averaging_timeout_s=20.0), homes(slow, parameters=4_000_000))
     stalled, failing = report.remarks()[:2]
     assert "1 of 1 rehearsals the swarm took no step" in stalled
-    assert "needs 34 s" in failing
+    assert "3 of 3 volunteers stand by: their lines need up to 34 s" in failing
     assert "`averaging.averaging_timeout_s` (20 s)" in failing
 
 
