@@ -208,7 +208,7 @@ AFTER_EACH_STEP: tuple[Callable[[Audit, TakenStep], Iterator[str]], ...] = (
 
 
 def one_average_counts(audit: Audit, run: RehearsedRun) -> Iterator[str]:
-    """Where peers took a step from different averages, as some may without the keeper, the samples of one count."""
+    """Where peers took a step from different averages, as the sides of a partition may, the samples of one count."""
     for step, averages in audit.ledger.counted_averages().items():
         if len(averages) > 1:
             yield f"step {step}: {averages}"

@@ -1,4 +1,4 @@
-"""Chaos in virtual time: drawn mishaps break no rule of the swarm or the ledger, and home lines contribute."""
+"""Chaos in virtual time: drawn mishaps break no rule of the swarm or the ledger."""
 
 from __future__ import annotations
 
