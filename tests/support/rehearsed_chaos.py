@@ -174,16 +174,34 @@ class Audit:
             for mishap in self.scenario.mishaps
         )
 
+    def was_alone(self, taken: TakenStep) -> bool:
+        """Whether a peer took a step by itself while each other device was away, stood still or was on another side."""
+        return len(taken.group.peers) == 1 and not any(
+            self._is_in_sight(device, taken) for device in self.scenario.devices if device.name != taken.name
+        )
+
+    def _is_in_sight(self, device: Rehearsed, taken: TakenStep) -> bool:
+        is_there = any(
+            visit.begin_s + self.scenario.start_s <= taken.at_s <= (visit.end_s or END_S) for visit in device.visits
+        )
+        return is_there and not any(
+            mishap.begin_s <= taken.at_s <= mishap.end_s
+            and (_parts(mishap, device.name, taken.name) or (mishap.kind == "stop" and mishap.who == device.name))
+            for mishap in self.scenario.mishaps
+        )
+
 
 def _parts(mishap: Mishap, one: str, another: str) -> bool:
     return mishap.kind == "partition" and (one in mishap.side) != (another in mishap.side)
 
 
 def one_average_for_one_step(audit: Audit, taken: TakenStep) -> Iterator[str]:
-    """All peers take a step of one era from one average, but for those on different sides of a partition."""
+    """All peers take a step of one era from one average, but for the other side of a partition and who is all alone."""
     for other in audit.taken[:-1]:
         is_same_step = (other.era, other.step) == (taken.era, taken.step)
-        if is_same_step and other.group.number != taken.group.number and not audit.were_apart(taken, other):
+        if not is_same_step or other.group.number == taken.group.number:
+            continue
+        if not (audit.were_apart(taken, other) or audit.was_alone(taken) or audit.was_alone(other)):
             yield f"step {taken.step}: by {other.name} at {other.at_s:.1f} s, by {taken.name} at {taken.at_s:.1f} s"
             return
 
