@@ -26,7 +26,6 @@ EXPIRATION_S = 30.0
 NAMES = "abcdefgh"
 TOLD_LINES = 30  # of a failing scenario's trace
 LAST_ROUND_S = 20.0  # in which a round ends that had begun before the keeper was back
-MISSED_S = 2 * EXPIRATION_S - 10  # until peers take the keeper for gone: its last record expires, and as long again
 LIES = ("claims", "weight", "leaves", "withholds")
 
 
@@ -207,8 +206,8 @@ def one_average_for_one_step(audit: Audit, taken: TakenStep) -> Iterator[str]:
 
 
 def no_group_hurries_without_the_keeper(audit: Audit, taken: TakenStep) -> Iterator[str]:
-    """No group takes a step without the keeper until its last record has expired, and as much time again has passed."""
-    if KEEPER not in taken.group.peers and (away_s := audit.keeper_away_s(taken.name, taken.at_s)) < MISSED_S:
+    """No group takes a step without the keeper until that has been out of sight for as long as a record lasts."""
+    if KEEPER not in taken.group.peers and (away_s := audit.keeper_away_s(taken.name, taken.at_s)) < EXPIRATION_S:
         yield f"step {taken.step} at {taken.at_s:.1f} s by {taken.name}: the keeper was away for {away_s:.1f} s"
 
 
