@@ -10,11 +10,13 @@ import random
 import signal
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from shutil import disk_usage
 
 import psutil
 
 from benchmarks._chaos_site import FAKETIME, NAMES, ChaosSite
+from benchmarks._network import why_impossible
 from tests.support.small_disks import FILLER, make_room
 
 CLOCK_BACK_S = (30, 600)  # at least, at most
@@ -112,6 +114,19 @@ def fill_disk(*names: str) -> Fault:
     return inject
 
 
+def cut_line(*names: str) -> Fault:
+    """Let nothing pass one's line; later all passes again."""
+
+    def inject(site: ChaosSite, chance: random.Random) -> Heal | None:
+        if site.network is None:
+            return None
+        name = chance.choice(names)
+        site.network.cut(name)
+        return partial(site.network.mend, name)
+
+    return inject
+
+
 def set_clock_back(site: ChaosSite, chance: random.Random) -> Heal:
     """Set the clock of the coordinator's processes back; later it is right again."""
     site.set_clock(-chance.uniform(*CLOCK_BACK_S))
@@ -119,7 +134,7 @@ def set_clock_back(site: ChaosSite, chance: random.Random) -> Heal:
 
 
 def faults() -> dict[str, Fault]:
-    """All that this machine allows: disks are filled by root only, clocks set by libfaketime."""
+    """All that this machine allows: root fills disks and cuts lines, and libfaketime sets clocks."""
     found: dict[str, Fault] = {
         "SIGKILL: a volunteer's agent": kill(ChaosSite.root, *NAMES),
         "SIGKILL: a worker": kill(ChaosSite.swarm_process, *NAMES),
@@ -144,6 +159,9 @@ def faults() -> dict[str, Fault]:
     if os.geteuid() == 0:
         found["full disk: a volunteer's"] = fill_disk(*NAMES)
         found["full disk: the coordinator's"] = fill_disk("serve")
+    if not why_impossible():
+        found["cut line: a volunteer's"] = cut_line(*NAMES)
+        found["cut line: the coordinator's"] = cut_line("serve")
     if FAKETIME.exists():
         found["clock set back: the coordinator's"] = set_clock_back
     return found

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from auth.credentials import Credentials
+from benchmarks._network import Host, Network
 from coordinator.members.membership import Membership
 from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import Database, open_engine
@@ -33,7 +34,7 @@ NAMES = ("ada", "grace", "joan")
 TARGET_BATCH_SIZE = 2048
 POLL_S = 0.1
 RESTART_AFTER_S = 2.0
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 600.0
 HOUR_S = 3600.0
 
 
@@ -99,10 +100,15 @@ class Tail:
 
 @dataclass
 class ChaosSite:
-    """The run's directory, its coordinator and its volunteers; `server` is the PostgreSQL that it is in."""
+    """The run's directory, its coordinator and its volunteers; `server` is the PostgreSQL that it is in.
+
+    Where there are hosts, PostgreSQL and this process are on that of `serve`.
+    """
 
     base: Path
     server: PostgresServer
+    network: Network | None = None  # in which each has a host of its own; None: all share this machine's addresses
+    hosts: Mapping[str, Host] = field(default_factory=dict)
     kept: dict[str, Kept] = field(default_factory=dict)
     told: list[Told] = field(default_factory=list)
     began_at: float = field(default_factory=time.monotonic)
@@ -125,7 +131,8 @@ class ChaosSite:
 
     def make_run(self) -> None:
         """Make the run by the operator's command."""
-        control_port, web_port, swarm_port = free_ports(HOST, 3)
+        address = self._address("serve")
+        control_port, web_port, swarm_port = free_ports(address, 3)
         content = small_config(self.base).model_dump(mode="json", exclude_unset=True)
         content["averaging"] |= {"target_batch_size": TARGET_BATCH_SIZE}
         content["membership"] = {"newcomer_share": 1.0}  # of three machines one may be all that is left
@@ -134,10 +141,14 @@ class ChaosSite:
         (url := self.base / "database-url").write_text(self.server.url())
         url.chmod(0o600)
         ports = ("--control-port", control_port, "--web-port", web_port, "--swarm-port", swarm_port)
-        where = ("--bind", HOST, "--config", self.base / "run.yaml", "--database-url-file", url)
+        where = ("--host", address, "--bind", address, "--config", self.base / "run.yaml", "--database-url-file", url)
         words = ("coordinator", "init", self.coordinator_dir / "run", *where, *ports)
         done = subprocess.run(  # noqa: S603 - our own program
-            [sys.executable, "-m", "manyhands", *map(str, words)], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "manyhands", *map(str, words)],
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=self._enter("serve"),
         )
         if done.returncode:
             raise RuntimeError(f"no run was made: {done.stderr}")
@@ -154,7 +165,8 @@ class ChaosSite:
         }
         environment = clock if FAKETIME.exists() else {}
         arguments = ("coordinator", "serve", str(self.run.path))
-        self._keep("serve", lambda: Command(self.log("serve"), *arguments, environment=environment))
+        begin = self._enter("serve")
+        self._keep("serve", lambda: Command(self.log("serve"), *arguments, begin=begin, environment=environment))
 
     def join(self, name: str) -> None:
         """Start a volunteer, by an invite that it needs the first time."""
@@ -162,7 +174,7 @@ class ChaosSite:
         membership = Membership(database, self.run.authority, self.run.config.run.name, 3600, time.time)
         invite = membership.invite(name)[0]
         database.engine.dispose()
-        machine = ("--threads", "1", "--listen", f"/ip4/{HOST}/tcp/0", "--data-folder", str(self.base))
+        machine = ("--threads", "1", "--listen", f"/ip4/{self._address(name)}/tcp/0", "--data-folder", str(self.base))
         arguments = (
             "join",
             str(self.run.join_link),
@@ -173,7 +185,14 @@ class ChaosSite:
             "json",
         )
         self._tails[name] = Tail(self.log(name))
-        self._keep(name, lambda: Command(self.log(name), *arguments, invite=invite))
+        begin = self._enter(name)
+        self._keep(name, lambda: Command(self.log(name), *arguments, invite=invite, begin=begin))
+
+    def _address(self, name: str) -> str:
+        return self.hosts[name].address if name in self.hosts else HOST
+
+    def _enter(self, name: str) -> Callable[[], None] | None:
+        return self.hosts[name].enter if name in self.hosts else None
 
     def _keep(self, name: str, start: Callable[[], Command]) -> None:
         self.kept[name] = Kept(start, start())

@@ -1,6 +1,6 @@
 """Hosts with links of their own rates, on this machine: network namespaces joined by a bridge, shaped by `tc`.
 
-Needs root, iproute2 and nftables. Used by averaging.py, home_lines.py, scale.py and the system tests.
+Needs root, iproute2 and nftables. Used by averaging.py, chaos.py, home_lines.py, scale.py and the system tests.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import itertools
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -50,10 +50,24 @@ class Host:
 
     def enter(self) -> None:
         """Move this process, and all that it starts from now on, to this host."""
-        libc = ctypes.CDLL(None, use_errno=True)
         with (Path("/run/netns") / self.namespace).open() as file:
-            if libc.setns(file.fileno(), _CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), f"cannot enter {self.namespace}")
+            _set_namespace(file.fileno(), self.namespace)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Keep this thread, and what it starts, on this host while the block lasts."""
+        with Path("/proc/thread-self/ns/net").open() as before:
+            self.enter()
+            try:
+                yield
+            finally:
+                _set_namespace(before.fileno(), "the namespace of before")
+
+
+def _set_namespace(descriptor: int, name: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, _CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), f"cannot enter {name}")
 
 
 def why_impossible() -> str:

@@ -1,6 +1,6 @@
 """A run that is made to fail again and again, and what that costs it.
 
-    python -m benchmarks.chaos [--minutes 30] [--seed 0] [--only WORD ...] [--keep DIR] [--quick] [--json]
+    python -m benchmarks.chaos [--minutes 30 | --times N] [--seed 0] [--only WORD ...] [--keep DIR] [--quick] [--json]
 
 A served run (`manyhands coordinator init`, `serve`) on a PostgreSQL of its own, three volunteers (`manyhands join`), a
 tiny model; a command that ends is started again, as a service manager does. Faults come one after another in an order
@@ -11,8 +11,9 @@ lost without a word, or counted twice. The exit code is 1 if there are any, or i
 A row's samples are those that volunteers have told as lost, and those that a killed agent, which can tell of nothing,
 had computed since its last step, by its rate.
 
-As root it fills disks, with libfaketime (Debian's package `libfaketime`) it sets the coordinator's clock back; the
-other faults need neither. The p2p daemon is a static program, whose clock stays right.
+As root it fills disks and cuts lines of hosts in network namespaces (_network.py), with libfaketime (Debian's package
+`libfaketime`) it sets the coordinator's clock back; the other faults need neither. The p2p daemon is a static program,
+whose clock stays right.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ from sqlalchemy.exc import SQLAlchemyError
 from benchmarks._chaos_audit import Check, Losses, audit, losses, named
 from benchmarks._chaos_faults import Fault, Heal, faults
 from benchmarks._chaos_site import NAMES, START_TIMEOUT_S, TARGET_BATCH_SIZE, ChaosSite
+from benchmarks._network import Host, HostPlan, Network
 from benchmarks.reporting import argument_parser
 from tests.support.postgres import PostgresServer, binary, new_server
 from tests.support.small_disks import small_disk
 from tests.support.zygote import forking_python
 
 HELD_S = (3.0, 15.0)  # a fault lasts at least, at most
-VICTIM_S = 30.0  # to wait until there is a process to fail
-NEXT_STEP_S = 300.0  # without a step for so long, the run counts as stuck
+NEXT_STEP_S = 600.0  # without a step for so long, the run counts as stuck
 LAST_STEPS = 5  # that it takes after all faults
 DISK_BYTES = 96 * 2**20
 QUICK_MINUTES = 0.5
 MOST_LOG_BYTES_PER_HOUR = 2**20
 NAMED_SHOWN = 20
+MBIT_PER_SECOND = 200.0  # of each host's line
 TRACES = ("*.log", "*.jsonl", "outbox.sqlite*")  # names of files
 
 
@@ -98,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"--only {' '.join(options.only)}: no fault has such a name; there are: {', '.join(faults())}")
     with forking_python(), tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         Path(folder).chmod(0o755)
-        outcome = measure(Path(folder), chosen, options.minutes, random.Random(options.seed), options.keep)
+        outcome = measure(Path(folder), chosen, options)
     print(as_json_text(outcome) if options.json else as_table(outcome))
     if not outcome.holds:
         sys.exit(1)
@@ -107,6 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argument_parser("What faults of every kind cost a run.")
     parser.add_argument("--minutes", type=float, default=30.0, help="for so long faults are injected (default: 30)")
+    parser.add_argument("--times", type=int, help="inject each fault so many times, however long that takes")
     parser.add_argument("--seed", type=int, default=0, help="of their order and their victims (default: 0)")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="only faults with one of these words in their name")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="copy all logs, outboxes and the database there")
@@ -115,19 +118,20 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.minutes = min(options.minutes, QUICK_MINUTES)
     if not options.minutes > 0:
         parser.error(f"--minutes ({options.minutes}) must be above 0")
+    if options.times is not None and options.times < 1:
+        parser.error(f"--times ({options.times}) must be at least 1")
     return options
 
 
-def measure(
-    folder: Path, chosen: Mapping[str, Fault], minutes: float, chance: random.Random, keep_in: Path | None = None
-) -> Outcome:
+def measure(folder: Path, chosen: Mapping[str, Fault], options: argparse.Namespace) -> Outcome:
     """Make a run in this folder and let it fail; its traces are copied before its disks and its database are gone."""
     with ExitStack() as stack:
+        network, hosts = _make_hosts(chosen, stack)
         server = stack.enter_context(new_server())
-        site = ChaosSite(folder, server)
+        site = ChaosSite(folder, server, network, hosts)
         _make_small_disks(site, chosen, stack)
-        if keep_in is not None:
-            stack.callback(_keep, folder, server, keep_in)
+        if options.keep is not None:
+            stack.callback(_keep, folder, server, options.keep)
         stack.callback(site.close)
         engine = create_engine(server.url(), pool_pre_ping=True, connect_args={"connect_timeout": 5})
         stack.callback(engine.dispose)
@@ -138,10 +142,20 @@ def measure(
         _require(site.wait_until(lambda: len(site.step_times()) >= 2, START_TIMEOUT_S), "the first two steps", site)
         outcome = Outcome([Row(name) for name in chosen], Row("nothing"))
         began = time.monotonic()
-        Chaos(site, engine, chosen, chance, outcome).go_on_until(began + 60 * minutes)
+        Chaos(site, engine, chosen, random.Random(options.seed), outcome).go_on(options.minutes, options.times)
         outcome.minutes = (time.monotonic() - began) / 60
         _finish(site, engine, outcome)
         return outcome
+
+
+def _make_hosts(chosen: Mapping[str, Fault], stack: ExitStack) -> tuple[Network | None, Mapping[str, Host]]:
+    """Give the coordinator and each volunteer a host where a line may be cut; this thread enters the coordinator's."""
+    if not any(name.startswith("cut line") for name in chosen):
+        return None, {}
+    network = Network([HostPlan(name, MBIT_PER_SECOND) for name in ("serve", *NAMES)])
+    hosts = stack.enter_context(network)
+    stack.enter_context(hosts["serve"].entered())
+    return network, hosts
 
 
 def _make_small_disks(site: ChaosSite, chosen: Mapping[str, Fault], stack: ExitStack) -> None:
@@ -163,13 +177,14 @@ class Chaos:
     outcome: Outcome
     before: Losses | None = None
 
-    def go_on_until(self, deadline: float) -> None:
-        """Until this moment, each kind once before any comes again."""
+    def go_on(self, minutes: float, times: int | None) -> None:
+        """Inject faults for so many minutes, or each so many times; each kind once before any comes again."""
+        deadline = time.monotonic() + 60 * minutes
         self.before = self._losses()
         self._book(self.outcome.calm, time.monotonic(), 0.0)
         rows = {row.fault: row for row in self.outcome.rows}
-        for name in self._drawn():
-            if time.monotonic() >= deadline:
+        for number, name in enumerate(self._drawn()):
+            if time.monotonic() >= deadline if times is None else number >= times * len(self.chosen):
                 return
             self._inject(rows[name], self.chosen[name])
 
@@ -185,7 +200,7 @@ class Chaos:
             heals.extend([heal] if heal is not None else [])
             return bool(heals)
 
-        if not self.site.wait_until(injected, VICTIM_S):
+        if not self.site.wait_until(injected, START_TIMEOUT_S):
             return
         began, starts = time.monotonic(), self.site.starts()
         newest = {name: self.site.newest_of(name) for name in NAMES}

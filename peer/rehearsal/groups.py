@@ -347,12 +347,18 @@ class Groups:
             round_.winners = [each for each in able if self._rng.random() < 0.5]
 
     def _blocked(self, round_: _Round) -> list[Seeker]:
-        """Return who does not take part any more, or lacks the averages of a reducer."""
+        """Return who does not take part any more, lacks the averages of a reducer, or returns none as a reducer."""
         return [
             each
             for each in round_.present
-            if each.is_gone or self._troubles.is_cut_off(each.name) or self._lost_to(each, round_)
+            if each.is_gone
+            or self._troubles.is_cut_off(each.name)
+            or self._withholds(each.name, round_)
+            or self._lost_to(each, round_)
         ]
+
+    def _withholds(self, name: str, round_: _Round) -> bool:
+        return name in round_.reducers and self._troubles.lies(name, "withholds")
 
     def _lost_to(self, seeker: Seeker, round_: _Round) -> frozenset[str]:
         """Return the reducers that return nothing to a peer."""
@@ -363,7 +369,7 @@ class Groups:
             if name not in here
             or self._troubles.is_cut_off(name)
             or self._troubles.are_apart(seeker.name, name)
-            or self._troubles.lies(name, "withholds")
+            or self._withholds(name, round_)
         )
 
     def _attested(self, group: Sequence[Seeker], round_: _Round) -> dict[str, AttestedWeight]:

@@ -25,6 +25,7 @@ TARGET = 64
 EXPIRATION_S = 30.0
 NAMES = "abcdefgh"
 TOLD_LINES = 30  # of a failing scenario's trace
+LAST_ROUND_S = 20.0  # in which a round ends that had begun before the keeper was back
 LIES = ("claims", "weight", "leaves", "withholds")
 
 
@@ -130,7 +131,6 @@ class Audit:
 
     def __post_init__(self) -> None:
         self.ledger = RehearsedLedger(self.config, [device.name for device in self.scenario.devices])
-        self._steps: dict[str, tuple[int, int]] = {}
 
     def __call__(self, event: TakenStep | UndoneSteps) -> None:
         """Take in a step, or a return to a checkpoint."""
@@ -148,28 +148,67 @@ class Audit:
         """Devices that lie at some time."""
         return {mishap.who for mishap in self.scenario.mishaps if mishap.kind == "lies" and mishap.who}
 
-    def keeper_was_away(self, at_s: float) -> bool:
-        """Whether some may have taken the keeper for gone at this time, or lately."""
+    def keeper_away_s(self, name: str, at_s: float) -> float:
+        """Return for how long a device had not been able to see the keeper at this time; 0 if it could."""
+        outages = [
+            mishap
+            for mishap in self.scenario.mishaps
+            if _parts(mishap, name, KEEPER)
+            or mishap.kind == "keeper"
+            or (mishap.kind == "stop" and mishap.who == KEEPER)
+        ]
+        since_s = at_s
+        for outage in sorted(outages, key=lambda each: each.end_s, reverse=True):
+            if outage.begin_s <= since_s <= outage.end_s + LAST_ROUND_S:
+                since_s = outage.begin_s
+        return at_s - since_s
+
+    def were_apart(self, one: TakenStep, another: TakenStep) -> bool:
+        """Whether two peers were on different sides when one of them took its step."""
+        first_s, last_s = sorted((one.at_s, another.at_s))
         return any(
-            mishap.begin_s <= at_s <= mishap.end_s + 3 * EXPIRATION_S + 120
-            and (KEEPER in mishap.names or mishap.kind in ("keeper", "partition"))
+            _parts(mishap, one.name, another.name)
+            and mishap.begin_s <= last_s
+            and first_s <= mishap.end_s + LAST_ROUND_S
+            for mishap in self.scenario.mishaps
+        )
+
+    def was_alone(self, taken: TakenStep) -> bool:
+        """Whether a peer took a step by itself while each other device was away, stood still or was on another side."""
+        return len(taken.group.peers) == 1 and not any(
+            self._is_in_sight(device, taken) for device in self.scenario.devices if device.name != taken.name
+        )
+
+    def _is_in_sight(self, device: Rehearsed, taken: TakenStep) -> bool:
+        is_there = any(
+            visit.begin_s + self.scenario.start_s <= taken.at_s <= (visit.end_s or END_S) for visit in device.visits
+        )
+        return is_there and not any(
+            mishap.begin_s <= taken.at_s <= mishap.end_s
+            and (_parts(mishap, device.name, taken.name) or (mishap.kind == "stop" and mishap.who == device.name))
             for mishap in self.scenario.mishaps
         )
 
 
-def one_average_while_the_keeper_is_there(audit: Audit, taken: TakenStep) -> Iterator[str]:
-    """While the keeper is there, all peers take a step of one era from one average."""
-    for other in audit.ledger.averages_of(taken.era, taken.step):
-        if other != taken.group.number and not audit.keeper_was_away(taken.at_s):
-            yield f"step {taken.step} at {taken.at_s:.1f} s by {taken.name}: average {taken.group.number} and {other}"
+def _parts(mishap: Mishap, one: str, another: str) -> bool:
+    return mishap.kind == "partition" and (one in mishap.side) != (another in mishap.side)
 
 
-def no_step_is_taken_twice(audit: Audit, taken: TakenStep) -> Iterator[str]:
-    """No peer takes a step of one era again, except from the same average, as the keeper may after a death."""
+def one_average_for_one_step(audit: Audit, taken: TakenStep) -> Iterator[str]:
+    """All peers take a step of one era from one average, but for the other side of a partition and who is all alone."""
     for other in audit.taken[:-1]:
-        is_same = (other.name, other.era, other.step) == (taken.name, taken.era, taken.step)
-        if is_same and taken.samples and other.state != taken.state and not audit.keeper_was_away(taken.at_s):
-            yield f"{taken.name}, step {taken.step} at {other.at_s:.1f} s and {taken.at_s:.1f} s"
+        is_same_step = (other.era, other.step) == (taken.era, taken.step)
+        if not is_same_step or other.group.number == taken.group.number:
+            continue
+        if not (audit.were_apart(taken, other) or audit.was_alone(taken) or audit.was_alone(other)):
+            yield f"step {taken.step}: by {other.name} at {other.at_s:.1f} s, by {taken.name} at {taken.at_s:.1f} s"
+            return
+
+
+def no_group_hurries_without_the_keeper(audit: Audit, taken: TakenStep) -> Iterator[str]:
+    """No group takes a step without the keeper until that has been out of sight for as long as a record lasts."""
+    if KEEPER not in taken.group.peers and (away_s := audit.keeper_away_s(taken.name, taken.at_s)) < EXPIRATION_S:
+        yield f"step {taken.step} at {taken.at_s:.1f} s by {taken.name}: the keeper was away for {away_s:.1f} s"
 
 
 def the_batch_is_full(audit: Audit, taken: TakenStep) -> Iterator[str]:
@@ -179,32 +218,33 @@ def the_batch_is_full(audit: Audit, taken: TakenStep) -> Iterator[str]:
 
 
 AFTER_EACH_STEP: tuple[Callable[[Audit, TakenStep], Iterator[str]], ...] = (
-    one_average_while_the_keeper_is_there,
-    no_step_is_taken_twice,
+    one_average_for_one_step,
+    no_group_hurries_without_the_keeper,
     the_batch_is_full,
 )
 
 
 def one_average_counts(audit: Audit, run: RehearsedRun) -> Iterator[str]:
-    """Where peers took a step from different averages, as some may without the keeper, the samples of one count."""
+    """Where peers took a step from different averages, as the sides of a partition may, the samples of one count."""
     for step, averages in audit.ledger.counted_averages().items():
         if len(averages) > 1:
             yield f"step {step}: {averages}"
 
 
 def nothing_counts_twice(audit: Audit, run: RehearsedRun) -> Iterator[str]:
-    """A device's counted samples are no more than it computed, and no step of a device counts twice."""
+    """A device's counted samples are no more than it brought to steps, and none that it brought was lost as well."""
     counted = audit.ledger.counted_by_device()
     for each in run.devices:
-        name = each.device.name
-        if counted[name] > each.work.computed and name not in audit.liars:
-            yield f"{name} computed {each.work.computed}, and {counted[name]} count"
+        name, work = each.device.name, each.work
+        if counted[name] > work.counted and name not in audit.liars:
+            yield f"{name} brought {work.counted}, and {counted[name]} count"
+        if work.counted + work.lost.total() > work.computed:
+            yield f"{name} computed {work.computed}, brought {work.counted} and lost {work.lost.total()}"
 
 
 def steps_have_no_gaps(audit: Audit, run: RehearsedRun) -> Iterator[str]:
-    """The ledger has every step from the first to the last."""
-    steps = audit.ledger.counting_steps()
-    if missing := sorted({*range(1, max(steps, default=0) + 1)} - steps):
+    """The ledger has every step from the first to the last that was taken."""
+    if missing := sorted({step.step for step in run.steps} - audit.ledger.counting_steps()):
         yield f"missing: {missing}"
 
 

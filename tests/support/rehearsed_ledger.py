@@ -45,13 +45,11 @@ class RehearsedLedger:
         self._receipts: dict[int, list[KeptReceipt]] = {}
         self._signed: set[tuple[str, int, int]] = set()
         self._ahead: list[TakenStep] = []
-        self._averages: dict[tuple[int, int], set[int]] = {}
         self._keeper_at = 0, 0.0  # step and time of its last word
         self.outcomes: Counter[ReportOutcome] = Counter()
 
     def take(self, taken: TakenStep) -> None:
         """Take in a step that a peer has taken: its report, with its receipt; those that were too early come again."""
-        self._averages.setdefault((taken.era, taken.step), set()).add(taken.group.number)
         if taken.role == "keeper":
             self._keeper_at = taken.step, taken.at_s
             self._keep_receipt(taken)
@@ -72,10 +70,6 @@ class RehearsedLedger:
         self._rows = [replace(row, is_superseded=row.is_superseded or row.step > step) for row in self._rows]
         self._receipts = {at: kept for at, kept in self._receipts.items() if at <= step}
         self._keeper_at = step, self._keeper_at[1]
-
-    def averages_of(self, era: int, step: int) -> set[int]:
-        """Return the averages from which peers took a step."""
-        return self._averages.get((era, step), set())
 
     def counting_steps(self) -> set[int]:
         """Return the steps of reports that count."""
