@@ -1,4 +1,4 @@
-"""A rehearsed event: one seed's rehearsal in a run of its own, which is served or archived, and then forgotten.
+"""A rehearsed event: one seed's rehearsal in a run of its own, which is served or archived, and then deleted.
 
 The run lies in a temporary folder and shows one moment, the event's end, for as long as it is served. Its name and a
 banner on each page say that it is simulated. Nobody can join it, and nothing that it has can serve as evidence.

@@ -1,7 +1,7 @@
-"""Replay of a rehearsal into a run's store: joins, sessions, reports and receipts take the way of real ones.
+"""Replay of a rehearsal into a run's store: joins, sessions, reports and receipts enter it as real ones do.
 
-Peers and keeper are imitated: membership admits their devices, the ledger judges and counts their reports, and this
-module writes no table itself. Virtual time becomes the store's time. Nothing is trained: no report has a loss.
+This module imitates peers and keeper, and writes no table itself: membership admits the devices, the ledger judges and
+counts their reports. Virtual time is mapped to the store's time. Nothing is trained, so no report has a loss.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class EventReplay:
         self._rounds = RoundTally()
 
     def replay(self, run: RehearsedRun, taken: Iterable[TakenStep]) -> None:
-        """Bring all that happened into the store; `taken`: the steps that the trace names, in its order."""
+        """Record all events of a rehearsal; `taken`: the steps that the trace names, in its order."""
         key = self._keeper.receipt_key.pseudonym
         self._keeper.device_id = self._membership.grant_keeper(_public_key(), key).device_id
         steps = iter(taken)
@@ -115,13 +115,13 @@ class EventReplay:
         self._end(run)
 
     def _pass_to(self, now: float) -> None:
-        """Let time pass; reports that have waited for a moment are recorded."""
+        """Advance the clock; reports that have waited for a moment are recorded first."""
         if self._waiting and now - self._waiting_since >= TOGETHER_S:
             self._record()
         self._now = now
 
     def _note(self, device: _Device, happening: Happening) -> None:
-        """Take in what one device did beside its steps."""
+        """Record an event of one device, other than a step."""
         match happening.what:
             case "arrived":
                 self._arrive(device)
@@ -227,7 +227,7 @@ class EventReplay:
         self._waiting_since = self._now
 
     def _end(self, run: RehearsedRun) -> None:
-        """Write the last words of all who are there, and of the keeper."""
+        """Write the final state of all devices that are connected, and of the keeper."""
         held = {
             each.device.name: max(0, each.work.computed - each.work.counted - each.work.lost.total())
             for each in run.devices
@@ -240,7 +240,7 @@ class EventReplay:
         write_figures(self._database, self._rounds, census_of([(KEEPER, True), *roles]), missing)
 
     def _touch(self, devices: Iterable[_Device], held: Mapping[str, int]) -> None:
-        """Say of these devices what their agents would; `held`: samples towards the next step, by name."""
+        """Update these devices' sessions as their agents do; `held`: samples towards the next step, by name."""
         claims = {}
         for each in devices:
             assert each.session_id is not None
@@ -266,7 +266,7 @@ class EventReplay:
 
 
 def _public_key() -> bytes:
-    """Make a public key to which nobody has the private one: its modulus is drawn, so that it admits nobody."""
+    """Make a public key without a private one: its modulus is random, so nobody can authenticate with it."""
     modulus = secrets.randbits(RSA_BITS) | 1 << RSA_BITS - 1 | 1
     public_key = rsa.RSAPublicNumbers(RSA_EXPONENT, modulus).public_key()
     return public_key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)

@@ -63,7 +63,7 @@ class WebState:
     is_rehearsed: bool = False  # the run is simulated: pages say so, and nothing of it can be joined, proved or changed
 
 
-# What a rehearsal has none of: volunteers who join, administrators, and a picture to be shared without the banner.
+# Routers that a rehearsal leaves out: joining, administration, and a picture that could be shared without the banner.
 OF_REAL_RUNS = (join.router, card.router, admin_members.router, admin_run.router, login.router)
 
 
