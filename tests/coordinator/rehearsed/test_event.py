@@ -188,13 +188,13 @@ def test_steps_that_were_undone_are_undone_in_the_store() -> None:
 def test_drawn_volunteers_have_invented_names_and_their_hardware() -> None:
     """Each another; and nothing of the run is left when it is closed."""
     config = run_config()
-    drawn = draw_scenario(config, parameters=100_000, volunteers=50, hours=0.1, seed=1)
+    drawn = draw_scenario(config, parameters=100_000, volunteers=5, hours=0.05, seed=1)
     with shown(drawn, are_drawn=True) as page:
         rows = page.client.get("/api/v1/participants").json()["participants"]
         folder = page.event.directory.path
         assert tempfile.gettempdir() in str(folder)
     arrived = {each.who for each in page.event.run.trace if each.what == "arrived"} - {"keeper"}
-    assert len({row["member"] for row in rows}) == len(arrived) > 40
+    assert len({row["member"] for row in rows}) == len(arrived) > 2
     assert not {row["member"] for row in rows} & arrived
     assert "unknown" not in {row["hardware"] for row in rows}
     assert not folder.exists()
