@@ -51,7 +51,7 @@ class _Device:
     device_id: str = ""  # empty: it has not joined
     session_id: str | None = None  # of its newest stay
     is_here: bool = False
-    is_training: bool = False  # it holds the run's state
+    is_training: bool = False  # it holds the run's state, and does not stand by
     step: int = 0
     reported_at: float = 0.0  # the newest report, or the begin of its training
     seq: int = 0
@@ -130,6 +130,8 @@ class EventReplay:
                 self._touch([device], {})
             case "followed" | "took the state" | "took the checkpoint":
                 device.step = happening.facts[0]
+            case "stands by":
+                device.is_training = False
             case "lost":
                 samples, device.lost_reason = happening.facts
                 device.lost[device.lost_reason] += samples
@@ -176,7 +178,7 @@ class EventReplay:
             self._write_status(0)
             return
         device = self._devices[taken.name]
-        device.step = taken.step
+        device.step, device.is_training = taken.step, True  # also one that stood by before
         device.seq += 1
         if not self._waiting:
             self._waiting_since = self._now
