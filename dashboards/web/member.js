@@ -1,6 +1,6 @@
 // One member: what was given, what came of every sample, devices, days, stays, and the certificate.
 
-import { address, archived, get } from "./api.js";
+import { address, get } from "./api.js";
 import { drawDays, lostOf } from "./day_bars.js";
 import { byId, element, setText } from "./dom.js";
 import * as format from "./format.js";
@@ -132,9 +132,9 @@ function showCurve(member, curve) {
   if (curve.step.length) byId("own-curve").replaceChildren(ownCurve(curve, ranges, text));
 }
 
-// Nobody signs in an archive, and whoever sees it cannot change it.
+// Nobody signs in an archive or a rehearsal, whose page has no place for it.
 function showCertificate(member) {
-  if (archived) return;
+  if (!byId("certificate")) return;
   byId("certificate-offer").hidden = member.streaks.active_days === 0;
   byId("certificate").href = address(`participants/${member.number}/certificate`);
   const page = new URL("./", document.baseURI).href;

@@ -22,6 +22,21 @@ from peer.runtime.console import say, say_json, say_table
 
 VOLUNTEERS, HOURS, SEEDS = 40, 2.0, 3  # within half a minute on one core
 MOST_SEEDS, MOST_HOURS = 1000, 31 * 24
+ScenarioOf = Callable[[RunConfig, int], Scenario]  # the swarm of a seed
+RunFile = Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")]
+Volunteers = Annotated[
+    int | None, typer.Option(help=f"Volunteers to draw from published figures; {VOLUNTEERS} unless given.")
+]
+ScenarioFile = Annotated[
+    Path | None, typer.Option(help="A scenario's file instead of drawn volunteers: who takes part, and when.")
+]
+Hours = Annotated[
+    float | None,
+    typer.Option(help=f"Length of the event in virtual hours; {HOURS:g} unless given. A scenario has its own."),
+]
+Region = Annotated[
+    str | None, typer.Option(help="Region of the volunteers' lines, such as south-asia; world unless given.")
+]
 app = typer.Typer(pretty_exceptions_enable=False)
 
 
@@ -34,20 +49,11 @@ class PlannedModel(str, Enum):
 
 @app.command("rehearse", epilog="Example: manyhands rehearse run.yaml --volunteers 40 --hours 2 --picture event.png")
 def rehearse_run(
-    run_file: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
-    volunteers: Annotated[
-        int | None, typer.Option(help=f"Volunteers to draw from published figures; {VOLUNTEERS} unless given.")
-    ] = None,
-    scenario: Annotated[
-        Path | None, typer.Option(help="A scenario's file instead of drawn volunteers: who takes part, and when.")
-    ] = None,
-    hours: Annotated[
-        float | None,
-        typer.Option(help=f"Length of the event in virtual hours; {HOURS:g} unless given. A scenario has its own."),
-    ] = None,
-    region: Annotated[
-        str | None, typer.Option(help="Region of the volunteers' lines, such as south-asia; world unless given.")
-    ] = None,
+    run_file: RunFile,
+    volunteers: Volunteers = None,
+    scenario: ScenarioFile = None,
+    hours: Hours = None,
+    region: Region = None,
     seeds: Annotated[
         int, typer.Option(help="Swarms to rehearse, each with other volunteers, or with other chances in a scenario.")
     ] = SEEDS,
@@ -60,18 +66,7 @@ def rehearse_run(
     """Rehearse a run's event in virtual time: steps, samples, traffic, before anybody has joined."""
     _check("--seeds", seeds, MOST_SEEDS)
     config = RunConfig.from_yaml(run_file)
-    if scenario is None:
-        people, length = VOLUNTEERS if volunteers is None else volunteers, HOURS if hours is None else hours
-        draw_swarm = _volunteers(config, people, length, region or "world")
-        scenario_of: Callable[[RunConfig, int], Scenario] = draw_swarm.scenario
-        who = f"{people} volunteers ({region or 'world'}) for {_in_hours(length)}"
-    else:
-        given = {"--volunteers": volunteers, "--hours": hours, "--region": region}
-        if extra := [option for option, value in given.items() if value is not None]:
-            raise ConfigError(f"`{extra[0]}` is for drawn volunteers: leave it out, or `--scenario`.")
-        loaded = _with_trainers(load_scenario(scenario), scenario)
-        scenario_of = lambda _, __: loaded  # noqa: E731 -- the same for each seed
-        who = f"{len(loaded.devices)} devices of {scenario.name} for {_in_hours(loaded.duration_s / 3600)}"
+    scenario_of, who = chosen_swarm(config, volunteers, scenario, hours, region)
     with Console(stderr=True).status("Rehearsing") as status:
         report = rehearse_seeds(config, scenario_of, seeds, lambda text: status.update(f"Rehearsing {text}"))
         advice = None
@@ -118,6 +113,22 @@ def plan_event(
     except OSError as error:
         raise StorageError(f"`--out` ({out}) cannot be written: {error.strerror}.") from error
     say(f"Written to {out}. Read its comments, then: manyhands rehearse {out}")
+
+
+def chosen_swarm(
+    config: RunConfig, volunteers: int | None, scenario: Path | None, hours: float | None, region: str | None
+) -> tuple[ScenarioOf, str]:
+    """Return the swarms to rehearse, and their description, by a command's options; raises `ConfigError`."""
+    if scenario is None:
+        people, length = VOLUNTEERS if volunteers is None else volunteers, HOURS if hours is None else hours
+        drawn = _volunteers(config, people, length, region or "world")
+        return drawn.scenario, f"{people} volunteers ({region or 'world'}) for {_in_hours(length)}"
+    given = {"--volunteers": volunteers, "--hours": hours, "--region": region}
+    if extra := [option for option, value in given.items() if value is not None]:
+        raise ConfigError(f"`{extra[0]}` is for drawn volunteers: leave it out, or `--scenario`.")
+    loaded = _with_trainers(load_scenario(scenario), scenario)
+    who = f"{len(loaded.devices)} devices of {scenario.name} for {_in_hours(loaded.duration_s / 3600)}"
+    return lambda _, __: loaded, who  # the same for each seed
 
 
 def _check(option: str, value: float, most: float) -> None:

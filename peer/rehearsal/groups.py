@@ -58,6 +58,7 @@ class MetGroup:
     lines: GroupLines
     traffic: RoundTraffic  # over this peer's line
     ended_at: float
+    averaged_bytes: float = 0.0  # that others sent to this peer to be averaged
 
     @property
     def samples(self) -> int:
@@ -288,6 +289,7 @@ class Groups:
     ) -> None:
         """Give each peer that is still there what it has from the round."""
         attested, number = self._attested(group, round_), self.next_number()
+        senders = {each.name for each in round_.present if each.weight}
         for each, traffic in zip(group, traffics, strict=True):
             if each.is_gone:
                 continue
@@ -307,6 +309,7 @@ class Groups:
                     lines=lines,
                     traffic=traffic,
                     ended_at=self._env.now,
+                    averaged_bytes=self._values_bytes * round_.share_of[each.name] * len(senders - {each.name}),
                 )
             )
 

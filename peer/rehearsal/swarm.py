@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -14,7 +15,7 @@ from peer.rehearsal.lines import Process
 from peer.rehearsal.peer import RehearsedPeer, Work
 from peer.rehearsal.scenario import KEEPER, Rehearsed, Scenario, Visit
 from peer.rehearsal.tracker import Eyes
-from peer.rehearsal.world import RehearsedStep, TakenStep, UndoneSteps, World
+from peer.rehearsal.world import Happening, RehearsedStep, TakenStep, UndoneSteps, World
 
 OWN_EYES = 12  # devices, up to which each has eyes of its own
 
@@ -44,7 +45,7 @@ class RehearsedRun:
     devices: tuple[RehearsedDevice, ...]
     keeper: RehearsedDevice
     suspected: Mapping[tuple[str, str], int]  # (who, of what) -> times
-    trace: tuple[str, ...]
+    trace: tuple[Happening, ...]
 
     @property
     def step_s(self) -> float | None:
@@ -97,7 +98,10 @@ def rehearse(
     env.run(until=scenario.duration_s)
     world.end()
     outcomes = {
-        name: RehearsedDevice(device, works[name], world.lines.moved(name, "up"), world.lines.moved(name, "down"))
+        # a copy: a peer that is there at the end loses its samples when Python, some time later, closes its process
+        name: RehearsedDevice(
+            device, deepcopy(works[name]), world.lines.moved(name, "up"), world.lines.moved(name, "down")
+        )
         for name, device in lines.items()
     }
     return RehearsedRun(

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import simpy
 
@@ -23,6 +23,18 @@ from peer.reporting.suspicions import Suspicion, Suspicions
 
 if TYPE_CHECKING:
     from peer.rehearsal.peer import RehearsedPeer
+
+
+class Happening(NamedTuple):
+    """An event of a rehearsal: one line of its trace."""
+
+    at_s: float
+    who: str
+    what: str
+    facts: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"{self.at_s:.3f} {self.who} {self.what} {' '.join(map(str, self.facts))}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -111,7 +123,7 @@ class World:
         self.recorded = 0  # the newest step of which the coordinator knows
         self.steps: dict[int, RehearsedStep] = {}
         self.suspicions: Counter[tuple[str, str]] = Counter()  # who was suspected of what
-        self.trace: list[str] = []
+        self.trace: list[Happening] = []
         self._here: dict[str, RehearsedPeer] = {}
         self.checkpoint: tuple[int, int, int] | None = None  # era, step and state of the newest
 
@@ -123,11 +135,13 @@ class World:
     def arrived(self, peer: RehearsedPeer) -> None:
         """Note that a peer is there."""
         self._here[peer.name] = peer
+        self.tell(peer.name, "arrived")
 
     def gone(self, peer: RehearsedPeer) -> None:
         """Note that a peer is there no more."""
         if self.is_here(peer):
             del self._here[peer.name]
+            self.tell(peer.name, "gone")
 
     def is_here(self, peer: Taking) -> bool:
         """Return whether this visit of a device goes on."""
@@ -216,4 +230,4 @@ class World:
 
     def tell(self, who: str, what: str, *facts: object) -> None:
         """Add a line to the trace."""
-        self.trace.append(f"{self.env.now:.3f} {who} {what} {' '.join(map(str, facts))}".rstrip())
+        self.trace.append(Happening(self.env.now, who, what, facts))

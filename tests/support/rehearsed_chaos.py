@@ -315,7 +315,7 @@ class Outcome:
     def story(self) -> str:
         """The scenario, the rules that it broke, and the last lines of its trace."""
         broken = [f"{rule} {found}" for rule, found in self.audit.broken]
-        lines = [f"seed {self.seed}", *broken, *_told(self.scenario), "...", *self.run.trace[-TOLD_LINES:]]
+        lines = [f"seed {self.seed}", *broken, *_told(self.scenario), "...", *map(str, self.run.trace[-TOLD_LINES:])]
         return "\n".join(lines)
 
 

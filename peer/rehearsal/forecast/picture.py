@@ -115,13 +115,12 @@ def _draw_samples(axes: Axes, run: RehearsedRun) -> None:
     windows = min(MOST_WINDOWS, max(4, len(run.steps) // STEPS_A_WINDOW))
     width_s = run.duration_s / windows
     counted, lost = [0] * windows, [0] * windows
-    for line in run.trace:  # "TIME WHO step STEP SAMPLES ..." and "TIME WHO lost SAMPLES CAUSE"
-        at_s, _, what, *facts = line.split()
-        window = min(windows - 1, int(float(at_s) / width_s))
+    for at_s, _, what, facts in run.trace:
+        window = min(windows - 1, int(at_s / width_s))
         if what == "step":
-            counted[window] += int(facts[1])
+            counted[window] += facts[1]
         elif what == "lost":
-            lost[window] += int(facts[0])
+            lost[window] += facts[0]
     begins, width = [window * width_s / HOUR_S for window in range(windows)], width_s / HOUR_S
     per_hour = [[samples / width for samples in part] for part in (counted, lost)]
     axes.bar(begins, per_hour[0], 0.9 * width, align="edge", color=BLUE, label="in steps")

@@ -234,7 +234,7 @@ def _missing_auxiliaries(run: RehearsedRun, _: RunConfig) -> float:
 
 def _failed_rounds(run: RehearsedRun, _: RunConfig) -> float:
     """Return the share of the keeper's rounds that failed."""
-    failed = sum(f" {KEEPER} round failed" in line for line in run.trace)
+    failed = sum((each.who, each.what) == (KEEPER, "round failed") for each in run.trace)
     return failed / (failed + len(run.steps)) if failed else 0.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any, Literal
 
 import pytest
@@ -59,6 +60,14 @@ def test_the_same_seed_gives_the_same_trace() -> None:
     """To the byte; whatever is drawn follows from the seed."""
     scenario = swarm_of(*map(volunteer, "abc"), volunteer("late", visits=(Visit(begin_s=100, end_s=300, ends="dies"),)))
     assert rehearse(run_with(), scenario, 1).trace == rehearse(run_with(), scenario, 1).trace
+
+
+def test_samples_held_at_the_end_are_never_lost() -> None:
+    """Not even when Python has closed the processes of the peers that were there."""
+    scenario = Scenario(duration_s=580.0, parameters=1_000_000, devices=tuple(map(volunteer, "ab")))
+    run = rehearse(run_with(), scenario, seed=0)
+    gc.collect()
+    assert all(each.work.lost.total() == 0 and each.work.computed > each.work.counted for each in run.devices)
 
 
 def test_samples_of_a_peer_that_dies_are_lost_and_the_others_go_on() -> None:
