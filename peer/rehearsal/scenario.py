@@ -13,7 +13,8 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from auth.errors import ConfigError
-from peer.config.base import Positive, PositiveFloat, Section, first_mistake
+from peer.config.base import Fraction, Positive, PositiveFloat, Section, WholeNumber, first_mistake
+from peer.config.training import Averaging
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
 
 MOST_PEERS = 20_000
@@ -121,6 +122,19 @@ class Mishap(Section):
         return self.side if self.who is None else (self.who,)
 
 
+class MeasuredRun(Section):
+    """Figures of the run from whose history the scenario was made: `manyhands rehearse` shows its own beside them."""
+
+    averaging: Averaging
+    """The run's settings."""
+    steps: WholeNumber
+    """Number of the steps."""
+    step_s: tuple[_Seconds, _Seconds, _Seconds] = Field(strict=False)
+    """Times from one step to the next, at 5, 50 and 95 %."""
+    counted_share: Fraction
+    """Share of the reported samples, those in steps or lost, that counts."""
+
+
 class Scenario(Section):
     """A swarm and the time for which it is rehearsed."""
 
@@ -142,6 +156,8 @@ class Scenario(Section):
     """Devices that take part."""
     mishaps: tuple[Mishap, ...] = Field((), strict=False)
     """Mishaps that happen meanwhile."""
+    measured: MeasuredRun | None = None
+    """Figures of the run that was so; `manyhands scenario` writes them."""
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Scenario:
