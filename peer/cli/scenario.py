@@ -1,4 +1,4 @@
-"""The command `manyhands scenario`: a run's public history as a scenario, to rehearse what has been."""
+"""The command `manyhands scenario`: the scenario of a past run, from its public history."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_scenario(
     until: Annotated[int | None, typer.Option(min=1, help="The last step; left out: that of the history.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; without it, to stdout.")] = None,
 ) -> None:
-    """Write the scenario of a run that has been, from its public history, with its measured figures."""
+    """Write the scenario of a past run from its public history, with its measured figures."""
     if out is not None and out.exists():
         raise ConfigError(f"`--out` ({out}) exists already: remove it, or give another name.")
     config = RunConfig.from_yaml(run_file)

@@ -123,7 +123,7 @@ class Mishap(Section):
 
 
 class MeasuredRun(Section):
-    """Figures of the run from whose history the scenario was made: `manyhands rehearse` shows its own beside them."""
+    """Figures of the past run that a scenario is of; `manyhands rehearse` prints its own beside them."""
 
     averaging: Averaging
     """The run's settings."""
@@ -157,7 +157,7 @@ class Scenario(Section):
     mishaps: tuple[Mishap, ...] = Field((), strict=False)
     """Mishaps that happen meanwhile."""
     measured: MeasuredRun | None = None
-    """Figures of the run that was so; `manyhands scenario` writes them."""
+    """Measured figures of the past run that this scenario is of; `manyhands scenario` writes them."""
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Scenario:

@@ -1,4 +1,4 @@
-"""Rehearsals of a run that has been, beside its own figures: how far the rehearsal may be believed for this event."""
+"""Rehearsals of a past run beside its measured figures, which show how far to believe them for such an event."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peer.reporting.messages import LostCause
 
 @dataclass(frozen=True)
 class PastComparison:
-    """A report beside the figures that were measured of the same swarm."""
+    """A report on rehearsals of a past run, beside the run's measured figures."""
 
     measured: MeasuredRun
     report: RehearsalReport
@@ -34,7 +34,7 @@ class PastComparison:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """The settings of `averaging` that were others when the run was measured."""
+        """The settings of `averaging` that differ from those of the measured run."""
         then, now = self.measured.averaging, self.report.config.averaging
         return tuple(
             f"`averaging.{key}` ({getattr(now, key)}, measured with {getattr(then, key)})"
@@ -64,13 +64,13 @@ class PastComparison:
         ]
 
     def verdict(self) -> Iterator[str]:
-        """Yield what follows for the operator, in sentences."""
+        """Yield the conclusions for the operator, in sentences."""
         if self.changes:
-            yield f"The rehearsed run differs: {', '.join(self.changes)}. So the columns show what it would have been."
+            yield f"The rehearsed run differs: {', '.join(self.changes)}. The columns compare the two."
             return
         real, virtual = self.measured_step_s, self.rehearsed_step_s
         if virtual is None:
-            yield "No rehearsal took two steps: do not believe what it says of this swarm."
+            yield "No rehearsal took two steps: its figures do not fit this swarm."
             return
         one, another = _holds(virtual, real.middle), _holds(real, virtual.middle)
         yield (

@@ -1,4 +1,4 @@
-"""The public history of a run, and the scenario that follows from it: who was there, how fast, on which lines.
+"""The public history of a run as a scenario to rehearse: its devices with their stays, speeds and lines.
 
 The tables are those that every dashboard offers and every archive holds, as Parquet. They tell sessions and speeds.
 They do not tell lines. The bytes that a device averaged for others in a round tell its share of the reduction, so the
@@ -251,13 +251,11 @@ def _remarks(config: RunConfig, stretch: PastStretch, rounds: int, absent: int) 
         "rehearsed rounds are as quick as the quickest measured ones. Beside a slow line a fast one looks slow. Where "
         f"no round tells, a line has {UNKNOWN_MBIT:g} Mbit/s. Latencies are assumptions."
     )
-    yield (
-        "Devices that averaged nothing for others count as unreachable. All that went are said to have left in order."
-    )
+    yield ("Devices that averaged nothing for others count as unreachable. Every departure counts as orderly.")
     if not stretch.is_beginning:
-        yield "These are not the run's first steps: the devices that were there already join anew in a rehearsal."
+        yield "These are not the run's first steps: devices that had joined before join anew in a rehearsal."
     if absent:
-        yield f"Left out: {absent} of the devices that were there, which took no step with the others."
+        yield f"Left out: {absent} of the devices that were connected, because they took no step with the others."
     if steps[0].target_batch_size != config.averaging.target_batch_size:
         yield (
             f"These steps had a batch of {steps[0].target_batch_size}, and the run file's first is "

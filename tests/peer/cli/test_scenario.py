@@ -31,7 +31,7 @@ def called(*arguments: object) -> Result:
     return CliRunner().invoke(build_app(), [str(each) for each in arguments], env={"COLUMNS": "160"})
 
 
-def test_a_run_that_has_been_is_rehearsed_beside_its_own_figures(past: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_past_run_is_rehearsed_beside_its_own_figures(past: tuple[Path, Path], tmp_path: Path) -> None:
     """The scenario is written with what it infers; the rehearsal prints both columns, for scripts too."""
     history, run_file = past
     target = tmp_path / "past.yaml"

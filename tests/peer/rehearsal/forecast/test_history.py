@@ -1,4 +1,4 @@
-"""A run's public history as a scenario, and the scenario's rehearsal beside what was."""
+"""A run's public history as a scenario, and the scenario's rehearsal beside the measured figures."""
 
 from __future__ import annotations
 
@@ -142,13 +142,13 @@ def test_the_rehearsal_is_held_against_the_run(scenario: Scenario) -> None:
     other = RunConfig.from_mapping({"averaging": {"target_batch_size": 200}})
     changed = PastComparison(scenario.measured, rehearse_seeds(other, lambda _, __: scenario, 1))
     assert list(changed.verdict()) == [
-        "The rehearsed run differs: `averaging.target_batch_size` (200, measured with 100). So the columns show what "
-        "it would have been."
+        "The rehearsed run differs: `averaging.target_batch_size` (200, measured with 100). The columns compare "
+        "the two."
     ]
 
 
 def test_a_rehearsal_that_is_not_alike_says_so(scenario: Scenario) -> None:
-    """Measured steps of another duration lie outside, and no step at all is worth no belief."""
+    """Measured steps of another duration lie outside, and without two steps no figure fits."""
     assert scenario.measured is not None
     report = rehearse_seeds(CONFIG, lambda _, __: scenario, 1)
     slow = PastComparison(scenario.measured.model_copy(update={"step_s": (200.0, 300.0, 400.0)}), report)
@@ -157,7 +157,7 @@ def test_a_rehearsal_that_is_not_alike_says_so(scenario: Scenario) -> None:
     stuck = scenario.model_copy(update={"duration_s": 20.0})
     nothing = PastComparison(scenario.measured, rehearse_seeds(CONFIG, lambda _, __: stuck, 1))
     assert not nothing.is_alike
-    assert "do not believe" in next(nothing.verdict())
+    assert "do not fit this swarm" in next(nothing.verdict())
 
 
 def test_a_dashboard_is_read_over_its_address(run: FakeRun, history: RunHistory) -> None:
