@@ -38,6 +38,7 @@ COMMANDS = {
     ),
     "plan": ("peer.cli.rehearse", "Write a run file for an event, each value with its reason.", _OPERATE),
     "rehearse": ("peer.cli.rehearse", "Rehearse a run's event in virtual time, before anybody has joined.", _OPERATE),
+    "scenario": ("peer.cli.scenario", "Write the scenario of a past run, to rehearse it.", _OPERATE),
     "tokenizer": ("peer.cli.tokenizer", "Train a tokenizer, or look at one: train, inspect.", _OPERATE),
     "corpus": ("peer.cli.corpus", "Prepare a corpus: sample it by perplexity, drop duplicates.", _OPERATE),
     "export": ("coordinator.cli.export", "Export a checkpoint for plain transformers, with a model card.", _OPERATE),

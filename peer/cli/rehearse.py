@@ -14,6 +14,7 @@ from rich.console import Console
 from auth.errors import ConfigError, StorageError
 from peer.config.run import RunConfig
 from peer.rehearsal.forecast.advice import RehearsalAdvice, advise
+from peer.rehearsal.forecast.comparison import PastComparison
 from peer.rehearsal.forecast.picture import draw
 from peer.rehearsal.forecast.planning import plan_run
 from peer.rehearsal.forecast.report import DrawnVolunteers, ModelValues, RehearsalReport, rehearse_seeds, rows, shown
@@ -75,10 +76,15 @@ def rehearse_run(
         if picture is not None:
             status.update("Drawing")
             draw(report, picture, f"{config.run.name}: {who}, rehearsed")
+    measured = report.scenarios[0].measured
+    comparison = None if measured is None else PastComparison(measured, report)
     if as_json:
-        say_json(report.to_json() | ({"advice": _advice_content(advice)} if advice else {}))
+        past = {"comparison": comparison.to_json()} if comparison else {}
+        say_json(report.to_json() | past | ({"advice": _advice_content(advice)} if advice else {}))
         return
     _say_report(config, report, who)
+    if comparison is not None:
+        _say_comparison(comparison)
     if advice is not None:
         _say_advice(advice)
     if picture is not None:
@@ -164,6 +170,14 @@ def _say_report(config: RunConfig, report: RehearsalReport, who: str) -> None:
     say(f"The schedule ends at step {config.schedule.total_steps:,} (`schedule.total_steps`).")
     for remark in report.remarks():
         say(remark)
+
+
+def _say_comparison(comparison: PastComparison) -> None:
+    say()
+    say_table(("", "measured", "rehearsed"), comparison.rows())
+    say()
+    for sentence in comparison.verdict():
+        say(sentence)
 
 
 def _say_advice(advice: RehearsalAdvice) -> None:

@@ -13,7 +13,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from auth.errors import ConfigError
-from peer.config.base import Positive, PositiveFloat, Section, first_mistake
+from peer.config.base import Fraction, Positive, PositiveFloat, Section, WholeNumber, first_mistake
 from peer.config.training import Averaging
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
 from peer.reduction.sizes import VALUE_BYTES
@@ -123,6 +123,19 @@ class Mishap(Section):
         return self.side if self.who is None else (self.who,)
 
 
+class MeasuredRun(Section):
+    """Figures of the past run that a scenario is of; `manyhands rehearse` prints its own beside them."""
+
+    averaging: Averaging
+    """The run's settings."""
+    steps: WholeNumber
+    """Number of the steps."""
+    step_s: tuple[_Seconds, _Seconds, _Seconds] = Field(strict=False)
+    """Times from one step to the next, at 5, 50 and 95 %."""
+    counted_share: Fraction
+    """Share of the reported samples, those in steps or lost, that counts."""
+
+
 class Scenario(Section):
     """A swarm and the time for which it is rehearsed."""
 
@@ -144,6 +157,8 @@ class Scenario(Section):
     """Devices that take part."""
     mishaps: tuple[Mishap, ...] = Field((), strict=False)
     """Mishaps that happen meanwhile."""
+    measured: MeasuredRun | None = None
+    """Measured figures of the past run that this scenario is of; `manyhands scenario` writes them."""
 
     def gradient_bytes(self, averaging: Averaging) -> int:
         """Return how many bytes a peer's gradients are on their way."""

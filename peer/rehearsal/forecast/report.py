@@ -34,7 +34,7 @@ CAUSES = {
 
 @dataclass(frozen=True)
 class SeedQuantiles:
-    """A figure at 5, 50 and 95 % of the seeds; infinite for what never happens."""
+    """A figure at 5, 50 and 95 % of its values, mostly one for each seed; infinite for what never happens."""
 
     low: float
     middle: float
