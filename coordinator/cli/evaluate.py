@@ -15,7 +15,7 @@ from auth.errors import ConfigError
 from coordinator.checkpoints.manifest import newest_verified
 from coordinator.evaluation.tasks.data import DataFolders, check_readable
 from coordinator.evaluation.tasks.plan import Plan
-from coordinator.evaluation.tasks.results import ProbeResult, TaskResult, score_text
+from coordinator.evaluation.tasks.results import CLASS_HEADINGS, ProbeResult, TaskResult, class_rows, score_text
 from coordinator.evaluation.tasks.running import run_apart
 from peer.config.base import first_mistake
 from peer.config.evaluation import METRICS, UNTRAINED, Columns, Task
@@ -182,6 +182,9 @@ def _show(contestants: list[Contestant]) -> None:
         for result in each.results.values():
             if len(contestants) == 1:
                 _show_result(result)
+            if classes := class_rows(result):
+                say(f"{each.name}, {result.task}: entities by class")
+                say_table(CLASS_HEADINGS, classes)
             for seed in result.failures:
                 say(f"{each.name}, {result.task}, seed {seed.seed} did not converge: {seed.failure}.")
             for probe in result.probes:
@@ -253,7 +256,16 @@ def best_of(contestants: Sequence[Contestant], task: str) -> Contestant | None:
 
 
 def markdown(contestants: Sequence[Contestant]) -> str:
-    """The table as Markdown."""
-    heads = headings(contestants)
-    lines = [heads, ["---"] * len(heads), *table_rows(contestants)]
+    """The table as Markdown, and one of each checkpoint's classes of entities."""
+    parts = [_markdown_table(headings(contestants), table_rows(contestants))]
+    for each in contestants:
+        for result in each.results.values():
+            if classes := class_rows(result):
+                parts.append(f"{each.name}, {result.task}: entities by class")
+                parts.append(_markdown_table(CLASS_HEADINGS, classes))
+    return "\n\n".join(parts)
+
+
+def _markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)

@@ -155,7 +155,8 @@ def choose(
 ) -> tuple[CheckpointRow, str]:
     """The checkpoint and the sentence that says why, of those that are kept and may be published.
 
-    `rule` is `held-out-loss`, `newest`, a step's number, or a task's name. Raises `ConfigError` if it chooses none.
+    Test scores choose nothing: a choice by them would make them too good. `rule` is `held-out-loss`, `newest`, a step's
+    number, or a task's name. Raises `ConfigError` if it chooses none.
     """
     kept = [row for row in checkpoints if not row.withheld]
     if not kept:
@@ -201,6 +202,7 @@ def _by_loss(kept: Sequence[CheckpointRow], validations: Sequence[ValidationRow]
 def _by_task(
     kept: Sequence[CheckpointRow], evaluations: Sequence[EvaluationRow], task: Task
 ) -> tuple[CheckpointRow, str]:
+    """The checkpoint with the best mean score on the development set; the sentence has that on the test set, too."""
     results = {
         row.manifest_sha256: row.result
         for row in evaluations
@@ -210,16 +212,16 @@ def _by_task(
     found = [
         (sign * mean, row, result)
         for row in kept
-        if (result := results.get(row.manifest_sha256)) is not None and (mean := result.mean()) is not None
+        if (result := results.get(row.manifest_sha256)) is not None and (mean := result.dev_mean()) is not None
     ]
     if not found:
-        raise ConfigError(
-            f"No checkpoint that is kept has a score on the task `{task.name}`: let the evaluator run first."
-        )
-    _, best, result = max(found, key=lambda each: (each[0], each[1].step))
+        remedy = "let the evaluator run first" if task.is_trained or task.dev else "give the task `dev` examples"
+        raise ConfigError(f"No checkpoint that is kept has a score on the task `{task.name}` to choose by: {remedy}.")
+    score, best, result = max(found, key=lambda each: (each[0], each[1].step))
     return best, (
-        f"Released is the checkpoint with the best mean {task.main_metric} on the task {task.name} "
-        f"({score_text(result)}, step {best.step}), of {len(found)} that are kept."
+        f"The released checkpoint, of step {best.step}, has the best mean {task.main_metric} on the development set of "
+        f"the task {task.name} ({sign * score:.4f}), of {len(found)} that are kept. "
+        f"On the test set, which did not decide, it has {score_text(result)}."
     )
 
 

@@ -152,7 +152,8 @@ class Task(Section):
     train: Where | None = None
     """Examples to fine-tune on; not for `fill-mask` and `bias`."""
     dev: Where | None = None
-    """Examples that end the training; by default a tenth of `train`."""
+    """Examples that end the training, and by which a checkpoint is chosen for a release; by default a tenth of `train`,
+    if there is one."""
     test: Where
     """Examples that are scored."""
     columns: Columns = Columns()
@@ -169,8 +170,8 @@ class Task(Section):
             )
         if self.is_trained and self.train is None:
             raise ValueError(f"the task `{self.name}` of kind {self.kind} needs `train`, examples to fine-tune on")
-        if not self.is_trained and (self.train or self.dev):
-            raise ValueError(f"the task `{self.name}` of kind {self.kind} is not trained: it takes `test` only")
+        if not self.is_trained and self.train:
+            raise ValueError(f"the task `{self.name}` of kind {self.kind} is not trained: it takes no `train`")
         return self
 
     @property

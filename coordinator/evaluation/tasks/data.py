@@ -58,7 +58,7 @@ def train_examples(task: Task, place: DataFolders) -> list[Any]:
 
 
 def dev_examples(task: Task, place: DataFolders) -> list[Any] | None:
-    """The examples of the development set, by which training stops early; None if the task has none."""
+    """The examples of the development set, which end training and choose checkpoints; None if the task has none."""
     return None if task.dev is None else _read_split(task, task.dev, "validation", task.recipe.max_test, place)
 
 
@@ -66,9 +66,9 @@ def check_readable(tasks: Sequence[Task], place: DataFolders) -> None:
     """Read all files of all tasks once, so that a mistake is told before anything is computed; raises `ConfigError`."""
     for task in tasks:
         judged_examples(task, place)
+        dev_examples(task, place)
         if task.is_trained:
             train_examples(task, place)
-            dev_examples(task, place)
 
 
 def read_text(examples: Examples, base: Path, cache: Path, *, confined: bool = False) -> str:
@@ -127,8 +127,8 @@ def _of_hub(task: Task, where: Examples, split: str, limit: int | None) -> list[
 
 
 def _conll(text: str, origin: str, columns: Columns) -> list[Any]:
-    words, tags = columns.text or 0, -1 if columns.label is None else columns.label
-    if not isinstance(words, int) or not isinstance(tags, int):
+    words, tags = columns.text, columns.label
+    if isinstance(words, str) or isinstance(tags, str):
         raise ConfigError(
             f"The columns of {origin}, a CoNLL file, are numbers from 0, not names ({words!r}, {tags!r})."
         )

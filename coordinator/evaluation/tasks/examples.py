@@ -4,8 +4,11 @@ All content is checked here; an error names the line, the row or the question.
 
 CoNLL files have a word on each line, its tags in further columns, and an empty line after each sentence. The parser
 accepts any line ends, a byte order mark, tabs or spaces between columns, empty columns, several empty lines,
-`-DOCSTART-` lines and CoNLL-U's comments. A line with a tab and only a word or only a tag is skipped with a warning. A
+`-DOCSTART-` lines and comments. A line with a tab and only a word or only a tag is skipped with a warning. A
 sentence of more than 1000 words is read, with a warning. Anything else is an error.
+
+In CoNLL-U each line begins with the word's number, and its words are those that the task is about: a range (`1-2`, the
+spelling of several words) and an empty node (`1.1`) are no words. Every line that begins with `#` is a comment there.
 
 `datasets` reads the Hub's datasets, but its loaders for files are not used: there are none for CoNLL and SQuAD, and
 those for tables guess types (the labels `1` and `NA` become a number and nothing).
@@ -17,6 +20,7 @@ import csv
 import io
 import json
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -31,6 +35,9 @@ from peer.config.evaluation import HUB, Column, Columns, Examples
 logger = logging.getLogger(__name__)
 
 DOCUMENT_START = "-DOCSTART-"
+CONLLU_COLUMNS, FORM, UPOS = 10, 1, 3
+_FIRST_NUMBER = re.compile(r"1(-\d+)?|0\.1")  # of a CoNLL-U sentence
+_NO_WORD = re.compile(r"\d+[-.]\d+")
 MANY_WORDS = 1000  # more than any sentence has
 MASK, GROUP = "[MASK]", "{group}"
 MAX_CELL_CHARS = 10_000_000
@@ -82,13 +89,22 @@ class Probe(BaseModel):
         return [self.template.replace(GROUP, group) for group in self.groups]
 
 
-def read_conll(text: str, origin: str, word_column: int = 0, tag_column: int = -1) -> list[Tagged]:
-    """The sentences of a CoNLL file; raises `ConfigError` naming the line."""
+def read_conll(text: str, origin: str, word_column: int | None = None, tag_column: int | None = None) -> list[Tagged]:
+    """The sentences of a CoNLL file; raises `ConfigError` naming the line.
+
+    By default words are in the first column and tags in the last one; in CoNLL-U, words in FORM and tags in UPOS.
+    """
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    first = next((line.split("\t") for line in lines if "\t" in line and not line.startswith("#")), [""])
+    is_conllu = len(first) == CONLLU_COLUMNS and _FIRST_NUMBER.fullmatch(first[0]) is not None
+    is_numbered = is_conllu or (bool(word_column) and _FIRST_NUMBER.fullmatch(first[0]) is not None)
+    word_column = (FORM if is_conllu else 0) if word_column is None else word_column
+    tag_column = (UPOS if is_conllu else -1) if tag_column is None else tag_column
     sentences: list[Tagged] = []
     words: list[tuple[str, str]] = []
     columns = 0
     halves: list[int] = []
-    for number, cells in _rows(text):
+    for number, cells in _numbered_rows(lines) if is_numbered else _plain_rows(lines, has_tabs=len(first) > 1):
         if cells is None:
             halves.append(number)
             continue
@@ -228,22 +244,29 @@ def questions(rows: Sequence[tuple[str, Row]]) -> list[QuestionExample]:
     return found
 
 
-def _rows(text: str) -> Iterator[tuple[int, list[str] | None]]:
+def _plain_rows(lines: Sequence[str], *, has_tabs: bool) -> Iterator[tuple[int, list[str] | None]]:
     """Each line's number from 1 and its cells; an empty list ends a sentence, None is half a line.
 
     Only what ends a line in a file does so here: words may hold other Unicode separators.
     """
-    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for number, line in enumerate(lines, 1):
-        if line.startswith("# ") and " = " in line and "\t" not in line:
+        if line.startswith("# ") and "\t" not in line and (has_tabs or " = " in line):
             continue
         cells = [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
         given = [cell for cell in cells if cell]
         if len(given) == 1 and len(cells) > 1:
             yield number, None
             continue
-        cells = given
-        yield number, [] if cells[:1] == [DOCUMENT_START] else cells
+        yield number, [] if given[:1] == [DOCUMENT_START] else given
+
+
+def _numbered_rows(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Each line's number from 1 and its cells, of CoNLL-U's words only; an empty list ends a sentence."""
+    for number, line in enumerate(lines, 1):
+        cells = [cell.strip() for cell in line.split("\t")]
+        if line.startswith("#") or _NO_WORD.fullmatch(cells[0]):
+            continue
+        yield number, cells if any(cells) else []
 
 
 def _check_columns(cells: list[str], expected: int, used: tuple[int, int], where: str) -> None:
