@@ -25,7 +25,7 @@ from coordinator.evaluation.tasks.results import TaskResult, score_text
 from coordinator.evaluation.tasks.running import run_apart
 from coordinator.ledger.presence import CheckpointRow, checkpoints
 from coordinator.publishing.card_facts import card_of_run
-from coordinator.publishing.model_card import PIPELINES, TASK_TYPES, escaped, table
+from coordinator.publishing.model_card import PIPELINES, TASK_TYPES, by_class, escaped, model_index, table, task_index
 from coordinator.publishing.soundness import check_loads
 from coordinator.run.directory import RunDirectory
 from peer.config.evaluation import Examples, Task
@@ -79,7 +79,7 @@ def make_release(
     with new_directory(out) as folder:
         tuned = _tune(run, folder, stored, wanted, wanted_models, clock, run_plan)
         terms = run.directory.settings.model_license or ""
-        card = card_of_run(run.database, run.ledger, config, stored, terms, choice)
+        card = card_of_run(run.database, run.ledger, config, stored, terms, choice, wanted.repository)
         with exporting(stored, folder / MODEL, card) as exported:
             loss = check_loads(exported).loss
         base = wanted.repository or config.run.name
@@ -227,9 +227,10 @@ def _by_task(
 
 def task_card(run_name: str, language: str, base_model: str, terms: str, task: Task, result: TaskResult) -> str:
     """The whole text; `base_model`: where the released model is, `terms`: its licence as the hub names it."""
-    front = {"language": language.partition("-")[0], "library_name": "transformers"}
-    front |= {"license": terms} if terms else {}
+    front: dict[str, object] = {"language": language.partition("-")[0], "library_name": "transformers"}
+    front |= {"license": terms.lower()} if terms else {}
     front |= {"pipeline_tag": TASK_TYPES[task.kind], "base_model": base_model}
+    front |= model_index(f"{run_name}-{task.name}", [task_index(result, task)])
     recipe = task.recipe
     scores = [(escaped(name), score_text(result, name)) for name in result.metrics if result.values(name)]
     facts = {
@@ -246,10 +247,11 @@ def task_card(run_name: str, language: str, base_model: str, terms: str, task: T
         f"## Examples\nTrained on {_shown_examples(task.train)}, judged on {result.examples:,} of "
         f"{_shown_examples(task.test)}.",
         f"## Scores\n{table(('metric', 'mean ± standard deviation of the seeds'), scores)}{failed}",
+        by_class(result),
         f"## Recipe\n{table(('what', 'value'), facts.items())}",
     ]
     head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
-    return f"---\n{head}---\n\n" + "\n\n".join(sections) + "\n"
+    return f"---\n{head}---\n\n" + "\n\n".join(filter(None, sections)) + "\n"
 
 
 def _shown_examples(examples: Examples | None) -> str:
@@ -282,7 +284,7 @@ def _write_demo(folder: Path, run_name: str, terms: str, models: Mapping[str, Sh
     (folder / "models.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     repositories = [each.model for each in models.values() if not each.model.startswith(".")]
     front: dict[str, object] = {"title": f"Try {run_name}", "sdk": "docker", "app_port": 7860}
-    front |= {"license": terms} if terms else {}
+    front |= {"license": terms.lower()} if terms else {}
     front |= {"models": repositories} if repositories else {}
     head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
     text = f"---\n{head}---\n\n# Try {run_name}\n\nA page to try the models of the run `{run_name}`.\n"
