@@ -18,7 +18,7 @@ from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import CLASS_HEADINGS, ProbeResult, TaskResult, class_rows, score_text
 from coordinator.evaluation.tasks.running import run_apart
 from peer.config.base import first_mistake
-from peer.config.evaluation import METRICS, UNTRAINED, Columns, Task
+from peer.config.evaluation import MAY_BE_UNTRAINED, METRICS, Columns, Task
 from peer.config.run import RunConfig
 from peer.runtime.console import say, say_json, say_table
 
@@ -40,7 +40,9 @@ def evaluate(
     ),
     train: str = typer.Option("", help="Examples to fine-tune on: a file, also packed with gzip, or hub:OWNER/NAME."),
     dev: str = typer.Option("", help="Examples that end the training; default: a tenth of --train."),
-    test: str = typer.Option("", help="Examples that are scored."),
+    test: str = typer.Option("", help="Examples that are scored; of a retrieval task its judgements."),
+    queries: str = typer.Option("", help="Queries of a retrieval task."),
+    corpus: str = typer.Option("", help="Documents of a retrieval task."),
     text_column: str = typer.Option(
         "", help="Column of the text; in CoNLL files a number from 0, or from the end from -1."
     ),
@@ -93,12 +95,22 @@ def evaluate(
     }
     recipe_options = {f"--{key.replace('_', '-')}": value for key, value in recipe.items()}
     if config is not None:
-        _refuse_beside_config({"--train": train, "--dev": dev, "--test": test, "--metric": metric, **recipe_options})
+        _refuse_beside_config(
+            {
+                "--train": train,
+                "--dev": dev,
+                "--test": test,
+                "--queries": queries,
+                "--corpus": corpus,
+                "--metric": metric,
+                **recipe_options,
+            }
+        )
         tasks, base = RunConfig.from_yaml(config).evaluation.tasks, config.absolute().parent
         if not tasks:
             raise ConfigError(f"{config} names no tasks: add them under `evaluation`.")
     else:
-        places = {"train": train, "dev": dev, "test": test}
+        places = {"train": train, "dev": dev, "test": test, "queries": queries, "corpus": corpus}
         columns = {"text": text_column, "pair": pair_column, "label": label_column}
         tasks, base = (make_task(task, places, columns, metric, recipe),), Path.cwd()
     entries, folders = _entries(checkpoint, random_start), DataFolders(base, user_cache_path("manyhands") / "examples")
@@ -127,7 +139,7 @@ def make_task(
     content |= {key: value for key, value in places.items() if value}
     if not places["test"]:
         raise ConfigError("`--test` is missing: the examples to judge by.")
-    if kind not in UNTRAINED and not places["train"]:
+    if kind not in MAY_BE_UNTRAINED and not places["train"]:
         raise ConfigError(f"`--train` is missing: a task of kind {kind} is fine-tuned.")
     try:
         return Task.model_validate(content)
@@ -168,7 +180,11 @@ def _judge(
 ) -> Contestant:
     results: dict[str, TaskResult] = {}
     for task in tasks:
-        folder = "" if save is None or not task.is_trained else str(save / task.name if len(tasks) > 1 else save)
+        folder = (
+            ""
+            if save is None or not (task.is_trained or task.kind == "retrieval")
+            else str(save / task.name if len(tasks) > 1 else save)
+        )
         found = run_apart(Plan(source, task, str(folders.base), str(folders.cache), fresh, folder))
         assert found is not None  # nobody told it to stop
         results[task.name] = found

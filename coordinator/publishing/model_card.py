@@ -61,6 +61,7 @@ TASK_TYPES = {
     "qa": "question-answering",
     "fill-mask": "fill-mask",
     "bias": "fill-mask",
+    "retrieval": "sentence-similarity",
 }
 
 MAX_HARDWARE = 50  # kinds

@@ -32,6 +32,7 @@ from peer.config.evaluation import Examples, Task
 
 HELD_OUT, NEWEST = "held-out-loss", "newest"
 MODEL, DEMO = "model", "demo"
+_LIBRARIES = {"retrieval": "sentence-transformers"}
 RunPlan = Callable[[Plan], TaskResult | None]
 FILES = ("app.py", "index.html", "requirements.txt", "Dockerfile")
 SOURCE = Path(__file__).parent / "space"
@@ -227,7 +228,10 @@ def _by_task(
 
 def task_card(run_name: str, language: str, base_model: str, terms: str, task: Task, result: TaskResult) -> str:
     """The whole text; `base_model`: where the released model is, `terms`: its licence as the hub names it."""
-    front: dict[str, object] = {"language": language.partition("-")[0], "library_name": "transformers"}
+    front: dict[str, object] = {
+        "language": language.partition("-")[0],
+        "library_name": _LIBRARIES.get(task.kind, "transformers"),
+    }
     front |= {"license": terms.lower()} if terms else {}
     front |= {"pipeline_tag": TASK_TYPES[task.kind], "base_model": base_model}
     front |= model_index(f"{run_name}-{task.name}", [task_index(result, task)])

@@ -73,6 +73,23 @@ class QuestionExample:
     starts: tuple[int, ...]  # characters, of each answer in the context
 
 
+@dataclass(frozen=True)
+class TextPair:
+    """Two texts that belong together, such as a question and a passage that answers it."""
+
+    text: str
+    pair: str
+
+
+@dataclass(frozen=True)
+class RetrievalSet:
+    """Queries and documents by their ids, and for each judged query its documents' grades."""
+
+    queries: Mapping[str, str]
+    corpus: Mapping[str, str]
+    judged: Mapping[str, Mapping[str, int]]
+
+
 class Probe(BaseModel):
     """A sentence with a mask and a gap for the groups that are compared."""
 
@@ -192,6 +209,47 @@ def read_probes(text: str, origin: str) -> list[Probe]:
         if probe.template.count(MASK) != 1 or GROUP not in probe.template:
             raise ConfigError(f"{origin}: template {number} ({probe.template!r:.80}) needs one {MASK} and a {GROUP}.")
     return probes
+
+
+def text_pairs(rows: Iterable[tuple[str, Row]], columns: Columns) -> list[TextPair]:
+    """Pairs of texts, by default `query` and `positive`; raises `ConfigError` naming the row that lacks one."""
+    first, second = columns.text if columns.text is not None else "query", columns.pair or "positive"
+    return [TextPair(_text(row, first, where), _text(row, second, where)) for where, row in rows]
+
+
+def read_documents(text: str, origin: str) -> dict[str, str]:
+    """Queries or documents by their `_id`, in BEIR's JSON Lines: `text`, after a `title` if there is one."""
+    found: dict[str, str] = {}
+    for where, row in read_rows(text, origin):
+        name, title = _text(row, "_id", where), str(row.get("title") or "").strip()
+        if name in found:
+            raise ConfigError(f"{where} repeats the `_id` {name!r:.80}.")
+        content = title if title and not row.get("text") else _text(row, "text", where)
+        found[name] = f"{title} {content}" if title and content != title else content
+    return found
+
+
+def read_judgements(
+    text: str, origin: str, queries: Mapping[str, str], corpus: Mapping[str, str], limit: int | None
+) -> RetrievalSet:
+    """A retrieval set from BEIR's table of judgements (`query-id`, `corpus-id`, `score`), of the first queries.
+
+    Raises `ConfigError` naming the line with an id that is unknown or a score that is no whole number.
+    """
+    judged: dict[str, dict[str, int]] = {}
+    for where, row in read_rows(text, origin):
+        query, document = _text(row, "query-id", where), _text(row, "corpus-id", where)
+        for name, known, kind in ((query, queries, "query"), (document, corpus, "document")):
+            if name not in known:
+                raise ConfigError(f"{where} names the {kind} {name!r:.80}, which is in no file of the task.")
+        try:
+            judged.setdefault(query, {})[document] = int(_text(row, "score", where))
+        except ValueError as error:
+            raise ConfigError(f"{where} has a `score` that is no whole number.") from error
+    relevant = [query for query, grades in judged.items() if any(grade > 0 for grade in grades.values())][:limit]
+    if not relevant:
+        raise ConfigError(f"{origin} names no relevant document for any query.")
+    return RetrievalSet(queries, corpus, {query: judged[query] for query in relevant})
 
 
 def hub_rows(examples: Examples, split: str, limit: int | None) -> list[tuple[str, Row]]:

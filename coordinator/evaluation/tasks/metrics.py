@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import string
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from seqeval.metrics import (
@@ -104,6 +105,30 @@ def answer_scores(right: Sequence[str], given: str) -> Scores:
 def mean_scores(scores: Sequence[Scores]) -> Scores:
     """Average each measure over the examples."""
     return {name: sum(each[name] for each in scores) / len(scores) for name in scores[0]}
+
+
+def retrieval_scores(judged: Mapping[str, Mapping[str, int]], ranked: Mapping[str, Sequence[str]]) -> Scores:
+    """Score rankings as trec_eval does: nDCG@10 (grades are gains), MRR@10 and recall@100.
+
+    Each query has at least one relevant document, whose grade is above 0.
+    """
+    rows = [_ranking_scores(grades, ranked[query]) for query, grades in judged.items()]
+    return mean_scores(rows)
+
+
+def _ranking_scores(grades: Mapping[str, int], ranked: Sequence[str]) -> Scores:
+    gains = [max(0, grades.get(document, 0)) for document in ranked]
+    ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
+    first = next((rank for rank, gain in enumerate(gains[:10], 1) if gain), None)
+    return {
+        "ndcg_at_10": _discounted(gains[:10]) / _discounted(ideal[:10]),
+        "mrr_at_10": 0.0 if first is None else 1 / first,
+        "recall_at_100": sum(gain > 0 for gain in gains[:100]) / len(ideal),
+    }
+
+
+def _discounted(gains: Sequence[int]) -> float:
+    return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, 1))
 
 
 def normalized_answer(text: str) -> str:

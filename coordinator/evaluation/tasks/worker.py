@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
 from coordinator.evaluation.tasks.classification import Classifying, Tagging
 from coordinator.evaluation.tasks.data import DataFolders, dev_examples, judged_examples, train_examples
@@ -41,6 +40,8 @@ def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskRes
     pretrained = Pretrained(plan.checkpoint, plan.random_start)
     pretrained.check()
     place = DataFolders(Path(plan.base), Path(plan.cache), plan.confined)
+    if plan.task.kind == "retrieval":
+        return _retrieved(plan, pretrained, place, clock, began)
     if plan.task.is_trained:
         return _trained(plan, pretrained, place, clock, began)
     found = _measured(plan.task, pretrained, judged_examples(plan.task, place))
@@ -77,6 +78,20 @@ def _trained(
     return result_of(task, seeds, subject.examples, clock() - began)
 
 
+def _retrieved(
+    plan: Plan, pretrained: Pretrained, place: DataFolders, clock: Callable[[], float], began: float
+) -> TaskResult:
+    from coordinator.evaluation.tasks.retrieval import run_retrieval  # of an optional package
+
+    task = plan.task
+    (test,) = judged_examples(task, place)
+    (dev,) = dev_examples(task, place) or (None,)
+    pairs = train_examples(task, place) if task.is_trained else None
+    keep = _Best(pretrained, Path(plan.save_to)) if plan.save_to else None
+    seeds = run_retrieval(pretrained, task, pairs, dev, test, keep or (lambda _seed, _dev, _model: None))
+    return result_of(task, seeds, len(test.judged), clock() - began)
+
+
 class _Best:
     """Keeps the tuned model whose score on the development set is best, never that on the test set."""
 
@@ -84,7 +99,7 @@ class _Best:
         self._pretrained, self._folder = pretrained, folder
         self._best = float("-inf")
 
-    def __call__(self, _seed: int, score: float, model: PreTrainedModel) -> None:
+    def __call__(self, _seed: int | None, score: float, model: Any) -> None:
         if score > self._best:
             self._best = score
             model.save_pretrained(self._folder)

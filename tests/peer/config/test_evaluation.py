@@ -38,6 +38,8 @@ def test_it_travels_and_comes_back_equal() -> None:
         ({"metric": "distance"}, "must be one of: f1, accuracy"),
         ({"train": None}, "needs `train`"),
         ({"kind": "bias"}, "is not trained: it takes no `train`"),
+        ({"kind": "retrieval"}, "of kind retrieval needs `queries` and `corpus`"),
+        ({"corpus": "corpus.jsonl"}, "takes no `queries` and no `corpus`"),
         ({"test": "https://example.org/x"}, "give the file's `sha256`"),
         ({"test": {"path": "hub:a/b", "sha256": "a" * 64}}, "pinned by its `revision`"),
         ({"test": {"path": "x", "split": "test"}}, "`split` is for datasets of the hub"),
