@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from auth.errors import ConfigError
 from coordinator.checkpoints.manifest import newest_verified
+from coordinator.evaluation.presets import PRESETS, files_of, preset_of
 from coordinator.evaluation.tasks.data import DataFolders, check_readable
 from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import CLASS_HEADINGS, ProbeResult, TaskResult, class_rows, score_text
@@ -35,6 +36,10 @@ def evaluate(
         show_default=False,
     ),
     task: str = typer.Option("", help=f"What to try: {', '.join(METRICS)}."),
+    preset: str = typer.Option("", help=f"A benchmark whose files are here, in place of --task: {', '.join(PRESETS)}."),
+    data: Path | None = typer.Option(
+        None, help="A folder with train, validation (or dev) and test files, in place of these.", show_default=False
+    ),
     config: Path | None = typer.Option(
         None, help="A run file: all tasks of its `evaluation`; paths in it are relative to it.", show_default=False
     ),
@@ -81,8 +86,8 @@ def evaluate(
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
 ) -> None:
     """Try checkpoints on a task, or on all tasks of a run file: fine-tune with several seeds, judge, compare."""
-    if (config is None) == (not task):
-        raise ConfigError("Name either one task with `--task` or a run file with `--config`.")
+    if sum(map(bool, (config, task, preset))) != 1:
+        raise ConfigError("Name either one task with `--task` or `--preset`, or a run file with `--config`.")
     recipe: dict[str, object] = {
         "seeds": None if seeds is None else list(range(seeds)),
         "epochs": epochs,
@@ -97,6 +102,7 @@ def evaluate(
     if config is not None:
         _refuse_beside_config(
             {
+                "--data": data,
                 "--train": train,
                 "--dev": dev,
                 "--test": test,
@@ -111,8 +117,13 @@ def evaluate(
             raise ConfigError(f"{config} names no tasks: add them under `evaluation`.")
     else:
         places = {"train": train, "dev": dev, "test": test, "queries": queries, "corpus": corpus}
+        places = ({} if data is None else files_of(data)) | {key: value for key, value in places.items() if value}
         columns = {"text": text_column, "pair": pair_column, "label": label_column}
-        tasks, base = (make_task(task, places, columns, metric, recipe),), Path.cwd()
+        if preset:
+            known = preset_of(preset)
+            task, metric = known.kind, metric or known.metric
+            columns = {key: value or known.columns.get(key, "") for key, value in columns.items()}
+        tasks, base = (make_task(task, places, columns, metric, recipe, preset),), Path.cwd()
     entries, folders = _entries(checkpoint, random_start), DataFolders(base, user_cache_path("manyhands") / "examples")
     check_readable(tasks, folders)
     contestants = [
@@ -128,18 +139,29 @@ def evaluate(
 
 
 def make_task(
-    kind: str, places: dict[str, str], columns: dict[str, str], metric: str, recipe: Mapping[str, object]
+    kind: str,
+    places: Mapping[str, str],
+    columns: Mapping[str, str],
+    metric: str,
+    recipe: Mapping[str, object],
+    name: str = "",
 ) -> Task:
     """The task that a command's options name; raises `ConfigError`."""
     if kind not in METRICS:
         raise ConfigError(f"`--task` ({kind}) must be one of: {', '.join(METRICS)}.")
     given = {key: _column(value) for key, value in columns.items() if value}
     chosen = {key: value for key, value in recipe.items() if value is not None}
-    content = {"name": kind, "kind": kind, "metric": metric or None, "columns": Columns(**given), "recipe": chosen}
+    content = {
+        "name": name or kind,
+        "kind": kind,
+        "metric": metric or None,
+        "columns": Columns(**given),
+        "recipe": chosen,
+    }
     content |= {key: value for key, value in places.items() if value}
-    if not places["test"]:
+    if not places.get("test"):
         raise ConfigError("`--test` is missing: the examples to judge by.")
-    if kind not in MAY_BE_UNTRAINED and not places["train"]:
+    if kind not in MAY_BE_UNTRAINED and not places.get("train"):
         raise ConfigError(f"`--train` is missing: a task of kind {kind} is fine-tuned.")
     try:
         return Task.model_validate(content)

@@ -282,6 +282,8 @@ def tagged(rows: Sequence[tuple[str, Row]], columns: Columns) -> list[Tagged]:
             raise ConfigError(
                 f"{where} has no lists of equal length `{words_in}` and `{tags_in}` (its columns: {known:.200})."
             )
+        if any(isinstance(tag, int) for tag in tags):
+            raise ConfigError(f"{where} has numbers as tags: the file must have the names of the tags.")
         if words:
             found.append(Tagged(tuple(map(str, words)), tuple(map(str, tags))))
     return found

@@ -230,6 +230,22 @@ def test_scores_on_conllu_are_over_its_words() -> None:
     assert scores["accuracy"] == tags.count("NOUN") / len(tags) == 1 / 7
 
 
+def test_words_and_questions_may_be_json_lines(tmp_path: Path) -> None:
+    """As benchmarks keep them; numbers instead of tags' names are one sentence."""
+    (tmp_path / "ner").write_text('{"tokens": ["Ada", "lives"], "tags": ["B-PER", "O"]}\n')
+    columns = {"text": "tokens", "label": "tags"}
+    ner = Task.model_validate({"name": "ner", "kind": "ner", "train": "ner", "test": "ner", "columns": columns})
+    assert judged_examples(ner, DataFolders(tmp_path, tmp_path)) == [TWO[0]]
+    (tmp_path / "ner").write_text('{"tokens": ["Ada", "lives"], "tags": [1, 0]}\n')
+    with pytest.raises(ConfigError, match="ner, line 1 has numbers as tags"):
+        judged_examples(ner, DataFolders(tmp_path, tmp_path))
+    answers = {"text": ["Paris"], "answer_start": [13]}
+    row = {"id": "q1", "question": "where?", "context": "ada lives in Paris", "answers": answers}
+    (tmp_path / "qa").write_text(json.dumps(row) + "\n" + json.dumps({**row, "id": "q2"}))
+    qa = Task.model_validate({"name": "qa", "kind": "qa", "train": "qa", "test": "qa"})
+    assert [each.id for each in judged_examples(qa, DataFolders(tmp_path, tmp_path))] == ["q1", "q2"]
+
+
 def test_a_numbered_file_of_other_columns_is_read_alike() -> None:
     """Universal NER has five columns; where words are in the first column, `1-2` is a word."""
     text = "# sent_id = 1\n1-2\tal\tO\t-\t-\n1\ta\tO\t-\t-\n2\tel\tB-LOC\t-\t-\n"
