@@ -16,7 +16,7 @@ ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".conll", ".conllu", ".txt")
 
 
 @dataclass(frozen=True)
-class Preset:
+class BenchmarkPreset:
     """The layout of a benchmark's task; `columns` without a role are the format's usual ones."""
 
     kind: str
@@ -27,25 +27,25 @@ class Preset:
 _PAIR = {"text": "sentence1", "pair": "sentence2", "label": "label"}
 _INFERENCE = {"text": "premise", "pair": "hypothesis", "label": "label"}
 _TEXT = {"text": "text", "label": "label"}
-PRESETS: Mapping[str, Preset] = {
-    "xnli": Preset("classification", "accuracy", _INFERENCE),
-    "paws-x": Preset("classification", "accuracy", _PAIR),
-    "blub-sentiment": Preset("classification", "macro_f1", {"text": "sentence1", "label": "label"}),
-    "blub-inference": Preset("classification", "accuracy", _PAIR),
-    "blub-ner": Preset("ner", "f1", {"text": "tokens", "label": "tags"}),
-    "blub-qa": Preset("qa", "f1"),
-    "indicxtreme-sentiment": Preset("classification", "accuracy", {"text": "INDIC REVIEW", "label": "LABEL"}),
-    "indicxtreme-xnli": Preset("classification", "accuracy", _INFERENCE),
-    "indicxtreme-ner": Preset("ner", "f1", {"text": "tokens", "label": "ner_tags"}),
-    "indicxtreme-qa": Preset("qa", "f1"),
-    "euroeval-sentiment": Preset("classification", "macro_f1", _TEXT),
-    "euroeval-acceptability": Preset("classification", "macro_f1", _TEXT),
-    "euroeval-ner": Preset("ner", "f1", {"text": "tokens", "label": "labels"}),
-    "euroeval-qa": Preset("qa", "f1"),
+PRESETS: Mapping[str, BenchmarkPreset] = {
+    "xnli": BenchmarkPreset("classification", "accuracy", _INFERENCE),
+    "paws-x": BenchmarkPreset("classification", "accuracy", _PAIR),
+    "blub-sentiment": BenchmarkPreset("classification", "macro_f1", {"text": "sentence1", "label": "label"}),
+    "blub-inference": BenchmarkPreset("classification", "accuracy", _PAIR),
+    "blub-ner": BenchmarkPreset("ner", "f1", {"text": "tokens", "label": "tags"}),
+    "blub-qa": BenchmarkPreset("qa", "f1"),
+    "indicxtreme-sentiment": BenchmarkPreset("classification", "accuracy", {"text": "INDIC REVIEW", "label": "LABEL"}),
+    "indicxtreme-xnli": BenchmarkPreset("classification", "accuracy", _INFERENCE),
+    "indicxtreme-ner": BenchmarkPreset("ner", "f1", {"text": "tokens", "label": "ner_tags"}),
+    "indicxtreme-qa": BenchmarkPreset("qa", "f1"),
+    "euroeval-sentiment": BenchmarkPreset("classification", "macro_f1", _TEXT),
+    "euroeval-acceptability": BenchmarkPreset("classification", "macro_f1", _TEXT),
+    "euroeval-ner": BenchmarkPreset("ner", "f1", {"text": "tokens", "label": "labels"}),
+    "euroeval-qa": BenchmarkPreset("qa", "f1"),
 }
 
 
-def preset_of(name: str) -> Preset:
+def preset_of(name: str) -> BenchmarkPreset:
     """The preset of this name; raises `ConfigError`."""
     found = PRESETS.get(name)
     if found is None:

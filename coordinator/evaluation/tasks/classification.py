@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from coordinator.evaluation.tasks.examples import Classified, Tagged
 from coordinator.evaluation.tasks.fine_tuning import Encoded, logits_of
-from coordinator.evaluation.tasks.metrics import NO_ENTITY, Report, Scores, entity_scores, label_scores, tag_scores
+from coordinator.evaluation.tasks.metrics import NO_ENTITY, ScoreReport, Scores, entity_scores, label_scores, tag_scores
 from coordinator.evaluation.tasks.pretrained import IGNORED, Pretrained, WordWindow, cut, frame_of, pad_id, padded
 from peer.config.evaluation import Task
 
@@ -47,9 +47,9 @@ class Classifying:
         """Return the scores on the development set."""
         return self._scores(self._dev, self.predict(model, self._dev))
 
-    def test_scores(self, model: PreTrainedModel) -> Report:
+    def test_scores(self, model: PreTrainedModel) -> ScoreReport:
         """Return the scores on the test set."""
-        return Report(self._scores(self._test, self.predict(model, self._test)))
+        return ScoreReport(self._scores(self._test, self.predict(model, self._test)))
 
     def trivial_scores(self) -> Scores:
         """Return the scores on the development set of the commonest label for everything."""
@@ -98,7 +98,7 @@ class Tagging:
         """Return the scores on the development set."""
         return self._report(self._dev, self.predict(model, self._dev)).scores
 
-    def test_scores(self, model: PreTrainedModel) -> Report:
+    def test_scores(self, model: PreTrainedModel) -> ScoreReport:
         """Return the scores on the test set."""
         return self._report(self._test, self.predict(model, self._test))
 
@@ -121,10 +121,10 @@ class Tagging:
                 tags[window.sentence][word] = self.labels[int(row[before + first])]
         return tags
 
-    def _report(self, truth: Sequence[Tagged], predicted: Sequence[Sequence[str]]) -> Report:
+    def _report(self, truth: Sequence[Tagged], predicted: Sequence[Sequence[str]]) -> ScoreReport:
         right = [sentence.tags for sentence in truth]
         is_ner = self._task.kind == "ner"
-        return entity_scores(right, predicted) if is_ner else Report(tag_scores(right, predicted))
+        return entity_scores(right, predicted) if is_ner else ScoreReport(tag_scores(right, predicted))
 
     def _windows(self, sentences: Sequence[Tagged]) -> list[WordWindow]:
         return cut([sentence.words for sentence in sentences], self._tokenize, self._room)

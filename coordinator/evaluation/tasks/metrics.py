@@ -29,14 +29,14 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 @dataclass(frozen=True)
-class Report:
+class ScoreReport:
     """Scores on a test set; for entities also those of each class."""
 
     scores: Scores
     classes: dict[str, ClassScores] = field(default_factory=dict)
 
 
-def entity_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Report:
+def entity_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> ScoreReport:
     """Score sentences' tags: precision, recall and F1 over whole entities and for each class, accuracy over words."""
     right, found = [list(map(_prefixed, tags)) for tags in truth], [list(map(_prefixed, tags)) for tags in predicted]
     with warnings.catch_warnings():
@@ -47,7 +47,7 @@ def entity_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[s
             "recall": float(recall_score(right, found)),
             "accuracy": float(tag_accuracy(right, found)),
         }
-        return Report(scores, _class_scores(right, found))
+        return ScoreReport(scores, _class_scores(right, found))
 
 
 def _class_scores(right: list[list[str]], found: list[list[str]]) -> dict[str, ClassScores]:

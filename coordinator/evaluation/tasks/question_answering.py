@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from auth.errors import ConfigError
 from coordinator.evaluation.tasks.examples import QuestionExample
 from coordinator.evaluation.tasks.fine_tuning import Encoded, logits_of
-from coordinator.evaluation.tasks.metrics import Report, Scores, answer_scores, mean_scores
+from coordinator.evaluation.tasks.metrics import ScoreReport, Scores, answer_scores, mean_scores
 from coordinator.evaluation.tasks.pretrained import Pretrained, pad_id, padded
 from peer.config.evaluation import Task
 
@@ -39,7 +39,7 @@ class ContextWindow:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class AnswerCandidate:
     """The best span over all windows of a question, and the scores that decide whether it is the answer."""
 
     text: str = NO_ANSWER
@@ -89,16 +89,16 @@ class Answering:
         candidates = self.candidates(model, self._dev)
         return mean_scores(_answered(self._dev, candidates, self._threshold(candidates)))
 
-    def test_scores(self, model: PreTrainedModel) -> Report:
+    def test_scores(self, model: PreTrainedModel) -> ScoreReport:
         """Return the scores on the test set, under the threshold of the development set."""
         threshold = self._threshold(self.candidates(model, self._dev)) if self._may_lack_answers else math.inf
-        return Report(mean_scores(_answered(self._test, self.candidates(model, self._test), threshold)))
+        return ScoreReport(mean_scores(_answered(self._test, self.candidates(model, self._test), threshold)))
 
     def trivial_scores(self) -> Scores:
         """Return the scores on the development set of no answer to anything."""
-        return mean_scores(_answered(self._dev, [Candidate()] * len(self._dev), -math.inf))
+        return mean_scores(_answered(self._dev, [AnswerCandidate()] * len(self._dev), -math.inf))
 
-    def candidates(self, model: PreTrainedModel, questions: Sequence[QuestionExample]) -> list[Candidate]:
+    def candidates(self, model: PreTrainedModel, questions: Sequence[QuestionExample]) -> list[AnswerCandidate]:
         """The best span for each question, and the score of no answer."""
         windows = self._windows(questions)
         size = self._task.recipe.batch_size
@@ -106,16 +106,16 @@ class Answering:
         rows = [
             pair for output in outputs for pair in zip(output.start_logits.cpu(), output.end_logits.cpu(), strict=True)
         ]
-        found = [Candidate()] * len(questions)
+        found = [AnswerCandidate()] * len(questions)
         for window, (starts, ends) in zip(windows, rows, strict=True):
             best, null = found[window.question], float(starts[window.null] + ends[window.null])
             score, span = best_span(starts, ends, window.offsets)
             if span is not None and score > best.score:
-                best = Candidate(questions[window.question].context[slice(*span)], score, best.null)
+                best = AnswerCandidate(questions[window.question].context[slice(*span)], score, best.null)
             found[window.question] = replace(best, null=min(best.null, null))
         return found
 
-    def _threshold(self, candidates: Sequence[Candidate]) -> float:
+    def _threshold(self, candidates: Sequence[AnswerCandidate]) -> float:
         if not self._may_lack_answers:
             return math.inf
         metric = self._task.main_metric
@@ -164,7 +164,9 @@ class Answering:
         return {**window.encoded, "start_positions": start, "end_positions": end}
 
 
-def _answered(questions: Sequence[QuestionExample], candidates: Sequence[Candidate], threshold: float) -> list[Scores]:
+def _answered(
+    questions: Sequence[QuestionExample], candidates: Sequence[AnswerCandidate], threshold: float
+) -> list[Scores]:
     """Return each question's scores under a threshold."""
     return [
         answer_scores(question.answers, candidate.answer(threshold))

@@ -23,7 +23,13 @@ from coordinator.evaluation.tasks.examples import read_squad
 from coordinator.evaluation.tasks.metrics import answer_scores, normalized_answer
 from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.pretrained import Pretrained
-from coordinator.evaluation.tasks.question_answering import Answering, Candidate, best_span, best_threshold, token_span
+from coordinator.evaluation.tasks.question_answering import (
+    AnswerCandidate,
+    Answering,
+    best_span,
+    best_threshold,
+    token_span,
+)
 from coordinator.evaluation.tasks.worker import run_plan
 from peer.config.evaluation import Task
 from tests.support.tiny_bert import MAX_LENGTH, save_tiny_bert
@@ -89,9 +95,9 @@ def test_each_candidate_is_that_of_an_independent_search(model: Path, tmp_path: 
 
 def test_the_best_span_stands_against_the_least_null_score_of_all_windows() -> None:
     """A window without the answer, whose null score is high, does not silence the window that has it."""
-    has_answer = Candidate("paris", score=6.0, null=2.0)
+    has_answer = AnswerCandidate("paris", score=6.0, null=2.0)
     assert (has_answer.answer(0.0), has_answer.answer(-5.0)) == ("paris", "")
-    assert Candidate(null=3.0).answer(100.0) == ""
+    assert AnswerCandidate(null=3.0).answer(100.0) == ""
 
 
 def test_the_threshold_is_the_best_on_the_development_set() -> None:
