@@ -30,12 +30,6 @@ from tests.support.tiny_bert import save_tiny_bert
 FAST = {"seeds": [0, 1], "epochs": 6, "batch_size": 8, "learning_rate": 0.01, "max_length": 32}
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint whose folder's name says nothing."""
-    return save_tiny_bert(tmp_path_factory.mktemp("x") / "17")
-
-
 def plan(model: Path, folder: Path, **task: Any) -> Plan:
     """This task on the model, its files in the folder."""
     content = {"name": "try", "recipe": FAST, **task}

@@ -32,15 +32,9 @@ from coordinator.evaluation.tasks.question_answering import (
 )
 from coordinator.evaluation.tasks.worker import run_plan
 from peer.config.evaluation import Task
-from tests.support.tiny_bert import MAX_LENGTH, save_tiny_bert
+from tests.support.tiny_bert import MAX_LENGTH
 
 LONG = "the film was very good . "
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny BERT."""
-    return save_tiny_bert(tmp_path_factory.mktemp("x") / "17")
 
 
 def write_squad(path: Path, seed: int, *, unanswerable: bool) -> list[dict[str, Any]]:

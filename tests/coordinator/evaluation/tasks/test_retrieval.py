@@ -18,7 +18,6 @@ from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.retrieval import set_of_pairs
 from coordinator.evaluation.tasks.worker import run_plan
 from peer.config.evaluation import Task
-from tests.support.tiny_bert import save_tiny_bert
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # sentence-transformers' own
@@ -103,9 +102,8 @@ def retrieval_plan(model: Path, folder: Path, save_to: str = "", **task: Any) ->
     return Plan(str(model), Task.model_validate(content), str(folder), str(folder), save_to=save_to)
 
 
-def test_tuning_on_pairs_finds_what_the_checkpoint_does_not(tmp_path: Path) -> None:
+def test_tuning_on_pairs_finds_what_the_checkpoint_does_not(model: Path, tmp_path: Path) -> None:
     """The checkpoint alone is scored without seeds; the tuned model is one that sentence-transformers loads."""
-    model = save_tiny_bert(tmp_path / "17")
     write_retrieval(tmp_path)
     bare = run_plan(retrieval_plan(model, tmp_path, dev="test.tsv"))
     assert [seed.seed for seed in bare.seeds] == [None]
