@@ -160,8 +160,8 @@ def _sections(facts: CardFacts) -> Iterator[str]:
     counted = "" if facts.samples is None else f" ({facts.samples:,} samples)"
     sized = "" if facts.parameters is None else f" with {facts.parameters:,} parameters"
     yield (
-        f"A `{config.model.architecture}` model{sized} for `{config.run.language}`, trained together by volunteers for "
-        f"{facts.step:,} global steps{counted}, with {OBJECTIVES[config.objective.name]}."
+        f"A language model of the family `{config.model.architecture}`{sized} for `{config.run.language}`, trained "
+        f"together by volunteers for {facts.step:,} global steps{counted}, with {OBJECTIVES[config.objective.name]}."
     )
     yield facts.choice and escaped(facts.choice)
     yield "## Use\n" + usage(config, facts.repository)
@@ -376,8 +376,9 @@ def pipeline_code(config: RunConfig, place: str) -> str:
 def compute(device_hours: float, contributors: int) -> str:
     """The hours that volunteers' devices trained, and the energy that they may have taken."""
     least, most = (device_hours * watts / 1000 for watts in WATTS)
+    people = "contributor" if contributors == 1 else "contributors"
     return (
-        f"{contributors:,} contributors' devices trained for {device_hours:,.1f} hours, all of them added up. Their "
+        f"The devices of {contributors:,} {people} trained for {device_hours:,.1f} hours, all of them added up. Their "
         f"energy was not measured: at {WATTS[0]} to {WATTS[1]} W for each device, the hours are {least:,.1f} to "
         f"{most:,.1f} kWh."
     )
