@@ -28,7 +28,7 @@ else:
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
-EXTRAS = ("coordinator", "corpus", "kenlm", "evaluate", "tpu")
+EXTRAS = ("coordinator", "corpus", "kenlm", "evaluate", "embeddings", "tpu")
 NEWEST_GLIBC = 31  # 2.31: Debian 11, Ubuntu 20.04; PyTorch asks for 2.28, libtpu for 2.31
 
 

@@ -13,12 +13,13 @@ from pydantic import ValidationError
 
 from auth.errors import ConfigError
 from coordinator.checkpoints.manifest import newest_verified
+from coordinator.evaluation.presets import PRESETS, files_of, preset_of
 from coordinator.evaluation.tasks.data import DataFolders, check_readable
 from coordinator.evaluation.tasks.plan import Plan
-from coordinator.evaluation.tasks.results import ProbeResult, TaskResult, score_text
+from coordinator.evaluation.tasks.results import CLASS_HEADINGS, ProbeResult, TaskResult, class_rows, score_text
 from coordinator.evaluation.tasks.running import run_apart
 from peer.config.base import first_mistake
-from peer.config.evaluation import METRICS, UNTRAINED, Columns, Task
+from peer.config.evaluation import MAY_BE_UNTRAINED, METRICS, Columns, Task
 from peer.config.run import RunConfig
 from peer.runtime.console import say, say_json, say_table
 
@@ -35,12 +36,18 @@ def evaluate(
         show_default=False,
     ),
     task: str = typer.Option("", help=f"What to try: {', '.join(METRICS)}."),
+    preset: str = typer.Option("", help=f"A benchmark whose files are here, in place of --task: {', '.join(PRESETS)}."),
+    data: Path | None = typer.Option(
+        None, help="A folder with train, validation (or dev) and test files, in place of these.", show_default=False
+    ),
     config: Path | None = typer.Option(
         None, help="A run file: all tasks of its `evaluation`; paths in it are relative to it.", show_default=False
     ),
     train: str = typer.Option("", help="Examples to fine-tune on: a file, also packed with gzip, or hub:OWNER/NAME."),
     dev: str = typer.Option("", help="Examples that end the training; default: a tenth of --train."),
-    test: str = typer.Option("", help="Examples that are scored."),
+    test: str = typer.Option("", help="Examples that are scored; of a retrieval task its judgements."),
+    queries: str = typer.Option("", help="Queries of a retrieval task."),
+    corpus: str = typer.Option("", help="Documents of a retrieval task."),
     text_column: str = typer.Option(
         "", help="Column of the text; in CoNLL files a number from 0, or from the end from -1."
     ),
@@ -79,8 +86,8 @@ def evaluate(
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
 ) -> None:
     """Try checkpoints on a task, or on all tasks of a run file: fine-tune with several seeds, judge, compare."""
-    if (config is None) == (not task):
-        raise ConfigError("Name either one task with `--task` or a run file with `--config`.")
+    if sum(map(bool, (config, task, preset))) != 1:
+        raise ConfigError("Name either one task with `--task` or `--preset`, or a run file with `--config`.")
     recipe: dict[str, object] = {
         "seeds": None if seeds is None else list(range(seeds)),
         "epochs": epochs,
@@ -93,14 +100,30 @@ def evaluate(
     }
     recipe_options = {f"--{key.replace('_', '-')}": value for key, value in recipe.items()}
     if config is not None:
-        _refuse_beside_config({"--train": train, "--dev": dev, "--test": test, "--metric": metric, **recipe_options})
+        _refuse_beside_config(
+            {
+                "--data": data,
+                "--train": train,
+                "--dev": dev,
+                "--test": test,
+                "--queries": queries,
+                "--corpus": corpus,
+                "--metric": metric,
+                **recipe_options,
+            }
+        )
         tasks, base = RunConfig.from_yaml(config).evaluation.tasks, config.absolute().parent
         if not tasks:
             raise ConfigError(f"{config} names no tasks: add them under `evaluation`.")
     else:
-        places = {"train": train, "dev": dev, "test": test}
+        places = {"train": train, "dev": dev, "test": test, "queries": queries, "corpus": corpus}
+        places = ({} if data is None else files_of(data)) | {key: value for key, value in places.items() if value}
         columns = {"text": text_column, "pair": pair_column, "label": label_column}
-        tasks, base = (make_task(task, places, columns, metric, recipe),), Path.cwd()
+        if preset:
+            known = preset_of(preset)
+            task, metric = known.kind, metric or known.metric
+            columns = {key: value or known.columns.get(key, "") for key, value in columns.items()}
+        tasks, base = (make_task(task, places, columns, metric, recipe, preset),), Path.cwd()
     entries, folders = _entries(checkpoint, random_start), DataFolders(base, user_cache_path("manyhands") / "examples")
     check_readable(tasks, folders)
     contestants = [
@@ -116,18 +139,29 @@ def evaluate(
 
 
 def make_task(
-    kind: str, places: dict[str, str], columns: dict[str, str], metric: str, recipe: Mapping[str, object]
+    kind: str,
+    places: Mapping[str, str],
+    columns: Mapping[str, str],
+    metric: str,
+    recipe: Mapping[str, object],
+    name: str = "",
 ) -> Task:
     """The task that a command's options name; raises `ConfigError`."""
     if kind not in METRICS:
         raise ConfigError(f"`--task` ({kind}) must be one of: {', '.join(METRICS)}.")
     given = {key: _column(value) for key, value in columns.items() if value}
     chosen = {key: value for key, value in recipe.items() if value is not None}
-    content = {"name": kind, "kind": kind, "metric": metric or None, "columns": Columns(**given), "recipe": chosen}
+    content = {
+        "name": name or kind,
+        "kind": kind,
+        "metric": metric or None,
+        "columns": Columns(**given),
+        "recipe": chosen,
+    }
     content |= {key: value for key, value in places.items() if value}
-    if not places["test"]:
+    if not places.get("test"):
         raise ConfigError("`--test` is missing: the examples to judge by.")
-    if kind not in UNTRAINED and not places["train"]:
+    if kind not in MAY_BE_UNTRAINED and not places.get("train"):
         raise ConfigError(f"`--train` is missing: a task of kind {kind} is fine-tuned.")
     try:
         return Task.model_validate(content)
@@ -168,7 +202,11 @@ def _judge(
 ) -> Contestant:
     results: dict[str, TaskResult] = {}
     for task in tasks:
-        folder = "" if save is None or not task.is_trained else str(save / task.name if len(tasks) > 1 else save)
+        folder = (
+            ""
+            if save is None or not (task.is_trained or task.kind == "retrieval")
+            else str(save / task.name if len(tasks) > 1 else save)
+        )
         found = run_apart(Plan(source, task, str(folders.base), str(folders.cache), fresh, folder))
         assert found is not None  # nobody told it to stop
         results[task.name] = found
@@ -182,6 +220,9 @@ def _show(contestants: list[Contestant]) -> None:
         for result in each.results.values():
             if len(contestants) == 1:
                 _show_result(result)
+            if classes := class_rows(result):
+                say(f"{each.name}, {result.task}: entities by class")
+                say_table(CLASS_HEADINGS, classes)
             for seed in result.failures:
                 say(f"{each.name}, {result.task}, seed {seed.seed} did not converge: {seed.failure}.")
             for probe in result.probes:
@@ -253,7 +294,16 @@ def best_of(contestants: Sequence[Contestant], task: str) -> Contestant | None:
 
 
 def markdown(contestants: Sequence[Contestant]) -> str:
-    """The table as Markdown."""
-    heads = headings(contestants)
-    lines = [heads, ["---"] * len(heads), *table_rows(contestants)]
+    """The table as Markdown, and one of each checkpoint's classes of entities."""
+    parts = [_markdown_table(headings(contestants), table_rows(contestants))]
+    for each in contestants:
+        for result in each.results.values():
+            if classes := class_rows(result):
+                parts.append(f"{each.name}, {result.task}: entities by class")
+                parts.append(_markdown_table(CLASS_HEADINGS, classes))
+    return "\n\n".join(parts)
+
+
+def _markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)

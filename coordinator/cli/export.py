@@ -16,6 +16,7 @@ from coordinator.publishing.card_facts import card_of_checkpoint, card_of_run
 from coordinator.publishing.places import open_place
 from coordinator.publishing.soundness import check_loads, export_onnx, find_exporter
 from coordinator.run.directory import RunDirectory
+from coordinator.run.publish_settings import HUB
 from peer.config.run import RunConfig
 from peer.runtime.console import say, say_json
 
@@ -46,7 +47,8 @@ def export(
     source, run_dir = _find(checkpoint)
     stored = verify(source)
     publish = _publishing(run_dir, push, stored) if push else None
-    with exporting(stored, out, _card(stored, run_dir)) as folder:
+    repository = push.removeprefix(HUB) if push.startswith(HUB) else ""
+    with exporting(stored, out, _card(stored, run_dir, repository)) as folder:
         found = check_loads(folder)  # nobody is to find weights that compute something else
     location = publish(out) if publish is not None else None
     if exporter is not None:
@@ -96,13 +98,9 @@ def _require_publishable(run: OpenRun, stored: StoredCheckpoint) -> None:
         raise ConfigError(f"Step {stored.manifest.step} may not be published: {why}. Export it without --push.")
 
 
-def _card(stored: StoredCheckpoint, run_dir: Path | None) -> Mapping[str, str]:
+def _card(stored: StoredCheckpoint, run_dir: Path | None, repository: str) -> Mapping[str, str]:
     if run_dir is None:
         return card_of_checkpoint(stored, "")
     with open_run(run_dir) as run:
-        return _card_of(run, stored)
-
-
-def _card_of(run: OpenRun, stored: StoredCheckpoint) -> Mapping[str, str]:
-    directory = run.directory
-    return card_of_run(run.database, run.ledger, directory.config, stored, directory.settings.model_license or "")
+        terms = run.directory.settings.model_license or ""
+        return card_of_run(run.database, run.ledger, run.directory.config, stored, terms, repository=repository)

@@ -31,7 +31,9 @@ def release(
     directory: Path = typer.Argument(..., metavar="DIR", help="The run's directory.", show_default=False),
     out: Path = typer.Argument(..., help="The folder to write; it must be empty or not exist.", show_default=False),
     rule: str = typer.Option(
-        HELD_OUT, help=f"Which checkpoint: {HELD_OUT}, {NEWEST}, a step's number, or the best on a task, by its name."
+        HELD_OUT,
+        help=f"Which checkpoint: {HELD_OUT}, {NEWEST}, a step's number, or a task's name: the best on the task's "
+        "development set.",
     ),
     task: list[str] = typer.Option([], help="Also a model fine-tuned for this task of the run file; repeatable."),
     evaluate: bool = typer.Option(False, "--evaluate", help="First try the checkpoint on all tasks that it lacks."),

@@ -75,6 +75,7 @@ class EvaluatorKey:
         body = report.body
         if len(body) > MAX_BODY_CHARS:
             raise RequestError(
-                f"A report may have {MAX_BODY_CHARS} characters, not {len(body)}: probe fewer templates."
+                f"A report may have {MAX_BODY_CHARS} characters, not {len(body)}: probe fewer templates, or take fewer "
+                "seeds."
             )
         return SignedReport(body=body, key=self.public_hex, signature=sign_body(self.private_key, body))

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from itertools import groupby
+from math import prod
 
+from safetensors import SafetensorError, safe_open
 from sqlalchemy import select
 
 from coordinator.checkpoints.manifest import StoredCheckpoint
@@ -17,6 +19,8 @@ from coordinator.ledger.reading import LedgerReader
 from coordinator.members.credits import unnamed_members
 from coordinator.members.names import display_names, publicly
 from coordinator.publishing.model_card import CardFacts, write_card
+from coordinator.run.publish_settings import HUB
+from coordinator.run.settings import Settings
 from coordinator.statistics.curve import draw_curve
 from coordinator.store.engine import Database
 from coordinator.store.models import KEEPER_ROLE, Device, DeviceSession
@@ -33,10 +37,11 @@ def card_of_run(
     checkpoint: StoredCheckpoint,
     model_license: str,
     choice: str = "",
+    repository: str = "",
 ) -> Mapping[str, str]:
     """The card and its curve by file name, with all that the run's database knows up to the checkpoint's step.
 
-    `choice`: why this checkpoint is released, if it was chosen.
+    `choice`: why this checkpoint is released, if it was chosen. `repository`: the model's on the hub, if it has one.
     """
     step = checkpoint.manifest.step
     steps = [row for row in ledger.steps() if row.step <= step]
@@ -62,6 +67,8 @@ def card_of_run(
         evaluations=[row for row in evaluations(database) if row.manifest_sha256 == checkpoint.manifest_sha256],
         device_hours=sum(row.elapsed_s for row in given) / 3600,
         year=_year(checkpoint),
+        parameters=count_parameters(checkpoint),
+        repository=repository,
     )
     if not points:
         return {CARD: write_card(facts)}
@@ -89,6 +96,7 @@ def card_of_checkpoint(checkpoint: StoredCheckpoint, model_license: str) -> Mapp
         model_class=model_class(checkpoint),
         probe_loss=checkpoint.manifest.probe_loss,
         year=_year(checkpoint),
+        parameters=count_parameters(checkpoint),
     )
     return {CARD: write_card(facts)}
 
@@ -101,6 +109,23 @@ def model_class(checkpoint: StoredCheckpoint) -> str:
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         return ""
     return name if name.isidentifier() else ""
+
+
+def count_parameters(checkpoint: StoredCheckpoint) -> int | None:
+    """Count the weights in the checkpoint's file, tied ones once; None if it cannot be read."""
+    try:
+        with safe_open(checkpoint.path / "model.safetensors", framework="numpy") as weights:
+            return sum(int(prod(weights.get_slice(name).get_shape())) for name in weights.keys())  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return None
+
+
+def hub_repository(settings: Settings) -> str:
+    """The public repository on the hub that checkpoints are published to; "" if there is none."""
+    for place in settings.publications:
+        if place.is_hub and not place.private:
+            return place.to.removeprefix(HUB)
+    return ""
 
 
 def _year(checkpoint: StoredCheckpoint) -> int | None:

@@ -15,13 +15,31 @@ import yaml
 
 from coordinator.checkpoints.validations import ValidationRow
 from coordinator.evaluation.evaluations import EvaluationRow
-from coordinator.evaluation.tasks.results import ProbeResult, TaskResult, score_text
+from coordinator.evaluation.tasks.results import CLASS_HEADINGS, ProbeResult, TaskResult, class_rows, score_text
 from peer.config.data import Source
-from peer.config.evaluation import Task
+from peer.config.evaluation import HUB, Task
 from peer.config.phases import all_phases
 from peer.config.run import RunConfig
 
 _MARKS = re.compile(r"([\\`*_{}\[\]<>()#+\-.!|~&:@])")
+
+FOLDER = "DIR"  # in code, where the model has no repository
+WATTS = (30, 300)  # of a laptop without a graphics card, and of a desktop computer with a large one
+
+USES = {
+    "fill-mask": "to predict masked words, and as a base to fine-tune for tasks such as classification, named "
+    "entities, question answering and sentence embeddings. It does not write texts.",
+    "text-generation": "to go on with a text, and as a base to fine-tune. It was not tuned to follow instructions.",
+}
+LIMITS = (
+    "Its output is no source of facts. Do not use it for decisions about people unless a person checks each of them.",
+    "The training text was not searched for personal data or insults beyond the filters named under *Training data*; "
+    "the model may repeat both.",
+)
+NO_PROBES = (
+    "No bias probes were run on this checkpoint. Expect the stereotypes of its training text, and test the model on "
+    "your own use before you rely on it."
+)
 
 CAUTION = (
     "The fillings below are the model's own, from the text that it was trained on; they are no statements of the "
@@ -43,6 +61,7 @@ TASK_TYPES = {
     "qa": "question-answering",
     "fill-mask": "fill-mask",
     "bias": "fill-mask",
+    "retrieval": "sentence-similarity",
 }
 
 MAX_HARDWARE = 50  # kinds
@@ -69,6 +88,8 @@ class CardFacts:
     evaluations: Sequence[EvaluationRow] = ()  # of just this checkpoint
     device_hours: float | None = None  # that all devices trained
     year: int | None = None  # of the checkpoint
+    parameters: int | None = None  # weights in the checkpoint's file
+    repository: str = ""  # on the hub; "": the model lies in a folder
 
 
 def write_card(facts: CardFacts) -> str:
@@ -84,31 +105,52 @@ def _front_matter(facts: CardFacts) -> dict[str, Any]:
     datasets = sorted(path for path in paths if _DATASET.fullmatch(path))
     newest = facts.validations[-1] if facts.validations else None
     front: dict[str, Any] = {"language": config.run.language.partition("-")[0], "library_name": "transformers"}
-    front |= {"license": facts.license} if facts.license else {}
-    front |= {"pipeline_tag": PIPELINES[config.objective.name], "tags": [config.model.architecture, "manyhands"]}
+    front |= {"license": facts.license.lower()} if facts.license else {}  # as the hub spells all of them
+    tags = [config.model.architecture, "manyhands", "collaborative-training"]
+    front |= {"pipeline_tag": PIPELINES[config.objective.name], "tags": tags}
     front |= {"datasets": datasets} if datasets else {}
     results = [] if newest is None else [_held_out_index(config, newest)]
-    results += [_task_index(row) for row in facts.evaluations if row.result.mean() is not None]
-    index = [{"name": config.run.name, "results": results}]
-    return front | ({"model-index": index} if results else {})
+    tasks = {task.name: task for task in config.evaluation.tasks}
+    for row in facts.evaluations:
+        if row.result.mean() is not None:
+            results.append(task_index(row.result, tasks.get(row.result.task)))
+    return front | (model_index(config.run.name, results) if results else {})
+
+
+def model_index(name: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The measures of a model in the form in which the hub shows them."""
+    return {"model-index": [{"name": name, "results": list(results)}]}
 
 
 def _held_out_index(config: RunConfig, row: ValidationRow) -> dict[str, Any]:
-    """The measures in the form in which the hub shows them."""
-    values = {"accuracy": row.accuracy, "perplexity": row.perplexity}
+    values = {
+        "loss": row.mlm_loss,
+        "perplexity": row.perplexity,
+        "accuracy": row.accuracy,
+        "sentence_order_accuracy": row.sop_accuracy,
+    }
     dataset = {"name": "held-out text of the run", "type": "held-out"}
     return {"task": {"type": PIPELINES[config.objective.name]}, "dataset": dataset, "metrics": _metrics(values)}
 
 
-def _task_index(row: EvaluationRow) -> dict[str, Any]:
-    result = row.result
+def task_index(result: TaskResult, task: Task | None) -> dict[str, Any]:
+    """A task's measures for `model_index`; a dataset of the hub is named as the hub knows it."""
     dataset = {"name": result.task, "type": result.task}
+    if task is not None and task.test.path.startswith(HUB) and _DATASET.fullmatch(task.test.path.removeprefix(HUB)):
+        test = task.test
+        dataset["type"] = test.path.removeprefix(HUB)
+        given = {"config": test.config_name, "split": test.split, "revision": test.revision}
+        dataset |= {key: value for key, value in given.items() if value is not None}
     values = {name: result.mean(name) for name in result.metrics}
     return {"task": {"type": TASK_TYPES[result.kind]}, "dataset": dataset, "metrics": _metrics(values)}
 
 
 def _metrics(values: Mapping[str, float | None]) -> list[dict[str, Any]]:
-    return [{"type": kind, "value": round(value, 4)} for kind, value in values.items() if value is not None]
+    return [
+        {"type": kind, "value": round(value, 4), "name": kind.replace("_", " ")}
+        for kind, value in values.items()
+        if value is not None
+    ]
 
 
 def _sections(facts: CardFacts) -> Iterator[str]:
@@ -116,54 +158,77 @@ def _sections(facts: CardFacts) -> Iterator[str]:
     yield f"# {config.run.name}"
     yield escaped(config.run.description)
     counted = "" if facts.samples is None else f" ({facts.samples:,} samples)"
+    sized = "" if facts.parameters is None else f" with {facts.parameters:,} parameters"
     yield (
-        f"A `{config.model.architecture}` model, trained together by volunteers for {facts.step} global steps"
-        f"{counted}, with {OBJECTIVES[config.objective.name]}. "
-        f"The checkpoint's manifest has the SHA-256 `{facts.manifest_sha256}`."
+        f"A language model of the family `{config.model.architecture}`{sized} for `{config.run.language}`, trained "
+        f"together by volunteers for {facts.step:,} global steps{counted}, with {OBJECTIVES[config.objective.name]}."
     )
     yield facts.choice and escaped(facts.choice)
-    yield _usage(config)
-    if facts.model_class and facts.probe_loss is not None:
-        yield "## Check\n" + check_code(facts.model_class, facts.probe_loss)
+    yield "## Use\n" + usage(config, facts.repository)
+    yield "## Intended use and limits\n" + intended_use(config)
     yield "## Training data\n" + "\n".join(f"- {_describe(source)}" for source in config.data.sources)
     curve = "![Loss over global steps](loss.svg)\n\n" if facts.has_curve else ""
     yield "## Training\n" + curve + hyperparameters(config)
-    if facts.device_hours is not None:
-        yield "## Compute\n" + compute(facts.device_hours, len(facts.contributors) + facts.unnamed)
-    if facts.hardware:
-        yield "## Hardware\nAs the devices say of themselves:\n\n" + _hardware(facts.hardware)
     if facts.validations:
         yield "## Evaluation\n" + _evaluation(facts.validations)
     if tasks := downstream(facts.evaluations, config.evaluation.tasks):
         yield "## Downstream tasks\n" + tasks
-    if probes := bias([row.result for row in facts.evaluations]):
-        yield "## Bias\n" + probes
+    yield "## Bias\n" + bias([row.result for row in facts.evaluations])
+    if facts.device_hours is not None:
+        yield "## Compute and energy\n" + compute(facts.device_hours, len(facts.contributors) + facts.unnamed)
+    if facts.hardware:
+        yield "## Hardware\nAs the devices describe themselves:\n\n" + _hardware(facts.hardware)
     if facts.contributors or facts.unnamed:
         yield "## Contributors\n" + _contributors(facts)
-    yield "## Licence\n" + (f"`{facts.license}`" if facts.license else "None is given.")
+    yield "## Licence\n" + (
+        f"`{facts.license}`"
+        if facts.license
+        else "The run names no licence: ask its operator before you use the model."
+    )
+    told = f"The manifest of this checkpoint has the SHA-256 `{facts.manifest_sha256}`."
+    if facts.model_class and facts.probe_loss is not None:
+        told += "\n\n" + check_code(facts.model_class, facts.probe_loss, facts.repository)
+    yield "## Check\n" + told
     if facts.year is not None:
         yield "## Citation\n" + citation(config, facts.step, facts.manifest_sha256, facts.year)
 
 
-def _usage(config: RunConfig) -> str:
+def usage(config: RunConfig, repository: str) -> str:
+    """The lines that load the model, and its pipeline."""
     kind = "AutoModelForCausalLM" if config.objective.name == "clm" else "AutoModelForMaskedLM"
-    return (
+    place = repository or FOLDER
+    loading = (
         f"```python\nfrom transformers import AutoTokenizer, {kind}\n\n"
-        f'tokenizer = AutoTokenizer.from_pretrained("DIR")\nmodel = {kind}.from_pretrained("DIR")\n```'
-        + ("" if config.objective.name == "clm" else "\n\n" + filling_code())
+        f'tokenizer = AutoTokenizer.from_pretrained("{place}")\nmodel = {kind}.from_pretrained("{place}")\n```'
     )
+    told = "" if repository else f"`{FOLDER}` is the folder of this file.\n\n"
+    return f"{told}{loading}\n\n{pipeline_code(config, place)}"
+
+
+def intended_use(config: RunConfig) -> str:
+    """The purpose of the model, its longest input, and the purposes that it does not serve."""
+    longest = max(phase.sequence_length for phase in all_phases(config))
+    uses = USES[PIPELINES[config.objective.name]]
+    lines = (
+        f"Texts in other languages than `{config.run.language}` are not what it was trained for.",
+        f"It takes at most {config.model.max_position_embeddings:,} tokens, and was trained on sequences of up to "
+        f"{longest:,}: expect less of it beyond that.",
+        *LIMITS,
+    )
+    return f"The model is meant {uses}\n\n" + "\n".join(f"- {line}" for line in lines)
 
 
 def _describe(source: Source) -> str:
     """A source without what is the operator's own: folders of the machine, logins, queries."""
     if source.kind == "builtin":
-        return "the built-in corpus: CPython's documentation"
+        return "the built-in corpus: CPython's documentation; licence: PSF-2.0"
     names = [_public_address(path, source.kind == "hub") for path in source.paths[:3]]
     more = f" and {len(source.paths) - 3} more" if len(source.paths) > 3 else ""
     revision = f", revision {escaped(source.revision)}" if source.revision else ""
     chosen = sampling(source)
     told = f"{source.kind}: {', '.join(f'`{name}`' for name in names)}{more}{revision}, weight {source.weight:g}"
-    return f"{told}; {chosen}" if chosen else told
+    licence = f"licence: {escaped(source.license)}" if source.license else "licence: not stated"
+    return "; ".join(part for part in (told, chosen, licence) if part)
 
 
 def _public_address(path: str, is_dataset: bool) -> str:
@@ -184,11 +249,17 @@ def _hardware(hardware: Mapping[str, int]) -> str:
 def _evaluation(rows: Sequence[ValidationRow]) -> str:
     """The newest measures, one line for each sequence length."""
     newest = {row.sequence_length: row for row in rows}
-    lines = ["| step | sequence length | samples | loss | perplexity | accuracy |", "|---|---|---|---|---|---|"]
+    has_order = any(row.sop_loss is not None or row.sop_accuracy is not None for row in newest.values())
+    headings = ["step", "sequence length", "samples", "token loss", "perplexity", "token accuracy"]
+    headings += ["sentence-order loss", "sentence-order accuracy"] if has_order else []
+    lines = []
     for length, row in sorted(newest.items()):
-        cells = (row.step, length, row.samples, number(row.loss), number(row.perplexity), number(row.accuracy))
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "On text that was held out from training:\n\n" + "\n".join(lines)
+        cells = [f"{row.step:,}", length, f"{row.samples:,}"]
+        cells += [number(row.mlm_loss), number(row.perplexity), number(row.accuracy)]
+        cells += [number(row.sop_loss), number(row.sop_accuracy)] if has_order else []
+        lines.append(cells)
+    told = "On text that was held out from training; the perplexity is the exponential of the token loss"
+    return f"{told}:\n\n{table(headings, lines)}"
 
 
 def _contributors(facts: CardFacts) -> str:
@@ -253,13 +324,22 @@ def downstream(rows: Sequence[EvaluationRow], tasks: Sequence[Task]) -> str:
             (escaped(result.task), escaped(result.metric), f"{number(each.value)} ({escaped(each.name)})", "")
             for each in references.get(result.task, ())
         ]
-    return table(("task", "metric", "mean ± standard deviation", "examples"), lines) if lines else ""
+    if not lines:
+        return ""
+    parts = [table(("task", "metric", "mean ± standard deviation", "examples"), lines)]
+    return "\n\n".join([*parts, *(text for row in rows if (text := by_class(row.result)))])
+
+
+def by_class(result: TaskResult) -> str:
+    """The scores of each class of entities; "" for a task without any."""
+    rows = [(escaped(name), *cells) for name, *cells in class_rows(result)]
+    return f"Entities of {escaped(result.task)} by class:\n\n{table(CLASS_HEADINGS, rows)}" if rows else ""
 
 
 def bias(results: Sequence[TaskResult]) -> str:
     """Each template with what fills it, group beside group."""
     probes = [_probe(probe) for result in results for probe in result.probes]
-    return "\n\n".join([CAUTION, *probes]) if probes else ""
+    return "\n\n".join([CAUTION, *probes]) if probes else NO_PROBES
 
 
 def _probe(probe: ProbeResult) -> str:
@@ -270,30 +350,38 @@ def _probe(probe: ProbeResult) -> str:
     return f"{heading}\n\n{table([escaped(group) for group in probe.groups], rows)}"
 
 
-def check_code(model_class: str, probe_loss: float) -> str:
+def check_code(model_class: str, probe_loss: float, repository: str) -> str:
     """Code by which anybody can check the weights: a fixed batch, and their loss on it."""
+    download = "from huggingface_hub import snapshot_download\n" if repository else ""
+    place = f'snapshot_download("{repository}")' if repository else f'"{FOLDER}"'
     return (
         f"`probe.safetensors` holds a fixed batch. On it the loss of these weights is **{probe_loss:.4f}**:\n\n"
-        "```python\nfrom pathlib import Path\n\nimport torch\n"
+        f"```python\nfrom pathlib import Path\n\nimport torch\n{download}"
         f"from safetensors.torch import load_file\nfrom transformers import {model_class}\n\n"
-        'folder = Path("DIR")\n'
+        f"folder = Path({place})\n"
         f"model = {model_class}.from_pretrained(folder, use_safetensors=True).eval()\n"
         "with torch.no_grad():\n"
         "    print(f\"{float(model(**load_file(folder / 'probe.safetensors')).loss):.4f}\")\n```"
     )
 
 
-def filling_code() -> str:
-    """The fill-mask pipeline on the released folder."""
-    return (
-        '```python\nfrom transformers import pipeline\n\nfill = pipeline("fill-mask", model="DIR")\n'
-        'print(fill(f"... {fill.tokenizer.mask_token} ..."))\n```'
-    )
+def pipeline_code(config: RunConfig, place: str) -> str:
+    """The lines that ask the model through transformers' pipeline."""
+    task = PIPELINES[config.objective.name]
+    begin = f'```python\nfrom transformers import pipeline\n\nask = pipeline("{task}", model="{place}")\n'
+    asked = 'f"... {ask.tokenizer.mask_token} ..."' if task == "fill-mask" else '"..."'
+    return f"{begin}print(ask({asked}))\n```"
 
 
 def compute(device_hours: float, contributors: int) -> str:
-    """A sentence on the hours that volunteers' devices trained."""
-    return f"{contributors:,} contributors' devices trained for {device_hours:,.1f} hours, all of them added up."
+    """The hours that volunteers' devices trained, and the energy that they may have taken."""
+    least, most = (device_hours * watts / 1000 for watts in WATTS)
+    people = "contributor" if contributors == 1 else "contributors"
+    return (
+        f"The devices of {contributors:,} {people} trained for {device_hours:,.1f} hours, all of them added up. Their "
+        f"energy was not measured: at {WATTS[0]} to {WATTS[1]} W for each device, the hours are {least:,.1f} to "
+        f"{most:,.1f} kWh."
+    )
 
 
 def citation(config: RunConfig, step: int, manifest_sha256: str, year: int) -> str:

@@ -25,13 +25,14 @@ from coordinator.evaluation.tasks.results import TaskResult, score_text
 from coordinator.evaluation.tasks.running import run_apart
 from coordinator.ledger.presence import CheckpointRow, checkpoints
 from coordinator.publishing.card_facts import card_of_run
-from coordinator.publishing.model_card import PIPELINES, TASK_TYPES, escaped, table
+from coordinator.publishing.model_card import PIPELINES, TASK_TYPES, by_class, escaped, model_index, table, task_index
 from coordinator.publishing.soundness import check_loads
 from coordinator.run.directory import RunDirectory
 from peer.config.evaluation import Examples, Task
 
 HELD_OUT, NEWEST = "held-out-loss", "newest"
 MODEL, DEMO = "model", "demo"
+_LIBRARIES = {"retrieval": "sentence-transformers"}
 RunPlan = Callable[[Plan], TaskResult | None]
 FILES = ("app.py", "index.html", "requirements.txt", "Dockerfile")
 SOURCE = Path(__file__).parent / "space"
@@ -79,7 +80,7 @@ def make_release(
     with new_directory(out) as folder:
         tuned = _tune(run, folder, stored, wanted, wanted_models, clock, run_plan)
         terms = run.directory.settings.model_license or ""
-        card = card_of_run(run.database, run.ledger, config, stored, terms, choice)
+        card = card_of_run(run.database, run.ledger, config, stored, terms, choice, wanted.repository)
         with exporting(stored, folder / MODEL, card) as exported:
             loss = check_loads(exported).loss
         base = wanted.repository or config.run.name
@@ -155,7 +156,8 @@ def choose(
 ) -> tuple[CheckpointRow, str]:
     """The checkpoint and the sentence that says why, of those that are kept and may be published.
 
-    `rule` is `held-out-loss`, `newest`, a step's number, or a task's name. Raises `ConfigError` if it chooses none.
+    Test scores choose nothing: a choice by them would make them too good. `rule` is `held-out-loss`, `newest`, a step's
+    number, or a task's name. Raises `ConfigError` if it chooses none.
     """
     kept = [row for row in checkpoints if not row.withheld]
     if not kept:
@@ -201,6 +203,7 @@ def _by_loss(kept: Sequence[CheckpointRow], validations: Sequence[ValidationRow]
 def _by_task(
     kept: Sequence[CheckpointRow], evaluations: Sequence[EvaluationRow], task: Task
 ) -> tuple[CheckpointRow, str]:
+    """The checkpoint with the best mean score on the development set; the sentence has that on the test set, too."""
     results = {
         row.manifest_sha256: row.result
         for row in evaluations
@@ -210,24 +213,28 @@ def _by_task(
     found = [
         (sign * mean, row, result)
         for row in kept
-        if (result := results.get(row.manifest_sha256)) is not None and (mean := result.mean()) is not None
+        if (result := results.get(row.manifest_sha256)) is not None and (mean := result.dev_mean()) is not None
     ]
     if not found:
-        raise ConfigError(
-            f"No checkpoint that is kept has a score on the task `{task.name}`: let the evaluator run first."
-        )
-    _, best, result = max(found, key=lambda each: (each[0], each[1].step))
+        remedy = "let the evaluator run first" if task.is_trained or task.dev else "give the task `dev` examples"
+        raise ConfigError(f"No checkpoint that is kept has a score on the task `{task.name}` to choose by: {remedy}.")
+    score, best, result = max(found, key=lambda each: (each[0], each[1].step))
     return best, (
-        f"Released is the checkpoint with the best mean {task.main_metric} on the task {task.name} "
-        f"({score_text(result)}, step {best.step}), of {len(found)} that are kept."
+        f"The released checkpoint, of step {best.step}, has the best mean {task.main_metric} on the development set of "
+        f"the task {task.name} ({sign * score:.4f}), of {len(found)} that are kept. "
+        f"On the test set, which did not decide, it has {score_text(result)}."
     )
 
 
 def task_card(run_name: str, language: str, base_model: str, terms: str, task: Task, result: TaskResult) -> str:
     """The whole text; `base_model`: where the released model is, `terms`: its licence as the hub names it."""
-    front = {"language": language.partition("-")[0], "library_name": "transformers"}
-    front |= {"license": terms} if terms else {}
+    front: dict[str, object] = {
+        "language": language.partition("-")[0],
+        "library_name": _LIBRARIES.get(task.kind, "transformers"),
+    }
+    front |= {"license": terms.lower()} if terms else {}
     front |= {"pipeline_tag": TASK_TYPES[task.kind], "base_model": base_model}
+    front |= model_index(f"{run_name}-{task.name}", [task_index(result, task)])
     recipe = task.recipe
     scores = [(escaped(name), score_text(result, name)) for name in result.metrics if result.values(name)]
     facts = {
@@ -244,10 +251,11 @@ def task_card(run_name: str, language: str, base_model: str, terms: str, task: T
         f"## Examples\nTrained on {_shown_examples(task.train)}, judged on {result.examples:,} of "
         f"{_shown_examples(task.test)}.",
         f"## Scores\n{table(('metric', 'mean ± standard deviation of the seeds'), scores)}{failed}",
+        by_class(result),
         f"## Recipe\n{table(('what', 'value'), facts.items())}",
     ]
     head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
-    return f"---\n{head}---\n\n" + "\n\n".join(sections) + "\n"
+    return f"---\n{head}---\n\n" + "\n\n".join(filter(None, sections)) + "\n"
 
 
 def _shown_examples(examples: Examples | None) -> str:
@@ -280,7 +288,7 @@ def _write_demo(folder: Path, run_name: str, terms: str, models: Mapping[str, Sh
     (folder / "models.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
     repositories = [each.model for each in models.values() if not each.model.startswith(".")]
     front: dict[str, object] = {"title": f"Try {run_name}", "sdk": "docker", "app_port": 7860}
-    front |= {"license": terms} if terms else {}
+    front |= {"license": terms.lower()} if terms else {}
     front |= {"models": repositories} if repositories else {}
     head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
     text = f"---\n{head}---\n\n# Try {run_name}\n\nA page to try the models of the run `{run_name}`.\n"

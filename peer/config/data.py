@@ -180,6 +180,8 @@ class Source(Section):
     """Revision of the dataset on the hub; only a commit pins it."""
     text_field: str = "text"
     """Field or column that holds the document."""
+    license: str | None = Field(None, min_length=1, max_length=200)
+    """Licence of the documents, for the model card."""
     weight: PositiveFloat = 1.0
     """Share of this source among the documents, relative to the weights of the others."""
     filters: Filters = Filters()

@@ -15,8 +15,18 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from peer.config.base import Fraction, Positive, PositiveFloat, Section, Sha256, ShortName
 
-Kind = Literal["ner", "pos", "classification", "qa", "fill-mask", "bias"]
-Metric = Literal["f1", "accuracy", "macro_f1", "exact_match", "pseudo_perplexity", "distance"]
+Kind = Literal["ner", "pos", "classification", "qa", "fill-mask", "bias", "retrieval"]
+Metric = Literal[
+    "f1",
+    "accuracy",
+    "macro_f1",
+    "exact_match",
+    "pseudo_perplexity",
+    "distance",
+    "ndcg_at_10",
+    "mrr_at_10",
+    "recall_at_100",
+]
 # Of each kind: what it measures, the one that is drawn first.
 METRICS: Mapping[str, tuple[str, ...]] = {
     "ner": ("f1", "accuracy"),
@@ -25,9 +35,11 @@ METRICS: Mapping[str, tuple[str, ...]] = {
     "qa": ("f1", "exact_match"),
     "fill-mask": ("pseudo_perplexity", "accuracy"),
     "bias": ("distance",),
+    "retrieval": ("ndcg_at_10", "mrr_at_10", "recall_at_100"),
 }
 LOWER_IS_BETTER = frozenset({"pseudo_perplexity", "distance"})
 UNTRAINED = frozenset({"fill-mask", "bias"})  # the checkpoint itself is asked, nothing is fine-tuned
+MAY_BE_UNTRAINED = UNTRAINED | {"retrieval"}
 HUB = "hub:"
 Column = int | str
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -150,11 +162,16 @@ class Task(Section):
     metric: Metric | None = None
     """Metric that is drawn and compared; by default the kind's first."""
     train: Where | None = None
-    """Examples to fine-tune on; not for `fill-mask` and `bias`."""
+    """Examples to fine-tune on; not for `fill-mask` and `bias`; for `retrieval` pairs of texts, if it is tuned."""
     dev: Where | None = None
-    """Examples that end the training; by default a tenth of `train`."""
+    """Examples that end the training, and by which a checkpoint is chosen for a release; by default a tenth of `train`,
+    if there is one."""
     test: Where
-    """Examples that are scored."""
+    """Examples that are scored; for `retrieval` the judgements."""
+    queries: Where | None = None
+    """Queries of `retrieval`, for `test` and `dev`."""
+    corpus: Where | None = None
+    """Documents of `retrieval`, for `test` and `dev`."""
     columns: Columns = Columns()
     recipe: Recipe = Recipe()
     references: tuple[Reference, ...] = Field((), max_length=20, strict=False)
@@ -167,16 +184,23 @@ class Task(Section):
             raise ValueError(
                 f"`metric` ({self.metric}) of a task of kind {self.kind} must be one of: {', '.join(known)}"
             )
-        if self.is_trained and self.train is None:
+        is_retrieval = self.kind == "retrieval"
+        if is_retrieval != (self.queries is not None) or is_retrieval != (self.corpus is not None):
+            raise ValueError(
+                f"the task `{self.name}` of kind {self.kind} needs `queries` and `corpus`"
+                if is_retrieval
+                else f"the task `{self.name}` of kind {self.kind} takes no `queries` and no `corpus`"
+            )
+        if self.kind not in MAY_BE_UNTRAINED and self.train is None:
             raise ValueError(f"the task `{self.name}` of kind {self.kind} needs `train`, examples to fine-tune on")
-        if not self.is_trained and (self.train or self.dev):
-            raise ValueError(f"the task `{self.name}` of kind {self.kind} is not trained: it takes `test` only")
+        if self.kind in UNTRAINED and self.train:
+            raise ValueError(f"the task `{self.name}` of kind {self.kind} is not trained: it takes no `train`")
         return self
 
     @property
     def is_trained(self) -> bool:
         """Whether checkpoints are fine-tuned for it, once for each seed."""
-        return self.kind not in UNTRAINED
+        return self.train is not None
 
     @property
     def main_metric(self) -> str:
@@ -196,13 +220,20 @@ class Task(Section):
 
     @property
     def _places(self) -> dict[str, Examples | None]:
-        return {"train": self.train, "dev": self.dev, "test": self.test}
+        return {
+            "train": self.train,
+            "dev": self.dev,
+            "test": self.test,
+            "queries": self.queries,
+            "corpus": self.corpus,
+        }
 
     @property
     def sha256(self) -> str:
         """The digest of data and recipe, on which scores depend: only scores with the same one can be compared."""
         told = self.model_copy(update={"references": (), "name": "task", "metric": None})
-        return hashlib.sha256(told.model_dump_json().encode()).hexdigest()
+        unused = None if self.kind == "retrieval" else {"queries", "corpus"}  # digests of other kinds stay as they were
+        return hashlib.sha256(told.model_dump_json(exclude=unused).encode()).hexdigest()
 
 
 class EvaluationTasks(Section):

@@ -80,6 +80,7 @@ def test_wheel_installs_the_command_and_its_licence(wheel: zipfile.ZipFile) -> N
         "wandb",
         "trackio",
         "evaluate",
+        "embeddings",
         "tpu",
         "demo",
         "dev",

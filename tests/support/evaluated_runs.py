@@ -40,9 +40,14 @@ def set_tasks(run_dir: Path, tasks: Sequence[dict[str, Any]]) -> None:
     (run_dir / "run.yaml").write_text(RunConfig.from_mapping(content).to_yaml())
 
 
-def made_up(task: dict[str, Any], *values: float, failed: int = 0) -> TaskResult:
-    """A result with these values of the main metric, one for each seed, and some that failed."""
+def made_up(task: dict[str, Any], *values: float, failed: int = 0, dev: float | None = None) -> TaskResult:
+    """A result with these values of the main metric, one for each seed, and some that failed.
+
+    `dev`: each seed's score on the development set.
+    """
     asked = Task.model_validate(task)
-    seeds = [SeedResult(seed=number, scores={asked.main_metric: value}) for number, value in enumerate(values)]
+    seeds = [
+        SeedResult(seed=number, scores={asked.main_metric: value}, dev_score=dev) for number, value in enumerate(values)
+    ]
     seeds += [SeedResult(seed=100 + number, scores={}, failure="it failed") for number in range(failed)]
     return result_of(asked, seeds, 10, 1.5)

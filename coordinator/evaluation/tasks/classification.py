@@ -9,11 +9,9 @@ from transformers import PreTrainedModel
 
 from coordinator.evaluation.tasks.examples import Classified, Tagged
 from coordinator.evaluation.tasks.fine_tuning import Encoded, logits_of
-from coordinator.evaluation.tasks.metrics import Scores, entity_scores, label_scores, tag_scores
+from coordinator.evaluation.tasks.metrics import NO_ENTITY, ScoreReport, Scores, entity_scores, label_scores, tag_scores
 from coordinator.evaluation.tasks.pretrained import IGNORED, Pretrained, WordWindow, cut, frame_of, pad_id, padded
 from peer.config.evaluation import Task
-
-NOTHING = "O"
 
 
 class Classifying:
@@ -30,7 +28,7 @@ class Classifying:
         self._pretrained, self._task = pretrained, task
         self._tokenizer = pretrained.tokenizer()
         self.pad = pad_id(self._tokenizer)
-        self._length = min(task.recipe.max_length, pretrained.max_length or 10**9)
+        self._length = pretrained.length(task.recipe)
         self.labels = sorted({example.label for example in train})
         self._commonest = Counter(example.label for example in train).most_common(1)[0][0]
         self._dev, self._test = dev, test
@@ -49,9 +47,9 @@ class Classifying:
         """Return the scores on the development set."""
         return self._scores(self._dev, self.predict(model, self._dev))
 
-    def test_scores(self, model: PreTrainedModel) -> Scores:
+    def test_scores(self, model: PreTrainedModel) -> ScoreReport:
         """Return the scores on the test set."""
-        return self._scores(self._test, self.predict(model, self._test))
+        return ScoreReport(self._scores(self._test, self.predict(model, self._test)))
 
     def trivial_scores(self) -> Scores:
         """Return the scores on the development set of the commonest label for everything."""
@@ -85,7 +83,7 @@ class Tagging:
         counts = Counter(tag for sentence in train for tag in sentence.tags)
         self._commonest = counts.most_common(1)[0][0]
         self._frame = frame_of(self._tokenizer)
-        self._room = self._frame.room(min(task.recipe.max_length, pretrained.max_length or 10**9))
+        self._room = self._frame.room(pretrained.length(task.recipe))
         self._train_set, self._dev, self._test = train, dev, test
         self.train = [self._encoded(train, window) for window in self._windows(train)]
         self.examples = len(test)
@@ -98,19 +96,19 @@ class Tagging:
 
     def dev_scores(self, model: PreTrainedModel) -> Scores:
         """Return the scores on the development set."""
-        return self._scores(self._dev, self.predict(model, self._dev))
+        return self._report(self._dev, self.predict(model, self._dev)).scores
 
-    def test_scores(self, model: PreTrainedModel) -> Scores:
+    def test_scores(self, model: PreTrainedModel) -> ScoreReport:
         """Return the scores on the test set."""
-        return self._scores(self._test, self.predict(model, self._test))
+        return self._report(self._test, self.predict(model, self._test))
 
     def trivial_scores(self) -> Scores:
         """Return the scores on the development set of the commonest tag for every word."""
-        return self._scores(self._dev, [[self._commonest] * len(sentence.words) for sentence in self._dev])
+        return self._report(self._dev, [[self._commonest] * len(sentence.words) for sentence in self._dev]).scores
 
     def predict(self, model: PreTrainedModel, sentences: Sequence[Tagged]) -> list[list[str]]:
         """A tag for each word; one of which the tokenizer leaves nothing gets the commonest."""
-        default = NOTHING if NOTHING in self.labels else self._commonest
+        default = NO_ENTITY if NO_ENTITY in self.labels else self._commonest
         tags = [[default] * len(sentence.words) for sentence in sentences]
         windows = sorted(self._windows(sentences), key=lambda window: len(window.tokens))
         examples = [self._encoded(sentences, window) for window in windows]
@@ -123,9 +121,10 @@ class Tagging:
                 tags[window.sentence][word] = self.labels[int(row[before + first])]
         return tags
 
-    def _scores(self, truth: Sequence[Tagged], predicted: Sequence[Sequence[str]]) -> Scores:
+    def _report(self, truth: Sequence[Tagged], predicted: Sequence[Sequence[str]]) -> ScoreReport:
         right = [sentence.tags for sentence in truth]
-        return entity_scores(right, predicted) if self._task.kind == "ner" else tag_scores(right, predicted)
+        is_ner = self._task.kind == "ner"
+        return entity_scores(right, predicted) if is_ner else ScoreReport(tag_scores(right, predicted))
 
     def _windows(self, sentences: Sequence[Tagged]) -> list[WordWindow]:
         return cut([sentence.words for sentence in sentences], self._tokenize, self._room)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import json
 import re
 import zlib
 from collections.abc import Callable, Sequence
@@ -23,11 +24,14 @@ from coordinator.evaluation.tasks.examples import (
     hub_rows,
     questions,
     read_conll,
+    read_documents,
+    read_judgements,
     read_probes,
     read_rows,
     read_squad,
     read_texts,
     tagged,
+    text_pairs,
 )
 from peer.config.evaluation import HUB, Columns, Examples, Task, is_web
 from peer.network.http import fetch
@@ -58,7 +62,7 @@ def train_examples(task: Task, place: DataFolders) -> list[Any]:
 
 
 def dev_examples(task: Task, place: DataFolders) -> list[Any] | None:
-    """The examples of the development set, by which training stops early; None if the task has none."""
+    """The examples of the development set, which end training and choose checkpoints; None if the task has none."""
     return None if task.dev is None else _read_split(task, task.dev, "validation", task.recipe.max_test, place)
 
 
@@ -66,9 +70,9 @@ def check_readable(tasks: Sequence[Task], place: DataFolders) -> None:
     """Read all files of all tasks once, so that a mistake is told before anything is computed; raises `ConfigError`."""
     for task in tasks:
         judged_examples(task, place)
+        dev_examples(task, place)
         if task.is_trained:
             train_examples(task, place)
-            dev_examples(task, place)
 
 
 def read_text(examples: Examples, base: Path, cache: Path, *, confined: bool = False) -> str:
@@ -95,6 +99,8 @@ def read_text(examples: Examples, base: Path, cache: Path, *, confined: bool = F
 
 
 def _read_split(task: Task, where: Examples, split: str, limit: int | None, place: DataFolders) -> list[Any]:
+    if task.kind == "retrieval" and split != "train":
+        return _judgements(task, where, limit, place)
     if where.path.startswith(HUB):
         if place.confined:
             _require_name(where.path.removeprefix(HUB))
@@ -102,6 +108,19 @@ def _read_split(task: Task, where: Examples, split: str, limit: int | None, plac
     return _OF_FILES[task.kind](
         read_text(where, place.base, place.cache, confined=place.confined), where.path, task.columns
     )[:limit]
+
+
+def _judgements(task: Task, where: Examples, limit: int | None, place: DataFolders) -> list[Any]:
+    """The retrieval set of a table of judgements, as a list of one."""
+    assert task.queries is not None  # `Task` sees to it
+    assert task.corpus is not None
+    places = (where, task.queries, task.corpus)
+    for each in places:
+        if each.path.startswith(HUB):
+            raise ConfigError(f"The task `{task.name}` needs files: {each.path} is a dataset of the hub.")
+    judgements, queries, corpus = (read_text(each, place.base, place.cache, confined=place.confined) for each in places)
+    documents = read_documents(queries, task.queries.path), read_documents(corpus, task.corpus.path)
+    return [read_judgements(judgements, where.path, *documents, limit)]
 
 
 def _require_name(name: str) -> None:
@@ -120,6 +139,8 @@ def _of_hub(task: Task, where: Examples, split: str, limit: int | None) -> list[
         return list(tagged(rows, task.columns))
     if task.kind == "qa":
         return list(questions(rows))
+    if task.kind == "retrieval":
+        return list(text_pairs(rows, task.columns))
     if task.kind == "classification":
         return list(classified(rows, task.columns))
     column = str(task.columns.text or TEXT_COLUMN)
@@ -127,12 +148,23 @@ def _of_hub(task: Task, where: Examples, split: str, limit: int | None) -> list[
 
 
 def _conll(text: str, origin: str, columns: Columns) -> list[Any]:
-    words, tags = columns.text or 0, -1 if columns.label is None else columns.label
-    if not isinstance(words, int) or not isinstance(tags, int):
+    if text.lstrip("\ufeff \n").startswith('{"'):
+        return list(tagged(read_rows(text, origin), columns))
+    words, tags = columns.text, columns.label
+    if isinstance(words, str) or isinstance(tags, str):
         raise ConfigError(
             f"The columns of {origin}, a CoNLL file, are numbers from 0, not names ({words!r}, {tags!r})."
         )
     return list(read_conll(text, origin, words, tags))
+
+
+def _squad(text: str, origin: str, _columns: Columns) -> list[Any]:
+    """The questions of SQuAD's JSON, or of JSON Lines with the columns of its datasets."""
+    try:
+        is_lines = "context" in json.loads(text.lstrip("\ufeff\n").partition("\n")[0])
+    except (ValueError, TypeError, RecursionError):
+        is_lines = False
+    return list(questions(read_rows(text, origin)) if is_lines else read_squad(text, origin))
 
 
 def _classified(text: str, origin: str, columns: Columns) -> list[Any]:
@@ -143,7 +175,8 @@ _OF_FILES: dict[str, Callable[[str, str, Columns], list[Any]]] = {
     "ner": _conll,
     "pos": _conll,
     "classification": _classified,
-    "qa": lambda text, origin, _columns: list(read_squad(text, origin)),
+    "retrieval": lambda text, origin, columns: list(text_pairs(read_rows(text, origin), columns)),
+    "qa": _squad,
     "fill-mask": lambda text, origin, _columns: list(read_texts(text, origin)),
     "bias": lambda text, origin, _columns: list(read_probes(text, origin)),
 }

@@ -4,8 +4,11 @@ All content is checked here; an error names the line, the row or the question.
 
 CoNLL files have a word on each line, its tags in further columns, and an empty line after each sentence. The parser
 accepts any line ends, a byte order mark, tabs or spaces between columns, empty columns, several empty lines,
-`-DOCSTART-` lines and CoNLL-U's comments. A line with a tab and only a word or only a tag is skipped with a warning. A
+`-DOCSTART-` lines and comments. A line with a tab and only a word or only a tag is skipped with a warning. A
 sentence of more than 1000 words is read, with a warning. Anything else is an error.
+
+In CoNLL-U each line begins with the word's number, and its words are those that the task is about: a range (`1-2`, the
+spelling of several words) and an empty node (`1.1`) are no words. Every line that begins with `#` is a comment there.
 
 `datasets` reads the Hub's datasets, but its loaders for files are not used: there are none for CoNLL and SQuAD, and
 those for tables guess types (the labels `1` and `NA` become a number and nothing).
@@ -17,6 +20,7 @@ import csv
 import io
 import json
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -31,6 +35,9 @@ from peer.config.evaluation import HUB, Column, Columns, Examples
 logger = logging.getLogger(__name__)
 
 DOCUMENT_START = "-DOCSTART-"
+CONLLU_COLUMNS, FORM, UPOS = 10, 1, 3
+_FIRST_NUMBER = re.compile(r"1(-\d+)?|0\.1")  # of a CoNLL-U sentence
+_NO_WORD = re.compile(r"\d+[-.]\d+")
 MANY_WORDS = 1000  # more than any sentence has
 MASK, GROUP = "[MASK]", "{group}"
 MAX_CELL_CHARS = 10_000_000
@@ -66,6 +73,23 @@ class QuestionExample:
     starts: tuple[int, ...]  # characters, of each answer in the context
 
 
+@dataclass(frozen=True)
+class TextPair:
+    """Two texts that belong together, such as a question and a passage that answers it."""
+
+    text: str
+    pair: str
+
+
+@dataclass(frozen=True)
+class RetrievalSet:
+    """Queries and documents by their ids, and for each judged query its documents' grades."""
+
+    queries: Mapping[str, str]
+    corpus: Mapping[str, str]
+    judged: Mapping[str, Mapping[str, int]]
+
+
 class Probe(BaseModel):
     """A sentence with a mask and a gap for the groups that are compared."""
 
@@ -82,13 +106,22 @@ class Probe(BaseModel):
         return [self.template.replace(GROUP, group) for group in self.groups]
 
 
-def read_conll(text: str, origin: str, word_column: int = 0, tag_column: int = -1) -> list[Tagged]:
-    """The sentences of a CoNLL file; raises `ConfigError` naming the line."""
+def read_conll(text: str, origin: str, word_column: int | None = None, tag_column: int | None = None) -> list[Tagged]:
+    """The sentences of a CoNLL file; raises `ConfigError` naming the line.
+
+    By default words are in the first column and tags in the last one; in CoNLL-U, words in FORM and tags in UPOS.
+    """
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    first = next((line.split("\t") for line in lines if "\t" in line and not line.startswith("#")), [""])
+    is_conllu = len(first) == CONLLU_COLUMNS and _FIRST_NUMBER.fullmatch(first[0]) is not None
+    is_numbered = is_conllu or (bool(word_column) and _FIRST_NUMBER.fullmatch(first[0]) is not None)
+    word_column = (FORM if is_conllu else 0) if word_column is None else word_column
+    tag_column = (UPOS if is_conllu else -1) if tag_column is None else tag_column
     sentences: list[Tagged] = []
     words: list[tuple[str, str]] = []
     columns = 0
     halves: list[int] = []
-    for number, cells in _rows(text):
+    for number, cells in _numbered_rows(lines) if is_numbered else _plain_rows(lines, has_tabs=len(first) > 1):
         if cells is None:
             halves.append(number)
             continue
@@ -178,6 +211,47 @@ def read_probes(text: str, origin: str) -> list[Probe]:
     return probes
 
 
+def text_pairs(rows: Iterable[tuple[str, Row]], columns: Columns) -> list[TextPair]:
+    """Pairs of texts, by default `query` and `positive`; raises `ConfigError` naming the row that lacks one."""
+    first, second = columns.text if columns.text is not None else "query", columns.pair or "positive"
+    return [TextPair(_text(row, first, where), _text(row, second, where)) for where, row in rows]
+
+
+def read_documents(text: str, origin: str) -> dict[str, str]:
+    """Queries or documents by their `_id`, in BEIR's JSON Lines: `text`, after a `title` if there is one."""
+    found: dict[str, str] = {}
+    for where, row in read_rows(text, origin):
+        name, title = _text(row, "_id", where), str(row.get("title") or "").strip()
+        if name in found:
+            raise ConfigError(f"{where} repeats the `_id` {name!r:.80}.")
+        content = title if title and not row.get("text") else _text(row, "text", where)
+        found[name] = f"{title} {content}" if title and content != title else content
+    return found
+
+
+def read_judgements(
+    text: str, origin: str, queries: Mapping[str, str], corpus: Mapping[str, str], limit: int | None
+) -> RetrievalSet:
+    """A retrieval set from BEIR's table of judgements (`query-id`, `corpus-id`, `score`), of the first queries.
+
+    Raises `ConfigError` naming the line with an id that is unknown or a score that is no whole number.
+    """
+    judged: dict[str, dict[str, int]] = {}
+    for where, row in read_rows(text, origin):
+        query, document = _text(row, "query-id", where), _text(row, "corpus-id", where)
+        for name, known, kind in ((query, queries, "query"), (document, corpus, "document")):
+            if name not in known:
+                raise ConfigError(f"{where} names the {kind} {name!r:.80}, which is in no file of the task.")
+        try:
+            judged.setdefault(query, {})[document] = int(_text(row, "score", where))
+        except ValueError as error:
+            raise ConfigError(f"{where} has a `score` that is no whole number.") from error
+    relevant = [query for query, grades in judged.items() if any(grade > 0 for grade in grades.values())][:limit]
+    if not relevant:
+        raise ConfigError(f"{origin} names no relevant document for any query.")
+    return RetrievalSet(queries, corpus, {query: judged[query] for query in relevant})
+
+
 def hub_rows(examples: Examples, split: str, limit: int | None) -> list[tuple[str, Row]]:
     """The rows of a Hub dataset with their places, numbers of classes replaced by names; raises `ConfigError`."""
     import datasets
@@ -208,6 +282,8 @@ def tagged(rows: Sequence[tuple[str, Row]], columns: Columns) -> list[Tagged]:
             raise ConfigError(
                 f"{where} has no lists of equal length `{words_in}` and `{tags_in}` (its columns: {known:.200})."
             )
+        if any(isinstance(tag, int) for tag in tags):
+            raise ConfigError(f"{where} has numbers as tags: the file must have the names of the tags.")
         if words:
             found.append(Tagged(tuple(map(str, words)), tuple(map(str, tags))))
     return found
@@ -228,22 +304,29 @@ def questions(rows: Sequence[tuple[str, Row]]) -> list[QuestionExample]:
     return found
 
 
-def _rows(text: str) -> Iterator[tuple[int, list[str] | None]]:
+def _plain_rows(lines: Sequence[str], *, has_tabs: bool) -> Iterator[tuple[int, list[str] | None]]:
     """Each line's number from 1 and its cells; an empty list ends a sentence, None is half a line.
 
     Only what ends a line in a file does so here: words may hold other Unicode separators.
     """
-    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for number, line in enumerate(lines, 1):
-        if line.startswith("# ") and " = " in line and "\t" not in line:
+        if line.startswith("# ") and "\t" not in line and (has_tabs or " = " in line):
             continue
         cells = [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
         given = [cell for cell in cells if cell]
         if len(given) == 1 and len(cells) > 1:
             yield number, None
             continue
-        cells = given
-        yield number, [] if cells[:1] == [DOCUMENT_START] else cells
+        yield number, [] if given[:1] == [DOCUMENT_START] else given
+
+
+def _numbered_rows(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Each line's number from 1 and its cells, of CoNLL-U's words only; an empty list ends a sentence."""
+    for number, line in enumerate(lines, 1):
+        cells = [cell.strip() for cell in line.split("\t")]
+        if line.startswith("#") or _NO_WORD.fullmatch(cells[0]):
+            continue
+        yield number, cells if any(cells) else []
 
 
 def _check_columns(cells: list[str], expected: int, used: tuple[int, int], where: str) -> None:

@@ -34,7 +34,7 @@ def fill_scores(pretrained: Pretrained, task: Task, texts: Sequence[str]) -> tup
     tokenizer = pretrained.tokenizer()
     mask = mask_id(tokenizer)
     model = pretrained.model("AutoModelForMaskedLM", head_seed=0).train(False)
-    length = min(task.recipe.max_length, pretrained.max_length or 10**9)
+    length = pretrained.length(task.recipe)
     loss, hits, count = 0.0, 0, 0
     for batch in _batches(masked(tokenizer, texts[: task.recipe.max_test], mask, length), task.recipe.batch_size):
         logits = logits_at_masks(model, batch, pad_id(tokenizer))
@@ -56,7 +56,7 @@ def probe_scores(pretrained: Pretrained, task: Task, probes: Sequence[Probe]) ->
     mask, pad = mask_id(tokenizer), pad_id(tokenizer)
     model = pretrained.model("AutoModelForMaskedLM", head_seed=0).train(False)
     frame = frame_of(tokenizer)
-    room = frame.room(min(task.recipe.max_length, pretrained.max_length or 10**9))
+    room = frame.room(pretrained.length(task.recipe))
     results = []
     for probe in probes[: task.recipe.max_test]:
         sentences = []

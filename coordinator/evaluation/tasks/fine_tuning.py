@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, get_linear_schedule_with_warmup
 
-from coordinator.evaluation.tasks.metrics import Scores
+from coordinator.evaluation.tasks.metrics import ScoreReport, Scores
 from coordinator.evaluation.tasks.pretrained import padded
 from coordinator.evaluation.tasks.results import SeedResult
 from peer.config.evaluation import Recipe, Task
@@ -57,7 +57,7 @@ class Subject(Protocol):
     def dev_scores(self, model: PreTrainedModel) -> Scores:
         """Return the scores on the development set."""
 
-    def test_scores(self, model: PreTrainedModel) -> Scores:
+    def test_scores(self, model: PreTrainedModel) -> ScoreReport:
         """Return the scores on the test set."""
 
     def trivial_scores(self) -> Scores:
@@ -98,12 +98,20 @@ def _run_trial(subject: Subject, task: Task, seed: int, trivial: float, finished
         lambda now: subject.dev_scores(now)[task.main_metric],
     )
     why = failure(tuned.finite, tuned.best, trivial)
-    scores = subject.test_scores(model) if tuned.finite else {}
+    report = subject.test_scores(model) if tuned.finite else ScoreReport({})
     if not why:
         finished(seed, tuned.best, model)
-    said = scores.get(task.main_metric)
+    said = report.scores.get(task.main_metric)
     logger.info("%s, seed %d: %s %s%s", task.name, seed, task.main_metric, said, f" ({why})" if why else "")
-    return SeedResult(seed=seed, scores=scores, epochs=tuned.epochs, failure=why)
+    dev_score = tuned.best if tuned.finite else None
+    return SeedResult(
+        seed=seed,
+        scores=report.scores,
+        dev_score=dev_score,
+        classes=report.classes,
+        epochs=tuned.epochs,
+        failure=why,
+    )
 
 
 def failure(finite: bool, best: float, trivial: float) -> str:

@@ -2,30 +2,77 @@
 
 from __future__ import annotations
 
+import math
 import re
-import unicodedata
+import string
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from seqeval.metrics import accuracy_score as tag_accuracy, f1_score as entity_f1, precision_score, recall_score
+from seqeval.metrics import (
+    accuracy_score as tag_accuracy,
+    classification_report,
+    f1_score as entity_f1,
+    precision_score,
+    recall_score,
+)
 from sklearn.metrics import accuracy_score, f1_score
 
+from coordinator.evaluation.tasks.results import ClassScores
+
 Scores = dict[str, float]
+NO_ENTITY = "O"
+_PREFIXED = re.compile(r"[BIES]-.")
+_PUNCTUATION = frozenset(string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-def entity_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:
-    """Score sentences' tags: precision, recall and F1 over whole entities, accuracy over words."""
-    right, found = [list(tags) for tags in truth], [list(tags) for tags in predicted]
+@dataclass(frozen=True)
+class ScoreReport:
+    """Scores on a test set; for entities also those of each class."""
+
+    scores: Scores
+    classes: dict[str, ClassScores] = field(default_factory=dict)
+
+
+def entity_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> ScoreReport:
+    """Score sentences' tags: precision, recall and F1 over whole entities and for each class, accuracy over words."""
+    right, found = [list(map(_prefixed, tags)) for tags in truth], [list(map(_prefixed, tags)) for tags in predicted]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tags without a prefix are entities, too; no entity found is a score of 0
-        return {
+        warnings.simplefilter("ignore")  # a class, or the whole set, without entities has a score of 0
+        scores = {
             "f1": float(entity_f1(right, found)),
             "precision": float(precision_score(right, found)),
             "recall": float(recall_score(right, found)),
             "accuracy": float(tag_accuracy(right, found)),
         }
+        return ScoreReport(scores, _class_scores(right, found))
+
+
+def _class_scores(right: list[list[str]], found: list[list[str]]) -> dict[str, ClassScores]:
+    """Score each class of entities; seqeval has no table if there is no entity at all."""
+    if all(tag == NO_ENTITY for tags in (*right, *found) for tag in tags):
+        return {}
+    table = classification_report(right, found, output_dict=True)
+    return {
+        name: ClassScores(
+            precision=float(row["precision"]),
+            recall=float(row["recall"]),
+            f1=float(row["f1-score"]),
+            entities=int(row["support"]),
+        )
+        for name, row in table.items()
+        if not name.endswith(" avg")
+    }
+
+
+def _prefixed(tag: str) -> str:
+    """The tag with a prefix; seqeval takes the first letter of a tag such as `TIM` for one, and the rest for its class.
+
+    An inside tag that follows no tag of its class begins an entity, as a tag without prefix does, so scores stay.
+    """
+    return tag if tag == NO_ENTITY or _PREFIXED.match(tag) else f"I-{tag}"
 
 
 def tag_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:
@@ -42,30 +89,55 @@ def label_scores(truth: Sequence[str], predicted: Sequence[str]) -> Scores:
     }
 
 
-def answer_scores(truth: Sequence[Sequence[str]], predicted: Sequence[str]) -> Scores:
-    """SQuAD's exact match and F1 (Rajpurkar et al. 2016, arXiv 1606.05250), from 0 to 1."""
-    exact = [_best(_is_exact, answers, given) for answers, given in zip(truth, predicted, strict=True)]
-    overlap = [_best(_overlap, answers, given) for answers, given in zip(truth, predicted, strict=True)]
-    count = max(1, len(exact))
-    return {"f1": sum(overlap) / count, "exact_match": sum(exact) / count}
+def answer_scores(right: Sequence[str], given: str) -> Scores:
+    """Score one answer by the SQuAD 2.0 script's exact match and F1, from 0 to 1; no right answer: it must be empty.
+
+    The best of several right answers counts (Rajpurkar et al. 2018, arXiv 1806.03822).
+    """
+    answers = [normalized for answer in right if (normalized := normalized_answer(answer))] or [""]
+    found = normalized_answer(given)
+    return {
+        "f1": max(_overlap(answer.split(), found.split()) for answer in answers),
+        "exact_match": max(float(answer == found) for answer in answers),
+    }
+
+
+def mean_scores(scores: Sequence[Scores]) -> Scores:
+    """Average each measure over the examples."""
+    return {name: sum(each[name] for each in scores) / len(scores) for name in scores[0]}
+
+
+def retrieval_scores(judged: Mapping[str, Mapping[str, int]], ranked: Mapping[str, Sequence[str]]) -> Scores:
+    """Score rankings as trec_eval does: nDCG@10 (grades are gains), MRR@10 and recall@100.
+
+    Each query has at least one relevant document, whose grade is above 0.
+    """
+    rows = [_ranking_scores(grades, ranked[query]) for query, grades in judged.items()]
+    return mean_scores(rows)
+
+
+def _ranking_scores(grades: Mapping[str, int], ranked: Sequence[str]) -> Scores:
+    gains = [max(0, grades.get(document, 0)) for document in ranked]
+    ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
+    first = next((rank for rank, gain in enumerate(gains[:10], 1) if gain), None)
+    return {
+        "ndcg_at_10": _discounted(gains[:10]) / _discounted(ideal[:10]),
+        "mrr_at_10": 0.0 if first is None else 1 / first,
+        "recall_at_100": sum(gain > 0 for gain in gains[:100]) / len(ideal),
+    }
+
+
+def _discounted(gains: Sequence[int]) -> float:
+    return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, 1))
 
 
 def normalized_answer(text: str) -> str:
-    """Lower case, no punctuation of any script, no English articles, single spaces: as SQuAD's own script compares."""
-    bare = "".join(character for character in text.lower() if not unicodedata.category(character).startswith("P"))
+    """Lower case, no ASCII punctuation, no English articles, single spaces: as SQuAD's own script compares."""
+    bare = "".join(character for character in text.lower() if character not in _PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
 
-def _best(score: Callable[[str, str], float], answers: Sequence[str], given: str) -> float:
-    return max(score(normalized_answer(answer), normalized_answer(given)) for answer in (answers or ("",)))
-
-
-def _is_exact(answer: str, given: str) -> float:
-    return float(answer == given)
-
-
-def _overlap(answer: str, given: str) -> float:
-    right, found = answer.split(), given.split()
+def _overlap(right: Sequence[str], found: Sequence[str]) -> float:
     if not right or not found:
         return float(right == found)
     common = sum((Counter(right) & Counter(found)).values())

@@ -20,8 +20,10 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedT
 
 from auth.errors import ConfigError
 from coordinator.checkpoints.manifest import MANIFEST, verify
+from peer.config.evaluation import Recipe
 
 IGNORED = -100
+_MODEL: Any = transformers.AutoModel
 PADDING = {"labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
 Tokenize = Callable[[str], Sequence[int]]
 INITIAL_SEED = 2**32 - 17  # of a random start's body: the same for each seed of fine-tuning, as a checkpoint's is
@@ -65,11 +67,39 @@ class Pretrained:
         if (path / MANIFEST).is_file():
             verify(path)
 
-    @property
-    def max_length(self) -> int | None:
-        """Tokens that the model can take; None if its configuration does not say."""
-        found = getattr(AutoConfig.from_pretrained(self.source), "max_position_embeddings", None)
-        return found if isinstance(found, int) and found > 0 else None
+    def length(self, recipe: Recipe) -> int:
+        """The largest number of tokens in an example; the recipe's default is less for a model that cannot take it.
+
+        Raises `ConfigError` for any other length that the model cannot take.
+        """
+        possible = self.positions()
+        if possible is None or recipe.max_length <= possible:
+            return recipe.max_length
+        if recipe.max_length != Recipe.model_fields["max_length"].default:
+            raise ConfigError(
+                f"`max_length` ({recipe.max_length}) is more than {self.source} has positions for: "
+                f"at most {possible} tokens are possible."
+            )
+        return possible
+
+    def positions(self) -> int | None:
+        """The number of tokens that the model has positions for; None if they have no limit.
+
+        RoBERTa and its kin number them from the one after the padding's, so they have fewer than their configuration
+        says. Raises `ConfigError` if there is no such model.
+        """
+        try:
+            config = AutoConfig.from_pretrained(self.source)
+            with torch.device("meta"):
+                body = _MODEL.from_config(config)
+        except Exception as error:  # whatever transformers' layers raise
+            raise ConfigError(_complaint(self.source, "configuration", error)) from error
+        stated = getattr(config, "max_position_embeddings", None)
+        if not isinstance(stated, int) or stated <= 0:
+            return None
+        tables = [part for name, part in body.named_modules() if name.endswith("position_embeddings")]
+        offsets = [getattr(table, "padding_idx", None) for table in tables]
+        return stated - max((offset + 1 for offset in offsets if offset is not None), default=0)
 
 
 def be_quiet() -> None:

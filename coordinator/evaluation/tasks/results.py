@@ -7,6 +7,7 @@ these models: numbers are finite, texts and lists bounded.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,11 +23,22 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class ClassScores(_Frozen):
+    """The scores of one class of entities."""
+
+    precision: Annotated[float, Field(ge=0, le=1)]
+    recall: Annotated[float, Field(ge=0, le=1)]
+    f1: Annotated[float, Field(ge=0, le=1)]
+    entities: Annotated[int, Field(ge=0, le=2**31)]  # of the class in the test set
+
+
 class SeedResult(_Frozen):
     """One fine-tuning, or the one look at a checkpoint that needs none."""
 
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None  # None: there was nothing to draw
-    scores: Annotated[dict[Short, Score], Field(max_length=32)]
+    scores: Annotated[dict[Short, Score], Field(max_length=32)]  # on the test set
+    dev_score: Score | None = None  # of the main metric on the development set; None: the task has none
+    classes: Annotated[dict[Short, ClassScores], Field(max_length=100)] = {}
     epochs: Annotated[int, Field(ge=0, le=10**6)] = 0
     failure: Short = ""  # why it counts as not converged; "": it has
 
@@ -88,6 +100,11 @@ class TaskResult(_Frozen):
         values = self.values(metric)
         return statistics.stdev(values) if len(values) > 1 else None
 
+    def dev_mean(self) -> float | None:
+        """The mean score on the development set over the seeds that count; None if there is none."""
+        values = [seed.dev_score for seed in self.converged if seed.dev_score is not None]
+        return statistics.fmean(values) if values else None
+
     @property
     def metrics(self) -> list[str]:
         """All that were measured, the main one first."""
@@ -116,10 +133,27 @@ def result_of(
     )
 
 
+CLASS_HEADINGS = ("class", "precision", "recall", "f1", "entities")
+
+
+def class_rows(result: TaskResult) -> list[tuple[str, ...]]:
+    """Each class of entities with its scores over the seeds that count, for tables."""
+    names = sorted({name for seed in result.converged for name in seed.classes})
+    rows = []
+    for name in names:
+        found = [seed.classes[name] for seed in result.converged if name in seed.classes]
+        measures = ([each.precision for each in found], [each.recall for each in found], [each.f1 for each in found])
+        rows.append((name, *map(_spread_text, measures), f"{max(each.entities for each in found):,}"))
+    return rows
+
+
 def score_text(result: TaskResult, metric: str | None = None) -> str:
     """`0.7123 ± 0.0081 (3 seeds)`, with those that failed; for tables."""
-    mean, std = result.mean(metric), result.std(metric)
-    text = "none" if mean is None else f"{mean:.4f}"
-    text += "" if std is None else f" ± {std:.4f}"
+    text = _spread_text(result.values(metric))
     failed = len(result.failures)
     return f"{text} ({failed} of {len(result.seeds)} seeds failed)" if failed else text
+
+
+def _spread_text(values: Sequence[float]) -> str:
+    text = f"{statistics.fmean(values):.4f}" if values else "none"
+    return f"{text} ± {statistics.stdev(values):.4f}" if len(values) > 1 else text

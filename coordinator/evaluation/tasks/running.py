@@ -17,7 +17,12 @@ from peer.runtime.software import how_to_add
 
 POLL_S = 0.2
 NICENESS = 10
-EXTRA = frozenset({"accelerate", "seqeval", "sklearn"})
+EXTRAS = {  # by the module that lacks
+    "accelerate": "evaluate",
+    "seqeval": "evaluate",
+    "sklearn": "evaluate",
+    "sentence_transformers": "embeddings",
+}
 
 
 def run_apart(plan: Plan, should_stop: Callable[[], bool] = lambda: False) -> TaskResult | None:
@@ -66,6 +71,7 @@ def _main(plan: Plan, parent_pid: int, answer: Connection) -> None:
     except ManyhandsError as error:
         answer.send(error)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in EXTRA:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
             raise
-        answer.send(ConfigError(f"Evaluation needs `{error.name}`: {how_to_add('evaluate')}."))
+        answer.send(ConfigError(f"This task needs `{error.name}`: {how_to_add(extra)}."))

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
 from coordinator.evaluation.tasks.classification import Classifying, Tagging
 from coordinator.evaluation.tasks.data import DataFolders, dev_examples, judged_examples, train_examples
 from coordinator.evaluation.tasks.fill_mask import fill_scores, probe_scores
 from coordinator.evaluation.tasks.fine_tuning import Subject, run_trials, split
+from coordinator.evaluation.tasks.metrics import Scores
 from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.pretrained import Pretrained, be_quiet
 from coordinator.evaluation.tasks.question_answering import Answering
-from coordinator.evaluation.tasks.results import SeedResult, TaskResult, result_of
+from coordinator.evaluation.tasks.results import ProbeResult, SeedResult, TaskResult, result_of
+from peer.config.evaluation import Task
 
 logger = logging.getLogger(__name__)
 SUBJECTS: dict[str, Callable[..., Subject]] = {
@@ -38,14 +40,31 @@ def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskRes
     pretrained = Pretrained(plan.checkpoint, plan.random_start)
     pretrained.check()
     place = DataFolders(Path(plan.base), Path(plan.cache), plan.confined)
+    if plan.task.kind == "retrieval":
+        return _retrieved(plan, pretrained, place, clock, began)
     if plan.task.is_trained:
         return _trained(plan, pretrained, place, clock, began)
-    examples = judged_examples(plan.task, place)
-    if plan.task.kind == "bias":
-        scores, probes = probe_scores(pretrained, plan.task, examples)
-        return result_of(plan.task, [SeedResult(scores=scores)], len(examples), clock() - began, probes)
-    scores, count = fill_scores(pretrained, plan.task, examples)
-    return result_of(plan.task, [SeedResult(scores=scores)], count, clock() - began)
+    found = _measured(plan.task, pretrained, judged_examples(plan.task, place))
+    dev = dev_examples(plan.task, place)
+    dev_score = None if dev is None else _measured(plan.task, pretrained, dev).scores[plan.task.main_metric]
+    seed = SeedResult(scores=found.scores, dev_score=dev_score)
+    return result_of(plan.task, [seed], found.examples, clock() - began, found.probes)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Scores of a checkpoint as it is."""
+
+    scores: Scores
+    examples: int
+    probes: tuple[ProbeResult, ...] = ()
+
+
+def _measured(task: Task, pretrained: Pretrained, examples: Sequence[Any]) -> _Measured:
+    if task.kind == "bias":
+        scores, probes = probe_scores(pretrained, task, examples)
+        return _Measured(scores, len(examples), probes)
+    return _Measured(*fill_scores(pretrained, task, examples))
 
 
 def _trained(
@@ -59,6 +78,20 @@ def _trained(
     return result_of(task, seeds, subject.examples, clock() - began)
 
 
+def _retrieved(
+    plan: Plan, pretrained: Pretrained, place: DataFolders, clock: Callable[[], float], began: float
+) -> TaskResult:
+    from coordinator.evaluation.tasks.retrieval import run_retrieval  # of an optional package
+
+    task = plan.task
+    (test,) = judged_examples(task, place)
+    (dev,) = dev_examples(task, place) or (None,)
+    pairs = train_examples(task, place) if task.is_trained else None
+    keep = _Best(pretrained, Path(plan.save_to)) if plan.save_to else None
+    seeds = run_retrieval(pretrained, task, pairs, dev, test, keep or (lambda _seed, _dev, _model: None))
+    return result_of(task, seeds, len(test.judged), clock() - began)
+
+
 class _Best:
     """Keeps the tuned model whose score on the development set is best, never that on the test set."""
 
@@ -66,7 +99,7 @@ class _Best:
         self._pretrained, self._folder = pretrained, folder
         self._best = float("-inf")
 
-    def __call__(self, _seed: int, score: float, model: PreTrainedModel) -> None:
+    def __call__(self, _seed: int | None, score: float, model: Any) -> None:
         if score > self._best:
             self._best = score
             model.save_pretrained(self._folder)

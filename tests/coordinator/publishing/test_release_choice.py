@@ -7,6 +7,7 @@ import pytest
 from auth.errors import ConfigError
 from coordinator.checkpoints.validations import ValidationRow
 from coordinator.evaluation.evaluations import EvaluationRow
+from coordinator.evaluation.tasks.results import TaskResult
 from coordinator.ledger.presence import CheckpointRow
 from coordinator.publishing.release import choose
 from peer.config.evaluation import Task
@@ -37,16 +38,35 @@ def test_the_lowest_loss_on_held_out_text_wins() -> None:
     )
 
 
-def test_a_tasks_best_mean_wins() -> None:
-    """The highest F1, the lowest perplexity; results of another recipe or of failed seeds only do not count."""
+def rows_of(results: dict[int, TaskResult]) -> list[EvaluationRow]:
+    """The results of the checkpoints of these steps."""
+    return [EvaluationRow(step, str(step) * 64, "operator", result, 0.0) for step, result in results.items()]
+
+
+def test_a_tasks_best_mean_on_the_development_set_wins() -> None:
+    """The test set decides nothing, and the sentence has its score."""
     other = {**NER, "recipe": {"epochs": 3}}
-    results = {1: made_up(NER, 0.7, 0.8), 2: made_up(NER, 0.6), 3: made_up(other, 0.99), 4: made_up(NER, failed=2)}
-    rows = [EvaluationRow(step, str(step) * 64, "operator", result, 0.0) for step, result in results.items()]
-    row, why = choose("ner", kept(1, 2, 3, 4), [], rows, TASKS)
+    results = {
+        1: made_up(NER, 0.7, 0.8, dev=0.9),
+        2: made_up(NER, 0.99, dev=0.6),
+        3: made_up(other, 0.99, dev=0.99),
+        4: made_up(NER, failed=2),
+        5: made_up(NER, 0.99),
+    }
+    row, why = choose("ner", kept(1, 2, 3, 4, 5), [], rows_of(results), TASKS)
     assert row.step == 1
-    assert "best mean f1 on the task ner (0.7500 ± 0.0707, step 1), of 2 that are kept" in why
-    fills = [EvaluationRow(step, str(step) * 64, "operator", made_up(FILL, 9.0 - step), 0.0) for step in (1, 2)]
+    assert why == (
+        "The released checkpoint, of step 1, has the best mean f1 on the development set of the task ner (0.9000), of "
+        "2 that are kept. On the test set, which did not decide, it has 0.7500 ± 0.0707."
+    )
+    fills = rows_of({step: made_up(FILL, 1.0, dev=9.0 - step) for step in (1, 2)})
     assert choose("fill", kept(1, 2), [], fills, TASKS)[0].step == 2
+
+
+def test_a_task_without_a_development_set_chooses_nothing() -> None:
+    """Its only score is that on the test set."""
+    with pytest.raises(ConfigError, match="to choose by: give the task `dev` examples"):
+        choose("fill", kept(1), [], rows_of({1: made_up(FILL, 1.0)}), TASKS)
 
 
 def test_the_newest_or_a_step_by_name() -> None:

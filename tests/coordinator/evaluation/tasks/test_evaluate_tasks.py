@@ -11,24 +11,23 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
-from transformers import AutoModelForMaskedLM, AutoModelForTokenClassification, AutoTokenizer
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
 
 from auth.errors import ConfigError, StorageError
 from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.pretrained import cut
-from coordinator.evaluation.tasks.question_answering import best_span, token_span
 from coordinator.evaluation.tasks.running import run_apart
 from coordinator.evaluation.tasks.worker import run_plan
 from peer.config.evaluation import Task
 from tests.support.tiny_bert import save_tiny_bert
 
 FAST = {"seeds": [0, 1], "epochs": 6, "batch_size": 8, "learning_rate": 0.01, "max_length": 32}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint whose folder's name says nothing."""
-    return save_tiny_bert(tmp_path_factory.mktemp("x") / "17")
 
 
 def plan(model: Path, folder: Path, **task: Any) -> Plan:
@@ -102,34 +101,6 @@ def test_pairs_are_classified(model: Path, tmp_path: Path) -> None:
     assert found.mean("macro_f1") == 1.0
 
 
-def test_answers_are_found_in_their_contexts(model: Path, tmp_path: Path) -> None:
-    """The place that follows `in` is the answer, in contexts longer than a window, too."""
-    rng = random.Random(2)
-    for name in ("train", "test"):
-        asked = []
-        for number in range(40):
-            where = rng.choice(["berlin", "paris"])
-            context = "the film was very good . " * rng.choice([0, 5]) + f"ada lives in {where} ."
-            answers = [{"text": where, "answer_start": context.index(where)}]
-            question = {"id": str(number), "question": "where is ada ?", "answers": answers}
-            asked.append({"context": context, "qas": [question]})
-        (tmp_path / name).write_text(json.dumps({"data": [{"paragraphs": asked}]}))
-    slow = {**FAST, "seeds": [0], "epochs": 8}
-    found = run_plan(plan(model, tmp_path, kind="qa", train="train", test="test", recipe=slow))
-    assert found.seeds[0].failure == ""
-    assert (found.mean() or 0.0) > 0.9
-
-
-def test_spans_of_characters_and_tokens() -> None:
-    """A span cut off by its window is none; the likeliest pair in order wins, unless no answer is likelier."""
-    offsets = [None, None, (0, 3), (4, 9), None]
-    assert token_span(offsets, 4, 9) == (3, 3)
-    assert token_span(offsets, 4, 12) == (0, 0)
-    starts, ends = torch.tensor([0.0, 9.0, 2.0, 3.0, 9.0, 9.0]), torch.tensor([0.0, 9.0, 5.0, 1.0, 9.0, 9.0])
-    assert best_span(starts, ends, offsets) == (7.0, (0, 3))
-    assert best_span(starts + torch.tensor([99.0, 0, 0, 0, 0, 0]), ends, offsets)[1] is None
-
-
 def test_pseudo_perplexity_is_what_masking_one_by_one_gives(model: Path, tmp_path: Path) -> None:
     """Equal to the plain computation, text by text and token by token."""
     texts = ["ada lives in paris .", "the film was good"]
@@ -185,6 +156,38 @@ def test_a_random_start_has_the_shape_but_not_the_weights(model: Path, tmp_path:
     fresh = Plan(asked.checkpoint, asked.task, asked.base, asked.cache, random_start=True)
     assert run_plan(fresh).mean() == run_plan(fresh).mean()
     assert run_plan(fresh).mean() != run_plan(asked).mean()
+
+
+def save_tiny_roberta(folder: Path) -> Path:
+    """A RoBERTa with the tiny BERT's tokenizer, 32 positions and the padding's id 1: places begin at 2."""
+    save_tiny_bert(folder)
+    config = RobertaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        pad_token_id=1,
+    )
+    RobertaForMaskedLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("task", ["fill-mask", "classification"])
+def test_a_length_beyond_the_positions_is_one_sentence(tmp_path: Path, task: str) -> None:
+    """RoBERTa's places begin after the padding's, so it takes 30 tokens of 32; the default length is cut to that."""
+    rows = [json.dumps({"text": f"{label} film " * 40, "label": label}) for label in ("good", "bad")]
+    (tmp_path / "test").write_text("\n".join(rows * 4))
+    model, asked = save_tiny_roberta(tmp_path / "roberta"), {"kind": task, "test": "test"}
+    asked |= {"train": "test"} if task == "classification" else {}
+    for length, wanted in ((600, None), (31, None), (30, 30), (128, 30)):
+        recipe = {"seeds": [0], "epochs": 1, "max_test": 1, "max_length": length}
+        if wanted is None:
+            with pytest.raises(ConfigError, match=rf"`max_length` \({length}\) .* at most 30 tokens are possible"):
+                run_plan(plan(model, tmp_path, recipe=recipe, **asked))
+        else:
+            assert run_plan(plan(model, tmp_path, recipe=recipe, **asked)).examples in {1, wanted - 2}
 
 
 def test_what_is_no_checkpoint_is_one_sentence(tmp_path: Path) -> None:

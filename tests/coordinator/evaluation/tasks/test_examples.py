@@ -22,6 +22,7 @@ from coordinator.evaluation.tasks.examples import (
     read_squad,
     read_texts,
 )
+from coordinator.evaluation.tasks.metrics import tag_scores
 from peer.config.evaluation import Columns, Examples, Task
 
 
@@ -183,6 +184,74 @@ def test_words_with_spaces_are_whole_where_tabs_divide_columns() -> None:
 def test_columns_are_chosen_by_number() -> None:
     """The second column of four is as good a tag as the last."""
     assert read_conll("1\tAda\tNNP\tx\n", "file", 1, 2) == [Tagged(("Ada",), ("NNP",))]
+
+
+CONLLU = """\
+# newdoc id = news
+# newpar
+# sent_id = 1
+# text = Vámonos al\tmar #1
+1-2\tVámonos\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No
+1\tVamos\tir\tVERB\t_\tMood=Imp\t0\troot\t_\t_
+2\tnos\tnosotros\tPRON\t_\t_\t1\tobj\t_\t_
+3-4\tal\t_\t_\t_\t_\t_\t_\t_\t_
+3\ta\ta\tADP\t_\t_\t5\tcase\t_\t_
+4\tel\tel\tDET\t_\t_\t5\tdet\t_\t_
+5\tmar\tmar\tNOUN\t_\t_\t1\tobl\t_\t_
+6\t#\t#\tSYM\t_\t_\t5\tdep\t_\t_
+
+#comment without a space
+0.1\tyo\tyo\tPRON\t_\t_\t_\t_\t0:root\t_
+1\t20 000\t20000\tNUM\t_\t_\t0\troot\t_\t_
+1.1\tson\tser\tAUX\t_\t_\t_\t_\t1:dep\t_
+"""
+
+
+def words_by_their_numbers(text: str) -> list[list[tuple[str, str]]]:
+    """An independent reading: the lines whose first column is a whole number, with FORM and UPOS."""
+    blocks = [[line.split("\t") for line in block.splitlines()] for block in text.split("\n\n")]
+    return [[(cells[1], cells[3]) for cells in block if cells[0].isdecimal()] for block in blocks]
+
+
+@pytest.mark.parametrize(("words", "tags"), [(None, None), (1, 3), (-9, 3)])
+def test_only_the_words_of_conllu_are_read(words: int | None, tags: int | None) -> None:
+    """Comments, ranges and empty nodes are none; FORM and UPOS are the columns by default."""
+    found = read_conll(CONLLU, "file", words, tags)
+    assert [list(zip(each.words, each.tags, strict=True)) for each in found] == words_by_their_numbers(CONLLU)
+    assert found[0].words == ("Vamos", "nos", "a", "el", "mar", "#")
+    assert found[1].words == ("20 000",)
+
+
+def test_scores_on_conllu_are_over_its_words() -> None:
+    """A tagger that says NOUN of everything is right in one word of seven, as an independent count says."""
+    sentences = read_conll(CONLLU.replace("\n", "\r\n"), "file")
+    scores = tag_scores([each.tags for each in sentences], [["NOUN"] * len(each.words) for each in sentences])
+    tags = [tag for sentence in words_by_their_numbers(CONLLU) for _, tag in sentence]
+    assert scores["accuracy"] == tags.count("NOUN") / len(tags) == 1 / 7
+
+
+def test_words_and_questions_may_be_json_lines(tmp_path: Path) -> None:
+    """As benchmarks keep them; numbers instead of tags' names are one sentence."""
+    (tmp_path / "ner").write_text('{"tokens": ["Ada", "lives"], "tags": ["B-PER", "O"]}\n')
+    columns = {"text": "tokens", "label": "tags"}
+    ner = Task.model_validate({"name": "ner", "kind": "ner", "train": "ner", "test": "ner", "columns": columns})
+    assert judged_examples(ner, DataFolders(tmp_path, tmp_path)) == [TWO[0]]
+    (tmp_path / "ner").write_text('{"tokens": ["Ada", "lives"], "tags": [1, 0]}\n')
+    with pytest.raises(ConfigError, match="ner, line 1 has numbers as tags"):
+        judged_examples(ner, DataFolders(tmp_path, tmp_path))
+    answers = {"text": ["Paris"], "answer_start": [13]}
+    row = {"id": "q1", "question": "where?", "context": "ada lives in Paris", "answers": answers}
+    (tmp_path / "qa").write_text(json.dumps(row) + "\n" + json.dumps({**row, "id": "q2"}))
+    qa = Task.model_validate({"name": "qa", "kind": "qa", "train": "qa", "test": "qa"})
+    assert [each.id for each in judged_examples(qa, DataFolders(tmp_path, tmp_path))] == ["q1", "q2"]
+
+
+def test_a_numbered_file_of_other_columns_is_read_alike() -> None:
+    """Universal NER has five columns; where words are in the first column, `1-2` is a word."""
+    text = "# sent_id = 1\n1-2\tal\tO\t-\t-\n1\ta\tO\t-\t-\n2\tel\tB-LOC\t-\t-\n"
+    assert read_conll(text, "file", 1, 2) == [Tagged(("a", "el"), ("O", "B-LOC"))]
+    assert read_conll("1-2\tO\n1.1\tO\n# x\n#\tO\n", "file") == [Tagged(("1-2", "1.1", "#"), ("O", "O", "O"))]
+    assert read_conll("# O\n1 O\n", "file") == [Tagged(("#", "1"), ("O", "O"))]
 
 
 @pytest.mark.parametrize(

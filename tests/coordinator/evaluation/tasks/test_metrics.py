@@ -1,4 +1,4 @@
-"""Our scores are seqeval's and scikit-learn's own on recorded predictions, and SQuAD's as its script counts."""
+"""Our scores are seqeval's and scikit-learn's own on recorded predictions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import seqeval.metrics
 import sklearn.metrics
 
-from coordinator.evaluation.tasks.metrics import answer_scores, entity_scores, normalized_answer, tag_scores
+from coordinator.evaluation.tasks.metrics import entity_scores, tag_scores
 
 # Recorded: what a model said of four sentences; `TIM` has no prefix in one of our data sets.
 TRUTH = [
@@ -26,13 +26,29 @@ PREDICTED = [
 @pytest.mark.filterwarnings("ignore:TIM seems not to be NE tag")
 def test_entities_are_scored_as_seqeval_does() -> None:
     """Precision, recall, F1 and accuracy are equal; and of four entities two are found, with five named."""
-    assert entity_scores(TRUTH, PREDICTED) == {
+    found = entity_scores(TRUTH, PREDICTED)
+    assert found.scores == {
         "f1": seqeval.metrics.f1_score(TRUTH, PREDICTED),
         "precision": seqeval.metrics.precision_score(TRUTH, PREDICTED),
         "recall": seqeval.metrics.recall_score(TRUTH, PREDICTED),
         "accuracy": seqeval.metrics.accuracy_score(TRUTH, PREDICTED),
     }
-    assert entity_scores(TRUTH, PREDICTED)["f1"] == pytest.approx(2 * 0.4 * 0.5 / 0.9)
+    assert found.scores["f1"] == pytest.approx(2 * 0.4 * 0.5 / 0.9)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
+def test_each_class_of_entities_has_its_scores() -> None:
+    """They are seqeval's; a tag without a prefix is a class of its own under its whole name."""
+    classes = entity_scores(TRUTH, PREDICTED).classes
+    assert sorted(classes) == ["LOC", "ORG", "PER", "TIM"]
+    assert (classes["PER"].f1, classes["TIM"].f1, classes["TIM"].entities) == (1.0, 1.0, 1)
+    assert (classes["LOC"].precision, classes["LOC"].recall, classes["ORG"].f1) == (0.0, 0.0, 0.0)
+    table = seqeval.metrics.classification_report(TRUTH[:2], PREDICTED[:2], output_dict=True)
+    for name, scores in entity_scores(TRUTH[:2], PREDICTED[:2]).classes.items():
+        row = table[name]
+        found = (scores.precision, scores.recall, scores.f1, scores.entities)
+        assert found == (row["precision"], row["recall"], row["f1-score"], row["support"])
+    assert entity_scores([["O", "O"]], [["O", "O"]]).classes == {}
 
 
 def test_tags_are_scored_as_scikit_learn_does() -> None:
@@ -42,12 +58,3 @@ def test_tags_are_scored_as_scikit_learn_does() -> None:
         "accuracy": sklearn.metrics.accuracy_score(truth, predicted),
         "macro_f1": sklearn.metrics.f1_score(truth, predicted, average="macro"),
     }
-
-
-def test_answers_are_scored_as_squads_script_does() -> None:
-    """Articles, marks and case do not count; the best of several answers does; no answer must be none."""
-    assert normalized_answer("The  Eiffel-Tower!") == "eiffeltower"
-    assert normalized_answer("¿Dónde?") == "dónde"
-    scores = answer_scores([("the red house", "house"), ("Paris",), ()], ["a house", "in paris", ""])
-    assert scores["exact_match"] == pytest.approx(2 / 3)
-    assert scores["f1"] == pytest.approx((1 + 2 / 3 + 1) / 3)

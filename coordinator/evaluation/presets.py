@@ -1,0 +1,70 @@
+"""Known benchmarks whose files lie on this machine: the kind of task, its columns and its usual measure.
+
+A preset downloads nothing. `manyhands evaluate --preset` takes it, with the files named one by one or in a folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from auth.errors import ConfigError
+
+SPLITS = {"train": ("train",), "dev": ("validation", "dev", "val"), "test": ("test",)}
+ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".conll", ".conllu", ".txt")
+
+
+@dataclass(frozen=True)
+class BenchmarkPreset:
+    """The layout of a benchmark's task; `columns` without a role are the format's usual ones."""
+
+    kind: str
+    metric: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+_PAIR = {"text": "sentence1", "pair": "sentence2", "label": "label"}
+_INFERENCE = {"text": "premise", "pair": "hypothesis", "label": "label"}
+_TEXT = {"text": "text", "label": "label"}
+PRESETS: Mapping[str, BenchmarkPreset] = {
+    "xnli": BenchmarkPreset("classification", "accuracy", _INFERENCE),
+    "paws-x": BenchmarkPreset("classification", "accuracy", _PAIR),
+    "blub-sentiment": BenchmarkPreset("classification", "macro_f1", {"text": "sentence1", "label": "label"}),
+    "blub-inference": BenchmarkPreset("classification", "accuracy", _PAIR),
+    "blub-ner": BenchmarkPreset("ner", "f1", {"text": "tokens", "label": "tags"}),
+    "blub-qa": BenchmarkPreset("qa", "f1"),
+    "indicxtreme-sentiment": BenchmarkPreset("classification", "accuracy", {"text": "INDIC REVIEW", "label": "LABEL"}),
+    "indicxtreme-xnli": BenchmarkPreset("classification", "accuracy", _INFERENCE),
+    "indicxtreme-ner": BenchmarkPreset("ner", "f1", {"text": "tokens", "label": "ner_tags"}),
+    "indicxtreme-qa": BenchmarkPreset("qa", "f1"),
+    "euroeval-sentiment": BenchmarkPreset("classification", "macro_f1", _TEXT),
+    "euroeval-acceptability": BenchmarkPreset("classification", "macro_f1", _TEXT),
+    "euroeval-ner": BenchmarkPreset("ner", "f1", {"text": "tokens", "label": "labels"}),
+    "euroeval-qa": BenchmarkPreset("qa", "f1"),
+}
+
+
+def preset_of(name: str) -> BenchmarkPreset:
+    """The preset of this name; raises `ConfigError`."""
+    found = PRESETS.get(name)
+    if found is None:
+        raise ConfigError(f"`--preset` ({name!r:.60}) must be one of: {', '.join(PRESETS)}.")
+    return found
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    """The paths of the splits in a folder, such as `train.jsonl`, `validation.csv.gz`; raises `ConfigError`."""
+    found = {}
+    for split, names in SPLITS.items():
+        for name in names:
+            paths = [folder / f"{name}{ending}{packed}" for ending in ENDINGS for packed in ("", ".gz")]
+            there = [path for path in paths if path.is_file()]
+            if len(there) > 1:
+                raise ConfigError(f"{folder} holds {there[0].name} and {there[1].name}: name one with `--{split}`.")
+            if there:
+                found[split] = str(there[0].absolute())
+                break
+    if "test" not in found:
+        raise ConfigError(f"{folder} holds no file such as test.jsonl, test.csv or test.conll, plain or gzip.")
+    return found

@@ -1,0 +1,148 @@
+"""Retrieval by sentence embeddings: contrastive tuning on pairs of texts, and scores of rankings.
+
+An embedding is the mean of the last layer over a text's tokens. With `train`, each seed tunes the checkpoint by
+sentence-transformers' MultipleNegativesRankingLoss: of all second texts of a batch, the pair's own has to be the
+nearest (Reimers and Gurevych 2019, arXiv 1908.10084; Henderson et al. 2017, arXiv 1705.00652). Without `train` the
+checkpoint's own embeddings are scored. Training takes all epochs of the recipe: nothing ends it early.
+
+This module alone imports sentence-transformers, which is an optional package (extra `embeddings`).
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from datasets import Dataset
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+    util,
+)
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+from auth.errors import ConfigError
+from coordinator.evaluation.tasks.examples import RetrievalSet, TextPair
+from coordinator.evaluation.tasks.fine_tuning import split
+from coordinator.evaluation.tasks.metrics import Scores, retrieval_scores
+from coordinator.evaluation.tasks.pretrained import Pretrained
+from coordinator.evaluation.tasks.results import SeedResult
+from peer.config.evaluation import Recipe, Task
+
+logger = logging.getLogger(__name__)
+RANKED = 100  # documents for each query
+Finished = Callable[[int | None, float, SentenceTransformer], None]
+
+
+def run_retrieval(
+    pretrained: Pretrained,
+    task: Task,
+    train: Sequence[TextPair] | None,
+    dev: RetrievalSet | None,
+    test: RetrievalSet,
+    finished: Finished = lambda _seed, _dev, _model: None,
+) -> list[SeedResult]:
+    """Score the checkpoint, tuned once for each seed if there are pairs; `finished` gets each sound model."""
+    if train is None:
+        model = embedder(pretrained, task.recipe, 0)
+        return [_judged(model, task, None, dev, test, finished)]
+    parts = split(train, None if dev is None else [], task.recipe.max_train)
+    judge_by = set_of_pairs(parts.dev) if dev is None else dev
+    results = []
+    for seed in task.recipe.seeds:
+        model = embedder(pretrained, task.recipe, seed)
+        tune(model, parts.train, task.recipe, seed)
+        results.append(_judged(model, task, seed, judge_by, test, finished))
+    return results
+
+
+def embedder(pretrained: Pretrained, recipe: Recipe, seed: int) -> SentenceTransformer:
+    """The checkpoint as a model of sentence-transformers, which can be saved as one; raises `ConfigError`."""
+    length = pretrained.length(recipe)
+    weights: Any = pretrained.model("AutoModel", seed)  # it raises `ConfigError` where there is no such model
+    body: Any = Transformer(
+        pretrained.source, max_seq_length=length, model_kwargs={"use_safetensors": True, "dtype": torch.float32}
+    )
+    body.auto_model.load_state_dict(weights.state_dict())
+    return SentenceTransformer(modules=[body, Pooling(body.get_embedding_dimension(), "mean")], device="cpu")
+
+
+def tune(model: SentenceTransformer, pairs: Sequence[TextPair], recipe: Recipe, seed: int) -> None:
+    """Train the model in place on pairs of texts that belong together."""
+    if len(pairs) < 2:
+        raise ConfigError("Contrastive tuning needs two pairs of texts or more: each is compared with the others.")
+    steps = recipe.epochs * -(-len(pairs) // recipe.batch_size)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = SentenceTransformerTrainingArguments(
+            output_dir=folder,
+            num_train_epochs=recipe.epochs,
+            per_device_train_batch_size=recipe.batch_size,
+            learning_rate=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            warmup_steps=round(recipe.warmup_share * steps),
+            seed=seed,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+            use_cpu=True,
+        )
+        SentenceTransformerTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=Dataset.from_dict(
+                {"anchor": [pair.text for pair in pairs], "positive": [pair.pair for pair in pairs]}
+            ),
+            loss=MultipleNegativesRankingLoss(model),
+        ).train()
+
+
+def set_of_pairs(pairs: Sequence[TextPair]) -> RetrievalSet:
+    """A retrieval set from held-out pairs: each first text has to find its second one among all."""
+    numbers: dict[str, str] = {}
+    queries, judged = {}, {}
+    for place, pair in enumerate(pairs):
+        document = numbers.setdefault(pair.pair, str(len(numbers)))
+        queries[str(place)], judged[str(place)] = pair.text, {document: 1}
+    return RetrievalSet(queries, {number: text for text, number in numbers.items()}, judged)
+
+
+def scores_of(model: SentenceTransformer, examples: RetrievalSet, batch_size: int) -> Scores:
+    """Rank the corpus for each judged query by cosine similarity, and score the ranking."""
+    asked, documents = list(examples.judged), list(examples.corpus)
+    queries = _embedded(model, [examples.queries[query] for query in asked], batch_size)
+    corpus = _embedded(model, [examples.corpus[document] for document in documents], batch_size)
+    found = util.semantic_search(queries, corpus, top_k=RANKED)
+    ranked = {
+        query: [documents[int(hit["corpus_id"])] for hit in hits] for query, hits in zip(asked, found, strict=True)
+    }
+    return retrieval_scores(examples.judged, ranked)
+
+
+def _embedded(model: SentenceTransformer, texts: list[str], batch_size: int) -> torch.Tensor:
+    return model.encode(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
+
+
+def _judged(
+    model: SentenceTransformer,
+    task: Task,
+    seed: int | None,
+    dev: RetrievalSet | None,
+    test: RetrievalSet,
+    finished: Finished,
+) -> SeedResult:
+    if not all(bool(torch.isfinite(weights).all()) for weights in model.parameters()):
+        return SeedResult(seed=seed, scores={}, epochs=task.recipe.epochs, failure="its weights became no numbers")
+    size = task.recipe.batch_size
+    dev_score = None if dev is None else scores_of(model, dev, size)[task.main_metric]
+    scores = scores_of(model, test, size)
+    finished(seed, 0.0 if dev_score is None else dev_score, model)
+    logger.info("%s, seed %s: %s %.4f", task.name, seed, task.main_metric, scores[task.main_metric])
+    epochs = 0 if seed is None else task.recipe.epochs
+    return SeedResult(seed=seed, scores=scores, dev_score=dev_score, epochs=epochs)

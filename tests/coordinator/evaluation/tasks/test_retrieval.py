@@ -1,0 +1,125 @@
+"""Retrieval: files in BEIR's layout, trec_eval's scores, contrastive tuning, a model for sentence-transformers."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from auth.errors import ConfigError
+from coordinator.evaluation.tasks.examples import TextPair, read_documents, read_judgements
+from coordinator.evaluation.tasks.metrics import retrieval_scores
+from coordinator.evaluation.tasks.plan import Plan
+from coordinator.evaluation.tasks.retrieval import set_of_pairs
+from coordinator.evaluation.tasks.worker import run_plan
+from peer.config.evaluation import Task
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # sentence-transformers' own
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+PLACES = {"queries": "queries.jsonl", "corpus": "corpus.jsonl", "test": "test.tsv"}
+
+
+def independent_scores(judged: dict[str, dict[str, int]], ranked: dict[str, list[str]]) -> dict[str, float]:
+    """The definitions, written out: DCG by rank, the best DCG, the first hit, the share that was found."""
+    rows = []
+    for query, grades in judged.items():
+        dcg = 0.0
+        for place in range(min(10, len(ranked[query]))):
+            dcg += grades.get(ranked[query][place], 0) * math.log(2) / math.log(place + 2)
+        best = sum(
+            grade * math.log(2) / math.log(place + 2)
+            for place, grade in enumerate(sorted(grades.values(), reverse=True)[:10])
+        )
+        hits = [place for place, name in enumerate(ranked[query]) if grades.get(name, 0) > 0]
+        relevant = [name for name, grade in grades.items() if grade > 0]
+        first = hits[0] + 1 if hits and hits[0] < 10 else math.inf
+        rows.append((dcg / best, 1 / first, len([place for place in hits if place < 100]) / len(relevant)))
+    sums = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    return dict(zip(("ndcg_at_10", "mrr_at_10", "recall_at_100"), sums, strict=True))
+
+
+def test_rankings_are_scored_by_the_definitions() -> None:
+    """Graded judgements, more relevant documents than ten, hits behind the tenth and the hundredth place, no hit."""
+    rng = random.Random(0)
+    names = [f"d{number}" for number in range(200)]
+    judged = {f"q{n}": {name: rng.choice([0, 1, 2, 3]) for name in rng.sample(names, 30)} | {"d0": 1} for n in range(9)}
+    judged["none"] = {"elsewhere": 2}
+    ranked = {query: rng.sample(names, 120) for query in judged}
+    assert retrieval_scores(judged, ranked) == pytest.approx(independent_scores(judged, ranked))
+    assert retrieval_scores({"q": {"a": 2, "b": 1}}, {"q": ["a", "b"]})["ndcg_at_10"] == 1.0
+
+
+def test_files_in_beirs_layout_are_read() -> None:
+    """Titles precede texts; queries without a relevant document are left out; `limit` takes the first ones."""
+    corpus = read_documents('{"_id": "d1", "title": "Berlin", "text": "a city"}\n{"_id": 2, "text": "x"}', "corpus")
+    assert corpus == {"d1": "Berlin a city", "2": "x"}
+    table = "query-id\tcorpus-id\tscore\nq1\td1\t0\nq2\t2\t2\nq3\td1\t1\n"
+    found = read_judgements(table, "test", {"q1": "a", "q2": "b", "q3": "c"}, corpus, 1)
+    assert found.judged == {"q2": {"2": 2}}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("q9\td1\t1", "test, line 2 names the query 'q9'"),
+        ("q1\td9\t1", "test, line 2 names the document 'd9'"),
+        ("q1\td1\tgood", "test, line 2 has a `score` that is no whole number"),
+        ("q1\td1\t0", "names no relevant document"),
+    ],
+)
+def test_a_judgement_that_cannot_be_used_is_one_sentence(row: str, said: str) -> None:
+    """It has the line and the id."""
+    with pytest.raises(ConfigError) as caught:
+        read_judgements(f"query-id\tcorpus-id\tscore\n{row}\n", "test", {"q1": "a"}, {"d1": "b"}, None)
+    assert said in str(caught.value)
+    with pytest.raises(ConfigError, match="repeats the `_id` 'd1'"):
+        read_documents('{"_id": "d1", "text": "a"}\n{"_id": "d1", "text": "b"}', "corpus")
+
+
+def write_retrieval(folder: Path) -> None:
+    """A query names a person by one word, and its document by another one: only tuning can find it."""
+    pairs = {"ada": "doctor", "grace": "nurse", "berlin": "film", "paris": "near"}
+    queries = [{"_id": name, "text": f"where is {name} ?"} for name in pairs]
+    corpus = [{"_id": name, "title": "", "text": f"the {text} was very good"} for name, text in pairs.items()]
+    (folder / "queries.jsonl").write_text("\n".join(map(json.dumps, queries)))
+    (folder / "corpus.jsonl").write_text("\n".join(map(json.dumps, reversed(corpus))))
+    (folder / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(f"{n}\t{n}\t1\n" for n in pairs))
+    rows = [{"query": f"who is {name}", "positive": f"a {text}"} for name, text in pairs.items()]
+    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, rows * 5)))
+
+
+def retrieval_plan(model: Path, folder: Path, save_to: str = "", **task: Any) -> Plan:
+    """This task on the model."""
+    recipe = {"seeds": [0], "epochs": 8, "batch_size": 4, "learning_rate": 0.01, "max_length": 16}
+    content = {"name": "find", "kind": "retrieval", "recipe": recipe, **PLACES, **task}
+    return Plan(str(model), Task.model_validate(content), str(folder), str(folder), save_to=save_to)
+
+
+def test_tuning_on_pairs_finds_what_the_checkpoint_does_not(model: Path, tmp_path: Path) -> None:
+    """The checkpoint alone is scored without seeds; the tuned model is one that sentence-transformers loads."""
+    write_retrieval(tmp_path)
+    bare = run_plan(retrieval_plan(model, tmp_path, dev="test.tsv"))
+    assert [seed.seed for seed in bare.seeds] == [None]
+    assert bare.examples == 4
+    assert bare.dev_mean() == bare.mean() < 1.0
+    tuned = run_plan(retrieval_plan(model, tmp_path, str(tmp_path / "kept"), train="train.jsonl"))
+    assert tuned.mean() == tuned.mean("mrr_at_10") == 1.0
+    assert tuned.seeds[0].dev_score is not None
+    kept = SentenceTransformer(str(tmp_path / "kept"), device="cpu", local_files_only=True)
+    asked = kept.encode(["where is ada ?"])
+    documents = kept.encode(["the nurse was very good", "the doctor was very good"])
+    assert kept.similarity(asked, documents).argmax() == 1
+
+
+def test_held_out_pairs_are_a_retrieval_set() -> None:
+    """Equal second texts are one document."""
+    found = set_of_pairs([TextPair("a", "x"), TextPair("b", "y"), TextPair("c", "x")])
+    assert found.corpus == {"0": "x", "1": "y"}
+    assert found.judged == {"0": {"0": 1}, "1": {"1": 1}, "2": {"0": 1}}
