@@ -74,9 +74,9 @@ class StreamState:
 class BatchStream:
     """An endless iterator over batches, made ahead in a thread; close it, or use it as a context manager.
 
-    The place is saved whenever the stream comes to a new chunk of documents, and on closing. A device that returns, even
-    after `kill -9`, goes on at the beginning of the chunk that it was reading: no earlier document comes again. Left
-    out is only the end of the chunk before, less than a microbatch, if the device was killed while it computed it.
+    The place is saved whenever the stream comes to a new chunk of documents, and on closing. A device that returns,
+    even after `kill -9`, goes on at the beginning of the chunk that it was reading: no earlier document comes again.
+    A device killed while it computes a chunk's first microbatch loses what that has of the chunk before.
     """
 
     def __init__(
