@@ -28,6 +28,7 @@ from coordinator.run.directory import RunDirectory
 from coordinator.run.ports import Listener, check_ports, free_ports, is_free
 from coordinator.run.settings import Settings
 from coordinator.service.demo_report import StepFollower, summarize
+from coordinator.service.parts import interrupts_ignored
 from coordinator.service.preparation import dashboard_url
 from coordinator.service.supervisor import LONGEST_STOP_S
 from peer.config.phases import phase_at
@@ -83,7 +84,8 @@ def _make_apart(path: Path, config: RunConfig, settings: Settings, should_stop: 
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_make, args=(path, config, settings, os.getpid(), theirs), name="demo's run")
-    process.start()
+    with interrupts_ignored():
+        process.start()
     assert process.pid is not None
     theirs.close()
     try:
