@@ -64,7 +64,7 @@ class StoppedEarlyError(Exception):
 def prepare_run(plan: DemoPlan, should_stop: Callable[[], bool] = lambda: False) -> RunDirectory:
     """Make the run, or take up the one in the directory, on ports that are free now: the same ones, if they are.
 
-    Raises `StoppedEarlyError`.
+    Raises `StoppedEarlyError` if a signal asks to stop while a new run is made.
     """
     if not (plan.directory / "run.yaml").is_file():
         with new_directory(plan.directory, 0o700) as aside:

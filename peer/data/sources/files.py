@@ -232,7 +232,7 @@ def paragraph_documents(file: BinaryIO, offset: int, end: int | None, whole_para
 
 
 class _Gathered:
-    """The bytes of one document, given away in pieces as they become too many."""
+    """The bytes of one document; a document that is too long is yielded in pieces while it is read."""
 
     def __init__(self, *, in_pieces: bool = True) -> None:
         self._in_pieces = in_pieces
@@ -240,7 +240,7 @@ class _Gathered:
 
     def _begin(self) -> None:
         self._chunks: list[bytes] = []
-        self._bytes = 0  # all that are not given away
+        self._bytes = 0  # that are not yielded yet
         self._is_cut = False
 
     def add(self, chunk: bytes) -> Iterator[Found]:
@@ -265,7 +265,7 @@ class _Gathered:
 
 
 def _lines(file: BinaryIO, offset: int) -> Iterator[tuple[int, bytes, int]]:
-    """The bytes at which a line and a part of it begin and end, with the part: all of it, or as much as is bounded."""
+    """Yield each line in bounded chunks, with the byte at which the line begins and the one at which the chunk ends."""
     start = offset
     while chunk := file.readline(MAX_DOCUMENT_BYTES):
         offset += len(chunk)

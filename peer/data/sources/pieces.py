@@ -1,4 +1,4 @@
-"""Pieces of documents that are too long to be one: the same on every device, for a piece's hash decides about it.
+"""Division of long documents into pieces, the same on every device, because the hash of a piece decides about it.
 
 A cut is made behind a paragraph, else behind a line, else behind white space near the limit, else between characters
 as a reader sees them: a letter is never parted from its marks, nor an emoji from its signs.
