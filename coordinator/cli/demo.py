@@ -10,7 +10,7 @@ import typer
 from platformdirs import user_data_path
 
 from coordinator.context.open_run import open_run
-from coordinator.service.demo import Demo, DemoPlan, prepare_run
+from coordinator.service.demo import Demo, DemoPlan, StoppedEarlyError, prepare_run
 from coordinator.service.demo_report import summary_lines
 from coordinator.service.supervisor import StopSignal
 from peer.config.run import BUILTIN_RUNS, RunConfig
@@ -36,20 +36,26 @@ def demo(
     plan = DemoPlan(directory or default_directory(datetime.now().astimezone()), RunConfig.from_yaml(config), port)
     tell(f"Run directory: {plan.directory}")
     tell("Making the run with its keys and its tokenizer, and starting the coordinator.")
-    with StopSignal() as stop, open_run(prepare_run(plan).path) as run:
-        running = Demo(run, tell, stop)
+    with StopSignal() as stop:  # until the summary is printed: a late signal must not cut it off
         try:
-            running.start(peers)
-            running.follow(steps)
-            running.stop()
-        finally:
-            running.kill()
-        summary = running.summary()
-    if as_json:
-        say_json(summary)
-    else:
-        for line in summary_lines(summary):
-            say(line)
+            directory_made = prepare_run(plan, stop)
+        except StoppedEarlyError:
+            tell("Stopped before the run was made; nothing of it is left.")
+            return
+        with open_run(directory_made.path) as run:
+            running = Demo(run, tell, stop)
+            try:
+                running.start(peers)
+                running.follow(steps)
+                running.stop()
+            finally:
+                running.kill()
+            summary = running.summary()
+        if as_json:
+            say_json(summary)
+        else:
+            for line in summary_lines(summary):
+                say(line)
 
 
 def default_directory(now: datetime) -> Path:

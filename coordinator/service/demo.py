@@ -7,6 +7,7 @@ the others in the right order.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -14,11 +15,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from auth.errors import StorageError, UnreachableError, WorkerError
-from auth.files import make_private_directory, write_private
+from auth.errors import ManyhandsError, StorageError, UnreachableError, WorkerError
+from auth.files import make_private_directory, new_directory, write_private
 from coordinator.checkpoints.validations import validations
 from coordinator.context.open_run import OpenRun, create_run, make_settings
 from coordinator.ledger.presence import checkpoints, read_swarm_status
@@ -26,12 +28,13 @@ from coordinator.run.directory import RunDirectory
 from coordinator.run.ports import Listener, check_ports, free_ports, is_free
 from coordinator.run.settings import Settings
 from coordinator.service.demo_report import StepFollower, summarize
+from coordinator.service.parts import interrupts_ignored
 from coordinator.service.preparation import dashboard_url
 from coordinator.service.supervisor import LONGEST_STOP_S
 from peer.config.phases import phase_at
 from peer.config.run import RunConfig
 from peer.network.http import asking, reaching
-from peer.runtime.processes import die_with_parent, end_group
+from peer.runtime.processes import die_with_parent, end_group, lead_own_group, name_process
 
 ANSWER_S = 2.0
 END_POLL_S = 0.05
@@ -54,14 +57,65 @@ class DemoPlan:
     web_port: int | None  # None: 8080 if it is free, else any
 
 
-def prepare_run(plan: DemoPlan) -> RunDirectory:
-    """Make the run, or take up the one in the directory, on ports that are free now: the same ones, if they are."""
+class StoppedEarlyError(Exception):
+    """A signal ended the demo before its run was made; nothing of it is left."""
+
+
+def prepare_run(plan: DemoPlan, should_stop: Callable[[], bool] = lambda: False) -> RunDirectory:
+    """Make the run, or take up the one in the directory, on ports that are free now: the same ones, if they are.
+
+    Raises `StoppedEarlyError` if a signal asks to stop while a new run is made.
+    """
     if not (plan.directory / "run.yaml").is_file():
-        return create_run(plan.directory, plan.config, choose_settings(plan.web_port))
+        with new_directory(plan.directory, 0o700) as aside:
+            _make_apart(aside / "run", plan.config, choose_settings(plan.web_port), should_stop)
+            for part in (aside / "run").iterdir():
+                part.rename(aside / part.name)
+            (aside / "run").rmdir()
+        return RunDirectory.open(plan.directory)
     before = RunDirectory.open(plan.directory).settings
     settings = choose_settings(plan.web_port, before.control_port, before.swarm_port)
     write_private(plan.directory / "settings.yaml", settings.to_yaml().encode())
     return RunDirectory.open(plan.directory)
+
+
+def _make_apart(path: Path, config: RunConfig, settings: Settings, should_stop: Callable[[], bool]) -> None:
+    """Make a run in a process of its own, because the training of a tokenizer cannot be interrupted, only killed."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_make, args=(path, config, settings, os.getpid(), theirs), name="demo's run")
+    with interrupts_ignored():
+        process.start()
+    assert process.pid is not None
+    theirs.close()
+    try:
+        while not ours.poll(POLL_S):
+            if should_stop():
+                raise StoppedEarlyError
+        error = ours.recv()
+    except EOFError:
+        process.join()
+        error = WorkerError(f"The run was not made (exit code {process.exitcode}): was there enough memory?")
+    finally:
+        ours.close()
+        if process.is_alive():
+            end_group(process.pid)  # if it leads one yet
+            process.kill()
+        process.join()
+        process.close()
+    if error is not None:
+        raise error
+
+
+def _make(path: Path, config: RunConfig, settings: Settings, parent_pid: int, answer: Connection) -> None:
+    name_process("demo's run")
+    lead_own_group()
+    die_with_parent(parent_pid)
+    try:
+        create_run(path, config, settings)
+        answer.send(None)
+    except ManyhandsError as error:
+        answer.send(error)
 
 
 def choose_settings(web_port: int | None, *wished: int) -> Settings:

@@ -161,7 +161,7 @@ class PartProcess:
             args=(self.part, self._directory, os.getpid(), theirs, self._style),
             name=self.part.name,
         )
-        with _interrupts_ignored():  # inherited: until it leads its own group, Ctrl-C would reach it
+        with interrupts_ignored():  # inherited: until it leads its own group, Ctrl-C would reach it
             process.start()
         theirs.close()
         self._process = process
@@ -240,7 +240,8 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
+def interrupts_ignored() -> Iterator[None]:
+    """Have the processes that start meanwhile ignore Ctrl-C."""
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

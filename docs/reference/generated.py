@@ -10,6 +10,7 @@ from typing import Any
 from auth.errors import ManyhandsError
 from docs.reference.commands import commands_by_panel
 from docs.reference.keys import definition, key_lists
+from docs.reference.memory import memory_table
 from peer.rehearsal.population import SourcedFigure, population_tables, provenance
 
 _MARKER = re.compile(r"<!-- generated: (.+?) -->")
@@ -23,7 +24,13 @@ def fill(markdown: str) -> str:
 @cache
 def parts() -> dict[str, str]:
     """Everything that is generated, as Markdown, by the names in the markers."""
-    return {"commands": commands_by_panel(), "exit codes": _exit_codes(), "rehearsal inputs": _inputs(), **key_lists()}
+    return {
+        "commands": commands_by_panel(),
+        "exit codes": _exit_codes(),
+        "rehearsal inputs": _inputs(),
+        "memory": memory_table(),
+        **key_lists(),
+    }
 
 
 def _exit_codes() -> str:

@@ -136,7 +136,7 @@ def _fit_content(fit: Fit) -> dict[str, Any]:
 def _fit_facts(fit: Fit) -> dict[str, object]:
     """Write a fit's figures for people, with a dash where there was no text."""
     summary = fit.summary()
-    shares = {name: summary[name] for name in ("unknown_rate", "split_words")}
+    shares = {name: summary[name] for name in ("unknown_rate", "split_words", "words_cut_at_marks")}
     percent = {name: None if share is None else f"{share:.3%}" for name, share in shares.items()}
     return {
         "measured on": f"{fit.documents:,} documents, {fit.characters:,} characters",
@@ -144,6 +144,7 @@ def _fit_facts(fit: Fit) -> dict[str, object]:
         "characters per token": summary["characters_per_token"],
         "tokens per word": summary["tokens_per_word"],
         "words split": percent["split_words"],
+        "words cut at marks": percent["words_cut_at_marks"],
     }
 
 

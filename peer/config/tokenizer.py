@@ -82,7 +82,7 @@ class BertNormalizer(Section):
 class SimplePreTokenizer(Section):
     """A way to cut that has no parameters."""
 
-    name: Literal["bert", "whitespace", "whitespace-split", "unicode-scripts"]
+    name: Literal["bert", "whitespace", "whitespace-split", "unicode-scripts", "unicode-words"]
     """Kind of the step; these have no parameters."""
 
 
@@ -105,7 +105,8 @@ class ByteLevel(Section):
     add_prefix_space: bool = False
     """Put a space before the text's first word."""
     use_regex: bool = True
-    """Cut the text into words by GPT-2's pattern."""
+    """Cut the text into words by GPT-2's pattern, which also cuts at vowel signs and other combining marks; set it to
+    false behind `unicode-words`."""
 
 
 class Digits(Section):
@@ -205,7 +206,12 @@ WORDS_DIGITS_MARKS = (Metaspace(name="metaspace"), Digits(name="digits"), Punctu
 PRESETS: Mapping[PresetName, Preset] = {
     "albert": Preset("unigram", (NMT, NFKC, ONE_SPACE, LOWERCASE), WORDS_DIGITS_MARKS, BERT_TOKENS),
     "bengali": Preset("unigram", (NMT, NFKC, ONE_SPACE, *BENGALI_MARKS, LOWERCASE), WORDS_DIGITS_MARKS, BERT_TOKENS),
-    "byte-level": Preset("bpe", (), (ByteLevel(name="byte-level"),), ROBERTA_TOKENS),
+    "byte-level": Preset(
+        "bpe",
+        (),
+        (SimplePreTokenizer(name="unicode-words"), ByteLevel(name="byte-level", use_regex=False)),
+        ROBERTA_TOKENS,
+    ),
     "multilingual-cased": Preset(
         "wordpiece", (BertNormalizer(name="bert"),), (SimplePreTokenizer(name="bert"),), BERT_TOKENS
     ),

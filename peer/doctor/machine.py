@@ -196,6 +196,11 @@ async def check_speed(context: Context) -> CheckResult:
     return judge_speed(speed, microbatch_size, whose, read_memory().total_bytes)
 
 
+def swarm_bytes(parameters: int) -> int:
+    """Return the main memory that a peer's processes need for a model beside the passes themselves."""
+    return MODEL_COPIES * BYTES_PER_PARAMETER * parameters
+
+
 def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: int) -> CheckResult:
     """Judge the measurement on a machine with so much memory."""
     of = f"microbatches of {microbatch_size} of {whose} model"
@@ -207,7 +212,7 @@ def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: in
             f"No {of} could be computed: {speed.error.rstrip('.')}.",
             "Join with `--microbatch 1`, or use another machine.",
         )
-    needed_bytes = speed.peak_bytes + MODEL_COPIES * BYTES_PER_PARAMETER * speed.parameters
+    needed_bytes = speed.peak_bytes + swarm_bytes(speed.parameters)
     data = {**asdict(speed), "needed_bytes": needed_bytes}
     found = f"{speed.samples_per_second:,.1f} samples a second, in {of}."
     if needed_bytes > memory_bytes:

@@ -282,7 +282,9 @@ def save_memory(model: PreTrainedModel) -> bool:
     if family_of(model).own_checkpointing:
         model.base_model.get_submodule("encoder").gradient_checkpointing = True  # type: ignore[assignment]
     elif model.supports_gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[no-untyped-call]
+        # Its first name is deprecated in transformers 5.23; 5.20, which Python 3.10 gets, knows no other.
+        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
     return _saves_memory(model)
 
 

@@ -74,8 +74,9 @@ class StreamState:
 class BatchStream:
     """An endless iterator over batches, made ahead in a thread; close it, or use it as a context manager.
 
-    The place is saved whenever the stream comes to new documents, and on closing. A device that returns, even after
-    `kill -9`, goes on with the documents that it was reading; these few it may see twice, none is left out.
+    The place is saved whenever the stream comes to a new chunk of documents, and on closing. A device that returns,
+    even after `kill -9`, goes on at the beginning of the chunk that it was reading: no earlier document comes again.
+    A device killed while it computes a chunk's first microbatch loses what that has of the chunk before.
     """
 
     def __init__(
@@ -209,23 +210,22 @@ def _open_labelling(
 def make_batches(
     documents: DocumentStream, maker: SampleMaker, microbatch_size: int, batches_before: int = 0
 ) -> Iterator[tuple[Batch, StreamState]]:
-    """Yield batches without end, each with the place from which its oldest documents were read."""
+    """Yield batches without end, each with the place at which its newest documents begin: those of one chunk."""
     made = batches_before
     rest: Samples | None = None
-    rest_position: Position = {}
     last_fruitful_epoch = documents.epoch
     characters = FIRST_CHUNK_CHARACTERS
     while True:
-        position = chunk_position = documents.position()
+        position = documents.position()
         samples = maker.samples(take_documents(documents, characters))
         characters = min(2 * characters, CHUNK_CHARACTERS)
         if rest is not None:
-            samples, position = join_samples(rest, samples), rest_position if len(rest) else position
+            samples = join_samples(rest, samples)
         full = len(samples) - len(samples) % microbatch_size
         for start in range(0, full, microbatch_size):
             yield maker.batch(samples[start : start + microbatch_size]), StreamState(position, made)
             made += 1
-        rest, rest_position = samples[full:], chunk_position if full else position  # more rest than before is all new
+        rest = samples[full:]  # the next chunk's first batch has all of it
         if full:
             last_fruitful_epoch = documents.epoch
         elif maker.carried_tokens == 0 and not len(rest) and documents.epoch > last_fruitful_epoch + 1:

@@ -1,7 +1,9 @@
 """Plain text and JSON Lines, packed or not, as units: ranges of a plain file, every k-th document of a packed one.
 
 Not read by `datasets`, which can neither pass over a bad record or an endless line nor begin in the middle of a file.
-Documents are bounded in size. A file that ends too early is an error, never just a short file.
+Memory is bounded: a document of more than 16 MiB comes in pieces, each of which is a document from there on
+(`peer.data.sources.pieces`). Only a line of JSON of more than 64 MiB is passed over. A file that ends too early is an
+error, never just a short file.
 
 The ranges of a file share nothing and leave nothing out: a line belongs to the range in which it begins, a paragraph to
 that in which the blank line before it begins.
@@ -16,12 +18,14 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, BinaryIO
 
 import zstandard
 
 from peer.config.data import Source
+from peer.data.sources.pieces import cut_bytes, cut_text
 from peer.data.sources.units import Record, State, UnitReader, parts_of_each
 from peer.network.remote_files import FileLocation, find_files
 
@@ -29,7 +33,9 @@ BUFFER_BYTES = 1 << 20
 REQUEST_BYTES = 2 << 20  # asked of the network at a time
 ZSTD_INPUT_BYTES = 1 << 12  # unpacked at a time: at worst it becomes 128 MB
 MAX_DOCUMENT_BYTES = 16 << 20
-Found = tuple[bytes | None, int]  # a document, None if it is too long; and the byte from which to go on after it
+MAX_JSON_BYTES = 64 << 20  # of a line, which has to be parsed as a whole
+# A document or a piece of it, None if it is too long; the byte to go on from after the document, None before its end.
+Found = tuple[bytes | None, int | None]
 Decode = Callable[[bytes], Record]
 Divide = Callable[[BinaryIO, int, int | None, bool], Iterator[Found]]
 MANY_FILES = 64  # so many need not be divided, nor asked for their sizes
@@ -60,7 +66,9 @@ class FileUnits:
         if source.kind == "jsonl":
             self._decode = JsonDecoder(source)
         if source.kind == "jsonl" or source.documents == "line":
-            self._divide = line_documents
+            self._divide = partial(line_documents, in_pieces=source.kind == "text")
+        # A document that comes in pieces has more characters than this.
+        self._wants_long = (source.filters.max_characters or MAX_DOCUMENT_BYTES) > MAX_DOCUMENT_BYTES // 4
 
     def __len__(self) -> int:
         return len(self._ranges) * self._parts
@@ -70,38 +78,64 @@ class FileUnits:
 
     def open(self, unit: int, state: State | None) -> UnitReader:
         number, part = divmod(unit, self._parts)
-        return FileReader(self._ranges[number], self._divide, self._decode, (part, self._parts), state)
+        dealt = (part, self._parts)
+        return FileReader(self._ranges[number], self._divide, self._decode, dealt, state, wants_long=self._wants_long)
 
 
 class FileReader:
     """Some of the documents of a range: those whose number is `part` modulo `parts`."""
 
     def __init__(
-        self, span: Range, divide: Divide, decode: Decode, dealt: tuple[int, int], state: State | None
+        self,
+        span: Range,
+        divide: Divide,
+        decode: Decode,
+        dealt: tuple[int, int],
+        state: State | None,
+        *,
+        wants_long: bool = True,
     ) -> None:
-        self._span, self._divide, self._decode = span, divide, decode
+        self._span, self._divide, self._decode, self._wants_long = span, divide, decode, wants_long
         self._part, self._parts = dealt
         # Before the range's first byte, so that a line which begins with it is seen to begin.
         self._offset = max(span.start - 1, 0) if state is None else int(state["offset"])
         self._number = 0 if state is None else int(state["number"])
-        self._at_document = state is not None or span.start == 0
+        self._pieces = 0 if state is None else int(state.get("pieces", 0))  # read so far of the document at the offset
+        self._at_document = self._number > 0 or span.start == 0
         self._records = self._read()
 
     def __iter__(self) -> Iterator[Record]:
         return self._records
 
     def state(self) -> State:
-        return {"offset": self._offset, "number": self._number}
+        place = {"offset": self._offset, "number": self._number}
+        return {**place, "pieces": self._pieces} if self._pieces else place
 
     def close(self) -> None:
         self._records.close()
 
     def _read(self) -> Generator[Record, None, None]:
+        piece, read_before = 0, self._pieces
         with closing(open_at(self._span.address, self._offset)) as file:
             for content, after in self._divide(file, self._offset, self._span.end, self._at_document):
-                self._offset, self._number = after, self._number + 1
-                if (self._number - 1) % self._parts == self._part:
-                    yield None if content is None else self._decode(content)
+                is_ours = self._number % self._parts == self._part
+                records = self._records_of(content) if is_ours else [None]
+                is_long = piece > 0 or after is None or len(records) > 1
+                for left, record in zip(reversed(range(len(records))), records, strict=True):
+                    piece += 1
+                    is_new = piece > read_before
+                    if after is not None and not left:
+                        self._offset, self._number, self._pieces = after, self._number + 1, 0
+                        piece = read_before = 0
+                    elif is_new:
+                        self._pieces = piece
+                    if is_ours and is_new:
+                        yield record if self._wants_long or not is_long else ""
+
+    def _records_of(self, content: bytes | None) -> list[Record]:
+        """Decode a document or a piece of one; text that is too long only now is cut now."""
+        record = None if content is None else self._decode(content)
+        return [None] if record is None else list(cut_text(record, MAX_DOCUMENT_BYTES))
 
 
 class JsonDecoder:
@@ -161,16 +195,22 @@ def _cut(file: FileLocation, size: int | None, range_bytes: int) -> Iterator[Ran
         yield Range(file, start, start + range_bytes)
 
 
-def line_documents(file: BinaryIO, offset: int, end: int | None, whole_line: bool) -> Iterator[Found]:
+def line_documents(
+    file: BinaryIO, offset: int, end: int | None, whole_line: bool, *, in_pieces: bool = True
+) -> Iterator[Found]:
     """The lines that hold something and begin before `end`.
 
     The file stands at `offset`; the rest of the line there is passed over unless it is a `whole_line`.
     """
-    for start, line, after in _lines(file, offset):
+    line, at = _Gathered(in_pieces=in_pieces), offset
+    for start, chunk, at in _lines(file, offset):
         if end is not None and start >= end:
             return
-        if (line is None or line.strip()) and (whole_line or start > offset):
-            yield line, after
+        if whole_line or start > offset:
+            yield from line.add(chunk)
+            if chunk.endswith(b"\n"):
+                yield from line.end(at)
+    yield from line.end(at)
 
 
 def paragraph_documents(file: BinaryIO, offset: int, end: int | None, whole_paragraph: bool) -> Iterator[Found]:
@@ -178,50 +218,60 @@ def paragraph_documents(file: BinaryIO, offset: int, end: int | None, whole_para
 
     The file stands at `offset`; what comes before the first blank line is passed over unless it is a `whole_paragraph`.
     """
-    paragraph, ours, at = _Paragraph(), whole_paragraph, offset
-    for start, line, after in _lines(file, offset):
-        at = after
-        if line is None or line.strip():
-            paragraph.add(line)
+    paragraph, ours, at = _Gathered(), whole_paragraph, offset
+    for start, chunk, at in _lines(file, offset):
+        if chunk.strip() or start + len(chunk) < at:  # the rest of a line is no blank line
+            if ours:
+                yield from paragraph.add(chunk)
         elif start > offset or whole_paragraph:  # else it may be the end of a line that is not blank
-            if ours and paragraph:
-                yield paragraph.content(), start
-            paragraph, ours = _Paragraph(), end is None or start < end
+            yield from paragraph.end(start)
+            ours = end is None or start < end
             if not ours:
                 return
-    if ours and paragraph:
-        yield paragraph.content(), at
+    yield from paragraph.end(at)
 
 
-class _Paragraph:
-    """Lines that are gathered, as long as they are not too many."""
+class _Gathered:
+    """The bytes of one document; a document that is too long is yielded in pieces while it is read."""
 
-    def __init__(self) -> None:
-        self._lines: list[bytes] = []
-        self._bytes = 0  # of all lines, too long ones included
+    def __init__(self, *, in_pieces: bool = True) -> None:
+        self._in_pieces = in_pieces
+        self._begin()
 
-    def __bool__(self) -> bool:
-        return self._bytes > 0
+    def _begin(self) -> None:
+        self._chunks: list[bytes] = []
+        self._bytes = 0  # that are not yielded yet
+        self._is_cut = False
 
-    def add(self, line: bytes | None) -> None:
-        """A line; None for one that is too long."""
-        self._bytes += MAX_DOCUMENT_BYTES + 1 if line is None else len(line)
-        if line is not None and self._bytes <= MAX_DOCUMENT_BYTES:
-            self._lines.append(line)
+    def add(self, chunk: bytes) -> Iterator[Found]:
+        """Take the next bytes, and yield the pieces that are complete."""
+        self._bytes += len(chunk)
+        self._chunks.append(chunk)
+        if self._in_pieces and self._bytes > MAX_DOCUMENT_BYTES:
+            *pieces, rest = cut_bytes(b"".join(self._chunks), MAX_DOCUMENT_BYTES)
+            yield from ((piece, None) for piece in pieces)
+            self._chunks, self._bytes, self._is_cut = [rest], len(rest), True
+        elif self._bytes > MAX_JSON_BYTES:
+            self._chunks.clear()
 
-    def content(self) -> bytes | None:
-        return b"".join(self._lines) if self._bytes <= MAX_DOCUMENT_BYTES else None
+    def end(self, after: int) -> Iterator[Found]:
+        """Yield the document or its last piece, if there is any, and begin another; None for one that is too long."""
+        content = b"".join(self._chunks)
+        if self._bytes > MAX_JSON_BYTES:
+            yield None, after
+        elif self._is_cut or content.strip():
+            yield content, after
+        self._begin()
 
 
-def _lines(file: BinaryIO, offset: int) -> Iterator[tuple[int, bytes | None, int]]:
-    """Each line with the bytes at which it begins and ends; None for one that is too long."""
-    while line := file.readline(MAX_DOCUMENT_BYTES):
-        start, offset = offset, offset + len(line)
-        whole = line.endswith(b"\n") or len(line) < MAX_DOCUMENT_BYTES
-        while not whole and (more := file.readline(MAX_DOCUMENT_BYTES)):
-            offset, whole = offset + len(more), more.endswith(b"\n")
-            line = b""
-        yield start, line or None, offset
+def _lines(file: BinaryIO, offset: int) -> Iterator[tuple[int, bytes, int]]:
+    """Yield each line in bounded chunks, with the byte at which the line begins and the one at which the chunk ends."""
+    start = offset
+    while chunk := file.readline(MAX_DOCUMENT_BYTES):
+        offset += len(chunk)
+        yield start, chunk, offset
+        if chunk.endswith(b"\n"):
+            start = offset
 
 
 def open_at(address: FileLocation, offset: int) -> BinaryIO:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from peer.data.tokenization.inspection import warn_of_cut_words
 from peer.data.tokenization.sentences import split_sentences
 from peer.data.tokenization.words import Ints, Tokens, WordMemory, encode_texts, find_cut, sums
 
@@ -42,7 +43,9 @@ class Encoder:
         """The documents as one chunk; what has no tokens leaves no trace."""
         by_document = [split_sentences(document, self._language) for document in documents]
         if self._encode is None and any(by_document):
-            self._encode = _choose(self._tokenizer, list(chain.from_iterable(by_document))[:TRIED_SENTENCES])
+            tried = list(chain.from_iterable(by_document))[:TRIED_SENTENCES]
+            self._encode = _choose(self._tokenizer, tried)
+            warn_of_cut_words(self._tokenizer, tried)
         tokens, lengths = (self._encode or partial(_whole_sentences, self._tokenizer))(by_document)
         all_ends = np.cumsum(lengths)
         sentences_so_far = [count for count in accumulate(map(len, by_document)) if count]

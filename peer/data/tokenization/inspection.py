@@ -7,6 +7,7 @@ The fit counts what the tokenizer does not know, and into how many tokens it cut
 from __future__ import annotations
 
 import json
+import logging
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,19 +15,28 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel, UnicodeScripts, Whitespace
 
 from peer.data.tokenization.sentences import split_sentences
 from peer.data.tokenization.special_tokens import special_names
+from peer.data.tokenization.words import JOINERS
+
+logger = logging.getLogger(__name__)
 
 BATCH = 256  # documents tokenized in one call
+NOTICEABLE = 0.02  # of all words; text in which marks are rare stays below
 _WORDS = Whitespace()  # runs of letters, marks and digits; runs of anything else
 ALL = "all, longest first"
+CUT_WORDS = (
+    "The run's tokenizer cuts %.0f %% of words at vowel signs or other combining marks before it looks for tokens: a "
+    "text has more tokens than it needs. Tokenizers that the preset `byte-level` trains now keep these words whole: "
+    "train one for the next run."
+)
 EXAMPLES = 8  # tokens shown for each kind
 LONG = 20  # characters
 ROW = 5  # times the same character
-JOINERS = "\u200c\u200d"  # invisible, but letters of many scripts are written with them
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}  # sentencepiece's tokens for them
 _SCRIPTS = UnicodeScripts()
 _NO_JOINERS = dict.fromkeys(map(ord, JOINERS))
@@ -98,6 +108,7 @@ class Fit:
     words: int = 0
     word_tokens: int = 0  # tokens that hold a part of a word; one that holds parts of two counts twice
     split_words: int = 0  # words in more than one token
+    words_cut_at_marks: int = 0  # before tokens are looked for, so that no token can hold such a word
 
     def __add__(self, other: Fit) -> Fit:
         return Fit(**{name: value + getattr(other, name) for name, value in vars(self).items()})
@@ -109,6 +120,7 @@ class Fit:
             "characters_per_token": _ratio(self.characters, self.tokens),
             "tokens_per_word": _ratio(self.word_tokens, self.words),
             "split_words": _ratio(self.split_words, self.words),
+            "words_cut_at_marks": _ratio(self.words_cut_at_marks, self.words),
         }
 
 
@@ -119,14 +131,13 @@ def measure_fit(tokenizer: Tokenizer, documents: Iterable[str], language: str, u
         by_document = [split_sentences(document, language) for document in batch]
         sentences = [sentence for document in by_document for sentence in document]
         encodings = tokenizer.encode_batch(sentences, add_special_tokens=False)
-        total += Fit(documents=sum(map(bool, by_document)))
+        total += Fit(documents=sum(map(bool, by_document)), words_cut_at_marks=_cut_at_marks(tokenizer, sentences)[0])
         total = sum((_count(*pair, unknown_id) for pair in zip(sentences, encodings, strict=True)), total)
     return total
 
 
 def _count(sentence: str, encoding: Encoding, unknown_id: int | None) -> Fit:
-    words = [span for piece, span in _WORDS.pre_tokenize_str(sentence) if any(map(str.isalnum, piece))]
-    word_starts, word_ends = np.array(words, np.int64).reshape(-1, 2).T  # (words,) each
+    word_starts, word_ends = _word_spans(sentence)
     starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T  # (tokens,) each; rising
     # A token holds a part of a word if it begins before the word's end and ends behind its start.
     parts = np.searchsorted(starts, word_ends, "left") - np.searchsorted(ends, word_starts, "right")
@@ -134,10 +145,37 @@ def _count(sentence: str, encoding: Encoding, unknown_id: int | None) -> Fit:
         characters=len(sentence),
         tokens=len(encoding),
         unknown=0 if unknown_id is None else encoding.ids.count(unknown_id),
-        words=len(words),
+        words=len(word_starts),
         word_tokens=int(parts.sum()),
         split_words=int((parts > 1).sum()),
     )
+
+
+def warn_of_cut_words(tokenizer: Tokenizer, sentences: Iterable[str]) -> None:
+    """Log a warning if the tokenizer cuts a noticeable share of these sentences' words at combining marks."""
+    cut, words = _cut_at_marks(tokenizer, sentences)
+    if cut > NOTICEABLE * words:
+        logger.warning(CUT_WORDS, 100 * cut / words)
+
+
+def _cut_at_marks(tokenizer: Tokenizer, sentences: Iterable[str]) -> tuple[int, int]:
+    """Count the words that the pre-tokenizer cuts before a vowel sign or another combining mark, and all words."""
+    cut = words = 0
+    for sentence in sentences if tokenizer.pre_tokenizer is not None else ():
+        text = sentence if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(sentence)
+        places = [start for _, (start, end) in tokenizer.pre_tokenizer.pre_tokenize_str(text) if start < end]
+        cuts = [place for place in places if unicodedata.category(text[place]).startswith("M")]
+        starts, ends = _word_spans(text)
+        cut += int((np.searchsorted(cuts, starts, "right") < np.searchsorted(cuts, ends, "left")).sum())
+        words += len(starts)
+    return cut, words
+
+
+def _word_spans(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where words start and end  # (words,) each"""
+    words = [span for piece, span in _WORDS.pre_tokenize_str(text) if any(map(str.isalnum, piece))]
+    starts, ends = np.array(words, np.int64).reshape(-1, 2).T
+    return starts, ends
 
 
 def _batches(documents: Iterable[str]) -> Iterator[Sequence[str]]:

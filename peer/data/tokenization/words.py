@@ -9,7 +9,7 @@ For masking whole words, `WordStarts` says where words begin. Nearly every token
 What a tokenizer cuts off without a space, such as punctuation and digits, it cuts between kinds of characters; between
 which, it is asked once. So a table of the tokens' first and last kinds of characters is enough, and masking needs no
 text. Scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan) do not show where their words
-begin: there each token counts as a word, or each character where it is several tokens.
+begin: there each token counts as a word, or each character, with its marks, where it is several tokens.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ Tokens = NDArray[np.int32]
 Ints = NDArray[np.int64]
 MAX_WORDS = 300_000  # some hundred bytes each
 METASPACE = "▁"
+JOINERS = "\u200c\u200d"  # invisible, but letters of many scripts are written with them
 FALLBACK_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 UNSPACED_SCRIPTS = (
     (0x0E00, 0x10A0),  # Thai, Lao, Tibetan, Burmese
@@ -301,7 +302,17 @@ def _kinds_of_piece(token: str, prefix: str) -> Kinds:
 def _kinds_of_text(token: str) -> Kinds:
     """sentencepiece: a text, with the space as a sign of its own, or a byte of a rare character."""
     byte = FALLBACK_BYTE.fullmatch(token)
-    return _kinds_of_bytes(bytes.fromhex(byte[1])) if byte else (_kind(token[0]), _kind(token[-1]))
+    return _kinds_of_bytes(bytes.fromhex(byte[1])) if byte else _kinds_of_characters(token)
+
+
+def _kinds_of_characters(text: str) -> Kinds:
+    """Return the kinds of a text's ends: a mark goes on with the character before it, and is of that one's kind."""
+    last = next((_kind(character) for character in reversed(text) if not _is_mark(character)), CharacterKind.INSIDE)
+    return CharacterKind.INSIDE if _is_mark(text[0]) else _kind(text[0]), last
+
+
+def _is_mark(character: str) -> bool:
+    return character in JOINERS or unicodedata.category(character).startswith("M")
 
 
 def _kinds_of_bytes(token: bytes) -> Kinds:
@@ -311,8 +322,8 @@ def _kinds_of_bytes(token: bytes) -> Kinds:
         return CharacterKind.INSIDE, CharacterKind.INSIDE
     whole = begun.decode(errors="ignore")
     cut = begun[len(whole.encode()) :]
-    kinds = [*map(_kind, whole), *([_kind_of_cut(cut)] if cut else [])]
-    return kinds[0] if begun == token else CharacterKind.INSIDE, kinds[-1]
+    first, last = _kinds_of_characters(whole) if whole else (_kind_of_cut(cut),) * 2
+    return first if begun == token else CharacterKind.INSIDE, _kind_of_cut(cut) if cut else last
 
 
 def _kind_of_cut(character: bytes) -> CharacterKind:

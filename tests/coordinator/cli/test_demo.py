@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import re
+import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,9 +16,11 @@ from typing import cast
 
 import pytest
 from sqlalchemy import update
+from typer.testing import CliRunner
 
-from auth.errors import PortTakenError, UnreachableError, WorkerError
+from auth.errors import ConfigError, PortTakenError, UnreachableError, WorkerError
 from coordinator.checkpoints.validations import record_validation
+from coordinator.cli import demo as demo_command
 from coordinator.cli.demo import default_directory
 from coordinator.context.open_run import OpenRun
 from coordinator.ledger.presence import record_checkpoint, write_swarm_status
@@ -25,6 +30,7 @@ from coordinator.service.demo import (
     CommandProcess,
     Demo,
     DemoPlan,
+    StoppedEarlyError,
     answers,
     choose_settings,
     member_names,
@@ -33,6 +39,7 @@ from coordinator.service.demo import (
 )
 from coordinator.service.demo_report import SETTLE_S, StepFollower, step_line, summarize, summary_lines
 from coordinator.store.models import Device
+from peer.config.data import Source
 from peer.reporting.messages import StepReport
 from tests.support.ledgers import deliver
 from tests.support.ports import free_ports
@@ -272,6 +279,70 @@ def test_new_run_serves_this_machine_only(tmp_path: Path) -> None:
     directory = prepare_run(DemoPlan(tmp_path / "new", small_config(tmp_path), web_port=None))
     assert directory.settings.public_host == directory.settings.bind_host == HOST
     assert (directory.tokenizer_dir / "tokenizer.json").is_file()
+
+
+def test_a_demo_that_is_stopped_while_it_makes_its_run_leaves_nothing(tmp_path: Path) -> None:
+    """Neither a process nor a folder, though the training of its tokenizer would never end."""
+    config, place = small_config(tmp_path), tmp_path / "runs" / "new"
+    os.mkfifo(tmp_path / "endless.txt.gz")
+    data = config.data.model_copy(update={"sources": (Source(kind="text", path=(str(tmp_path / "endless.txt.gz"),)),)})
+    config = config.model_copy(update={"data": data})
+
+    def has_begun() -> bool:
+        return any(place.parent.rglob("authority.key"))
+
+    with pytest.raises(StoppedEarlyError):
+        prepare_run(DemoPlan(place, config, web_port=None), has_begun)
+    assert list(place.parent.iterdir()) == []
+    assert multiprocessing.active_children() == []
+
+
+def test_what_is_wrong_with_a_new_run_is_said(tmp_path: Path) -> None:
+    """By the process that makes it, as the error that it is; nothing is left of the run."""
+    config = small_config(tmp_path)
+    tokenizer = config.tokenizer.model_copy(update={"path": str(tmp_path / "missing")})
+    with pytest.raises(ConfigError, match="missing"):
+        prepare_run(
+            DemoPlan(tmp_path / "runs" / "new", config.model_copy(update={"tokenizer": tokenizer}), web_port=None)
+        )
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_late_signal_does_not_cut_off_the_summary(opened_run: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal between two of its lines is the demo's first, and ends nothing."""
+
+    class Ended:
+        """A demo that has done its steps."""
+
+        def __init__(self, *_: object) -> None: ...
+
+        def start(self, peers: int) -> None: ...
+
+        def follow(self, steps: int | None) -> None: ...
+
+        def stop(self) -> None: ...
+
+        def kill(self) -> None: ...
+
+        def summary(self) -> dict[str, object]:
+            return {}
+
+    def lines(_: Mapping[str, object]) -> Iterator[str]:
+        yield "first line"
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield "last line"
+
+    late: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: late.append(number))
+    monkeypatch.setattr(demo_command, "Demo", Ended)
+    monkeypatch.setattr(demo_command, "summary_lines", lines)
+    try:
+        result = CliRunner().invoke(demo_command.app, ["--dir", str(opened_run.directory.path)])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert result.exit_code == 0, result.output
+    assert result.output.endswith("first line\nlast line\n")
+    assert late == []
 
 
 def test_existing_run_is_continued_on_free_ports(tmp_path: Path) -> None:

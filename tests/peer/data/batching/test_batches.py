@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from peer.data.batching.batches import (
     SampleMaker,
     make_batches,
     open_batches,
+    take_documents,
 )
 from peer.data.prepare import prepare_tokenizer
 from peer.data.sources.documents import DocumentStream, open_documents
@@ -84,6 +86,18 @@ def unmasked(batch: Batch) -> torch.Tensor:
 def rows(batches: list[Batch]) -> list[tuple[int, ...]]:
     """All samples, unmasked."""
     return [tuple(row) for batch in batches for row in unmasked(batch).tolist()]
+
+
+def numbers_of(text: str) -> set[int]:
+    """The numbers of the documents of which the text has whole sentences."""
+    names = re.findall(r"(?i)\b[a-z]{3} ([a-z]{3}) ([a-z]{3}) [a-z]{3}\.", text)
+    return {WORDS.index(low) + len(WORDS) * WORDS.index(high) for low, high in names}
+
+
+def numbers_in(folder: Path, batches: list[Batch]) -> set[int]:
+    """The numbers of the documents in these batches."""
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    return set().union(*(numbers_of(tokenizer.decode(row, skip_special_tokens=False)) for row in rows(batches)))
 
 
 def test_batches_are_made_ready_for_the_device_in_the_thread(folder: Path, tmp_path: Path) -> None:
@@ -201,7 +215,7 @@ def test_a_device_that_returns_does_not_start_again(folder: Path, tmp_path: Path
 
 @pytest.mark.parametrize("microbatch_size", [5, 7, 8])
 def test_the_place_moves_on_with_every_chunk(folder: Path, tmp_path: Path, microbatch_size: int) -> None:
-    """Samples that are left over from a chunk of documents hold the place back by that chunk, and no longer."""
+    """Samples that are left over from a chunk of documents do not hold the place back."""
     places = []
     with open_batches(config_for(folder), folder / "tokenizer", tmp_path, 1, microbatch_size) as batches:
         for _ in islice(batches, 3 * BATCHES_OF_SEVERAL_CHUNKS):
@@ -210,18 +224,31 @@ def test_the_place_moves_on_with_every_chunk(folder: Path, tmp_path: Path, micro
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_killed_device_goes_on_too(folder: Path, tmp_path: Path) -> None:
-    """The place is on disk while the stream is in use, so that `kill -9` does not send a device back to the start."""
+def test_a_killed_device_goes_on_at_the_chunk_that_it_was_reading(folder: Path, tmp_path: Path) -> None:
+    """`kill -9` costs no more than one chunk: of the documents before it, none comes again."""
+    config = config_for(folder)
     code = (
         "import os, sys; from itertools import islice; from pathlib import Path\n"
         "from peer.data.batching.batches import open_batches; from peer.config.run import RunConfig\n"
         "folder, state, config, count = sys.argv[1:]\n"
-        "batches = open_batches(RunConfig.from_json(config), Path(folder) / 'tokenizer', Path(state), 1, 8)\n"
+        "batches = open_batches(RunConfig.from_json(config), Path(folder) / 'tokenizer', Path(state), 1, 7)\n"
         "list(islice(batches, int(count))); os.kill(os.getpid(), 9)\n"
     )
-    arguments = [str(folder), str(tmp_path), config_for(folder).to_json(), str(BATCHES_OF_SEVERAL_CHUNKS)]
+    maker = SampleMaker(config, folder / "tokenizer", np.random.default_rng(0))
+    chunks, ends = list[list[str]](), [0]  # of samples
+    with open_documents(config, 1) as documents:
+        for doublings in range(4):
+            chunks.append(take_documents(documents, FIRST_CHUNK_CHARACTERS << doublings))
+            ends.append(ends[-1] + len(maker.samples(chunks[-1])))
+    assert ends[3] % 7  # samples of the third chunk wait for the fourth
+    count = (ends[3] + ends[4]) // 2 // 7  # the last of these batches is from the midst of the fourth chunk
+    arguments = [str(folder), str(tmp_path), config.to_json(), str(count)]
     assert subprocess.run([sys.executable, "-c", code, *arguments], check=False).returncode == -9
-    assert json.loads((tmp_path / STATE_FILE).read_text())["documents"]["drawn"] > [0]
+    place = json.loads((tmp_path / STATE_FILE).read_text())
+    assert place["documents"]["drawn"] == [sum(map(len, chunks[:3]))]
+    again = numbers_in(folder, first_batches(folder, tmp_path, 50))
+    assert again <= {number for text in chunks[3] for number in numbers_of(text)}
+    assert again
 
 
 def test_a_place_in_other_sources_means_nothing(folder: Path, tmp_path: Path) -> None:

@@ -53,6 +53,35 @@ def test_the_units_together_are_the_file(tmp_path: Path, form: tuple[str, str], 
     check_resumption(units)
 
 
+@pytest.mark.usefixtures("short_ranges")
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_long_document_comes_in_pieces(
+    tmp_path: Path, form: tuple[str, str], ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is lost, no device reads what another does, and a unit goes on in the middle of a document."""
+    monkeypatch.setattr(file_units, "MAX_DOCUMENT_BYTES", 20)
+    path = tmp_path / f"a.{form[0]}{ending}"
+    content = FORMS[form][: FORMS[form].rindex("\n", 0, 9000)]
+    path.write_bytes(PACKERS[ending](content.encode()))
+    kind, documents = form
+    units = FileUnits(source(kind, path, documents=documents))
+    found = [text for text in read_all(units) if text]
+    assert all(len(text) <= 20 for text in found)
+    texts = [json.loads(line)["text"] for line in content.splitlines()] if kind == "jsonl" else [content]
+    assert sorted("".join("".join(found).split())) == sorted("".join("".join(texts).split()))
+    check_resumption(units)
+
+
+def test_a_document_longer_than_wanted_is_not_wanted_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its last piece would be short enough."""
+    monkeypatch.setattr(file_units, "MAX_DOCUMENT_BYTES", 20)
+    (tmp_path / "a.txt").write_text(f"short\n\n{'x' * 42}\n\nlast", encoding="utf-8")
+    for max_characters, pieces in ((5, ["", "", ""]), (None, ["x" * 20, "x" * 20, "xx"])):
+        units = FileUnits(source("text", tmp_path, filters={"max_characters": max_characters}))
+        assert sorted(map(str, read_all(units))) == sorted(["short", *pieces, "last"])
+
+
 def test_many_files_are_a_unit_each(tmp_path: Path) -> None:
     """There are units enough, so no file is asked for its size or read twice."""
     files = [tmp_path / f"{number}.txt" for number in range(file_units.MANY_FILES)]

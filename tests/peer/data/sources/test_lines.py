@@ -75,17 +75,43 @@ def short_documents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_documents")
-@pytest.mark.parametrize("length", [10, 11, 20, 21, 35])
-def test_an_endless_line_is_passed_over(length: int) -> None:
-    """A line that is too long is None, whatever its length, and the lines around it come whole."""
+@pytest.mark.parametrize("length", [9, 10, 11, 20, 21, 35])
+def test_a_long_line_comes_in_pieces(length: int) -> None:
+    """Whatever its length, nothing of it is lost; the byte to go on from comes with the last piece."""
     content = b"before\n" + b"x" * length + b"\nafter\n"
-    found = [line for line, _ in line_documents(io.BytesIO(content), 0, None, True)]
-    assert found == [b"before\n", None, b"after\n"]
+    first, *pieces, last = line_documents(io.BytesIO(content), 0, None, True)
+    assert (first, last) == ((b"before\n", 7), (b"after\n", len(content)))
+    assert b"".join(piece or b"" for piece, _ in pieces) == b"x" * length + b"\n"
+    assert all(piece and len(piece) <= 10 for piece, _ in pieces)
+    assert [after for _, after in pieces] == [*[None] * (len(pieces) - 1), 8 + length]
 
 
 @pytest.mark.usefixtures("short_documents")
-def test_a_paragraph_that_is_too_long_is_passed_over() -> None:
-    """Too many lines are None, and so is a paragraph with a line that is too long."""
-    content = b"one\ntwo\n\n" + b"many\n" * 9 + b"\n" + b"x" * 30 + b"\nshort\n\nthree\n"
-    found = [paragraph for paragraph, _ in paragraph_documents(io.BytesIO(content), 0, None, True)]
-    assert found == [b"one\ntwo\n", None, None, b"three\n"]
+def test_a_long_paragraph_comes_in_pieces_that_end_with_lines() -> None:
+    """Many lines, and a paragraph with a line that is too long by itself; a blank rest of that is no blank line."""
+    content = b"one\ntwo\n\n" + b"many\n" * 5 + b"\n" + b"x" * 20 + b"\nshort\n\nthree\n"
+    found = list(paragraph_documents(io.BytesIO(content), 0, None, True))
+    assert [after is None for _, after in found] == [False, True, True, False, True, True, False, False]
+    pieces = [piece for piece, _ in found]
+    assert pieces[:4] == [b"one\ntwo\n", b"many\nmany\n", b"many\nmany\n", b"many\n"]
+    assert b"".join(piece or b"" for piece in pieces[4:7]) == b"x" * 20 + b"\nshort\n"
+    assert pieces[7] == b"three\n"
+
+
+@pytest.mark.usefixtures("short_documents")
+@given(PIECES, CUTS)
+def test_ranges_of_long_documents_share_nothing_and_leave_nothing_out(pieces: list[str], cuts: set[int]) -> None:
+    """A piece belongs to the range of its document."""
+    content = "".join(pieces).encode()
+    lines_found = [line for start, end in ranges(content, cuts) for line in read_lines(content, start, end)]
+    assert b"".join(b"".join(lines_found).split()) == b"".join(content.split())
+    paragraphs = [text for start, end in ranges(content, cuts) for text in read_paragraphs(content, start, end)]
+    assert b"".join(b"".join(paragraphs).split()) == b"".join(content.split())
+
+
+def test_a_line_of_json_is_whole_or_none(short_documents: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is parsed as a whole; one that is too long for that is passed over."""
+    monkeypatch.setattr(lines, "MAX_JSON_BYTES", 25)
+    content = b"before\n" + b"x" * 24 + b"\n" + b"y" * 25 + b"\n" + b"z" * 60
+    found = line_documents(io.BytesIO(content), 0, None, True, in_pieces=False)
+    assert list(found) == [(b"before\n", 7), (b"x" * 24 + b"\n", 32), (None, 58), (None, 118)]

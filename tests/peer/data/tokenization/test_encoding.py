@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from peer.data.tokenization.encoding import Encoder
 from peer.data.tokenization.sentences import split_sentences
+from tests.support.many_scripts import ENGLISH
 from tests.support.small_tokenizers import (
     PROSE,
     byte_tokenizer,
@@ -43,6 +44,17 @@ def assert_encodes_exactly(encoder: Encoder, tokenizer: Tokenizer, documents: li
 def test_sentences_and_documents_end_where_their_tokens_end() -> None:
     """Ends count tokens; what has no tokens leaves no trace."""
     assert_encodes_exactly(Encoder(word_tokenizer(), "en"), word_tokenizer(), ["", *PROSE, "  \n\n ", PROSE[0]])
+
+
+def test_a_tokenizer_that_cuts_words_at_vowel_signs_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, with the share of the words and the remedy; of text without marks nothing is said."""
+    encoder = Encoder(byte_tokenizer(), "bn")
+    for _ in range(2):
+        encoder.encode(["আমি ভাত খাই, বল।"])
+    Encoder(byte_tokenizer(), "en").encode([ENGLISH])
+    [record] = caplog.records
+    assert "cuts 75 % of words at vowel signs" in record.getMessage()
+    assert "the preset `byte-level`" in record.getMessage()
 
 
 def test_nothing_gives_an_empty_chunk() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers.pre_tokenizers import ByteLevel
 
 from peer.config.run import RunConfig
 from peer.data.tokenization.inspection import Fit, measure_fit
@@ -29,6 +30,7 @@ def test_counts_are_right() -> None:
         "characters_per_token": 22 / 8,
         "tokens_per_word": 6 / 5,
         "split_words": 1 / 5,
+        "words_cut_at_marks": 0.0,
     }
 
 
@@ -44,6 +46,14 @@ def test_vowel_signs_belong_to_their_words() -> None:
     """A Bengali word is one word, though its vowels are marks."""
     tokenizer = tokenizer_of("আমি", "ভাত", "খাই", "।")
     assert measure_fit(tokenizer, ["আমি ভাত খাই।"], "bn", unknown_id=0).words == 3
+
+
+def test_words_that_a_byte_level_tokenizer_cuts_at_their_vowel_signs_are_counted() -> None:
+    """GPT-2's pattern cuts such a word, whatever tokens there are; a word without marks stays whole."""
+    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(ByteLevel.alphabet())}, []))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    fit = measure_fit(tokenizer, ["আমি ভাত খাই, বল।"], "bn", unknown_id=None)
+    assert (fit.words, fit.words_cut_at_marks) == (4, 3)
 
 
 @pytest.mark.parametrize("preset", ["albert", "byte-level", "multilingual-cased"])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.normalizers import Normalizer
 
 from auth.errors import ConfigError
@@ -66,6 +67,7 @@ def test_every_normalizer_does_what_its_name_says(step: Any, text: str, result: 
         ("whitespace", "a b,,c", ["a", "b", ",,", "c"]),
         ("whitespace-split", "a b,c", ["a", "b,c"]),
         ("unicode-scripts", "abcвгд", ["abc", "вгд"]),
+        ("unicode-words", "I'm  র‍্যাব, 1️⃣2 ❤️x\n", ["I", "'m", " ", " র‍্যাব", ",", " 1️⃣2", " ❤️", "x", "\n"]),
         ("metaspace", "a b", ["▁a", "▁b"]),
         ({"name": "metaspace", "prepend_scheme": "never"}, "a b", ["a", "▁b"]),
         ("byte-level", "é b", ["Ã©", "Ġb"]),
@@ -84,6 +86,22 @@ def test_every_normalizer_does_what_its_name_says(step: Any, text: str, result: 
 def test_every_pre_tokenizer_does_what_its_name_says(step: Any, text: str, result: list[str]) -> None:
     """With its parameters."""
     assert pieces(text, algorithm="bpe", pre_tokenizers=[step]) == result
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=("M",), exclude_characters="\u200c\u200d")))
+def test_text_without_marks_is_cut_as_gpt2_cuts_it(text: str) -> None:
+    """So a vocabulary of English is the same as before."""
+    cut = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(text)
+    assert pieces(text, preset="byte-level") == [piece for piece, _ in cut]
+
+
+@given(st.text(st.sampled_from("কি্রাংঁ‌‍ั้กé́ ")))
+def test_a_mark_stays_with_the_character_before_it(text: str) -> None:
+    """In every script; only behind a space, or at the beginning, a mark has none."""
+    pre_tokenizer = pipeline(preset="byte-level").pre_tokenizer
+    assert pre_tokenizer is not None
+    for _, (start, _) in pre_tokenizer.pre_tokenize_str(text):
+        assert not start or not unicodedata.category(text[start]).startswith("M") or text[start - 1] == " "
 
 
 def test_a_wrong_regular_expression_is_one_sentence() -> None:

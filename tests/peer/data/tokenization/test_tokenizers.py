@@ -27,10 +27,12 @@ from auth.errors import ConfigError
 from peer.config.run import RunConfig
 from peer.data.prepare import prepare_tokenizer, training_sample
 from peer.data.selection.hashing import uniform
+from peer.data.tokenization.encoding import Encoder
+from peer.data.tokenization.sentences import split_sentences
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.data.tokenization.tokenizers import check_tokenizer, load_special_ids, load_tokenizer, save_tokenizer
 from peer.data.tokenization.training import train_tokenizer
-from tests.support.many_scripts import PROSE
+from tests.support.many_scripts import EMOJI, PROSE, SPACES
 
 BENGALI = [
     "আমার সোনার বাংলা, আমি তোমায় ভালোবাসি। চিরদিন তোমার আকাশ, তোমার বাতাস, আমার প্রাণে বাজায় বাঁশি।",
@@ -98,6 +100,17 @@ def test_a_causal_models_tokenizer_puts_nothing_around_a_text(tmp_path: Path) ->
         assert auto(text)["input_ids"] == ours.encode(text).ids == ours.encode(text, add_special_tokens=False).ids
         assert auto(text, text)["input_ids"] == ours.encode(text, text).ids
     assert auto.eos_token_id == load_special_ids(tmp_path).sep
+
+
+@pytest.mark.parametrize("steps", [{}, {"pre_tokenizers": ["byte-level"]}], ids=["now", "as before"])
+def test_byte_level_tokenizers_give_the_ids_of_plain_transformers(tmp_path: Path, steps: dict[str, object]) -> None:
+    """Those that keep marks with their letters, and those that were trained before and do not."""
+    run = family_config("roberta", preset="byte-level", vocab_size=400, **steps)
+    save_tokenizer(train_tokenizer(run, [*BENGALI, *PROSE]), run, tmp_path)
+    auto, ours = AutoTokenizer.from_pretrained(tmp_path), Encoder(load_tokenizer(tmp_path), "bn")
+    sentences = [sentence for text in (*BENGALI[:2], *PROSE, EMOJI, SPACES) for sentence in split_sentences(text, "bn")]
+    expected = [number for ids in auto(sentences, add_special_tokens=False)["input_ids"] for number in ids]
+    assert ours.encode(["\n\n".join(sentences)]).tokens.tolist() == expected
 
 
 @pytest.mark.parametrize("with_config", [True, False])

@@ -12,6 +12,8 @@ from hypothesis import given, strategies as st
 from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from auth.errors import ConfigError
+from peer.config.tokenizer import Tokenizer as TokenizerConfig
+from peer.data.tokenization.pipelines import build_pipeline
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.data.tokenization.words import WORDS_PER_LINE, Cut, WordMemory, WordStarts, find_cut, sums
 from tests.support.small_tokenizers import (
@@ -32,6 +34,7 @@ TEXTS = [
     "বাংলা ভাষা বিশ্বের একটি প্রধান ভাষা। এর বর্ণমালা ১১টি স্বরবর্ণ নিয়ে গঠিত।",
     "El niño pingüino comió 3 piñas; ¿cuántas quedan?",
 ]
+JOINED = "র‍্যাব ও র‍্যালি।"  # conjuncts that are written with an invisible joiner
 
 
 def trained(tokenizer: Tokenizer, trainer: trainers.Trainer) -> Tokenizer:
@@ -72,7 +75,16 @@ def byte_level() -> Tokenizer:
     return trained(tokenizer, trainers.BpeTrainer(vocab_size=330, special_tokens=NAMES, initial_alphabet=alphabet))
 
 
-KINDS = [metaspace, plain_metaspace, word_piece, byte_level]
+def whole_words_of_bytes(*more: str) -> Tokenizer:
+    """Byte-level BPE that keeps marks with their letters, as the preset trains it; `more` words become tokens."""
+    tokenizer = build_pipeline(models.BPE(), TokenizerConfig(preset="byte-level"))
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=NAMES, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator([*TEXTS * 3, *more * 99], trainer)
+    return tokenizer
+
+
+KINDS = [metaspace, plain_metaspace, word_piece, byte_level, whole_words_of_bytes]
 
 
 def starts_of(tokenizer: Tokenizer, text: str) -> list[bool]:
@@ -118,11 +130,25 @@ def test_bengali_words_stay_whole(make: Callable[[], Tokenizer]) -> None:
 @pytest.mark.parametrize("make", KINDS)
 def test_scripts_without_spaces_count_by_token(make: Callable[[], Tokenizer]) -> None:
     """Chinese has no word starts to see: no two characters hang together, and one of several tokens is one word."""
-    if make is byte_level:
+    if make in (byte_level, whole_words_of_bytes):
         assert words_of(make(), "我们 学习中文") == ["我", "们", "学", "习", "中", "文"]
     tokenizer = make()
     tokenizer.add_tokens(["我们", "学"])
     assert starts_of(tokenizer, "我们学") == [True] * len(starts_of(tokenizer, "我们学"))
+
+
+def test_words_with_vowel_signs_are_found_whole() -> None:
+    """Each piece that the tokenizer takes apart is one word, conjuncts with joiners as well."""
+    tokenizer = whole_words_of_bytes("র‍্যাব")
+    assert tokenizer.pre_tokenizer is not None
+    for text in (TEXTS[2], JOINED):
+        pieces = [text[start:end].strip() for _, (start, end) in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+        assert words_of(tokenizer, text) == pieces
+
+
+def test_a_mark_of_a_script_without_spaces_begins_no_word() -> None:
+    """A Thai vowel sign that is a token stands upon the letter before it."""
+    assert starts_of(whole_words_of_bytes(*"กิน"), "กิน") == [True, False, True]
 
 
 @pytest.mark.parametrize("make", KINDS)
