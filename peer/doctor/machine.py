@@ -22,7 +22,6 @@ from peer.doctor.context import Context, RunDescription
 from peer.doctor.helper import Helper, HelperError, training_helper_main
 from peer.doctor.questions import Answer, Compute, DetectedDevice, Look, Question, Speed
 from peer.doctor.stages import CheckResult, failed, ok, warning
-from peer.reduction.sizes import STATE_VALUE_BYTES
 from peer.reporting.advice import Conditions, why_late
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -31,8 +30,8 @@ MIB, GIB = 1 << 20, 1 << 30
 LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # log, reports that wait, tokenizer; a dataset's cache beside them
 LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # PyTorch and hivemind alone; with a small model
 BUSY_SHARE = 0.5  # of the cores: beyond it other programs and the training slow each other down
-MODEL_COPIES = 8  # that the swarm's processes hold beside the helper's: optimizer, averages on their way, buffers
-BYTES_PER_PARAMETER = 4
+MODEL_COPIES = 6  # that the swarm's processes hold beside the helper's and the moments: averages on their way, buffers
+VALUE_BYTES = 4
 
 
 async def check_disk(context: Context) -> CheckResult:
@@ -206,7 +205,7 @@ def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: in
             f"No {of} could be computed: {speed.error.rstrip('.')}.",
             "Join with `--microbatch 1`, or use another machine.",
         )
-    needed_bytes = speed.peak_bytes + MODEL_COPIES * BYTES_PER_PARAMETER * speed.parameters
+    needed_bytes = speed.peak_bytes + VALUE_BYTES * (MODEL_COPIES * speed.parameters + speed.moments)
     data = {**asdict(speed), "needed_bytes": needed_bytes}
     found = f"{speed.samples_per_second:,.1f} samples a second, in {of}."
     if needed_bytes > memory_bytes:
@@ -232,7 +231,7 @@ def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> Ch
         sample_s=1 / speed.samples_per_second,
         round_s=speed.gradient_bytes / min(line.up, line.down),
     )
-    state_s = STATE_VALUE_BYTES * speed.parameters / line.down
+    state_s = speed.state_bytes / line.down
     data = {**asdict(now), "state_s": state_s}
     step = f"With this machine the swarm would take a step every {_seconds(now.step_s)}"
     late = why_late(now)

@@ -18,7 +18,8 @@ from peer.config.architectures import ARCHITECTURES
 from peer.models import checkpoint_state as saved_state
 from peer.models.build import build_model
 from peer.models.checkpoint_state import restore_model, restore_optimizer
-from peer.models.optimizers import OuterNesterov, build_optimizer, parameter_groups
+from peer.models.optimizers import build_optimizer, parameter_groups
+from peer.models.update_rules import OuterNesterov
 from tests.support.tiny_families import SPECIAL, VOCABULARY, family_config, family_model
 
 

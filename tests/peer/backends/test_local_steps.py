@@ -13,7 +13,8 @@ from peer.backends.jax_backend import JaxBackend
 from peer.backends.local_steps import LocalSteps, own_model, with_local_steps
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
-from peer.models.optimizers import OuterNesterov, build_optimizer, parameter_groups
+from peer.models.optimizers import build_optimizer, parameter_groups
+from peer.models.update_rules import OuterNesterov
 from tests.support.tiny_albert import random_batch, tiny_config, tiny_model
 
 SAMPLES = 3  # in a microbatch
