@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -255,7 +256,7 @@ def test_a_damaged_place_is_ignored_and_said(folder: Path, tmp_path: Path, damag
 
 
 def test_a_place_that_means_nothing_any_more_is_said(folder: Path, tmp_path: Path) -> None:
-    """To nobody who has none yet, and once to who comes back to other sources."""
+    """To nobody who has none yet, and once to a device that comes back with another number."""
     reports: list[str] = []
     for number in (1, 1, 2):
         with open_batches(
@@ -263,7 +264,7 @@ def test_a_place_that_means_nothing_any_more_is_said(folder: Path, tmp_path: Pat
         ) as batches:
             next(batches)
     assert reports == [
-        "The run's data sources, or this device's number, have changed: this device begins anew in its data."
+        "The run's seed or shuffle, or this device's number, has changed: this device begins anew in its data."
     ]
 
 
@@ -318,6 +319,9 @@ class Listed:
     def position(self) -> Position:
         return {"taken": self._taken}
 
+    def count(self, tokens: Sequence[int]) -> None:
+        """The mixture of one source needs no counts."""
+
 
 def test_documents_without_a_token_are_refused_once_read_twice(folder: Path) -> None:
     """Documents that the tokenizer makes nothing of end in one sentence, too, however many there are of them."""
@@ -363,6 +367,9 @@ class Counted:
 
     def position(self) -> Position:
         return self._documents.position()
+
+    def count(self, tokens: Sequence[int]) -> None:
+        self._documents.count(tokens)
 
 
 def test_the_first_batch_does_not_wait_for_much_text(folder: Path) -> None:
