@@ -178,7 +178,8 @@ def test_other_shapes_follow_their_formulas(step: int, start: int) -> None:
 def test_shapes_are_transformers_after_the_warm_up(shape: str, theirs: str, options: dict[str, Any]) -> None:
     """From the peak to the last step the rates are those of transformers' scheduler of the same name."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
-    rate = get_scheduler(theirs, optimizer, 10, 100, options).lr_lambdas[0]
+    make_scheduler: Any = get_scheduler
+    rate = make_scheduler(theirs, optimizer, 10, 100, options).lr_lambdas[0]
     decay = options.get("num_decay_steps")
     schedule = Schedule.model_validate({"shape": shape, "warmup_steps": 10, "total_steps": 100, "decay_steps": decay})
     ours = [learning_rate_factor(step, schedule) for step in range(10, 101)]
