@@ -54,6 +54,9 @@ class Counted:
     def position(self) -> Position:
         return self._documents.position()
 
+    def count(self, tokens: Sequence[int]) -> None:
+        self._documents.count(tokens)
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the documents, stream them, report what was sampled."""

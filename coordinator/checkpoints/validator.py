@@ -86,8 +86,13 @@ class Validator:
         return None not in self.sets.values() and not pending_checkpoints(self.database)
 
     def samples_at(self, step: int) -> ValidationSet | None:
-        """The samples for the phase that begins or goes on with the checkpoint of this step."""
+        """The samples for the phase that begins or goes on with the checkpoint of this step.
+
+        Mask rate and sources are the run's in all phases, so that losses can be compared.
+        """
         now = self.config.at_step(step)
+        data = now.data.model_copy(update={"sources": self.config.data.sources})
+        now = now.model_copy(update={"objective": self.config.objective, "data": data})
         length = now.data.sequence_length
         if length not in self.sets:
             found = open_validation_set(now, self.directory.tokenizer_dir, self.directory.validation_dir)

@@ -67,10 +67,14 @@ def time_left_s(config: RunConfig, helm: Helm, swarm: KeeperView | None) -> floa
         return None
     changes, last = _changes(config, helm), total_steps(config, helm)
     bounds = [swarm.step, *sorted({step for step in changes if swarm.step < step < last}), max(swarm.step, last)]
-    samples = sum((end - begin) * helm.batch_after(begin, config) for begin, end in pairwise(bounds))
+    samples = sum(
+        (end - begin) * (helm.batch_after(begin, config) + helm.batch_after(max(begin, end - 1), config)) // 2
+        for begin, end in pairwise(bounds)
+    )
     return batch_left_s(swarm.samples_accumulated, samples, swarm.samples_per_second)
 
 
 def _changes(config: RunConfig, helm: Helm) -> list[int]:
-    """The steps from which on other values hold."""
-    return [*(phase.from_step for phase in config.phases), *(order.from_step for order in helm.orders)]
+    """The steps from which on other values hold, or the batch does not grow any more."""
+    phases = (phase.from_step for phase in config.phases)
+    return [*phases, config.averaging.batch_warmup_steps, *(order.from_step for order in helm.orders)]

@@ -54,6 +54,12 @@ OBJECTIVES = {
     "clm": "causal language modelling",
 }
 
+DECAYS = {
+    "linear": "then linearly",
+    "cosine": "then on half a cosine",
+    "warmup_stable_decay": "constant, in the last {:,} steps",
+}
+
 TASK_TYPES = {
     "ner": "token-classification",
     "pos": "token-classification",
@@ -101,7 +107,7 @@ def write_card(facts: CardFacts) -> str:
 
 def _front_matter(facts: CardFacts) -> dict[str, Any]:
     config = facts.config
-    paths = {path for source in config.data.sources if source.kind == "hub" for path in source.paths}
+    paths = {path for source in config.all_sources if source.kind == "hub" for path in source.paths}
     datasets = sorted(path for path in paths if _DATASET.fullmatch(path))
     newest = facts.validations[-1] if facts.validations else None
     front: dict[str, Any] = {"language": config.run.language.partition("-")[0], "library_name": "transformers"}
@@ -166,7 +172,7 @@ def _sections(facts: CardFacts) -> Iterator[str]:
     yield facts.choice and escaped(facts.choice)
     yield "## Use\n" + usage(config, facts.repository)
     yield "## Intended use and limits\n" + intended_use(config)
-    yield "## Training data\n" + "\n".join(f"- {_describe(source)}" for source in config.data.sources)
+    yield "## Training data\n" + "\n".join(dict.fromkeys(f"- {_describe(source)}" for source in config.all_sources))
     curve = "![Loss over global steps](loss.svg)\n\n" if facts.has_curve else ""
     yield "## Training\n" + curve + hyperparameters(config)
     if facts.validations:
@@ -278,8 +284,9 @@ def hyperparameters(config: RunConfig) -> str:
     facts = {
         "optimizer": optimizer.name,
         "learning rate": f"{optimizer.learning_rate:g}, warm over {schedule.warmup_steps:,} steps, "
-        f"then linearly to 0 at {schedule.total_steps:,}",
+        f"{DECAYS[schedule.shape].format(schedule.decay_steps or 0)} to 0 at {schedule.total_steps:,}",
         "betas, epsilon": f"{optimizer.betas[0]:g}, {optimizer.betas[1]:g}; {optimizer.epsilon:g}",
+        **({"momentum of hidden layers' matrices": f"{optimizer.momentum:g}"} if optimizer.name == "muon" else {}),
         "weight decay": f"{optimizer.weight_decay:g}",
         "gradient clipping": f"{optimizer.max_grad_norm:g}",
         "layers, hidden size, heads": f"{config.model.num_hidden_layers}, {config.model.hidden_size}, "

@@ -26,7 +26,7 @@ function showBatch(progress, isStale) {
 
 function showPhase(phases, number) {
   const phase = phases[number - 1];
-  const sizes = { tokens: format.count(phase.sequence_length), samples: format.count(phase.target_batch_size) };
+  const sizes = { tokens: format.count(phase.sequence_length), samples: format.count(phase.final_batch_size ?? phase.target_batch_size) };
   const text = t("overview.phase_text", sizes) + (phase.fresh_optimizer ? t("overview.fresh_optimizer") : "");
   const values = { number: format.count(number), count: format.count(phases.length), text };
   setText("phase", phases.length > 1 ? t("overview.phase", values) : "");

@@ -20,9 +20,10 @@ from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
 from peer.data.batching.synthetic import random_batch
 from peer.data.tokenization.special_tokens import SpecialIds
-from peer.doctor.machine import BYTES_PER_PARAMETER, GIB, swarm_bytes
+from peer.doctor.machine import GIB, VALUE_BYTES, swarm_bytes
 from peer.models.build import build_model, save_memory
 from peer.models.objectives import MAX_LOGITS, compute_losses
+from peer.models.optimizers import state_size
 from peer.reduction.sizes import gradient_bytes
 
 LENGTH = 512
@@ -61,10 +62,11 @@ class Need:
     kept: int  # activations of the sample, with all of them kept
     checkpointed: int  # with gradient checkpointing: each layer's input, and one layer computed again
     gradients: int  # that a peer sends in each round
+    moments: int  # values of the optimizer's statistics
 
     @property
     def main_memory(self) -> int:
-        return swarm_bytes(self.parameters)
+        return swarm_bytes(self.parameters, self.moments)
 
     def card(self, gib: int) -> str:
         """Return how a sample fits on a card."""
@@ -105,15 +107,17 @@ def need_of(architecture: str, objective: str, vocabulary: int, sizes: Mapping[s
         kept = _saved_bytes(model, batch, config)
         assert save_memory(model)
         checkpointed = _saved_bytes(model, batch, config)
+        moments = state_size(config, model).moments
     parameters = sum(parameter.numel() for parameter in model.parameters())
     layer = (kept - checkpointed) // config.model.num_hidden_layers
-    logits = LOGITS_COPIES * min(MAX_LOGITS, LENGTH * vocabulary) * BYTES_PER_PARAMETER
+    logits = LOGITS_COPIES * min(MAX_LOGITS, LENGTH * vocabulary) * VALUE_BYTES
     return Need(
         parameters,
-        CARD_COPIES * BYTES_PER_PARAMETER * parameters,
+        CARD_COPIES * VALUE_BYTES * parameters,
         kept + logits,
         checkpointed + layer + logits,
         gradient_bytes(config.averaging, model),
+        moments,
     )
 
 

@@ -22,7 +22,8 @@ from transformers import PreTrainedModel
 from peer.backends import Backend, MicrobatchResult
 from peer.config.run import RunConfig
 from peer.models.build import copy_model
-from peer.models.optimizers import build_inner_optimizer, gradient_norm, parameter_groups, rate_in_phase
+from peer.models.optimizers import build_inner_optimizer, parameter_groups, rate_in_phase
+from peer.models.update_rules import gradient_norm
 
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch

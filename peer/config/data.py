@@ -183,7 +183,7 @@ class Source(Section):
     license: str | None = Field(None, min_length=1, max_length=200)
     """Licence of the documents, for the model card."""
     weight: PositiveFloat = 1.0
-    """Share of this source among the documents, relative to the weights of the others."""
+    """Share of this source among the tokens, relative to the weights of the others."""
     filters: Filters = Filters()
     duplicates: Duplicates = "none"
     """Documents that a device drops: `exact` copies of those it has read since the source began, or `near` copies, too.
@@ -243,7 +243,7 @@ class Data(Section):
     """The sources of samples, and the samples' shape."""
 
     sources: tuple[Source, ...] = Field((Source(kind="builtin"),), min_length=1, strict=False)
-    """Sources of the documents, mixed by their weights."""
+    """Sources of the documents, whose tokens are mixed by their weights."""
     sequence_length: int = Field(512, ge=16, le=8192)
     """Largest number of tokens in a sample."""
     microbatch_size: int = Field(4, ge=1, le=4096)

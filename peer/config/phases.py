@@ -17,11 +17,13 @@ class PhaseFacts:
     sequence_length: int  # tokens
     target_batch_size: int  # samples a step
     fresh_optimizer: bool  # whether the optimizer's moments begin at zero with it
+    final_batch_size: int | None = None  # samples a step once the batch has grown; None: it does not grow
 
     def __str__(self) -> str:
         """Describe the phase: tokens, samples a step, a fresh optimizer."""
         fresh = ", fresh optimizer" if self.fresh_optimizer else ""
-        return f"{self.sequence_length} tokens, {self.target_batch_size} samples a step{fresh}"
+        grows = f", growing to {self.final_batch_size}" if self.final_batch_size else ""
+        return f"{self.sequence_length} tokens, {self.target_batch_size} samples a step{grows}{fresh}"
 
     @property
     def line(self) -> str:
@@ -33,13 +35,15 @@ def phase_at(config: RunConfig, step: int) -> PhaseFacts:
     """The phase in force after `step` completed global steps."""
     now = config.at_step(step)
     newest = now.phases[-1] if now.phases else None
+    target, full = now.averaging.target_batch_size, config.in_phase(step).averaging.target_batch_size
     return PhaseFacts(
         number=len(now.phases) + 1,
         count=len(config.phases) + 1,
         from_step=0 if newest is None else newest.from_step,
         sequence_length=now.data.sequence_length,
-        target_batch_size=now.averaging.target_batch_size,
+        target_batch_size=target,
         fresh_optimizer=newest is not None and newest.optimizer == "fresh",
+        final_batch_size=None if full == target else full,
     )
 
 

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from auth.errors import ConfigError
 from peer.config.base import Positive, Section, ShortName, WrittenAs, first_mistake
-from peer.config.data import Data
+from peer.config.data import Data, Source
 from peer.config.evaluation import EvaluationTasks
 from peer.config.model import Model, Objective
 from peer.config.tokenizer import Tokenizer
@@ -102,20 +102,26 @@ class RunConfig(Section):
     def _sections_fit(self) -> RunConfig:
         self.objective.check_architecture(self.model.architecture)
         self.model.check_length(self.data.sequence_length)
-        if self.data.microbatch_size > self.averaging.target_batch_size:
+        smallest = "target_batch_size" if self.averaging.initial_batch_size is None else "initial_batch_size"
+        batch = getattr(self.averaging, smallest)
+        if self.data.microbatch_size > batch:
             raise ValueError(
-                f"`data.microbatch_size` ({self.data.microbatch_size}) must not exceed "
-                f"`averaging.target_batch_size` ({self.averaging.target_batch_size})"
+                f"`data.microbatch_size` ({self.data.microbatch_size}) must not exceed `averaging.{smallest}` ({batch})"
             )
         return self
 
     @model_validator(mode="after")
     def _local_steps_fit(self) -> RunConfig:
         averaging, microbatch = self.averaging, self.data.microbatch_size
-        if averaging.local_steps == 1 and self.optimizer.name != "lamb":
+        if averaging.local_steps == 1 and self.optimizer.name == "sgd":
             raise ValueError(
-                f"`optimizer.name` ({self.optimizer.name}) is for local steps: set `averaging.local_steps` above 1, "
-                "or take lamb"
+                "`optimizer.name` (sgd) is for local steps: set `averaging.local_steps` above 1, or take lamb, adamw, "
+                "stable_adamw or muon"
+            )
+        if averaging.local_steps > 1 and averaging.initial_batch_size is not None:
+            raise ValueError(
+                f"`averaging.initial_batch_size` ({averaging.initial_batch_size}) is for averaged gradients: leave it "
+                f"out, or `averaging.local_steps` ({averaging.local_steps})"
             )
         if averaging.local_steps > 1 and microbatch > averaging.local_batch_size:
             raise ValueError(
@@ -131,19 +137,29 @@ class RunConfig(Section):
         if steps != sorted(set(steps)):
             raise ValueError(f"`phases` must be in the order of their `from_step` ({', '.join(map(str, steps))})")
         for number, phase in enumerate(self.phases, 2):
-            mistake = _phase_mistake(self.at_step(phase.from_step), phase)
+            mistake = _phase_mistake(self, phase)
             if mistake is not None:
                 raise ValueError(f"in phase {number} (from step {phase.from_step}), {mistake}")
         return self
 
-    def at_step(self, step: int) -> RunConfig:
-        """Return the configuration in force after `step` global steps; its `phases` are those that have begun."""
+    def in_phase(self, step: int) -> RunConfig:
+        """Return what is in force after `step` global steps once the batch has grown; see `at_step`."""
         begun = tuple(phase for phase in self.phases if phase.from_step <= step)
         sections: dict[str, Section] = {}
         for phase in begun:
             for name, changes in phase.changes.items():
                 sections[name] = sections.get(name, getattr(self, name)).model_copy(update=changes)
         return self.model_copy(update={**sections, "phases": begun})
+
+    def at_step(self, step: int) -> RunConfig:
+        """Return the configuration in force after `step` global steps; its `phases` are those that have begun."""
+        now = self.in_phase(step)
+        return now.model_copy(update={"averaging": now.averaging.at_step(step)})
+
+    @property
+    def all_sources(self) -> tuple[Source, ...]:
+        """The sources of all phases."""
+        return (*self.data.sources, *(source for phase in self.phases for source in phase.sources or ()))
 
     def schedule_start(self, step: int) -> int:
         """The global steps completed when the learning rate's schedule in force after `step` began."""
@@ -235,12 +251,25 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def _phase_mistake(effective: RunConfig, phase: Phase) -> str | None:
+def _phase_mistake(config: RunConfig, phase: Phase) -> str | None:
     """Return why the settings from `phase` on would make no valid run file of their own; None if they would."""
+    effective = config.at_step(phase.from_step)
     try:
         RunConfig.model_validate(effective.model_copy(update={"phases": ()}).model_dump())
     except ValidationError as error:
         return first_mistake(error)
-    total = effective.schedule.total_steps
-    begins = max(phase.from_step, effective.schedule_start(phase.from_step) + effective.schedule.warmup_steps)
-    return None if begins < total else f"`total_steps` ({total}) must be above {begins}, the step at which it is warm"
+    initial, target = config.averaging.initial_batch_size, phase.target_batch_size
+    if initial is not None and target is not None and target < initial:
+        return f"`target_batch_size` ({target}) must not be below `averaging.initial_batch_size` ({initial})"
+    if phase.mask_probability is not None and not effective.objective.name.startswith("mlm"):
+        return f"`mask_probability` is for masked language modelling, not for `{effective.objective.name}`: remove it"
+    schedule = effective.schedule
+    begins = max(phase.from_step, config.schedule_start(phase.from_step) + schedule.warmup_steps)
+    if begins >= schedule.total_steps:
+        return f"`total_steps` ({schedule.total_steps}) must be above {begins}, the step at which it is warm"
+    if phase.begins_schedule and begins > schedule.total_steps - (schedule.decay_steps or 0):
+        return (
+            f"`decay_steps` ({schedule.decay_steps}) must not exceed {schedule.total_steps - begins}, the steps "
+            "after the warm-up"
+        )
+    return None

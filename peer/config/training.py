@@ -11,41 +11,63 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from peer.config.base import Fraction, Positive, PositiveFloat, Section, WholeNumber
+from peer.config.data import Source
 
 Compression = Literal["float16", "8bit-blockwise", "none"]
+Shape = Literal["linear", "cosine", "warmup_stable_decay"]
 
 
 class Optimizer(Section):
-    """LAMB (You et al. 2020, arXiv 1904.00962) with the recipe's options; AdamW and SGD for local steps only."""
+    """The optimizer of the global steps or, where peers take them, of the local steps."""
 
-    name: Literal["lamb", "adamw", "sgd"] = "lamb"
-    """Optimizer; `adamw` and `sgd` are for local steps only."""
+    name: Literal["lamb", "adamw", "stable_adamw", "muon", "sgd"] = "lamb"
+    """Optimizer; `muon` is for matrices of hidden layers, beside AdamW for all other parameters; `sgd` is for local
+    steps only."""
     learning_rate: PositiveFloat = 1.76e-3
     """Learning rate at the end of the warm-up."""
     betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), strict=False)
     """Decay of the two moments."""
+    momentum: float = Field(0.95, ge=0, lt=1)
+    """Decay of Muon's momentum; for `muon`."""
     epsilon: PositiveFloat = 1e-6
     """Term added to the root of the second moment."""
     weight_decay: float = Field(0.01, ge=0, allow_inf_nan=False)
     """Weight decay, except of biases and layer norms."""
     clamp_value: PositiveFloat = 10_000.0
-    """Largest weight norm in the trust ratio."""
+    """Largest weight norm in the trust ratio; for `lamb`."""
     max_grad_norm: PositiveFloat = 1.0
     """Norm to which the averaged gradient, or with local steps each local gradient, is clipped."""
 
 
 class Schedule(Section):
-    """Linear warm-up, then linear decay to zero; both in global steps."""
+    """Linear warm-up, then decay to zero; both in global steps."""
 
+    shape: Shape = "linear"
+    """Decay after the warm-up: on a line, on half a cosine, or only in the last `decay_steps`
+    (`warmup_stable_decay`)."""
     warmup_steps: int = Field(5_000, ge=0)
     """Global steps of linear warm-up."""
     total_steps: Positive = 125_000
     """Global step at which the learning rate reaches zero."""
+    decay_steps: Positive | None = None
+    """Global steps of the decay of `warmup_stable_decay`, up to `total_steps`: as 1 minus the root of their share."""
 
     @model_validator(mode="after")
     def _warmup_below_total(self) -> Schedule:
         if self.warmup_steps >= self.total_steps:
             raise ValueError(f"`warmup_steps` ({self.warmup_steps}) must be below `total_steps` ({self.total_steps})")
+        return self
+
+    @model_validator(mode="after")
+    def _decay_fits(self) -> Schedule:
+        if (self.decay_steps is not None) != (self.shape == "warmup_stable_decay"):
+            verb = "needs" if self.decay_steps is None else "takes no"
+            raise ValueError(f"a schedule of the shape `{self.shape}` {verb} `decay_steps`")
+        if self.decay_steps is not None and self.warmup_steps + self.decay_steps > self.total_steps:
+            raise ValueError(
+                f"`warmup_steps` ({self.warmup_steps}) and `decay_steps` ({self.decay_steps}) must not exceed "
+                f"`total_steps` ({self.total_steps}) together"
+            )
         return self
 
 
@@ -54,6 +76,10 @@ class Averaging(Section):
 
     target_batch_size: Positive = 4096
     """Samples in a global step."""
+    initial_batch_size: Positive | None = None
+    """Samples in the first global step, from where the batch grows on a line; by default it does not grow."""
+    batch_warmup_steps: WholeNumber = 0
+    """Global steps after which the batch has its target size."""
     matchmaking_time_s: PositiveFloat = 15.0
     """Longest wait, in seconds, for peers that do not come to a group. A group begins when all known peers have come;
     once some groups have formed, peers wait three times the median time of that, at least three seconds. 2 is enough
@@ -90,6 +116,27 @@ class Averaging(Section):
     def local_batch_size(self) -> int:
         """Samples in one local step."""
         return max(1, self.target_batch_size // self.local_steps)
+
+    def at_step(self, step: int) -> Averaging:
+        """Return these settings with the batch of the step after `step` completed ones, which grows no more."""
+        initial, steps = self.initial_batch_size, self.batch_warmup_steps
+        if initial is None:
+            return self
+        size = self.target_batch_size
+        if step < steps:
+            size = initial + (size - initial) * step // steps
+        return self.model_copy(update={"target_batch_size": size, "initial_batch_size": None, "batch_warmup_steps": 0})
+
+    @model_validator(mode="after")
+    def _batch_grows(self) -> Averaging:
+        if (self.initial_batch_size is None) != (self.batch_warmup_steps == 0):
+            raise ValueError("`initial_batch_size` and `batch_warmup_steps` go together: set both or none")
+        if self.initial_batch_size is not None and self.initial_batch_size > self.target_batch_size:
+            raise ValueError(
+                f"`initial_batch_size` ({self.initial_batch_size}) must not exceed `target_batch_size` "
+                f"({self.target_batch_size})"
+            )
+        return self
 
     @model_validator(mode="after")
     def _delays_gradients_only(self) -> Averaging:
@@ -129,6 +176,10 @@ class Phase(Section):
     """New `data.microbatch_size`."""
     target_batch_size: Positive | None = None
     """New `averaging.target_batch_size`."""
+    mask_probability: float | None = Field(None, gt=0, lt=1)
+    """New `objective.mask_probability`; held-out text keeps the run's."""
+    sources: tuple[Source, ...] | None = Field(None, min_length=1, strict=False)
+    """New `data.sources`; a device goes on at its place in those that stay. Held-out text keeps the run's."""
     optimizer: Literal["keep", "fresh"] = "keep"
     """Keep the optimizer's moments in this phase, or begin with fresh ones: all zero, as at the run's first step.
     """
@@ -138,23 +189,40 @@ class Phase(Section):
     """Global steps of a new warm-up, counted from `from_step`; the decay follows it."""
     total_steps: Positive | None = None
     """Global step, counted from the run's beginning, at which the learning rate reaches zero."""
+    schedule: Shape | None = None
+    """New `schedule.shape`."""
+    decay_steps: Positive | None = None
+    """New `schedule.decay_steps`."""
 
     @property
     def begins_schedule(self) -> bool:
         """Whether the learning rate starts anew at `from_step`; else the schedule before goes on."""
-        return self.warmup_steps is not None or self.total_steps is not None
+        return any(key is not None for key in (self.warmup_steps, self.total_steps, self.schedule, self.decay_steps))
 
     @property
     def changes(self) -> dict[str, dict[str, Any]]:
         """The keys of the run file that the phase sets, by section."""
         warmup_steps = (self.warmup_steps or 0) if self.begins_schedule else None
         settings: dict[str, dict[str, Any]] = {
-            "data": {"sequence_length": self.sequence_length, "microbatch_size": self.microbatch_size},
+            "objective": {"mask_probability": self.mask_probability},
+            "data": {
+                "sources": self.sources,
+                "sequence_length": self.sequence_length,
+                "microbatch_size": self.microbatch_size,
+            },
             "averaging": {"target_batch_size": self.target_batch_size},
             "optimizer": {"learning_rate": self.learning_rate},
-            "schedule": {"warmup_steps": warmup_steps, "total_steps": self.total_steps},
+            "schedule": {
+                "shape": self.schedule,
+                "warmup_steps": warmup_steps,
+                "total_steps": self.total_steps,
+                "decay_steps": self.decay_steps,
+            },
         }
-        return {
+        changes = {
             section: {key: value for key, value in keys.items() if value is not None}
             for section, keys in settings.items()
         }
+        if self.schedule is not None:
+            changes["schedule"]["decay_steps"] = self.decay_steps  # another shape has its own, or none
+        return changes

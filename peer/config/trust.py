@@ -53,7 +53,7 @@ def check_reach(config: RunConfig, allowed: Allowed) -> None:
 
 def local_paths(config: RunConfig) -> Iterator[str]:
     """Every path on the volunteer's own machine."""
-    for source in config.data.sources:
+    for source in config.all_sources:
         yield from (path for path in source.paths if not is_remote(path) and not _is_repository(source, path))
         model = None if source.sampling is None else source.sampling.scorer.model
         if model is not None and not is_remote(model):
@@ -62,7 +62,7 @@ def local_paths(config: RunConfig) -> Iterator[str]:
 
 def hosts(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Address and host of everything that is fetched from a host which the run file itself names."""
-    for source in config.data.sources:
+    for source in config.all_sources:
         model = None if source.sampling is None else source.sampling.scorer.model
         endpoint = source.storage_options.get("endpoint_url")
         for address in (*source.paths, model or "", endpoint if isinstance(endpoint, str) else ""):
@@ -121,7 +121,7 @@ def _is_within(path: str, folders: tuple[Path, ...]) -> bool:
 
 def unpinned(config: RunConfig) -> Iterator[str]:
     """One sentence for each source, or scorer's model, that no revision or digest holds fast."""
-    for source in config.data.sources:
+    for source in config.all_sources:
         if source.kind == "hub" and not _COMMIT.fullmatch(source.revision or ""):
             yield f"The data source {source.name} is not pinned: give the commit (40 hex digits) as its `revision`."
         elif any(is_remote(path) and not _PINNED.fullmatch(path) for path in source.paths):

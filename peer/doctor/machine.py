@@ -23,7 +23,6 @@ from peer.doctor.helper import Helper, HelperError, training_helper_main
 from peer.doctor.questions import Answer, Compute, DetectedDevice, Look, Question, Speed
 from peer.doctor.stages import CheckResult, failed, ok, warning
 from peer.network.traffic import passes_in_time
-from peer.reduction.sizes import STATE_VALUE_BYTES
 from peer.reporting.advice import FASTER_ROUND, Conditions, why_late
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -32,8 +31,8 @@ MIB, GIB = 1 << 20, 1 << 30
 LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # log, reports that wait, tokenizer; a dataset's cache beside them
 LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # PyTorch and hivemind alone; with a small model
 BUSY_SHARE = 0.5  # of the cores: beyond it other programs and the training slow each other down
-MODEL_COPIES = 8  # that the swarm's processes hold beside the helper's: optimizer, averages on their way, buffers
-BYTES_PER_PARAMETER = 4
+MODEL_COPIES = 6  # that the swarm's processes hold beside the helper's and the moments: averages on their way, buffers
+VALUE_BYTES = 4
 
 
 async def check_disk(context: Context) -> CheckResult:
@@ -196,9 +195,12 @@ async def check_speed(context: Context) -> CheckResult:
     return judge_speed(speed, microbatch_size, whose, read_memory().total_bytes)
 
 
-def swarm_bytes(parameters: int) -> int:
-    """Return the main memory that a peer's processes need for a model beside the passes themselves."""
-    return MODEL_COPIES * BYTES_PER_PARAMETER * parameters
+def swarm_bytes(parameters: int, moments: int) -> int:
+    """Return the main memory that a peer's processes need for a model beside the passes themselves.
+
+    `moments`: values of the optimizer's statistics.
+    """
+    return VALUE_BYTES * (MODEL_COPIES * parameters + moments)
 
 
 def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: int) -> CheckResult:
@@ -212,7 +214,7 @@ def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: in
             f"No {of} could be computed: {speed.error.rstrip('.')}.",
             "Join with `--microbatch 1`, or use another machine.",
         )
-    needed_bytes = speed.peak_bytes + swarm_bytes(speed.parameters)
+    needed_bytes = speed.peak_bytes + swarm_bytes(speed.parameters, speed.moments)
     data = {**asdict(speed), "needed_bytes": needed_bytes}
     found = f"{speed.samples_per_second:,.1f} samples a second, in {of}."
     if needed_bytes > memory_bytes:
@@ -240,7 +242,7 @@ def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> Ch
         round_s=speed.gradient_bytes / min(line.up, line.down),
         longest_round_s=longest_s,
     )
-    state_s = STATE_VALUE_BYTES * speed.parameters / line.down
+    state_s = speed.state_bytes / line.down
     data = {**asdict(now), "state_s": state_s}
     step = f"With this machine the swarm would take a step every {_seconds(now.step_s)}"
     if not passes_in_time(speed.gradient_bytes, min(line.up, line.down), longest_s):

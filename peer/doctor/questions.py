@@ -76,6 +76,8 @@ class Speed:
     microbatch_size: int = 0
     microbatches: int = 0
     parameters: int = 0
+    moments: int = 0  # values of the optimizer's statistics that all peers share
+    state_bytes: int = 0  # of parameters and statistics, as a joiner gets them
     gradient_bytes: int = 0  # of the model, as a peer sends it to be averaged
     peak_bytes: int = 0  # main memory of the whole helper
     error: str = ""  # why it did not go

@@ -21,6 +21,7 @@ from peer.data.batching.synthetic import random_batch
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.doctor.questions import Answer, Compute, DetectedDevice, Look, Question, Speed
 from peer.models.build import build_model
+from peer.models.optimizers import state_size
 from peer.reduction.sizes import gradient_bytes
 from peer.runtime.devices import JAX_DEVICES
 
@@ -76,12 +77,14 @@ def _measure(question: Compute, stopwatch: Callable[[], float]) -> Speed:
     while microbatches < LEAST_MICROBATCHES or stopwatch() - began < question.seconds:
         backend.accumulate(batch)
         microbatches += 1
-    seconds = stopwatch() - began
+    seconds, state = stopwatch() - began, state_size(config, model)
     return Speed(
         samples_per_second=microbatches * size / seconds,
         microbatch_size=size,
         microbatches=microbatches,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
+        moments=state.moments,
+        state_bytes=state.wire_bytes,
         gradient_bytes=gradient_bytes(config.averaging, model),
         peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT_BYTES,
     )

@@ -28,7 +28,8 @@ IN_USE_S = 600.0  # a file that was read or written so recently is left alone
 # What keeps files between runs, by the variables that say where. A login stays where it is.
 CACHES = {"HF_HUB_CACHE": "hub", "HF_XET_CACHE": "xet", "HF_DATASETS_CACHE": "datasets", "HF_ASSETS_CACHE": "assets"}
 LIBRARIES_BYTES = 500_000_000  # PyTorch and hivemind with their processes, before there is any model
-PARAMETER_BYTES = 20  # itself, its gradient, that gradient to be averaged, and the optimizer's two moments, in float32
+PARAMETER_COPIES = 3  # itself, its gradient, and that gradient to be averaged, beside the optimizer's moments
+VALUE_BYTES = 4
 NOTHING = Transferred(0, 0)
 
 
@@ -129,9 +130,12 @@ def _files(folder: Path) -> Iterator[tuple[float, str, int]]:
                     yield max(status.st_mtime, status.st_atime), path, status.st_blocks * 512
 
 
-def require_memory(limit_bytes: int | None, parameters: int) -> None:
-    """Raise `ConfigError` for a limit in which no worker can hold this model, however small its microbatch."""
-    least = LIBRARIES_BYTES + PARAMETER_BYTES * parameters
+def require_memory(limit_bytes: int | None, parameters: int, moments: int) -> None:
+    """Raise `ConfigError` for a limit in which no worker can hold this model, however small its microbatch.
+
+    `moments` are the values of its optimizer's state.
+    """
+    least = LIBRARIES_BYTES + VALUE_BYTES * (PARAMETER_COPIES * parameters + moments)
     if limit_bytes is not None and limit_bytes < least:
         raise ConfigError(
             f"`--max-memory` ({limit_bytes / 1e9:,.3g} GB) is too little for this run: its model of "

@@ -22,7 +22,7 @@ def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
             if isinstance(value, torch.Tensor):
                 saved = stored.get(f"{names[id(parameter)]}/{key}")
                 if saved is None or saved.shape != value.shape:
-                    raise StorageError(f"The optimizer's state in {path} does not fit this run's model.")
+                    raise StorageError(f"The optimizer's state in {path} does not fit this run's model and optimizer.")
                 value.copy_(saved)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from peer.config.training import Averaging, Compression
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 
 BLOCK = 128  # values that share a scale
 SCALE_BYTES = 4
-MOMENTS = 2  # of each value, in LAMB's and AdamW's states; on their way in 16 bits by blocks
-STATE_VALUE_BYTES = 4 + MOMENTS * (2 + SCALE_BYTES / BLOCK)
+ROUNDED_BYTES = 2 + SCALE_BYTES / BLOCK  # of an optimizer's statistic on its way, in 16 bits by blocks
 LEAST_SAVING = 2  # a matrix that would not shrink by this factor is averaged as it is
 VALUE_BYTES: dict[Compression, float] = {"none": 4, "float16": 2, "8bit-blockwise": 1 + SCALE_BYTES / BLOCK}
 
@@ -41,3 +41,22 @@ def gradient_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
     """Return how large a gradient of this model is when it is averaged."""
     shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
     return round(VALUE_BYTES[averaging.compression] * values_sent(shapes, averaging.powersgd_rank))
+
+
+@dataclass(frozen=True)
+class StateSize:
+    """The numbers of values in a run's state, which depend on its optimizer."""
+
+    parameters: int  # the trained ones
+    rounded: int  # of the optimizer's statistics, those that a joiner takes in 16 bits by blocks
+    exact: int  # and those that it takes as they are
+
+    @property
+    def moments(self) -> int:
+        """All values of the optimizer's statistics."""
+        return self.rounded + self.exact
+
+    @property
+    def wire_bytes(self) -> int:
+        """The bytes of the state on its way to a joiner."""
+        return round(VALUE_BYTES["none"] * (self.parameters + self.exact) + ROUNDED_BYTES * self.rounded)

@@ -24,13 +24,13 @@ DRIFT_TOLERANCE = 1e-4  # far above what different hardware's rounding adds up t
 MOMENTS_TOLERANCE = 1e-2  # far above 16 bits' rounding (3e-5), even if the few projections happen to be small
 
 
-def sketch_of(parameters: Iterable[torch.Tensor], moments: Sequence[torch.Tensor] = ()) -> Sketch:
+def sketch_of(parameters: Iterable[torch.Tensor], moments: Sequence[Sequence[torch.Tensor]] = ()) -> Sketch:
     """The sketch of these tensors, which must come in the same order everywhere.
 
-    `moments` are the optimizer's, all those of one parameter after all those of the one before.
+    `moments` are the optimizer's, those of each parameter; some may have fewer than others.
     """
     parameters = list(parameters)
-    kinds = min(MAX_MOMENTS, len(moments) // len(parameters)) if parameters else 0
+    kinds = min(MAX_MOMENTS, max(map(len, moments), default=0))
     sums = [0.0] * SKETCH_SIZE
     moment_sums = [[0.0] * MOMENTS_SIZE for _ in range(kinds)]
     for index, parameter in enumerate(parameters):
@@ -39,8 +39,8 @@ def sketch_of(parameters: Iterable[torch.Tensor], moments: Sequence[torch.Tensor
             torch.randint(0, 2, (parameter.numel(),), generator=generator, dtype=torch.int8).mul_(2).sub_(1).double()
         )
         sums[index % SKETCH_SIZE] += _project(parameter, signs)
-        for kind in range(kinds):
-            moment_sums[kind][index % MOMENTS_SIZE] += _project(moments[index * kinds + kind], signs)
+        for kind, moment in enumerate(moments[index][:kinds] if moments else ()):
+            moment_sums[kind][index % MOMENTS_SIZE] += _project(moment, signs)
     return (*sums, *(value for block in moment_sums for value in block))
 
 

@@ -17,7 +17,7 @@ import torch
 from peer.averaging.averager import SwarmGradientAverager
 from peer.config.run import RunConfig
 from peer.swarm.fingerprint import Sketch, drifted, sketch_of
-from peer.swarm.state import SwarmStateAverager, optimizer_tensors
+from peer.swarm.state import SwarmStateAverager, moments_of
 from peer.swarm.step_rounds import StepRounds
 from peer.swarm.tracker import StepTracker
 from peer.swarm.view import MEETING_S
@@ -171,7 +171,7 @@ class SharedState:
 
     def _begin_step(self) -> None:
         """Tell the tracker where the state now stands; its updates must be paused."""
-        sketch = sketch_of(self._averager.main_parameters, optimizer_tensors(self.optimizer))
+        sketch = sketch_of(self._averager.main_parameters, moments_of(self.optimizer))
         self._tracker.set_sketch(self.step, sketch)
         self._tracker.begin_step_after(self.step, self.era)
         self._tracker.carry_over(self._gradients.due_samples)

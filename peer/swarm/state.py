@@ -17,11 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent import futures
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any, AsyncIterator, Literal  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
 import torch
-from hivemind.compression import NoCompression, RoleAdaptiveCompression, SizeAdaptiveCompression
+from hivemind.compression import RoleAdaptiveCompression, TensorRole
 from hivemind.optim.state_averager import TrainingStateAverager
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
@@ -35,11 +36,11 @@ from auth.swarm.authorizer import STATE_READERS
 from auth.swarm.directory import while_admitted
 from peer.averaging.all_reduce import is_finite
 from peer.averaging.rounds import freeze_imported
+from peer.models.update_rules import SharedOptimizer
 from peer.network.least_rate import PATIENCE_S, at_least_rate
 from peer.network.traffic import Traffic
 from peer.protocol.history_pb2 import AverageAfter
 from peer.reduction.compression import ROOTS, decode
-from peer.reduction.sizes import BLOCK
 from peer.reporting.event_log import TAKEN, Downloaded, EventLog
 from peer.runtime.processes import name_fork
 from peer.swarm.fingerprint import Sketch, sketch_of
@@ -56,8 +57,7 @@ STATE_OVERHEAD_BYTES = 1 << 20
 LOOK_S = 0.5  # between two looks at how far a download has come
 HUNG_S = 600.0  # the averager's process has neither asked a donor nor received anything for so long
 QUICK_S, QUICK_DONORS = 1800.0, 3  # so long so many donors that may be liars are heard, before one is at length
-# A scalar, as the number of steps that the moments are made of, must stay exact; parameters are never rounded.
-STATE_CODE = RoleAdaptiveCompression(optimizer=SizeAdaptiveCompression(BLOCK, NoCompression(), ROOTS))
+STATE_CODE = RoleAdaptiveCompression(optimizer=ROOTS)  # nothing else is rounded; see `moment_roles`
 _LACKS = frozenset(lack.value for lack in Lack)
 Doubt = Callable[[str, int, Sketch], str | None]  # (donor, step, sketch) -> why that state is not to be taken
 
@@ -103,7 +103,10 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         """Copy the state consistently, between two global steps (hivemind's method shares the live tensors)."""
         with self.state_lock, torch.no_grad():
             metadata, tensors, infos = super().get_current_state()
-            return metadata | {"era": self.era}, [tensor.clone() for tensor in tensors], infos
+            roles = moment_roles(self.optimizer)
+            moments = [replace(info, role=role) for info, role in zip(infos[-len(roles) :], roles, strict=True)]
+            copies = [tensor.clone() for tensor in tensors]
+            return metadata | {"era": self.era}, copies, [*infos[: -len(roles)], *moments]
 
     def set_step(self, step: int) -> None:
         """Declare that the state is the one after `step` global steps: the schedule follows, backwards too."""
@@ -212,7 +215,7 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
 
     def _sketch(self, donated: Sequence[torch.Tensor]) -> Sketch:
         parameters = len(list(self._local_tensors()))
-        return sketch_of(donated[:parameters], donated[parameters:])
+        return sketch_of(donated[:parameters], by_parameter(self.optimizer, donated[parameters:]))
 
     def _take(self, step: int, era: int, donated: Sequence[torch.Tensor]) -> None:
         with self.state_lock, torch.no_grad():
@@ -379,6 +382,28 @@ def _misplaced(era: object, minimum_era: int) -> str | None:
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """The live tensors of the optimizer's state, in the order in which hivemind sends them."""
     return [value for value in nested_flatten(optimizer.state_dict()) if isinstance(value, torch.Tensor)]
+
+
+def moments_of(optimizer: torch.optim.Optimizer) -> list[Sequence[torch.Tensor]]:
+    """The same tensors, those of each parameter by themselves."""
+    return by_parameter(optimizer, optimizer_tensors(optimizer))
+
+
+def by_parameter(optimizer: torch.optim.Optimizer, tensors: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
+    """Return such tensors of an optimizer like this one, the group of each parameter by itself."""
+    ends = list(accumulate(len(state) for state in _states(optimizer)))
+    return [tensors[start:end] for start, end in pairwise([0, *ends])]
+
+
+def moment_roles(optimizer: SharedOptimizer) -> list[TensorRole]:
+    """Return the roles by which `STATE_CODE` rounds these tensors or leaves them as they are."""
+    rounded = [optimizer.rounds(name, state[name]) for state in _states(optimizer) for name in sorted(state)]
+    return [TensorRole.OPTIMIZER if each else TensorRole.UNSPECIFIED for each in rounded]
+
+
+def _states(optimizer: torch.optim.Optimizer) -> list[dict[str, torch.Tensor]]:
+    """Return the state of each parameter, in the order of the groups."""
+    return [state for _, state in sorted(optimizer.state_dict()["state"].items())]
 
 
 @dataclass(eq=False)

@@ -270,7 +270,8 @@ class Swarm:
     def samples_at_once(self, microbatch: int) -> int:
         """Return how many samples of the next microbatch to compute before `advance` is called."""
         rate = self._tracker.performance_ema.samples_per_second if self._last_samples else 0.0
-        return samples_at_once(microbatch, rate, self._tracker.course.allowances.usual_s)
+        most = min(microbatch, self._tracker.target_batch_size)  # which may have yet to grow
+        return samples_at_once(most, rate, self._tracker.course.allowances.usual_s)
 
     def conditions(self) -> Conditions:
         """Return what decides whether this peer's samples are in time."""

@@ -23,7 +23,7 @@ from peer.models.checkpoint_state import restore_model, restore_optimizer
 from peer.protocol import HELD_AVERAGES
 from peer.reporting.messages import CheckpointFetched, CheckpointWanted, KeeperSought, Notice
 from peer.swarm.fingerprint import drifted, sketch_of
-from peer.swarm.state import optimizer_tensors
+from peer.swarm.state import moments_of, optimizer_tensors
 from peer.swarm.swarm import Swarm
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class StateTaking:
         with self._swarm.state.lock:
             restore_model(self._model, directory)
             restore_optimizer(self._model, self._swarm.state.optimizer, directory)
-            moments = optimizer_tensors(self._swarm.state.optimizer)
+            moments = moments_of(self._swarm.state.optimizer)
             if beacon.step == step and drifted(sketch_of(self._swarm.state.parameters, moments), beacon.sketch):
                 logger.warning("the checkpoint of step %d does not hold the keeper's state", step)
                 return False

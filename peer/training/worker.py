@@ -38,6 +38,7 @@ from peer.data.tokenization.special_tokens import SpecialIds
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.limits.usage import require_memory
 from peer.models.build import build_model
+from peer.models.optimizers import state_size
 from peer.network.traffic import Throttle, Traffic, require_rate
 from peer.reduction.sizes import gradient_bytes
 from peer.reporting.advice import Adviser, SparingReports
@@ -127,7 +128,8 @@ class Worker:
         self._events.add(ProcessStarted(software=software_version(), role=role, peer=credentials.device_key.peer_id))
         assists = role == "auxiliary"
         self._require_rates(config, model)
-        require_memory(plan.max_memory_bytes, sum(parameter.numel() for parameter in model.parameters()))
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        require_memory(plan.max_memory_bytes, parameters, state_size(config, model).moments)
         take_part = self._assist if assists else self._prepare_training(config, model, vocabulary, special)
         self._swarm = swarm = Swarm.join(
             config=config,
@@ -190,7 +192,7 @@ class Worker:
             started = start_backend(pick_threads(plan.threads))
             backend = with_local_steps(config, started, own, model, lambda: swarm.step)
             fitting = partial(fitting_microbatch_size, backend, vocab_size=vocabulary, special=special, found=found)
-            now = config.at_step(swarm.step)
+            now = config.in_phase(swarm.step)
             size = plan.microbatch_size or fitting(now)
             self._compile(started, now, swarm.step, size, vocabulary, special)
             enter = partial(self._enter_phase, config, fitting, backend.stage)
@@ -232,7 +234,7 @@ class Worker:
         """Tell the agent of the phase that begins, and open its batches."""
         if config.phases:
             self._tell(PhaseEntered(phase_at(config, step)))
-        plan, now = self._plan, config.at_step(step)
+        plan, now = self._plan, config.in_phase(step)
         microbatch_size = plan.microbatch_size or fitting(now)
         return open_batches(
             now,

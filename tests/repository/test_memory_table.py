@@ -54,13 +54,13 @@ def test_checkpointing_keeps_less() -> None:
 def test_a_card_takes_what_fits_into_nine_tenths_of_it() -> None:
     """With all activations, with checkpointing, or not at all."""
     for kept, checkpointed, told in ((3, 1, "yes"), (4, 1, "checkpointing"), (5, 4, "no")):
-        assert Need(1, 4 * GIB, kept * GIB, checkpointed * GIB, 1).card(8) == told
+        assert Need(1, 4 * GIB, kept * GIB, checkpointed * GIB, 1, 2).card(8) == told
 
 
 def test_main_memory_is_what_the_doctor_asks_for() -> None:
     """Beside the memory of its own trial."""
-    speed = Speed(samples_per_second=1.0, microbatch_size=1, parameters=1_000_000, peak_bytes=5)
-    assert judge_speed(speed, 1, "the run's", GIB).data["needed_bytes"] == 5 + swarm_bytes(1_000_000)
+    speed = Speed(samples_per_second=1.0, microbatch_size=1, parameters=1_000_000, moments=2_000_000, peak_bytes=5)
+    assert judge_speed(speed, 1, "the run's", GIB).data["needed_bytes"] == 5 + swarm_bytes(1_000_000, 2_000_000)
 
 
 def test_the_table_has_a_model_for_each_answer() -> None:

@@ -212,9 +212,9 @@ def require_one_state(together: Sequence[dict[str, torch.Tensor]]) -> None:
         assert relative_difference(parameters, together[0]) < DRIFT_TOLERANCE
 
 
-def train_alone(steps: int, seeds: list[int], parts: int) -> dict[str, torch.Tensor]:
+def train_alone(steps: int, seeds: list[int], parts: int, content: dict[str, Any] = CONFIG) -> dict[str, torch.Tensor]:
     """The same training in one plain process: every part of every peer's batch, one optimizer step for all of them."""
-    config = RunConfig.from_mapping(CONFIG)
+    config = RunConfig.from_mapping(content)
     model = build_model(config, VOCABULARY, SPECIAL)
     optimizer = build_optimizer(config, parameter_groups(model, config))
     scheduler = build_scheduler(config, optimizer)

@@ -64,6 +64,7 @@ class PhaseSummary(BaseModel):
     sequence_length: int
     target_batch_size: int
     fresh_optimizer: bool
+    final_batch_size: int | None  # samples a global step once the batch has grown; null: it does not grow
     text: str
 
 

@@ -12,12 +12,12 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from peer.config.architectures import ARCHITECTURES
 from peer.config.run import RunConfig
 from peer.data.batching.masking import Labelled, Masker, next_tokens
 from peer.data.batching.samples import Samples, join_samples, open_packer
-from peer.data.sources.documents import DocumentStream, Report, check_position, open_documents
+from peer.data.sources.documents import DocumentStream, Report, check_position, open_documents, source_names
 from peer.data.sources.reader import Position, Reserve, no_wait
 from peer.data.tokenization.encoding import Encoder
 from peer.data.tokenization.special_tokens import SpecialIds
@@ -42,7 +42,7 @@ FIRST_CHUNK_CHARACTERS = 20_000  # the trainer waits for it; each that follows m
 CHUNK_CHARACTERS = 200_000  # enough to keep every core's tokenizer busy
 PREFETCHED_BATCHES = 16
 STATE_FILE = "stream.json"
-STATE_VERSION = 2
+STATE_VERSION = 3
 T = TypeVar("T")
 STOP_CHECK_S = 0.1  # how often a producer that waits for room looks whether it is still wanted
 
@@ -143,9 +143,8 @@ def open_batches(
     What is wrong with the run's sources is raised as `ConfigError` when the first batch is asked for. It starts
     threads, and so does the tokenizer: open it after the process has forked whatever it forks.
     """
-    state_file = state_dir / STATE_FILE
-    key = _stream_key(config, device_number)
-    state = _load_state(state_file, key, len(config.data.sources), report)
+    places = SavedPlaces(state_dir / STATE_FILE, config, device_number)
+    state = places.load(report)
     batches_before = state.batches if state else 0
     rng = np.random.default_rng((config.run.seed, device_number, batches_before))
     maker = SampleMaker(config, tokenizer_dir, rng)
@@ -159,7 +158,7 @@ def open_batches(
     )
     made = make_batches(documents, maker, microbatch_size, batches_before)
     batches = ((stage(batch), reached) for batch, reached in made)
-    return BatchStream(batches, lambda reached: _save_state(state_file, key, reached), clock, documents.close)
+    return BatchStream(batches, places.save, clock, documents.close)
 
 
 class SampleMaker:
@@ -177,9 +176,12 @@ class SampleMaker:
         """The number of tokens that wait for more to fill a sample."""
         return self._packer.carried_tokens
 
-    def samples(self, documents: list[str]) -> Samples:
-        """Return all samples that these documents, and tokens left over before, fill."""
-        return self._packer.pack(self._encoder.encode(documents))
+    def samples(self, documents: list[str], count: Callable[[Sequence[int]], None] = lambda _: None) -> Samples:
+        """Return all samples that these documents, and tokens left over before, fill; `count` hears their tokens."""
+        chunk = self._encoder.encode(documents)
+        if chunk.document_tokens is not None:
+            count(chunk.document_tokens.tolist())
+        return self._packer.pack(chunk)
 
     def batch(self, samples: Samples) -> Batch:
         """Return these samples with their labels, as tensors."""
@@ -217,7 +219,7 @@ def make_batches(
     characters = FIRST_CHUNK_CHARACTERS
     while True:
         position = documents.position()
-        samples = maker.samples(take_documents(documents, characters))
+        samples = maker.samples(take_documents(documents, characters), documents.count)
         characters = min(2 * characters, CHUNK_CHARACTERS)
         if rest is not None:
             samples = join_samples(rest, samples)
@@ -245,38 +247,65 @@ def take_documents(documents: DocumentStream, characters: int) -> list[str]:
     return taken
 
 
-def _stream_key(config: RunConfig, device_number: int) -> str:
-    """Names what a position refers to: with other sources or another seed it means nothing."""
-    sources = [source.model_dump(mode="json") for source in config.data.sources]
-    buffer = config.data.shuffle_buffer  # part of the order, as the rest is
-    return sha256(json.dumps([sources, config.run.seed, buffer, device_number]).encode()).hexdigest()
+class SavedPlaces:
+    """A device's place in each of the run's sources, in a file.
 
+    A phase may name other sources, and their weights anew. A device goes on at its place in a source that it has read
+    before, in whichever phase, and the tokens of a new mixture are counted from its beginning.
+    """
 
-def _load_state(path: Path, key: str, sources: int, report: Report) -> StreamState | None:
-    """The saved place, or None: a device whose place is lost or meaningless begins anew, and is told so."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if (content["version"], content["key"]) == (STATE_VERSION, key):
-            return StreamState(check_position(content["documents"], sources), int(content["batches"]))
-        report("The run's data sources, or this device's number, have changed: this device begins anew in its data.")
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        report(f"Ignoring the damaged place in the data, {path} ({reason:.200}): this device begins anew.")
-    return None
+    def __init__(self, path: Path, config: RunConfig, device_number: int) -> None:
+        sources = config.data.sources
+        self._path, self._names = path, source_names(sources)
+        self._weights = [source.weight for source in sources]
+        order = [config.run.seed, config.data.shuffle_buffer, device_number]  # with another, a place means nothing
+        self._key = sha256(json.dumps(order).encode()).hexdigest()
+        self._elsewhere: dict[str, Any] = {}  # places in sources of other phases
 
+    def load(self, report: Report) -> StreamState | None:
+        """Return the saved place, or None: a device whose place is lost or meaningless begins anew, and is told so."""
+        try:
+            content = json.loads(self._path.read_text(encoding="utf-8"))
+            if (content["version"], content["key"]) == (STATE_VERSION, self._key):
+                return StreamState(self._position_in(content), int(content["batches"]))
+            report(
+                "The run's seed or shuffle, or this device's number, has changed: this device begins anew in its data."
+            )
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            reason = " ".join(str(error).split())
+            report(f"Ignoring the damaged place in the data, {self._path} ({reason:.200}): this device begins anew.")
+        return None
 
-def _save_state(path: Path, key: str, state: StreamState) -> None:
-    """Write aside and rename, so that a crash leaves the old place or the new one; a full disk stops no training."""
-    content = {"version": STATE_VERSION, "key": key, "documents": state.documents, "batches": state.batches}
-    aside = path.with_suffix(".new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(json.dumps(content), encoding="utf-8")
-        aside.replace(path)
-    except OSError as error:
-        logger.warning("Cannot save the place in the data to %s: %s.", path, error.strerror)
+    def save(self, state: StreamState) -> None:
+        """Write aside and rename: a crash leaves the old place or the new one, and a full disk stops no training."""
+        content = {
+            "version": STATE_VERSION,
+            "key": self._key,
+            "sources": self._names,
+            "weights": self._weights,
+            "documents": state.documents,
+            "elsewhere": self._elsewhere,
+            "batches": state.batches,
+        }
+        aside = self._path.with_suffix(".new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            aside.write_text(json.dumps(content), encoding="utf-8")
+            aside.replace(self._path)
+        except OSError as error:
+            logger.warning("Cannot save the place in the data to %s: %s.", self._path, error.strerror)
+
+    def _position_in(self, content: Mapping[str, Any]) -> Position:
+        """Return the place in the sources that are read now, and keep the places in all others."""
+        places = dict(zip(content["sources"], content["documents"]["streams"], strict=True))
+        known: dict[str, Any] = {**content["elsewhere"], **places}
+        self._elsewhere = {name: place for name, place in known.items() if name not in self._names}
+        if (content["sources"], content["weights"]) == (self._names, self._weights):
+            return check_position(content["documents"], len(self._names))
+        streams = [known.get(name) for name in self._names]
+        return check_position({"drawn": [0] * len(streams), "streams": streams}, len(streams))
 
 
 def parts_of(batch: Batch, size: int) -> Iterator[Batch]:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -35,6 +36,8 @@ Report = Callable[[str], None]  # told in one sentence what keeps documents from
 
 CHECK_S = 0.1  # how often who waits looks whether that is still worth it
 CLOSING_S = 1.0  # a thread that waits for the network longer ends by itself, later
+CHARACTERS_A_TOKEN = 4  # until a document's tokens are counted
+LOST_TURN_TOKENS = 500  # that a source in trouble loses at a time
 START: Position = {"epoch": 0, "block": 0, "turn": 0, "state": None, "units": None, "size": None, "index": 0}
 
 
@@ -159,27 +162,42 @@ class DocumentStream(Protocol):
         """Return the position of the next document."""
         ...
 
+    def count(self, tokens: Sequence[int]) -> None:
+        """Take the tokens of each document that was given since the last call."""
+        ...
+
 
 class MixedDocuments:
-    """Several sources in fixed proportions: next comes the one that is furthest behind its share.
+    """Several sources whose tokens stand in fixed proportions: next comes the one that is furthest behind its share.
 
-    A source that is in trouble loses its turns. Close it, or use it as a context manager.
+    A document's tokens are estimated by its characters until they are counted. A source that is in trouble loses its
+    turns. Close it, or use it as a context manager.
     """
 
     def __init__(
         self, streams: Sequence[SourceStream], weights: Sequence[float], drawn: Sequence[int] | None, pauses: Pauses
     ) -> None:
         self._streams, self._weights, self._pauses = streams, weights, pauses
-        self._drawn = [0] * len(streams) if drawn is None else list(drawn)
+        self._drawn = [0] * len(streams) if drawn is None else list(drawn)  # tokens of each source
+        self._uncounted: list[tuple[int, int]] = []  # of each document: its source, and its tokens by estimate
 
     def __next__(self) -> str:
         while True:
             self._await_any()
-            number = min(range(len(self._streams)), key=lambda i: (self._drawn[i] + 1) / self._weights[i])
-            self._drawn[number] += 1
+            number = min(range(len(self._streams)), key=lambda i: self._drawn[i] / self._weights[i])
             document = self._streams[number].take()
             if document is not None:
+                estimate = max(1, len(document) // CHARACTERS_A_TOKEN)
+                self._drawn[number] += estimate
+                self._uncounted.append((number, estimate))
                 return document
+            self._drawn[number] += LOST_TURN_TOKENS
+
+    def count(self, tokens: Sequence[int]) -> None:
+        """Take the tokens of each document that was given since the last call."""
+        for (number, estimate), counted in zip(self._uncounted, tokens, strict=True):
+            self._drawn[number] += int(counted) - estimate
+        self._uncounted.clear()
 
     @property
     def epoch(self) -> int:
@@ -212,12 +230,21 @@ class MixedDocuments:
             self._pauses(CHECK_S)
 
 
+def source_names(sources: Sequence[Source]) -> list[str]:
+    """Name each source by a digest of what is read there, whatever its weight; those that are alike are numbered."""
+    names: list[str] = []
+    for source in sources:
+        name = sha256(source.model_dump_json(exclude={"weight"}).encode()).hexdigest()
+        names.append(f"{name[:32]}-{sum(other.startswith(name[:32]) for other in names)}")
+    return names
+
+
 def check_position(value: Any, sources: int) -> Position:
     """A position that comes from a file; raises `ValueError` if it is none, or of another number of sources."""
     if not isinstance(value, dict) or value.keys() != {"drawn", "streams"}:
         raise ValueError("a position has the keys `drawn` and `streams`")
     TypeAdapter(list[NonNegativeInt]).validate_python(value["drawn"], strict=True)
-    TypeAdapter(list[_SourcePosition]).validate_python(value["streams"])
+    TypeAdapter(list[_SourcePosition | None]).validate_python(value["streams"])
     if not len(value["drawn"]) == len(value["streams"]) == sources:
         raise ValueError(f"a position in {sources} sources has as many of each")
     return value
@@ -304,7 +331,7 @@ def _plan(config: RunConfig, number: int, device_number: int, filters: OpenFilte
         name=source.name,
         open_units=partial(open_units, source),
         open_filters=filters,
-        seed=(config.run.seed, number),
+        seed=(config.run.seed, int(source_names(config.data.sources)[number].replace("-", ""), 16)),  # in all phases
         device_number=device_number,
         block_documents=config.data.shuffle_buffer,
     )

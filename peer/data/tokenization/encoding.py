@@ -30,6 +30,7 @@ class EncodedChunk:
     tokens: NDArray[np.int32]  # (tokens,)
     sentence_ends: NDArray[np.int64]  # (sentences,) rising; an end is the index after the last token
     document_ends: NDArray[np.int64]  # (documents,) rising; each is a sentence's end as well
+    document_tokens: NDArray[np.int64] | None = None  # (documents given,) also of those without tokens
 
 
 class Encoder:
@@ -50,7 +51,8 @@ class Encoder:
         all_ends = np.cumsum(lengths)
         sentences_so_far = [count for count in accumulate(map(len, by_document)) if count]
         last_sentences = np.array(sentences_so_far, np.int64) - 1
-        return EncodedChunk(tokens, _rising(all_ends), _rising(all_ends[last_sentences]))
+        so_far = np.concatenate([[0], all_ends])[[0, *accumulate(map(len, by_document))]]
+        return EncodedChunk(tokens, _rising(all_ends), _rising(all_ends[last_sentences]), np.diff(so_far))
 
 
 # From each document's sentences to all tokens (tokens,) and how many each sentence has (sentences,).

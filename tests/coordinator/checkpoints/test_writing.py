@@ -15,10 +15,12 @@ from coordinator.checkpoints import writing as checkpoints
 from coordinator.checkpoints.manifest import StoredCheckpoint, newest_verified, remove_steps, stored_steps, verify
 from coordinator.checkpoints.writing import StateSnapshot, restore_verified, take_snapshot, write_checkpoint
 from peer.config.architectures import ARCHITECTURES
+from peer.config.run import RunConfig
 from peer.models import checkpoint_state as saved_state
 from peer.models.build import build_model
 from peer.models.checkpoint_state import restore_model, restore_optimizer
-from peer.models.optimizers import OuterNesterov, build_optimizer, parameter_groups
+from peer.models.optimizers import build_optimizer, parameter_groups
+from peer.models.update_rules import OuterNesterov
 from tests.support.tiny_families import SPECIAL, VOCABULARY, family_config, family_model
 
 
@@ -85,8 +87,8 @@ def test_restores_model_and_optimizer_exactly(tmp_path: Path, tokenizer_dir: Pat
             assert torch.equal(other_optimizer.state[restored][key], value)
 
 
-def step_with_outer_momentum(model: torch.nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
-    """One global step from made-up differences of parameters."""
+def take_made_up_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    """One global step from made-up averages."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.grad = torch.randn(parameter.shape, generator=generator)
@@ -99,14 +101,49 @@ def test_an_outer_momentum_goes_on_exactly(tmp_path: Path, tokenizer_dir: Path) 
     models = [TiedModel(), TiedModel()]
     optimizers = [OuterNesterov(model.parameters()) for model in models]
     for seed in (1, 2):
-        step_with_outer_momentum(models[0], optimizers[0], seed)
+        take_made_up_step(models[0], optimizers[0], seed)
     stored = write(tmp_path / "c", tokenizer_dir, 2, take_snapshot(2, models[0], optimizers[0]))
     restore_model(models[1], stored.path)
     restore_optimizer(models[1], optimizers[1], stored.path)
     for model, optimizer in zip(models, optimizers, strict=True):
-        step_with_outer_momentum(model, optimizer, seed=3)
+        take_made_up_step(model, optimizer, seed=3)
     for went_on, restored in zip(*(model.parameters() for model in models), strict=True):
         assert torch.equal(went_on, restored)
+
+
+@pytest.mark.parametrize("name", ["lamb", "adamw", "stable_adamw", "muon"])
+def test_a_resumed_run_goes_on_exactly(name: str, tmp_path: Path, tokenizer_dir: Path) -> None:
+    """With every optimizer the steps after a restart are those that would have been taken, bit by bit."""
+    config = RunConfig.from_mapping({**family_config("bert").model_dump(), "optimizer": {"name": name}})
+    models = [family_model(config), build_model(config, VOCABULARY, SPECIAL)]
+    optimizers = [build_optimizer(config, parameter_groups(model, config)) for model in models]
+    for seed in (1, 2, 3):
+        take_made_up_step(models[0], optimizers[0], seed)
+    stored = write(tmp_path / "c", tokenizer_dir, 3, take_snapshot(3, models[0], optimizers[0]))
+    restore_model(models[1], stored.path)
+    restore_optimizer(models[1], optimizers[1], stored.path)
+    for seed in (4, 5):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            take_made_up_step(model, optimizer, seed)
+    for went_on, restored in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(went_on, restored)
+
+
+def test_another_optimizers_state_is_refused(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """A run that changed its optimizer to one of other statistics says so, and does not go on with half of them."""
+    before, after = (
+        RunConfig.from_mapping({**family_config("bert").model_dump(), "optimizer": {"name": name}})
+        for name in ("adamw", "muon")
+    )
+    model = family_model(before)
+    stored = write(
+        tmp_path / "c",
+        tokenizer_dir,
+        3,
+        take_snapshot(3, model, build_optimizer(before, parameter_groups(model, before))),
+    )
+    with pytest.raises(StorageError, match="does not fit this run's model and optimizer"):
+        restore_optimizer(model, build_optimizer(after, parameter_groups(model, after)), stored.path)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from auth.errors import ConfigError
+from peer.config.phases import phase_at
 from peer.config.run import RunConfig
+from peer.config.trust import local_paths
 
 SHORT: dict[str, Any] = {
     "data": {"sequence_length": 128, "microbatch_size": 32},
@@ -111,6 +113,94 @@ def test_only_a_fresh_phase_starts_the_optimizer_and_only_at_its_step() -> None:
     """The optimizer holds no moments at the very step at which a fresh phase begins, and nowhere else."""
     config = run({"from_step": 300, "optimizer": "fresh"}, {"from_step": 400})
     assert [step for step in range(1000) if config.starts_optimizer(step)] == [300]
+
+
+GROWING = {"target_batch_size": 1000, "initial_batch_size": 100, "batch_warmup_steps": 9}
+
+
+def test_the_batch_grows_on_a_line() -> None:
+    """From the first step's batch to the target, as a function of the step; then it stays, and is part of a phase."""
+    content = SHORT | {"averaging": GROWING, "phases": [{"from_step": 6, "target_batch_size": 1900}]}
+    config = RunConfig.from_mapping(content)
+    targets = [config.at_step(step).averaging.target_batch_size for step in range(12)]
+    assert targets == [100, 200, 300, 400, 500, 600, 1300, 1500, 1700, 1900, 1900, 1900]
+    assert config.in_phase(2).averaging.target_batch_size == 1000
+    assert config.at_step(3).at_step(8) == config.at_step(3)  # a configuration in force grows no more
+    assert RunConfig.from_json(config.to_json()) == config
+    assert str(phase_at(config, 0)) == "128 tokens, 100 samples a step, growing to 1000"
+    assert str(phase_at(config, 9)) == "128 tokens, 1900 samples a step"
+
+
+def test_a_phase_brings_mask_rate_and_sources() -> None:
+    """They hold from the phase on; all that a run reads in any phase is known from the beginning."""
+    books = {"kind": "text", "path": "/books.txt", "weight": 2.0}
+    config = run({"from_step": 300, "mask_probability": 0.05}, {"from_step": 400, "sources": [books]})
+    assert [config.at_step(step).objective.mask_probability for step in (0, 299, 300, 500)] == [0.15, 0.15, 0.05, 0.05]
+    assert [config.at_step(step).data.sources[0].kind for step in (0, 399, 400)] == ["builtin", "builtin", "text"]
+    assert [source.kind for source in config.all_sources] == ["builtin", "text"]
+    assert list(local_paths(config)) == ["/books.txt"]
+
+
+def test_a_shape_brings_its_own_decay() -> None:
+    """A phase with another shape begins a schedule, and takes no decay over that is not its own."""
+    stable = {"shape": "warmup_stable_decay", "warmup_steps": 100, "total_steps": 1000, "decay_steps": 50}
+    phases = [{"from_step": 300, "schedule": "cosine"}, {"from_step": 400}]
+    config = RunConfig.from_mapping(SHORT | {"schedule": stable, "phases": phases})
+    now = config.at_step(450).schedule
+    assert (now.shape, now.decay_steps, config.schedule_start(450)) == ("cosine", None, 300)
+
+
+STABLE = {"shape": "warmup_stable_decay", "warmup_steps": 6, "total_steps": 10}
+CAUSAL = {"model": {"architecture": "gpt2"}, "objective": {"name": "clm"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"averaging": {"initial_batch_size": 64}}, "`initial_batch_size` and `batch_warmup_steps` go together"),
+        ({"averaging": GROWING | {"target_batch_size": 99}}, "`initial_batch_size` (100) must not exceed"),
+        (
+            {"averaging": GROWING | {"initial_batch_size": 8}},
+            "`data.microbatch_size` (32) must not exceed `averaging.initial_batch_size` (8)",
+        ),
+        (
+            {"averaging": GROWING | {"local_steps": 2}},
+            "`averaging.initial_batch_size` (100) is for averaged gradients: leave it out, or `averaging.local_steps`",
+        ),
+        (
+            {"averaging": GROWING, "phases": [{"from_step": 1, "target_batch_size": 50}]},
+            "in phase 2 (from step 1), `target_batch_size` (50) must not be below `averaging.initial_batch_size` (100)",
+        ),
+        ({"schedule": {"shape": "cosine", "decay_steps": 5}}, "the shape `cosine` takes no `decay_steps`"),
+        ({"schedule": {"shape": "warmup_stable_decay"}}, "the shape `warmup_stable_decay` needs `decay_steps`"),
+        (
+            {"schedule": STABLE | {"decay_steps": 5}},
+            "`warmup_steps` (6) and `decay_steps` (5) must not exceed `total_steps` (10) together",
+        ),
+        (
+            {"phases": [{"from_step": 990, "schedule": "warmup_stable_decay", "decay_steps": 50}]},
+            "in phase 2 (from step 990), `decay_steps` (50) must not exceed 10, the steps after the warm-up",
+        ),
+        (
+            CAUSAL | {"phases": [{"from_step": 5, "mask_probability": 0.1}]},
+            "in phase 2 (from step 5), `mask_probability` is for masked language modelling, not for `clm`",
+        ),
+        ({"optimizer": {"name": "sgd"}}, "`optimizer.name` (sgd) is for local steps"),
+    ],
+)
+def test_a_section_that_does_not_fit_is_one_sentence(content: dict[str, Any], words: str) -> None:
+    """Batches that grow, shapes and optimizers are checked when the run file is read."""
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.from_mapping(SHORT | content)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("averaging", [{"local_steps": 2}, {"powersgd_rank": 4}, {"delay": True}, {}])
+@pytest.mark.parametrize("optimizer", ["lamb", "adamw", "stable_adamw", "muon"])
+def test_every_optimizer_goes_with_every_way_to_average(optimizer: str, averaging: dict[str, Any]) -> None:
+    """Neither local steps nor factors nor delayed steps ask for an optimizer of their own."""
+    content = SHORT | {"optimizer": {"name": optimizer}, "averaging": {"target_batch_size": 2048} | averaging}
+    assert RunConfig.from_mapping(content).optimizer.name == optimizer
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,9 @@ def test_the_device_is_described() -> None:
 
 def test_memory_that_does_not_suffice_for_the_swarm_is_a_warning() -> None:
     """The helper computed, but a peer also holds the optimizer and averages."""
-    speed = Speed(samples_per_second=2.0, microbatches=3, parameters=300_000_000, peak_bytes=4 * GIB)
+    speed = Speed(
+        samples_per_second=2.0, microbatches=3, parameters=300_000_000, moments=600_000_000, peak_bytes=4 * GIB
+    )
     assert judge_speed(speed, 4, "the run's", 64 * GIB).verdict is OK
     outcome = judge_speed(speed, 4, "the run's", 8 * GIB)
     assert outcome.verdict is WARNING
@@ -200,7 +202,7 @@ def test_the_pace_is_judged_beside_the_swarms_steps(
     rate: float, up_mbit: float, down_mbit: float, verdict: Verdict, says: list[str]
 ) -> None:
     """Others compute 60 samples a second towards a batch of 4,096 of ALBERT-large's size."""
-    speed = Speed(samples_per_second=rate, parameters=18_000_000, gradient_bytes=36_000_000)
+    speed = Speed(samples_per_second=rate, parameters=18_000_000, gradient_bytes=36_000_000, state_bytes=145_125_000)
     run = RunDescription(RunConfig(), (), ip_address("192.0.2.1"), samples_per_second=60.0)
     outcome = judge_pace(speed, LineSpeed(up_mbit * 125_000, down_mbit * 125_000), run)
     assert outcome.verdict is verdict

@@ -114,10 +114,10 @@ def test_a_machine_keeps_to_its_disk_by_cleaning_the_cache(tmp_path: Path) -> No
 
 def test_a_limit_that_the_model_alone_exceeds_is_refused() -> None:
     """In one sentence, with what it needs at least."""
-    require_memory(None, 10**12)
-    require_memory(10**9, 12_000_000)
+    require_memory(None, 10**12, 2 * 10**12)
+    require_memory(10**9, 12_000_000, 24_000_000)
     with pytest.raises(ConfigError, match=r"`--max-memory` \(1 GB\).*350.0 million parameters needs 7.50 GB"):
-        require_memory(10**9, 350_000_000)
+        require_memory(10**9, 350_000_000, 700_000_000)
 
 
 @pytest.mark.parametrize(

@@ -1,202 +1,37 @@
-"""LAMB against the paper's formula, its groups and its schedule."""
+"""The optimizer that a run file names, its groups and its schedule."""
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from hivemind.compression import CompressionInfo
+from transformers import get_scheduler
 
 from peer.config.run import RunConfig
 from peer.config.training import Schedule
 from peer.models.optimizers import (
-    Lamb,
     build_optimizer,
     build_scheduler,
-    gradient_norm,
     learning_rate_factor,
     parameter_groups,
     rate_in_phase,
+    state_size,
 )
+from peer.swarm.state import STATE_CODE, moment_roles
 from tests.support.tiny_albert import random_batch, tiny_config, tiny_model, transformers_outputs
 from tests.support.tiny_families import NAMES, family_config, family_model
 
-Array = NDArray[np.float64]
-LR, BETAS, EPS, DECAY, CLAMP, MAX_NORM = 0.1, (0.9, 0.999), 1e-6, 0.01, 3.0, 1.0
+RULES = ("lamb", "adamw", "stable_adamw", "muon")
 
 
-@dataclass
-class PaperLamb:
-    """Algorithm 2 of You et al. 2020 with the recipe's options, one array at a time, in float64."""
-
-    weights: list[Array]
-    decays: list[float]
-    means: list[Array] = field(init=False)
-    squares: list[Array] = field(init=False)
-    time: int = 0
-
-    def __post_init__(self) -> None:
-        self.means = [np.zeros_like(weight) for weight in self.weights]
-        self.squares = [np.zeros_like(weight) for weight in self.weights]
-
-    def step(self, gradients: list[Array]) -> None:
-        self.time += 1
-        norm = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
-        clip = min(1.0, MAX_NORM / norm)
-        correction = math.sqrt(1 - BETAS[1] ** self.time) / (1 - BETAS[0] ** self.time)
-        for index, raw in enumerate(gradients):
-            gradient = raw * clip
-            self.means[index] = BETAS[0] * self.means[index] + (1 - BETAS[0]) * gradient
-            self.squares[index] = BETAS[1] * self.squares[index] + (1 - BETAS[1]) * gradient**2
-            update = self.means[index] / (np.sqrt(self.squares[index]) + EPS) + self.decays[index] * self.weights[index]
-            weight_norm = min(float(np.linalg.norm(self.weights[index])), CLAMP)
-            update_norm = float(np.linalg.norm(update))
-            ratio = weight_norm / update_norm if weight_norm > 0 and update_norm > 0 else 1.0
-            self.weights[index] = self.weights[index] - LR * correction * ratio * update
-
-
-@pytest.mark.parametrize("gradient_scale", [0.01, 10.0])
-def test_ten_steps_follow_the_paper(gradient_scale: float) -> None:
-    """Ten steps give the formula's weights to 1e-6: clipped or not, clamped, decayed, from zero weights too."""
-    rng = np.random.default_rng(0)
-    start = [rng.normal(size=(6, 5)), 10 * rng.normal(size=(8, 3)), np.zeros(7), rng.normal(size=4)]
-    decays = [DECAY, DECAY, 0.0, 0.0]
-    paper = PaperLamb([array.copy() for array in start], decays)
-    parameters = [torch.nn.Parameter(torch.tensor(array)) for array in start]
-    groups = [{"params": parameters[:2], "weight_decay": DECAY}, {"params": parameters[2:], "weight_decay": 0.0}]
-    ours = Lamb(groups, lr=LR, betas=BETAS, eps=EPS, clamp_value=CLAMP, max_grad_norm=MAX_NORM)
-    for _ in range(10):
-        gradients = [gradient_scale * rng.normal(size=array.shape) for array in start]
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = torch.tensor(gradient)
-        ours.step()
-        paper.step(gradients)
-    for parameter, expected in zip(parameters, paper.weights, strict=True):
-        np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=1e-6, atol=1e-9)
-
-
-def test_single_precision_follows_the_paper_too() -> None:
-    """In float32, as used in training, ten steps stay within 1e-5 of the formula."""
-    rng = np.random.default_rng(1)
-    start = rng.normal(size=(20, 10))
-    paper = PaperLamb([start.astype(np.float32).astype(np.float64)], [DECAY])
-    parameter = torch.nn.Parameter(torch.tensor(start, dtype=torch.float32))
-    groups = [{"params": [parameter], "weight_decay": DECAY}]
-    ours = Lamb(groups, lr=LR, betas=BETAS, eps=EPS, clamp_value=CLAMP, max_grad_norm=MAX_NORM)
-    for _ in range(10):
-        gradient = rng.normal(size=start.shape).astype(np.float32)
-        parameter.grad = torch.tensor(gradient)
-        ours.step()
-        paper.step([gradient.astype(np.float64)])
-    np.testing.assert_allclose(parameter.detach().numpy(), paper.weights[0], rtol=1e-5, atol=1e-5)
-
-
-def test_state_is_complete_before_the_first_step() -> None:
-    """Everything that hivemind must send exists from construction on, as float32 tensors of zeros."""
-    parameter = torch.nn.Parameter(torch.ones(3))
-    state = Lamb([parameter], lr=0.1).state[parameter]
-    assert {name: tuple(value.shape) for name, value in state.items()} == {
-        "step": (),
-        "exp_avg": (3,),
-        "exp_avg_sq": (3,),
-    }
-    assert all(value.dtype == torch.float32 and not value.requires_grad and not value.any() for value in state.values())
-
-
-def test_state_survives_a_roundtrip() -> None:
-    """An optimizer loaded from another's state takes the same next step."""
-    gradients = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-    parameters = [torch.nn.Parameter(torch.ones(4)) for _ in range(2)]
-    optimizers = [Lamb([parameter], lr=0.1) for parameter in parameters]
-    for gradient in gradients[:2]:
-        parameters[0].grad = gradient
-        optimizers[0].step()
-    parameters[1].data.copy_(parameters[0].data)
-    optimizers[1].load_state_dict(copy.deepcopy(optimizers[0].state_dict()))  # torch's shares the tensors
-    for parameter, optimizer in zip(parameters, optimizers, strict=True):
-        parameter.grad = gradients[2]
-        optimizer.step()
-    assert torch.equal(*parameters)
-    assert optimizers[1].state[parameters[1]]["step"] == 3
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_poisoned_gradient_changes_nothing(bad: float, caplog: pytest.LogCaptureFixture) -> None:
-    """A gradient that is not finite costs one step, not the run: weights and state stay as they are."""
-    healthy, poisoned = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
-    optimizer = Lamb([healthy, poisoned], lr=0.1)
-    healthy.grad, poisoned.grad = torch.ones(2), torch.tensor([1.0, bad])
-    optimizer.step()
-    assert torch.equal(healthy, torch.ones(2))
-    assert optimizer.state[healthy]["step"] == 0
-    assert not optimizer.state[healthy]["exp_avg"].any()
-    assert "not finite" in caplog.text
-
-
-def test_clipping_leaves_the_gradient_itself_alone() -> None:
-    """The averaged gradient may lie in shared memory: the step reads it and writes nothing back."""
-    parameter = torch.nn.Parameter(torch.ones(2))
-    parameter.grad = torch.tensor([30.0, 40.0])
-    Lamb([parameter], lr=0.1, max_grad_norm=1.0).step()
-    assert parameter.grad.tolist() == [30.0, 40.0]
-
-
-def test_parameters_without_gradient_stay() -> None:
-    """A parameter that took no part in the loss is neither decayed nor counted."""
-    used, unused = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
-    optimizer = Lamb([used, unused], lr=0.1, weight_decay=0.1)
-    used.grad = torch.ones(2)
-    optimizer.step()
-    assert torch.equal(unused, torch.ones(2))
-    assert optimizer.state[unused]["step"] == 0
-    assert (used < 1).all()
-
-
-def test_closure_gives_the_loss() -> None:
-    """As with torch's optimizers, a closure is run with gradients and its loss returned."""
-    parameter = torch.nn.Parameter(torch.ones(2))
-
-    def closure() -> float:
-        loss = parameter.sum()
-        loss.backward()
-        return loss.item()
-
-    assert Lamb([parameter], lr=0.1).step(closure) == 2.0
-    assert (parameter < 1).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("lr", -1.0),
-        ("lr", math.nan),
-        ("betas", (1.0, 0.9)),
-        ("betas", (0.9, -0.1)),
-        ("eps", 0.0),
-        ("weight_decay", -0.1),
-        ("clamp_value", 0.0),
-        ("max_grad_norm", 0.0),
-    ],
-)
-def test_impossible_hyperparameters_are_refused(name: str, value: Any) -> None:
-    """The error names the hyperparameter."""
-    options = {"lr": 0.1} | {name: value}
-    with pytest.raises(ValueError, match=f"`{name}`"):
-        Lamb([torch.nn.Parameter(torch.ones(1))], **options)
-
-
-def test_gradient_norm_is_global_and_shows_what_is_not_finite() -> None:
-    """One number over all tensors; a single NaN or infinity anywhere makes it not finite."""
-    assert gradient_norm([torch.tensor([3.0]), torch.tensor([[4.0]])]) == 5.0
-    assert gradient_norm([]) == 0.0
-    assert not math.isfinite(gradient_norm([torch.ones(5), torch.tensor([1.0, math.nan])]))
-    assert not math.isfinite(gradient_norm([torch.ones(5), torch.tensor([-math.inf])]))
+def with_optimizer(config: RunConfig, name: str, local_steps: int = 1, **options: Any) -> RunConfig:
+    """The same run with another optimizer."""
+    changes = {"optimizer": {"name": name, **options}, "averaging": {"local_steps": local_steps}}
+    return RunConfig.from_mapping({**config.model_dump(), **changes})
 
 
 def test_only_matrices_are_decayed() -> None:
@@ -250,12 +85,130 @@ def test_what_is_decayed_in_every_family(name: str) -> None:
     assert {id(p) for p in (*decayed, *others)} == {id(p) for p in model.parameters() if p.requires_grad}
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_muons_own_rule_is_for_hidden_matrices_of_every_family(name: str) -> None:
+    """Matrices of the layers are in its group; embeddings, heads, vectors and other tensors are AdamW's."""
+    config = with_optimizer(family_config(name), "muon")
+    model = family_model(config)
+    hidden, others, vectors = parameter_groups(model, config)
+    names = {id(parameter): key for key, parameter in model.named_parameters()}
+    inner = [names[id(p)] for p in hidden["params"]]
+    outer = [names[id(p)] for p in others["params"]]
+    assert hidden["is_hidden"]
+    assert "is_hidden" not in others
+    assert inner
+    assert all("layer" in key or ".h." in key for key in inner)
+    assert not [key for key in inner if "embed" in key or "head" in key.split(".")[0]]
+    assert any("embed" in key or "wte" in key for key in outer)
+    grouped = [id(p) for group in (hidden, others, vectors) for p in group["params"]]
+    assert sorted(grouped) == sorted(id(p) for p in model.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("local_steps", [1, 2])
+@pytest.mark.parametrize("optimizer", RULES)
+def test_the_doctor_counts_the_state_that_there_is(optimizer: str, local_steps: int) -> None:
+    """The counts are those of the real tensors, and the bytes those of the real code on the wire."""
+    config = with_optimizer(family_config("bert"), optimizer, local_steps)
+    model = family_model(config)
+    made = build_optimizer(config, parameter_groups(model, config))
+    tensors = [value for state in made.state.values() for value in state.values()]
+    size = state_size(config, model)
+    assert size.moments == sum(tensor.numel() for tensor in tensors)
+    assert size.parameters == sum(p.numel() for p in model.parameters() if p.requires_grad)
+    state = sorted(made.state_dict()["state"].items())
+    moments = [each[name] for _, each in state for name in sorted(each)]
+    wire = sum(
+        len(STATE_CODE.compress(tensor, CompressionInfo.from_tensor(tensor, role=role)).buffer)
+        for role, tensor in zip(moment_roles(made), moments, strict=True)
+    )
+    assert size.wire_bytes == pytest.approx(4 * size.parameters + wire, rel=0.01)  # a last block may not be full
+
+
+@pytest.mark.parametrize("optimizer", RULES)
+def test_a_run_file_names_the_rule(optimizer: str) -> None:
+    """The class and its hyperparameters are those of the run file, and a few steps on a batch lower its loss."""
+    config = with_optimizer(tiny_config(), optimizer, learning_rate=2e-3, momentum=0.9)
+    model = tiny_model(config)
+    made = build_optimizer(config, parameter_groups(model, config))
+    assert type(made).__name__.lower() == optimizer.replace("_", "")
+    assert (made.max_grad_norm, made.param_groups[0]["lr"]) == (config.optimizer.max_grad_norm, 2e-3)
+    assert getattr(made, "momentum", 0.9) == 0.9
+    losses = []
+    for _ in range(8):
+        made.zero_grad()
+        loss = transformers_outputs(model, random_batch(0)).loss
+        loss.backward()
+        made.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
 @pytest.mark.parametrize(
     ("step", "factor"), [(0, 0.25), (1, 0.5), (3, 1.0), (4, 1.0), (5, 0.9), (13, 0.1), (14, 0.0), (100, 0.0)]
 )
 def test_warms_up_then_decays_to_zero(step: int, factor: float) -> None:
     """Four warm-up steps, none of them wasted on a rate of zero, then a line down to zero at the last step."""
     assert learning_rate_factor(step, Schedule(warmup_steps=4, total_steps=14)) == pytest.approx(factor)
+
+
+@pytest.mark.parametrize("step", [*range(0, 120, 7), 19, 20, 59, 60, 99, 100, 500])
+@pytest.mark.parametrize("start", [0, 10])
+def test_other_shapes_follow_their_formulas(step: int, start: int) -> None:
+    """Half a cosine, and a constant rate with a decay of 1 - sqrt; neither rises again behind the last step."""
+    cosine = Schedule(shape="cosine", warmup_steps=10, total_steps=100)
+    stable = Schedule(shape="warmup_stable_decay", warmup_steps=10, total_steps=100, decay_steps=40)
+    if step < start + 10:
+        expected = [(step - start + 1) / 10] * 2
+    else:
+        progress = min(1.0, (step - start - 10) / (100 - start - 10))
+        decayed = min(1.0, max(0.0, (step - 60) / 40))
+        expected = [(1 + math.cos(math.pi * progress)) / 2, 1 - math.sqrt(decayed)]
+    found = [learning_rate_factor(step, schedule, start) for schedule in (cosine, stable)]
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "theirs", "options"),
+    [
+        ("linear", "linear", {}),
+        ("cosine", "cosine", {}),
+        ("warmup_stable_decay", "warmup_stable_decay", {"num_decay_steps": 30, "decay_type": "1-sqrt"}),
+    ],
+)
+def test_shapes_are_transformers_after_the_warm_up(shape: str, theirs: str, options: dict[str, Any]) -> None:
+    """From the peak to the last step the rates are those of transformers' scheduler of the same name."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    make_scheduler: Any = get_scheduler
+    rate = make_scheduler(theirs, optimizer, 10, 100, options).lr_lambdas[0]
+    decay = options.get("num_decay_steps")
+    schedule = Schedule.model_validate({"shape": shape, "warmup_steps": 10, "total_steps": 100, "decay_steps": decay})
+    ours = [learning_rate_factor(step, schedule) for step in range(10, 101)]
+    assert ours == pytest.approx([rate(step) for step in range(10, 101)], abs=1e-12)
+
+
+def test_a_phase_brings_another_shape() -> None:
+    """A constant rate goes on in a phase that begins a decay at once, as runs of an unknown length end."""
+    schedule = {"shape": "warmup_stable_decay", "warmup_steps": 2, "total_steps": 1000, "decay_steps": 10}
+    phase = {"from_step": 50, "total_steps": 60, "schedule": "linear"}
+    config = RunConfig.from_mapping({"optimizer": {"learning_rate": 1.0}, "schedule": schedule, "phases": [phase]})
+    assert [rate_in_phase(step, config) for step in (1, 2, 49, 50, 55, 60)] == pytest.approx([1, 1, 1, 1, 0.5, 0])
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine", "warmup_stable_decay"])
+def test_a_rate_is_a_function_of_the_step_alone(shape: str) -> None:
+    """A scheduler that was set to a step, forwards or backwards, has the rate of one that came there step by step."""
+    schedule = {"shape": shape, "warmup_steps": 3, "total_steps": 20}
+    schedule |= {"decay_steps": 8} if shape == "warmup_stable_decay" else {}
+    config = RunConfig.from_mapping({**tiny_config().model_dump(), "schedule": schedule})
+    rates = [config.optimizer.learning_rate * rate_in_phase(step, config) for step in range(25)]
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=config.optimizer.learning_rate)
+    scheduler = build_scheduler(config, optimizer)
+    for step in (17, 2, 24, 0, 9):
+        scheduler._step_count, scheduler.last_epoch = step, step - 1  # as `SwarmStateAverager.set_step` does
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            scheduler.step()
+        assert scheduler.get_last_lr() == pytest.approx([rates[step]])
 
 
 def test_no_warmup_starts_at_the_peak() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ from hivemind.utils import MSGPackSerializer
 from hivemind.utils.streaming import STREAMING_CHUNK_SIZE_BYTES, split_for_streaming
 
 from auth.errors import SwarmError
-from peer.models.optimizers import Lamb
+from peer.models.update_rules import AdamW, Lamb, Muon, ParameterGroup, SharedOptimizer, StableAdamW
 from peer.network.least_rate import LEAST_BYTES_PER_S, PATIENCE_S
 from peer.network.traffic import BURST_S, HEADERS, LONGEST_PAUSE_S, STATES_SHARE, Traffic
 from peer.protocol.history_pb2 import AverageAfter
@@ -40,6 +40,8 @@ from peer.swarm.state import (
     STATE_CODE,
     Donations,
     SwarmStateAverager,
+    moment_roles,
+    moments_of,
     optimizer_tensors,
 )
 from tests.support.clocks import Clock
@@ -468,19 +470,28 @@ async def test_an_average_that_fits_no_parameter_is_not_taken() -> None:
 SHAPES = [(300, 128), (2, 128), (128,), (96, 64), (64, 96), (96,)]
 
 
-class Trained:
-    """A peer's state: parameters with LAMB's moments, which change by the averages that all peers take."""
+RULES: dict[str, Callable[[list[ParameterGroup]], SharedOptimizer]] = {
+    "lamb": lambda groups: Lamb(groups, lr=1.76e-3, max_grad_norm=1.0),
+    "adamw": lambda groups: AdamW(groups, lr=1e-3, max_grad_norm=1.0),
+    "stable_adamw": lambda groups: StableAdamW(groups, lr=1e-3, betas=(0.9, 0.98), max_grad_norm=1.0),
+    "muon": lambda groups: Muon(groups, lr=1e-3, betas=(0.9, 0.98), max_grad_norm=1.0),
+}
 
-    def __init__(self, seed: int) -> None:
+BYTES = {"lamb": (8.0, 8.2), "adamw": (9.9, 10.2), "stable_adamw": (9.9, 10.2), "muon": (8.8, 9.2)}
+
+
+class Trained:
+    """A peer's state: parameters with their optimizer's moments, which change by the averages that all peers take."""
+
+    def __init__(self, seed: int, rule: str) -> None:
         self.generator = torch.Generator().manual_seed(seed)
         self.parameters = [torch.nn.Parameter(0.02 * self.normal(shape)) for shape in SHAPES]
-        self.optimizer = Lamb(
+        self.optimizer = RULES[rule](
             [
-                {"params": [each for each in self.parameters if each.ndim > 1], "weight_decay": 0.01},
+                {"params": self.parameters[3:5], "weight_decay": 0.01, "is_hidden": rule == "muon"},
+                {"params": self.parameters[:2], "weight_decay": 0.01},
                 {"params": [each for each in self.parameters if each.ndim == 1], "weight_decay": 0.0},
-            ],
-            lr=1.76e-3,
-            max_grad_norm=1.0,
+            ]
         )
         self.sizes = [1e-3 * (1.5 * self.normal((shape[0], *[1] * (len(shape) - 1)))).exp() for shape in SHAPES]
         self.steady = [0.3 * self.normal(shape) for shape in SHAPES]
@@ -505,31 +516,35 @@ class Trained:
 
     @property
     def sketch(self) -> tuple[float, ...]:
-        return sketch_of(self.ordered, optimizer_tensors(self.optimizer))
+        return sketch_of(self.ordered, moments_of(self.optimizer))
 
     def wire_bytes_to(self, joiner: Trained) -> int:
         """Give the state to a joiner as donors do; return how many bytes of values that were."""
         moved = 0
-        for role, own, other in (
-            (TensorRole.PARAMETER, self.ordered, joiner.ordered),
-            (TensorRole.OPTIMIZER, optimizer_tensors(self.optimizer), optimizer_tensors(joiner.optimizer)),
-        ):
-            for mine, theirs in zip(own, other, strict=True):
-                wire = STATE_CODE.compress(mine, CompressionInfo.from_tensor(mine, role=role))
-                moved += len(wire.buffer)
-                theirs.copy_(decode(wire, ROOTS))
+        moments = zip(
+            moment_roles(self.optimizer),
+            optimizer_tensors(self.optimizer),
+            optimizer_tensors(joiner.optimizer),
+            strict=True,
+        )
+        parameters = zip(self.ordered, joiner.ordered, strict=True)
+        for role, mine, theirs in (*((TensorRole.PARAMETER, *both) for both in parameters), *moments):
+            wire = STATE_CODE.compress(mine, CompressionInfo.from_tensor(mine, role=role))
+            moved += len(wire.buffer)
+            theirs.copy_(decode(wire, ROOTS))
         return moved
 
 
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_joiner_whose_moments_were_rounded_stays_with_its_donor(seed: int) -> None:
-    """For hundreds of steps of the same averages; the state takes two thirds of its bytes in memory."""
-    donor, joiner = Trained(seed), Trained(seed + 1)
+def test_a_joiner_whose_moments_were_rounded_stays_with_its_donor(seed: int, rule: str) -> None:
+    """For hundreds of steps of the same averages, after a state of so many bytes a parameter."""
+    donor, joiner = Trained(seed, rule), Trained(seed + 1, rule)
     for _ in range(100):
         donor.take(donor.average())
     moved = donor.wire_bytes_to(joiner)
     values = sum(each.numel() for each in donor.parameters)
-    assert moved < 12 * values * 0.68
+    assert BYTES[rule][0] * values < moved < BYTES[rule][1] * values
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(donor.ordered, joiner.ordered, strict=True))
     for _ in range(6):
         assert not drifted(joiner.sketch, donor.sketch)

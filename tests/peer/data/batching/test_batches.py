@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -282,7 +283,7 @@ def test_a_damaged_place_is_ignored_and_said(folder: Path, tmp_path: Path, damag
 
 
 def test_a_place_that_means_nothing_any_more_is_said(folder: Path, tmp_path: Path) -> None:
-    """To nobody who has none yet, and once to who comes back to other sources."""
+    """To nobody who has none yet, and once to a device that comes back with another number."""
     reports: list[str] = []
     for number in (1, 1, 2):
         with open_batches(
@@ -290,7 +291,7 @@ def test_a_place_that_means_nothing_any_more_is_said(folder: Path, tmp_path: Pat
         ) as batches:
             next(batches)
     assert reports == [
-        "The run's data sources, or this device's number, have changed: this device begins anew in its data."
+        "The run's seed or shuffle, or this device's number, has changed: this device begins anew in its data."
     ]
 
 
@@ -345,6 +346,9 @@ class Listed:
     def position(self) -> Position:
         return {"taken": self._taken}
 
+    def count(self, tokens: Sequence[int]) -> None:
+        """The mixture of one source needs no counts."""
+
 
 def test_documents_without_a_token_are_refused_once_read_twice(folder: Path) -> None:
     """Documents that the tokenizer makes nothing of end in one sentence, too, however many there are of them."""
@@ -390,6 +394,9 @@ class Counted:
 
     def position(self) -> Position:
         return self._documents.position()
+
+    def count(self, tokens: Sequence[int]) -> None:
+        self._documents.count(tokens)
 
 
 def test_the_first_batch_does_not_wait_for_much_text(folder: Path) -> None:

@@ -104,6 +104,42 @@ def test_the_place_in_the_data_survives_the_change(folder: Path, tmp_path: Path)
         assert saved_place(tmp_path) == before != at_first
 
 
+def test_a_phase_brings_another_mask_rate(folder: Path, tmp_path: Path) -> None:
+    """From the boundary on each sample has so many places to guess; nothing else changes."""
+    content = run_on(folder).model_dump() | {"phases": [{"from_step": 3, "mask_probability": 0.5}]}
+    config, step = RunConfig.from_mapping(content), [0]
+    with PhasedBatches(config, lambda: step[0], partial(open_phase, config, folder, tmp_path, list[int]())) as batches:
+        before = next(batches)
+        step[0] = 3
+        after = next(batches)
+    places = 16 - 3  # without [CLS] and [SEP]s
+    assert len(before.labels) == 8 * round(0.15 * places)
+    assert len(after.labels) == 8 * round(0.5 * places)
+
+
+def test_a_device_goes_on_in_the_sources_that_stay(folder: Path, tmp_path: Path) -> None:
+    """A phase without a source keeps its place for the next one; a new source begins at its first documents."""
+    other = tmp_path / "other.txt"
+    other.write_text("\n\n".join(f"Another text has {n} words. It ends." for n in range(3000)), encoding="utf-8")
+    corpus, added = str(folder / "corpus.txt"), {"kind": "text", "path": str(other)}
+    phases = [
+        {"from_step": 1, "sources": [added]},
+        {"from_step": 2, "sources": [added, {"kind": "text", "path": corpus, "weight": 3.0}]},
+    ]
+    config = RunConfig.from_mapping(run_on(folder).model_dump() | {"phases": phases})
+    step, saved = [0], []
+    enter = partial(open_phase, config, folder, tmp_path, list[int]())
+    with PhasedBatches(config, lambda: step[0], enter) as batches:
+        for now in range(3):
+            step[0] = now
+            for _ in range(BATCHES_OF_SEVERAL_CHUNKS if now == 0 else 1):
+                next(batches)
+            saved.append(saved_place(tmp_path)["streams"])
+        batches.close()
+    assert saved[0][0]["block"] > saved[1][0]["block"] == 0
+    assert saved[2] == [*saved[1], *saved[0]]
+
+
 def test_a_microbatch_is_handed_out_in_parts(folder: Path, tmp_path: Path) -> None:
     """As large as the consumer wants them when it takes up the microbatch; what is left at a phase's end is dropped."""
     config, step, wanted = run_on(folder), [0], [3]

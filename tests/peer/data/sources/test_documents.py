@@ -95,6 +95,36 @@ def test_sources_are_mixed_by_weight(tmp_path: Path) -> None:
     assert [drawn[:count].count("a") for count in (4, 8, 20, 400)] == [3, 6, 15, 300]
 
 
+def test_sources_are_mixed_by_their_tokens(tmp_path: Path) -> None:
+    """A source of long documents gives fewer of them, and what was counted last decides, not the characters."""
+    long_words = "abcdefgh " * 40
+    config = run_with(tmp_path, {"long": 1.0, "short": 3.0}, long=0, short=300)
+    (tmp_path / "long.txt").write_text("\n\n".join(f"long {n} {long_words}" for n in range(300)), encoding="utf-8")
+    tokens = {"long": 42, "short": 2}
+    with open_documents(config, 1) as stream:
+        drawn = Counter[str]()
+        for _ in range(100):
+            names = [document.split()[0] for document in take(stream, 50)]
+            stream.count([tokens[name] for name in names])
+            drawn.update(names)
+        assert drawn["short"] * 2 == pytest.approx(3 * drawn["long"] * 42, rel=0.05)
+        place = through_json(stream.position())
+        with open_documents(config, 1, place) as again:
+            assert take(again, 50) == take(stream, 50)
+
+
+def test_a_source_has_one_order_wherever_it_stands(tmp_path: Path) -> None:
+    """A phase that weighs or arranges the sources otherwise reads each of them on in the same order."""
+    config = run_with(tmp_path, one=40, two=40)
+    turned = run_of([source.model_dump() | {"weight": 2.0} for source in config.data.sources[::-1]])
+    orders = []
+    for run in (config, turned):
+        with open_documents(run, 1) as stream:
+            orders.append([document for document in take(stream, 40) if document.startswith("one")])
+    shortest = min(map(len, orders))
+    assert orders[0][:shortest] == orders[1][:shortest]
+
+
 def test_a_source_that_cannot_be_read_leaves_its_turns_to_the_others(tmp_path: Path) -> None:
     """It is reported with its name and the reason, and ends nothing."""
     config = run_with(tmp_path, good=30)

@@ -1,0 +1,364 @@
+"""The rules by which optimizers change parameters: LAMB, AdamW, StableAdamW, Muon, and the outer Nesterov momentum.
+
+All peers hold one optimizer's state and compute the same step from the same average. So all state exists from
+construction on and consists of tensors: hivemind can send it whole and needs no virtual first step, and checkpoints
+hold it. A rule that a library computes alike on every processor is the library's:
+
+- LAMB (You et al. 2020, arXiv 1904.00962) is written out because the packaged ones differ from the recipe in the clamp,
+  in the bias correction and in where they clip.
+- AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101) is PyTorch's.
+- StableAdamW (Wortsman et al. 2023, arXiv 2304.13013, algorithm 2) is not in PyTorch; torch-optimi keeps the number of
+  steps outside of the state and makes the state in the first step only.
+- Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) is PyTorch's formula in float32.
+  `torch.optim.Muon` iterates in bfloat16: of the same gradient, two processors' updates differ by a hundredth.
+
+`peer.models.optimizers` builds the optimizer that a run file names.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict, overload
+
+import torch
+from torch import Tensor
+from torch.optim.adamw import adamw
+
+from peer.reduction.sizes import BLOCK
+
+logger = logging.getLogger(__name__)
+# Muon's iteration (Jordan et al. 2024): a quintic polynomial, five times, on a matrix whose norm is at most 1.
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+NEWTON_SCHULZ_STEPS = 5
+LEAST_NORM = 1e-7
+# With it an update is as large as AdamW's, whose learning rates therefore serve (Liu et al. 2025, arXiv 2502.16982).
+MUON_RMS = 0.2
+
+
+class _Group(TypedDict):
+    params: list[torch.nn.Parameter]
+    weight_decay: float
+
+
+class ParameterGroup(_Group, total=False):
+    """Parameters that share a weight decay and, in Muon, a rule."""
+
+    is_hidden: bool  # matrices of hidden layers, for Muon's own rule
+
+
+class SharedOptimizer(torch.optim.Optimizer):
+    """An optimizer whose state all peers share; a step clips the gradients' global norm to `max_grad_norm`.
+
+    A gradient whose norm is not finite changes nothing. The gradients, maybe in shared memory, stay as they are.
+    """
+
+    # Statistics that a joiner may take in 16 bits. Adam divides each value by its own second moment: were those
+    # rounded, a joiner would drift from its donor (`tests/peer/swarm/test_state.py`).
+    rounded = frozenset({"exp_avg", "momentum"})
+
+    def __init__(
+        self,
+        params: Iterable[torch.nn.Parameter] | Iterable[ParameterGroup],
+        defaults: Mapping[str, Any],
+        max_grad_norm: float | None = None,
+    ) -> None:
+        if max_grad_norm is not None:
+            _require("max_grad_norm", max_grad_norm, max_grad_norm > 0, "above 0")
+        self.max_grad_norm = max_grad_norm
+        super().__init__(params, dict(defaults))  # type: ignore[arg-type]  # torch's annotation has no TypedDict
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Register a group (the constructor does so for each) and create its state."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        for parameter in group["params"]:
+            self.state[parameter] = self._new_state(group, parameter)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One update from `.grad`; a gradient whose norm is not finite changes nothing, and is logged."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            self._update()
+        return loss
+
+    def reset_statistics(self) -> None:
+        """Forget all moments and the steps they were made of, as at construction; the parameters stay."""
+        for state in self.state.values():
+            for statistic in state.values():
+                statistic.zero_()
+
+    def rounds(self, name: str, statistic: Tensor) -> bool:
+        """Return whether a joiner takes this statistic in 16 bits by blocks; a number of steps stays exact."""
+        return name in self.rounded and statistic.numel() >= BLOCK
+
+    def _new_state(self, group: Mapping[str, Any], parameter: Tensor) -> dict[str, Tensor]:
+        """Return a parameter's state before the first step."""
+        del group
+        return {
+            "step": torch.zeros((), dtype=torch.float32),  # on the CPU: reading it must not wait for an accelerator
+            "exp_avg": torch.zeros_like(parameter, requires_grad=False),
+            "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
+        }
+
+    @abstractmethod
+    def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
+        """Change these parameters of a group by their gradients times `scale`."""
+
+    def _update(self) -> None:
+        scale = self._clip_factor()
+        if not math.isfinite(scale):
+            logger.warning("the gradient is not finite: this optimizer step is skipped")
+            return
+        for group in self.param_groups:
+            parameters: list[Tensor] = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if parameters:
+                self._update_group(group, parameters, scale)
+
+    def _clip_factor(self) -> float:
+        """Return the factor that brings the gradients' global norm to `max_grad_norm` at most; NaN if not finite."""
+        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = float(gradient_norm(grads))
+        if not math.isfinite(norm):
+            return math.nan
+        if self.max_grad_norm is None or norm <= self.max_grad_norm:
+            return 1.0
+        return self.max_grad_norm / norm
+
+
+class Lamb(SharedOptimizer):
+    """LAMB with bias correction in the step size, clamped weight norms and a clip of the global gradient norm.
+
+    For each parameter: m and v as in Adam, r = m / (sqrt(v) + eps) + weight_decay * p, and
+    p -= lr * sqrt(1 - b2^t) / (1 - b1^t) * min(|p|, clamp) / |r| * r, where the ratio of norms is 1 if either is 0.
+    """
+
+    rounded = frozenset({"exp_avg", "exp_avg_sq"})  # a step's length is the weights', whatever the moments' rounding
+
+    def __init__(
+        self,
+        params: Iterable[torch.nn.Parameter] | Iterable[ParameterGroup],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        clamp_value: float = 10_000.0,
+        max_grad_norm: float | None = None,
+    ) -> None:
+        _require("clamp_value", clamp_value, clamp_value > 0, "above 0")
+        self.clamp_value = clamp_value
+        super().__init__(params, _adam_defaults(lr, betas, eps, weight_decay), max_grad_norm)
+
+    def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
+        beta1, beta2 = group["betas"]
+        grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        states = [self.state[parameter] for parameter in parameters]
+        means = [state["exp_avg"] for state in states]
+        squares = [state["exp_avg_sq"] for state in states]
+        # The clip factor goes into the coefficients: no copy of the gradients is needed.
+        torch._foreach_mul_(means, beta1)
+        torch._foreach_add_(means, grads, alpha=(1 - beta1) * scale)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, grads, grads, value=(1 - beta2) * scale * scale)
+
+        updates = torch._foreach_sqrt(squares)
+        torch._foreach_add_(updates, group["eps"])
+        torch._foreach_reciprocal_(updates)
+        torch._foreach_mul_(updates, means)
+        if group["weight_decay"] != 0:
+            torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
+
+        ratios = self._trust_ratios(parameters, updates)
+        torch._foreach_add_([state["step"] for state in states], 1)
+        factors = [_bias_correction(int(state["step"]), beta1, beta2) for state in states]
+        lr = float(group["lr"])
+        scales = [-lr * factor * ratio for factor, ratio in zip(factors, ratios, strict=True)]
+        torch._foreach_mul_(updates, scales)
+        torch._foreach_add_(parameters, updates)
+
+    def _trust_ratios(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> list[float]:
+        """Per parameter the ratio of the (clamped) weight norm to the update's norm; 1 where either is 0."""
+        weights = torch.stack(torch._foreach_norm(parameters)).clamp_(max=self.clamp_value)
+        lengths = torch.stack(torch._foreach_norm(updates))
+        usable = (weights > 0) & (lengths > 0)
+        ratios: list[float] = torch.where(usable, weights / lengths, torch.ones_like(weights)).tolist()
+        return ratios
+
+
+class AdamW(SharedOptimizer):
+    """PyTorch's AdamW."""
+
+    def __init__(
+        self,
+        params: Iterable[torch.nn.Parameter] | Iterable[ParameterGroup],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        max_grad_norm: float | None = None,
+    ) -> None:
+        super().__init__(params, _adam_defaults(lr, betas, eps, weight_decay), max_grad_norm)
+
+    def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
+        states = [self.state[parameter] for parameter in parameters]
+        beta1, beta2 = group["betas"]
+        adamw(
+            parameters,
+            _scaled_gradients(parameters, scale),
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=float(group["lr"]),
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+
+class StableAdamW(AdamW):
+    """AdamW with AdaFactor's update clipping: a tensor's learning rate falls where its gradient outgrows its moments.
+
+    m and v are debiased as they are updated; RMS = sqrt(mean(g^2 / max(v, eps^2))), n = lr / max(1, RMS), and
+    p -= n * (weight_decay * p + m / (sqrt(v) + eps)).
+    """
+
+    def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
+        for parameter, gradient in zip(parameters, _scaled_gradients(parameters, scale), strict=True):
+            self._update_one(group, parameter, gradient)
+
+    def _update_one(self, group: dict[str, Any], parameter: Tensor, gradient: Tensor) -> None:
+        state, eps = self.state[parameter], group["eps"]
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        state["step"].add_(1)
+        beta1, beta2 = (_debiased(beta, int(state["step"])) for beta in group["betas"])
+        mean.mul_(beta1).add_(gradient, alpha=1 - beta1)
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        excess = float((gradient.square() / square.clamp(min=eps**2)).mean(dtype=torch.float64).sqrt())
+        lr = float(group["lr"]) / max(1.0, excess)
+        parameter.mul_(1 - lr * group["weight_decay"])
+        parameter.addcdiv_(mean, square.sqrt().add_(eps), value=-lr)
+
+
+class Muon(AdamW):
+    """Muon for the groups with `is_hidden`, matrices of hidden layers; AdamW for all others.
+
+    B = momentum * B + (1 - momentum) * g, the update is the matrix next to U V^T of g + momentum * (B - g) = U S V^T,
+    and p -= lr * (weight_decay * p + 0.2 * sqrt(max(rows, columns)) * update).
+    """
+
+    def __init__(
+        self,
+        params: Iterable[ParameterGroup],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        momentum: float = 0.95,
+        max_grad_norm: float | None = None,
+    ) -> None:
+        _require("momentum", momentum, 0 <= momentum < 1, "in [0, 1)")
+        self.momentum = momentum
+        super().__init__(params, lr, betas, eps, weight_decay, max_grad_norm)
+
+    def _new_state(self, group: Mapping[str, Any], parameter: Tensor) -> dict[str, Tensor]:
+        if not group.get("is_hidden"):
+            return super()._new_state(group, parameter)
+        if parameter.ndim != 2:
+            raise ValueError(f"Muon's own rule is for matrices, not for a tensor of shape {tuple(parameter.shape)}")
+        return {"momentum": torch.zeros_like(parameter, requires_grad=False)}
+
+    def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
+        if not group.get("is_hidden"):
+            super()._update_group(group, parameters, scale)
+            return
+        lr = float(group["lr"])
+        for parameter, gradient in zip(parameters, _scaled_gradients(parameters, scale), strict=True):
+            momentum = self.state[parameter]["momentum"].lerp_(gradient, 1 - self.momentum)
+            update = orthogonalized(gradient.lerp(momentum, self.momentum))
+            parameter.mul_(1 - lr * group["weight_decay"])
+            parameter.add_(update, alpha=-lr * MUON_RMS * math.sqrt(max(parameter.shape)))
+
+
+def orthogonalized(matrix: Tensor) -> Tensor:
+    """Return a matrix near U V^T of `matrix` = U S V^T, its singular values roughly from 0.7 to 1.2."""
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    wide = matrix.T if is_tall else matrix  # the smaller of the two Gram matrices
+    wide = wide / torch.linalg.vector_norm(wide).clamp(min=LEAST_NORM)
+    first, third, fifth = NEWTON_SCHULZ
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        gram = wide @ wide.T
+        wide = torch.addmm(wide, torch.addmm(gram, gram, gram, beta=third, alpha=fifth), wide, beta=first)
+    return wide.T if is_tall else wide
+
+
+class OuterNesterov(SharedOptimizer):
+    """The swarm's optimizer where peers take local steps: Nesterov momentum on averaged differences of parameters.
+
+    v = momentum * v + g, then p -= lr * (g + momentum * v), from `.grad`. DiLoCo (Douillard et al. 2023, arXiv
+    2311.08105): a global step's "gradient" is how far the peers' own steps have led them from the common parameters, on
+    average (`peer.backends.local_steps`); so its learning rate is near one.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: float = 0.7, momentum: float = 0.9) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum})
+
+    def _new_state(self, group: Mapping[str, Any], parameter: Tensor) -> dict[str, Tensor]:
+        del group
+        return {"momentum": torch.zeros_like(parameter, requires_grad=False)}
+
+    def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
+        del scale  # nothing is clipped
+        lr, momentum = float(group["lr"]), float(group["momentum"])
+        grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        momenta = [self.state[parameter]["momentum"] for parameter in parameters]
+        torch._foreach_mul_(momenta, momentum)
+        torch._foreach_add_(momenta, grads)
+        torch._foreach_add_(parameters, grads, alpha=-lr)
+        torch._foreach_add_(parameters, momenta, alpha=-lr * momentum)
+
+
+def gradient_norm(grads: list[Tensor]) -> Tensor:
+    """The global L2 norm, (), where the gradients are; not finite if any of them is not (or overflows)."""
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))) if grads else torch.zeros(())
+
+
+def _adam_defaults(lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> dict[str, Any]:
+    """Return the hyperparameters that LAMB and the AdamWs share; raises `ValueError` for impossible ones."""
+    _require("lr", lr, lr >= 0, "at least 0")
+    for beta in betas:
+        _require("betas", beta, 0 <= beta < 1, "in [0, 1)")
+    _require("eps", eps, eps > 0, "above 0")
+    _require("weight_decay", weight_decay, weight_decay >= 0, "at least 0")
+    return {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+
+
+def _scaled_gradients(parameters: list[Tensor], scale: float) -> list[Tensor]:
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return grads if scale == 1.0 else list(torch._foreach_mul(grads, scale))
+
+
+def _debiased(beta: float, step: int) -> float:
+    """Return the decay with which a moving average is free of its beginning at zero."""
+    return beta * (1 - beta ** (step - 1)) / (1 - beta**step)
+
+
+def _bias_correction(step: int, beta1: float, beta2: float) -> float:
+    return math.sqrt(1 - beta2**step) / (1.0 - beta1**step)
+
+
+def _require(name: str, value: float, condition: bool, allowed: str) -> None:
+    if not (condition and math.isfinite(value)):
+        raise ValueError(f"`{name}` ({value}) must be {allowed}")
