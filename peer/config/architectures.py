@@ -24,6 +24,7 @@ NeighbourChunks = Annotated[int, Field(ge=0, le=64)]
 EvenCount = Annotated[int, Field(ge=2, le=MOST, multiple_of=2)]
 Two = Field(min_length=2, max_length=2)
 Small = Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
+Theta = Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)]
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "tanh"]
 
 
@@ -67,6 +68,18 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "norm_rel_ebd": Literal["none", "layer_norm"],
             "conv_kernel_size": Literal[0, 3, 5, 7],  # an even one would shorten the sequence
             "conv_act": Activation,
+        },
+    ),
+    "modernbert": Architecture(
+        objectives=("mlm",),
+        options={
+            "initializer_range": Small,
+            "norm_eps": Small,
+            "hidden_activation": Activation,
+            "local_attention": EvenCount,
+            "global_attn_every_n_layers": Count,
+            "global_rope_theta": Theta,
+            "local_rope_theta": Theta,
         },
     ),
     "reformer": Architecture(

@@ -27,9 +27,9 @@ class Model(Section):
     The default is ALBERT-large (Lan et al. 2020, arXiv 1909.11942).
     """
 
-    architecture: Literal["albert", "bert", "roberta", "electra", "deberta", "deberta-v2", "reformer", "gpt2"] = (
-        "albert"
-    )
+    architecture: Literal[
+        "albert", "bert", "roberta", "electra", "deberta", "deberta-v2", "modernbert", "reformer", "gpt2"
+    ] = "albert"
     """Family of models, by the name that transformers gives it."""
     embedding_size: Count | None = None
     """Width of the token embeddings; for `albert` and `electra` only, by default 128."""
@@ -70,6 +70,11 @@ class Model(Section):
             raise ValueError(
                 f"`hidden_size` ({self.hidden_size}) must be a multiple of "
                 f"`num_attention_heads` ({self.num_attention_heads})"
+            )
+        if self.architecture == "modernbert" and self.hidden_size // self.num_attention_heads % 2:
+            raise ValueError(
+                f"`hidden_size` ({self.hidden_size}) must be an even multiple of `num_attention_heads` "
+                f"({self.num_attention_heads}) for the rotary positions of `modernbert`"
             )
         return self
 

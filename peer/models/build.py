@@ -137,6 +137,21 @@ def _deberta_v2(model: Model, special: SpecialIds) -> Settings:
     return _deberta(model, special) | own | model.options
 
 
+def _modernbert(model: Model, special: SpecialIds) -> Settings:
+    """Return the settings of the authors' base model, which has no biases but that of the vocabulary."""
+    sizes = _sizes(model, special)
+    dropout = sizes.pop("hidden_dropout_prob")
+    own = {
+        "embedding_dropout": dropout,
+        "mlp_dropout": dropout,
+        "attention_dropout": sizes.pop("attention_probs_dropout_prob"),
+        "classifier_dropout": dropout,
+        "cls_token_id": special.cls,
+        "sep_token_id": special.sep,
+    }
+    return sizes | own | model.options
+
+
 def _reformer(model: Model, special: SpecialIds) -> Settings:
     sizes = _sizes(model, special)
     del sizes["attention_probs_dropout_prob"]  # one for each kind of attention
@@ -214,6 +229,11 @@ FAMILIES: Mapping[str, Family] = {
         settings=_deberta_v2,
         token_logits=lambda model, hidden: model.cls(hidden),
         untrained=_untrained_in_deberta_v2,
+    ),
+    "modernbert": Family(
+        model="ModernBertForMaskedLM",
+        settings=_modernbert,
+        token_logits=lambda model, hidden: model.decoder(model.head(hidden)),
     ),
     "reformer": Family(
         model="ReformerForMaskedLM",

@@ -32,6 +32,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "electra": {"model": {"embedding_size": 16}, "objective": {"name": "mlm"}},
     "deberta": {"objective": {"name": "mlm"}},
     "deberta-v2": {"model": {"options": {"position_buckets": 16}}, "objective": {"name": "mlm"}},
+    "modernbert": {"objective": {"name": "mlm"}, "tokenizer": {"preset": "byte-level"}},
     "reformer": {
         "model": {"options": {"local_attn_chunk_length": 16, "lsh_attn_chunk_length": 16}},
         "objective": {"name": "mlm"},

@@ -114,6 +114,14 @@ def test_sizes_of_some_families_have_defaults_there_and_are_absent_elsewhere() -
     assert "`model.embedding_size` (64) is no size of `bert`: remove it." in message
 
 
+def test_rotary_positions_need_an_even_width_for_each_head() -> None:
+    """ModernBERT turns pairs of values; an odd number is told in the run file, and not in the first step."""
+    message = mistake(
+        model={"architecture": "modernbert", "hidden_size": 60, "num_attention_heads": 12}, objective={"name": "mlm"}
+    )
+    assert "`hidden_size` (60) must be an even multiple of `num_attention_heads` (12)" in message
+
+
 @pytest.mark.parametrize(
     "key",
     [
