@@ -146,11 +146,11 @@ def _sections(facts: CardFacts) -> Iterator[str]:
 
 
 def _usage(config: RunConfig) -> str:
-    kind = "AutoModelForCausalLM" if config.objective.name == "clm" else "AutoModelForMaskedLM"
+    kind = config.objective.auto_class
     return (
         f"```python\nfrom transformers import AutoTokenizer, {kind}\n\n"
         f'tokenizer = AutoTokenizer.from_pretrained("DIR")\nmodel = {kind}.from_pretrained("DIR")\n```'
-        + ("" if config.objective.name == "clm" else "\n\n" + filling_code())
+        + ("\n\n" + filling_code() if config.objective.masks else "")
     )
 
 

@@ -108,6 +108,16 @@ class Objective(Section):
     whole_words: bool = False
     """Mask all tokens of a word, or none."""
 
+    @property
+    def masks(self) -> bool:
+        """Return whether the run masks tokens, which takes a tokenizer with a mask and a frame around each text."""
+        return self.name != "clm"
+
+    @property
+    def auto_class(self) -> str:
+        """Return the name of the class of transformers that loads a checkpoint with the head that was trained."""
+        return "AutoModelForMaskedLM" if self.masks else "AutoModelForCausalLM"
+
     def check_architecture(self, architecture: str) -> None:
         """Raise `ValueError` with one sentence if this is no objective for a model of that family."""
         fitting = ARCHITECTURES[architecture].objectives
@@ -116,7 +126,7 @@ class Objective(Section):
                 f"`objective.name` ({self.name}) is not for `{architecture}`: "
                 f"set it to {' or '.join(f'`{name}`' for name in fitting)}"
             )
-        if self.whole_words and self.name == "clm":
+        if self.whole_words and not self.masks:
             raise ValueError("`objective.whole_words` (true) is for masked language modelling: remove it")
 
 

@@ -199,7 +199,7 @@ def _open_labelling(
 ) -> Callable[[NDArray[np.int32]], Labelled]:
     """Return the function that labels (samples, length) ids for the objective."""
     objective = config.objective
-    if objective.name == "clm":
+    if not objective.masks:
         return next_tokens
     word_starts = WordStarts(tokenizer, special) if objective.whole_words else None
     masker = Masker(tokenizer.get_vocab_size(), special, objective.mask_probability, word_starts)

@@ -22,7 +22,7 @@ def random_batch(
     words = np.setdiff1d(np.arange(vocab_size, dtype=np.int32), [id_ for id_ in astuple(special) if id_ is not None])
     ids = words[rng.integers(len(words), size=(samples, length))]
     ids[:, 0], ids[:, -1] = special.cls, special.sep
-    if config.objective.name == "clm":
+    if not config.objective.masks:
         labelled = next_tokens(ids)
     else:
         labelled = Masker(vocab_size, special, config.objective.mask_probability).mask(ids, 2, rng)
