@@ -28,11 +28,13 @@ CAUTION = (
     "volunteers. A distance of 0 means that the group made no difference, 1 that nothing was common."
 )
 
-PIPELINES = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation"}
+# Of the hub's tasks; no pipeline runs a discriminator.
+PIPELINES = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation", "rtd": "replaced-token-detection"}
 
 OBJECTIVES = {
     "mlm": "masked language modelling",
     "mlm+sop": "masked language modelling and sentence order",
+    "rtd": "detection of tokens that a generator replaced",
     "clm": "causal language modelling",
 }
 
@@ -85,7 +87,8 @@ def _front_matter(facts: CardFacts) -> dict[str, Any]:
     newest = facts.validations[-1] if facts.validations else None
     front: dict[str, Any] = {"language": config.run.language.partition("-")[0], "library_name": "transformers"}
     front |= {"license": facts.license} if facts.license else {}
-    front |= {"pipeline_tag": PIPELINES[config.objective.name], "tags": [config.model.architecture, "manyhands"]}
+    front |= {} if _is_discriminator(config) else {"pipeline_tag": PIPELINES[config.objective.name]}
+    front |= {"tags": [config.model.architecture, "manyhands"]}
     front |= {"datasets": datasets} if datasets else {}
     results = [] if newest is None else [_held_out_index(config, newest)]
     results += [_task_index(row) for row in facts.evaluations if row.result.mean() is not None]
@@ -96,6 +99,8 @@ def _front_matter(facts: CardFacts) -> dict[str, Any]:
 def _held_out_index(config: RunConfig, row: ValidationRow) -> dict[str, Any]:
     """The measures in the form in which the hub shows them."""
     values = {"accuracy": row.accuracy, "perplexity": row.perplexity}
+    if _is_discriminator(config):
+        values = {"accuracy": row.detection_accuracy, "f1": row.detection_f1}
     dataset = {"name": "held-out text of the run", "type": "held-out"}
     return {"task": {"type": PIPELINES[config.objective.name]}, "dataset": dataset, "metrics": _metrics(values)}
 
@@ -147,11 +152,17 @@ def _sections(facts: CardFacts) -> Iterator[str]:
 
 def _usage(config: RunConfig) -> str:
     kind = config.objective.auto_class
+    more = "\n\n" + filling_code() if config.objective.masks else ""
+    if _is_discriminator(config):
+        more = "\n\nThe generator that it was trained with lies beside it:\n\n" + generator_code()
     return (
         f"```python\nfrom transformers import AutoTokenizer, {kind}\n\n"
-        f'tokenizer = AutoTokenizer.from_pretrained("DIR")\nmodel = {kind}.from_pretrained("DIR")\n```'
-        + ("\n\n" + filling_code() if config.objective.masks else "")
+        f'tokenizer = AutoTokenizer.from_pretrained("DIR")\nmodel = {kind}.from_pretrained("DIR")\n```' + more
     )
+
+
+def _is_discriminator(config: RunConfig) -> bool:
+    return config.objective.name == "rtd"
 
 
 def _describe(source: Source) -> str:
@@ -288,6 +299,17 @@ def filling_code() -> str:
     return (
         '```python\nfrom transformers import pipeline\n\nfill = pipeline("fill-mask", model="DIR")\n'
         'print(fill(f"... {fill.tokenizer.mask_token} ..."))\n```'
+    )
+
+
+def generator_code() -> str:
+    """Code that loads the generator of a released discriminator, which fills masks."""
+    return (
+        "```python\nfrom safetensors.torch import load_file\n"
+        "from transformers import AutoConfig, AutoModelForMaskedLM\n\n"
+        'config = AutoConfig.from_pretrained("DIR/generator.json")\n'
+        "generator = AutoModelForMaskedLM.from_pretrained(\n"
+        '    None, config=config, state_dict=load_file("DIR/generator.safetensors")\n)\n```'
     )
 
 

@@ -57,7 +57,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "bert": Architecture(("mlm",), _ENCODER, token_types=2),
     "roberta": Architecture(("mlm",), _ENCODER),
-    "electra": Architecture(("mlm",), _ENCODER, own_sizes={"embedding_size": 128}, token_types=2),
+    "electra": Architecture(("mlm", "rtd"), _ENCODER, own_sizes={"embedding_size": 128}, token_types=2),
     "deberta": Architecture(("mlm",), _RELATIVE),
     "deberta-v2": Architecture(
         objectives=("mlm",),

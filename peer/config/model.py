@@ -98,15 +98,19 @@ def _own_size(architecture: str, name: str, value: object) -> object:
 
 
 class Objective(Section):
-    """Masked language modelling with sentence order (ALBERT) or without, or causal language modelling (GPT-2)."""
+    """Masked language modelling with sentence order or without, replaced tokens, or causal language modelling."""
 
-    name: Literal["mlm+sop", "mlm", "clm"] = "mlm+sop"
-    """Masked language modelling with sentence order (`mlm+sop`, for `albert`) or without (`mlm`), or causal language
-    modelling (`clm`, for `gpt2`)."""
+    name: Literal["mlm+sop", "mlm", "rtd", "clm"] = "mlm+sop"
+    """Masked language modelling with sentence order (`mlm+sop`, for `albert`) or without (`mlm`), detection of replaced
+    tokens (`rtd`, for `electra`), or causal language modelling (`clm`, for `gpt2`)."""
     mask_probability: float = Field(0.15, gt=0, lt=1)
     """Share of the tokens to predict."""
     whole_words: bool = False
     """Mask all tokens of a word, or none."""
+    generator_size: float = Field(0.25, gt=0, le=1)
+    """For `rtd`: width of the generator's layers, as a share of the discriminator's. Both have equally many layers."""
+    discriminator_weight: float = Field(50.0, gt=0, le=50)
+    """For `rtd`: weight of the discriminator's loss beside the generator's."""
 
     @property
     def masks(self) -> bool:
@@ -116,6 +120,8 @@ class Objective(Section):
     @property
     def auto_class(self) -> str:
         """Return the name of the class of transformers that loads a checkpoint with the head that was trained."""
+        if self.name == "rtd":
+            return "AutoModelForPreTraining"
         return "AutoModelForMaskedLM" if self.masks else "AutoModelForCausalLM"
 
     def check_architecture(self, architecture: str) -> None:
@@ -128,6 +134,17 @@ class Objective(Section):
             )
         if self.whole_words and not self.masks:
             raise ValueError("`objective.whole_words` (true) is for masked language modelling: remove it")
+
+
+def generator_of(model: Model, size: float) -> Model:
+    """The generator beside a discriminator of these sizes: as many layers, but fewer heads, each as wide."""
+    heads = max(1, round(size * model.num_attention_heads))
+    sizes = {
+        "num_attention_heads": heads,
+        "hidden_size": heads * (model.hidden_size // model.num_attention_heads),
+        "intermediate_size": max(1, round(size * model.intermediate_size)),
+    }
+    return model.model_copy(update=sizes)
 
 
 def reformer_settings(model: Model) -> dict[str, Option]:

@@ -102,6 +102,12 @@ class RunConfig(Section):
     def _sections_fit(self) -> RunConfig:
         self.objective.check_architecture(self.model.architecture)
         self.model.check_length(self.data.sequence_length)
+        for task in self.evaluation.tasks:
+            if self.objective.name == "rtd" and not task.is_trained:
+                raise ValueError(
+                    f"the task `{task.name}` of kind {task.kind} asks a checkpoint to fill a mask; with "
+                    "`objective.name: rtd` checkpoints hold the discriminator, which cannot: remove the task"
+                )
         if self.data.microbatch_size > self.averaging.target_batch_size:
             raise ValueError(
                 f"`data.microbatch_size` ({self.data.microbatch_size}) must not exceed "

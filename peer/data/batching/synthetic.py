@@ -9,7 +9,7 @@ import torch
 
 from peer.config.architectures import ARCHITECTURES
 from peer.config.run import RunConfig
-from peer.data.batching.batches import Batch
+from peer.data.batching.batches import Batch, draw_numbers
 from peer.data.batching.masking import Masker, next_tokens
 from peer.data.tokenization.special_tokens import SpecialIds
 
@@ -35,4 +35,5 @@ def random_batch(
         label_positions=torch.from_numpy(labelled.positions),
         labels=torch.from_numpy(labelled.labels),
         sop_labels=torch.from_numpy(rng.integers(0, 2, samples)) if ordered else None,
+        draws=draw_numbers(len(labelled.labels), rng) if config.objective.name == "rtd" else None,
     )
