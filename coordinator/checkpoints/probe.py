@@ -14,6 +14,7 @@ from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch, open_batches
 from peer.models.build import evaluating
 from peer.models.objectives import IGNORED, compute_losses
+from peer.models.packing import unpacked
 from peer.models.replaced_tokens import ReplacedTokens, detection_loss, shuffled
 
 PROBE_SAMPLES = 8
@@ -51,8 +52,11 @@ def probe_tensors(probe: Batch, config: RunConfig) -> Mapping[str, torch.Tensor]
     """The batch as plain transformers takes it: `labels` (b, l) with -100 where nothing is predicted.
 
     For a causal model transformers wants each label at its own place, not at the one before, which predicts it. For a
-    discriminator the labels are 1 where a token is replaced, else 0.
+    discriminator the labels are 1 where a token is replaced, else 0. Documents that do not see each other become padded
+    samples of their own.
     """
+    if not config.data.cross_document_attention:
+        probe = unpacked(probe)
     input_ids, labels = probe.input_ids, torch.full_like(probe.input_ids, IGNORED)
     if config.objective.name == "rtd":
         input_ids, replaced = shuffled(probe)

@@ -37,6 +37,7 @@ class Architecture:
     own_sizes: Mapping[str, int] = field(default_factory=dict)  # sizes that only some families have -> their defaults
     token_types: int = 1  # kinds of segments that the model tells apart
     framed: bool = True  # whether a sample stands between [CLS] and [SEP]
+    separable: bool = False  # whether the documents of a sample can be kept from seeing each other
 
 
 _COMMON = {"initializer_range": Small, "layer_norm_eps": Small}
@@ -81,6 +82,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "global_rope_theta": Theta,
             "local_rope_theta": Theta,
         },
+        separable=True,
     ),
     "reformer": Architecture(
         objectives=("mlm",),

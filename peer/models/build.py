@@ -33,6 +33,7 @@ from peer.config.run import RunConfig
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.models import albert
 from peer.models.albert import use_onednn
+from peer.models.packing import encode_apart
 from peer.models.replaced_tokens import ReplacedTokens
 
 if TYPE_CHECKING:
@@ -199,6 +200,11 @@ def _prepare_gpt2(model: Any) -> None:
         block.attn.c_attn.bias.register_hook(without_key)
 
 
+def _encode_modernbert(model: Any, batch: Batch, wanted: Tensor) -> Tensor:
+    apart = getattr(model, "documents_apart", False)
+    return encode_apart(model, batch, wanted) if apart else encode(model, batch, wanted)
+
+
 def _encode_by_generator(model: ReplacedTokens, batch: Batch, wanted: Tensor) -> Tensor:
     return encode(model.generator, batch, wanted)
 
@@ -250,6 +256,7 @@ FAMILIES: Mapping[str, Family] = {
         model="ModernBertForMaskedLM",
         settings=_modernbert,
         token_logits=lambda model, hidden: model.decoder(model.head(hidden)),
+        encode=_encode_modernbert,
     ),
     "reformer": Family(
         model="ReformerForMaskedLM",
@@ -303,6 +310,7 @@ def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreT
         raise ConfigError(f"This `model` cannot be built as a `{config.model.architecture}`: {reason:.300}.") from error
     _freeze(model, (*family.untrained(config.model), *_unused_heads(config)))
     family.prepare(model)
+    model.documents_apart = not config.data.cross_document_attention  # type: ignore[assignment]
     model.train()
     return model
 

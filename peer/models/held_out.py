@@ -267,6 +267,7 @@ def _set_key(config: RunConfig, tokenizer_dir: Path) -> str:
     model, data, run = config.model, config.data, config.run
     drawn_by = config.objective.model_dump(include={"name", "mask_probability", "whole_words"})
     parts = [drawn_by, data.validation.model_dump(), data.sequence_length, model.architecture]
+    parts += [] if data.cross_document_attention else ["documents apart"]
     digest = sha256(json.dumps([*parts, run.seed, FORMAT]).encode())
     digest.update((tokenizer_dir / TOKENIZER_FILE).read_bytes())
     return digest.hexdigest()
