@@ -65,9 +65,8 @@ class HeldOutMetrics:
     accuracy: float  # share of these whose likeliest token is the label
     sop_loss: float | None  # None, like the next: the objective has no sentence order
     sop_accuracy: float | None
-    detection_loss: float | None = (
-        None  # of replaced tokens, without its weight; None, like the next: no such objective
-    )
+    # Of replaced tokens, the loss without its weight; None: the objective has none.
+    detection_loss: float | None = None
     detection_accuracy: float | None = None  # share of all tokens that are told right, replaced or not
     detection_f1: float | None = None  # of the replaced tokens: harmonic mean of precision and recall
 
