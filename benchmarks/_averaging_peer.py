@@ -132,6 +132,7 @@ def main() -> None:
         compression=Float16Compression(),
         gathering=Gathering(plan.matchmaking_s),
         allreduce_timeout=ROUND_TIMEOUT_S,
+        round_bytes=2 * plan.values,
         next_chunk_timeout=plan.patience_s,
         start=True,
         warn=False,

@@ -135,6 +135,12 @@ class ExactAllReduce(AllReduceRunner):
         """The awaited senders (peer IDs) that stopped before the end; nobody where this peer reduced nothing."""
         return {peer.to_base58() for peer in self.banned_senders - self._unawaited} - self._guard.refused
 
+    @property
+    def late(self) -> set[str]:
+        """The awaited senders (peer IDs) whose parts were missing when the round ended before all were averaged."""
+        late = {self.sender_peer_ids[index] for index in self.tensor_part_reducer.late}
+        return {peer.to_base58() for peer in late - self._unawaited}
+
     def should_delay_results(self, peer_id: PeerID) -> bool:
         """Return false: hivemind would hold back results for a peer in client mode until its stream has ended."""
         del peer_id

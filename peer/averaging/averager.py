@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import multiprocessing as mp
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ from auth.swarm.access import AuthorizedAverager, SwarmAccess
 from auth.tokens import AccessToken
 from peer.averaging.absences import Absences, absent_of, unawaited
 from peer.averaging.all_reduce import Attesting, ExactAllReduce, take_averages
-from peer.averaging.bandwidth import RoundTraffic, promised_time
+from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.declarations import MAX_BANDWIDTH, MOST_MISSED, Declaration, read_declaration
 from peer.averaging.matchmaking import (
     BEGIN_POLL_S,
@@ -39,7 +40,15 @@ from peer.averaging.matchmaking import (
     require_declarations,
 )
 from peer.averaging.rounds import RoundDeadline, forget_frames, freeze_imported, give_back
-from peer.averaging.shares import NOBODY, GroupLines, group_lines, part_size, reduction_shares
+from peer.averaging.shares import (
+    NOBODY,
+    GroupLines,
+    group_lines,
+    part_size,
+    reduction_shares,
+    round_limit,
+    round_time,
+)
 from peer.network.traffic import Traffic
 from peer.reduction.attestation import AttestedRound, AttestedWeight, layout_of
 from peer.reduction.audit import Audit
@@ -54,6 +63,7 @@ GROUP_POLL_S = 0.2
 UNAWAITED_ROUNDS = 4  # for a sender that was silent twice
 MISSED_ROUNDS = 16  # without a share, for a reducer that was missed once: it loses nothing by that
 SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # of a round's limit: so long may the next part of either take
+LATE_SHARE = 0.9  # of a round's limit, after which a sender still awaited is late: others may give up a little earlier
 SETTLE_S = 0.5  # after a round, until its tasks have ended and hivemind has let go of what made it fail
 
 
@@ -85,7 +95,7 @@ class BalancedRounds:
     """Mixin before a hivemind averager: the shares of the reduction follow the lines that the group's peers declare.
 
     hivemind's own solver needs a method that SciPy no longer has, and different solvers would give different shares.
-    A round's time limit follows the rounds before it.
+    A round's time limit follows the rounds before it, and the group's slowest line.
     """
 
     async def _aggregate_with_group(self: Any, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:
@@ -96,12 +106,14 @@ class BalancedRounds:
         if group_info.group_size < self.gathering.keeperless and not any(t and t.role == "keeper" for t in tokens):
             raise MatchmakingException(f"beside {group_info.group_size} without the keeper others may take this step")
         self._lines = lines = self._read_lines(group_info, tokens)
-        patience_s = self._deadline.bounded(lines.patience_s)
-        kwargs |= {"sender_timeout": patience_s * SENDERS_SHARE, "reducer_timeout": patience_s * REDUCERS_SHARE}
         try:
             shares = reduction_shares(self.total_size, lines.rates, lines.reduces, lines.trusted)
+            promised_s = round_time(self.round_bytes, shares, lines.rates)
+            patience_s = self._deadline.bounded(round_limit(lines.patience_s, promised_s))
+            kwargs |= {"sender_timeout": patience_s * SENDERS_SHARE, "reducer_timeout": patience_s * REDUCERS_SHARE}
             before = self._traffic.passed()
             async with enter_asynchronously(self.get_tensors()) as tensors:
+                self._nearly_over_at = time.monotonic() + LATE_SHARE * patience_s
                 round_ = self._run_allreduce_inplace_(tensors, group_info, peer_fractions=shares, **kwargs)
                 group = await asyncio.wait_for(round_, patience_s)
         except BaseException as error:  # cancelled too: the next round is told that this one failed
@@ -110,8 +122,6 @@ class BalancedRounds:
         else:
             self._deadline.succeeded(group.seconds)
             sent, received = (now - then for now, then in zip(self._traffic.passed(), before, strict=True))
-            own = group_info.peer_ids.index(self.peer_id)
-            promised_s = promised_time(min(sent, received), own, shares, lines.rates)
             traffic = RoundTraffic(sent, received, group.seconds, promised_s)
             peers = [peer.to_base58() for peer in group_info.peer_ids]
             pseudonyms = {peer: token.receipt_key for peer, token in zip(peers, tokens, strict=True) if token}
@@ -130,11 +140,14 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         traffic: Traffic,
         gathering: Gathering,
         allreduce_timeout: float,
+        round_bytes: int,
+        may_reduce: bool = True,
         guard: ReductionGuard | None = None,
         events: EventLog = NOWHERE,
         **kwargs: Any,
     ) -> None:
-        """`events`: the log of the averager's own process."""
+        """`round_bytes`: of a peer's gradients, as it sends them; `events`: the log of the averager's own process."""
+        self.round_bytes, self._may_reduce = round_bytes, may_reduce
         self._events = events
         self._guard = guard or ReductionGuard()
         self._leaders: Leaders | None = None  # made at the first step, in the averager's own process
@@ -147,6 +160,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._screen = AverageScreen()
         self._control: StepControl | None = None  # of the round that is sought, or runs
         self._lines = NOBODY  # of the group that averages
+        self._nearly_over_at = math.inf  # the time of its round
         self._position = (0, 0)  # era and step, of the groups that are looked for
         self._failed_rounds = mp.Value("i", 0)
         self._held: list[torch.Tensor] = []  # sums that are being averaged while others accumulate, if there are any
@@ -292,6 +306,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             step=step,
             rate=None if self._rate is None else min(MAX_BANDWIDTH, float(self._rate)),
             takes_connections=self._takes_connections,
+            reduces=self._may_reduce,
             patience_s=self._deadline.seconds,
             accused=self._accusations.current(),
             missed=self._missed.newest(MOST_MISSED),
@@ -345,7 +360,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         own = {self.peer_id.to_base58()}
         missed = absent_of(runner.missed, runner.other_reducers | own)
         senders = {peer.to_base58() for peer in runner.sender_peer_ids}
-        silent = absent_of(runner.silent, senders)
+        late = runner.late if time.monotonic() >= self._nearly_over_at else set()
+        silent = absent_of(late or runner.silent, senders)  # at its end a round bans all whose streams it breaks off
         self._missed.round_ended(missed)
         self._silent.round_ended(silent)
         self._leaders.group_ended(group_info, came_about=missed == runner.missed)

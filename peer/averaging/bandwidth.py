@@ -10,11 +10,10 @@ ask.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from peer.averaging.declarations import MAX_BANDWIDTH
-from peer.averaging.shares import round_time
 
 LEAST_BYTES = 2**20  # in each direction; less may all lie in buffers on the way, and says nothing of the line
 RISE = 0.5  # of the difference, for each round that passed more than was thought possible
@@ -46,26 +45,21 @@ class RoundTraffic:
         return self.promised_s > 0 and self.seconds > SLOW_TIMES * self.promised_s + SLOW_S
 
 
-def promised_time(own_bytes: float, own: int, shares: Sequence[int], rates: Sequence[float | None]) -> float:
-    """Seconds that a round of these shares takes on these lines, if the peer at `own` moves `own_bytes` each way."""
-    values_bytes = own_bytes / (1 + (len(shares) - 2) * shares[own] / sum(shares))
-    return round_time(round(values_bytes), shares, rates)
-
-
 class LineEstimate:
-    """One peer's line in bytes per second, estimated; None (no known limit) and 0.0 (reduces nothing) never change."""
+    """One peer's line in bytes per second, estimated; None (no known limit) never changes."""
 
     def __init__(self, rate: float | None, clock: Callable[[], float], rng: random.Random) -> None:
         self.rate = rate
         self._clock, self._rng = clock, rng
         self._slow_rounds = 0
+        self._is_doubted = False
         self._patience_s = SOONEST_S
         self._measured_at = clock()
         self._due_at = clock() + LATEST_S
 
     def passed(self, traffic: RoundTraffic) -> None:
         """Take in the traffic of a successful round."""
-        if not self.rate:
+        if self.rate is None:
             return
         if traffic.rate is not None and traffic.rate > self.rate:
             self.rate = min(MAX_BANDWIDTH, self.rate + RISE * (traffic.rate - self.rate))
@@ -78,21 +72,28 @@ class LineEstimate:
         """Take in that a round broke off, or was slow: the line may not be what it was."""
         self._slow_rounds += 1
         if self._slow_rounds == DOUBTFUL_ROUNDS:
-            soonest = max(self._clock(), self._measured_at + self._patience_s)
-            self._due_at = min(self._due_at, soonest + self._rng.uniform(0, SPREAD_S))
+            self.doubt()
+
+    def doubt(self) -> None:
+        """Have the line measured again once its last measurement is old enough."""
+        if self._is_doubted:
+            return
+        self._is_doubted = True
+        soonest = max(self._clock(), self._measured_at + self._patience_s)
+        self._due_at = min(self._due_at, soonest + self._rng.uniform(0, SPREAD_S))
 
     def is_due(self) -> bool:
         """Return whether to measure the line now; true once, as an answer may never come."""
-        if not self.rate or self._clock() < self._due_at:
+        if self.rate is None or self._clock() < self._due_at:
             return False
         self._measured_at = self._clock()
         self._due_at = self._measured_at + LATEST_S
-        self._slow_rounds = 0
+        self._slow_rounds, self._is_doubted = 0, False
         return True
 
     def measured(self, rate: float) -> None:
         """Take in a measurement. As long as measurements confirm the estimate, doubts are followed ever more rarely."""
-        if not self.rate or not 0 < rate <= MAX_BANDWIDTH:
+        if self.rate is None or not 0 < rate <= MAX_BANDWIDTH:
             return
         confirmed = abs(rate - self.rate) < SAME * self.rate
         self._patience_s = min(LATEST_S, 2 * self._patience_s) if confirmed else SOONEST_S

@@ -39,6 +39,8 @@ AUXILIARY_RATE = 12.5e6  # bytes per second (100 Mbit/s): an auxiliary peer's li
 ROUND_SHARE = 1 / 5  # of a step: rounds that take no more of it leave enough to computing
 WORTHWHILE = 0.9  # of a round's time, or less, must be left by one more auxiliary peer
 TRUSTED_ROLES = frozenset({"keeper"})  # run by the operator, as the coordinator is
+TIMES_PROMISED = 2.0  # a round may take so many times what its lines promise
+PASSED_WITHIN = 0.75  # of a round's longest limit: lines are measured roughly, and carry other traffic
 
 
 def believed(claim: float | None) -> float | None:
@@ -94,6 +96,24 @@ def round_time(values_bytes: int, shares: Sequence[int], bandwidths: Sequence[fl
         if rate
     ]
     return max(times, default=0.0)
+
+
+def round_limit(agreed_s: float, promised_s: float) -> float:
+    """Return the seconds that a round may take: as agreed, and no fewer than its lines need with some room.
+
+    `promised_s`: what the declared lines need (`round_time`). The members' patience follows their last rounds, in which
+    a peer on a slower line may not have been.
+    """
+    return max(agreed_s, TIMES_PROMISED * promised_s)
+
+
+def passes_in_time(gradient_bytes: int, rate: float | None, longest_s: float) -> bool:
+    """Return whether a line passes its own peer's gradients within a round that lasts `longest_s` at most.
+
+    A round is as fast as its slowest line, so a peer whose line does not would fail each round for all. `rate`: bytes
+    per second of the line; none is known to be too slow without it.
+    """
+    return not rate or gradient_bytes <= PASSED_WITHIN * longest_s * rate
 
 
 def missing_auxiliaries(lines: GroupLines, round_s: float, step_s: float) -> int:
@@ -191,7 +211,7 @@ def group_lines(peers: Sequence[PeerID], tokens: Sequence[AccessToken], said: Se
         reduces=reducing_peers([peer.to_base58() for peer in peers], members, trusted, said),
         trusted=tuple(trusted),
         second_reducers=tuple(
-            peer for peer, words in zip(peers, said, strict=True) if words.takes_connections and words.rate != 0
+            peer for peer, words in zip(peers, said, strict=True) if words.takes_connections and words.reduces
         ),
         patience_s=agreed_patience(members, [words.patience_s for words in said]),
     )
@@ -205,7 +225,9 @@ def reducing_peers(
     out = outvoted(ids, members, against, trusted)
     kept_from = {peer for words, by_keeper in zip(said, trusted, strict=True) if by_keeper for peer in words.missed}
     out = [is_out or (peer in kept_from and not safe) for peer, is_out, safe in zip(ids, out, trusted, strict=True)]
-    able = tuple(words.takes_connections for words in said)
+    able = tuple(words.takes_connections and words.reduces for words in said)
+    if not any(able):
+        able = tuple(words.takes_connections for words in said)
     reduces = tuple(can and not is_out for can, is_out in zip(able, out, strict=True))
     return reduces if any(reduces) else able
 

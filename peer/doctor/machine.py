@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from peer.averaging.shares import passes_in_time
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.control.reachability import LineSpeed
 from peer.doctor.context import Context, RunDescription
@@ -23,7 +24,7 @@ from peer.doctor.helper import Helper, HelperError, training_helper_main
 from peer.doctor.questions import Answer, Compute, DetectedDevice, Look, Question, Speed
 from peer.doctor.stages import CheckResult, failed, ok, warning
 from peer.reduction.sizes import STATE_VALUE_BYTES
-from peer.reporting.advice import Conditions, why_late
+from peer.reporting.advice import FASTER_ROUND, Conditions, why_late
 
 CGROUPS = Path("/sys/fs/cgroup")
 NO_LIMIT_BYTES = 1 << 60  # version 1 writes "no limit" as about 2^63
@@ -235,6 +236,14 @@ def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> Ch
     state_s = STATE_VALUE_BYTES * speed.parameters / line.down
     data = {**asdict(now), "state_s": state_s}
     step = f"With this machine the swarm would take a step every {_seconds(now.step_s)}"
+    limit_s = description.config.averaging.averaging_timeout_s
+    if not passes_in_time(speed.gradient_bytes, min(line.up, line.down), limit_s):
+        return failed(
+            f"A step's gradients take this line {_seconds(now.round_s)}, too long for rounds of averaging that last"
+            f" {_seconds(limit_s)} at most.",
+            FASTER_ROUND,
+            **data,
+        )
     late = why_late(now)
     if late is not None:
         reason, remedy = late

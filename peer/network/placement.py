@@ -26,9 +26,9 @@ class Placement:
     reduces: bool = True  # everybody in the run can reach it directly
 
     @property
-    def declared_bandwidth(self) -> float | None:
-        """The rate declared to groups; 0 for a relayed peer, as each byte would cross the relay's line twice."""
-        return 0.0 if self.reach == "relayed" or not self.reduces else self.bandwidth
+    def may_reduce(self) -> bool:
+        """Whether others may send this peer their parts; a relayed peer's would cross the relay's line twice."""
+        return self.reach != "relayed" and self.reduces
 
     def by_tcp_if_possible(self) -> Placement:
         """Return the place without listening by QUIC, unless others reach it only so over an IP version."""

@@ -92,6 +92,7 @@ class PartReducer(TensorPartReducer):
         self._held: dict[int, WeightedPart] = {}  # by sender: of the current part
         self._banned: set[int] = set()
         self.counted: list[Mapping[int, float]] = []  # of each part that is averaged: sender -> its weight in that
+        self.late: frozenset[int] = frozenset()  # senders that were still to bring a part when the round ended
         super().__init__(part_shapes, num_senders)
 
     @property
@@ -107,6 +108,16 @@ class PartReducer(TensorPartReducer):
             return
         self.current_part_index += 1
         self.current_part_future = asyncio.Future()
+
+    def finalize(self) -> None:
+        """End the round; senders are late if not all parts have been averaged."""
+        if not self.finished.is_set() and len(self.counted) < self.num_parts:
+            self.late = self._absent()
+        super().finalize()
+
+    def _absent(self) -> frozenset[int]:
+        """Return the senders in the round that have not brought the current part."""
+        return frozenset(range(self.num_senders)) - self._banned - self._held.keys()
 
     async def accumulate_part(
         self, sender_index: int, part_index: int, tensor_part: torch.Tensor, weight: float = 1.0
@@ -137,7 +148,7 @@ class PartReducer(TensorPartReducer):
 
     def check_current_part_finished(self) -> None:
         """Combine the current part if everybody who is awaited has brought it; the others that have not are out."""
-        absent = set(range(self.num_senders)) - self._banned - self._held.keys()
+        absent = self._absent()
         if self.finished.is_set() or not self._held or not absent <= self._unawaited:
             return
         self._banned |= absent

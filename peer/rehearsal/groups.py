@@ -15,7 +15,7 @@ from statistics import median_low
 import simpy
 
 from peer.averaging.averager import REDUCERS_SHARE, SENDERS_SHARE
-from peer.averaging.bandwidth import RoundTraffic, promised_time
+from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.declarations import Declaration
 from peer.averaging.shares import (
     NOBODY,
@@ -25,6 +25,8 @@ from peer.averaging.shares import (
     believed,
     reducing_peers,
     reduction_shares,
+    round_limit,
+    round_time,
 )
 from peer.reduction.attestation import AttestedWeight
 from peer.rehearsal.lines import Direction, Lines, Process
@@ -132,10 +134,16 @@ class Groups:
     """All searches for groups, and all rounds."""
 
     def __init__(
-        self, env: simpy.Environment, lines: Lines, values_bytes: float, troubles: Troubles, rng: random.Random
+        self,
+        env: simpy.Environment,
+        lines: Lines,
+        values_bytes: int,
+        longest_s: float,
+        troubles: Troubles,
+        rng: random.Random,
     ) -> None:
-        """`values_bytes`: of all averaged values as they travel."""
-        self._env, self._lines, self._values_bytes = env, lines, values_bytes
+        """`values_bytes`: of all averaged values as they travel; `longest_s`: that the run allows a round."""
+        self._env, self._lines, self._values_bytes, self._longest_s = env, lines, values_bytes, longest_s
         self._troubles, self._rng = troubles, rng
         self._seeking: dict[tuple[Position, tuple[bool, ...]], list[Seeker]] = {}
         self._changed = env.event()
@@ -242,17 +250,19 @@ class Groups:
             return
         lines = _lines_of(group)
         shares = reduction_shares(2**20, lines.rates, lines.reduces, lines.trusted)
+        promised_s = round_time(self._values_bytes, shares, lines.rates)
+        patience_s = min(self._longest_s, round_limit(lines.patience_s, promised_s))
         round_ = _Round(
             present=list(group),
             share_of={each.name: share / 2**20 for each, share in zip(group, shares, strict=True)},
-            patience_s=lines.patience_s,
+            patience_s=patience_s,
             moved_at=began,
-            ends_at=began + lines.patience_s,
+            ends_at=began + patience_s,
         )
         for each in group:
             if self._troubles.lies(each.name, "leaves"):
                 self._leave(each)
-        silent_at = began + lines.patience_s * SENDERS_SHARE
+        silent_at = began + patience_s * SENDERS_SHARE
         while not all(map(_is_there, group)) and env.now < silent_at:
             yield self._changed | env.timeout(silent_at - env.now)
         round_.present = [each for each in group if _is_there(each)]
@@ -262,11 +272,9 @@ class Groups:
             yield env.timeout(FINISH_S)
         traffics = [
             RoundTraffic(
-                sent, received, env.now - began, promised_time(min(sent, received), index, shares, lines.rates)
+                traffic.get((each.name, "up"), 0.0), traffic.get((each.name, "down"), 0.0), env.now - began, promised_s
             )
-            for index, (sent, received) in enumerate(
-                tuple(traffic.get((each.name, way), 0.0) for way in ("up", "down")) for each in group
-            )
+            for each in group
         ]
         self._end(group, round_, lines, traffics, began)
 

@@ -34,6 +34,7 @@ AVERAGE_BYTES, STATE_BYTES, CHECKPOINT_BYTES = 2, 8, 12  # a value
 LOOK_S = 10.0  # at a download that is under way; a donor's places are held for longer
 MOMENT_S = 0.05  # the product's polls
 SURVIVORS_WAIT_S, SURVIVORS_TOLD_S, SURVIVORS_STATE_S = 10.0, 60.0, 60.0  # as in `coordinator.keeper.keeper`
+SLOW_POLL_S = 10.0  # of a peer that stands by
 POLL_S = 0.5  # where the product waits for shorter: nothing changes between two looks
 
 
@@ -184,24 +185,29 @@ class RehearsedPeer:
         if decide(self._situation())[0] is Move.HOLD:
             yield from self._hold()
         move, _ = decide(self._situation())
-        if move is Move.WAIT:
+        if move is Move.STAND_BY:
+            yield from self._stand_by()
+        elif move is Move.WAIT:
             yield from self._wait(self.world.rng.uniform(*LOOK_AGAIN_S))
         elif move is Move.FOLLOW:
             yield from self._follow()
         elif move is Move.DOWNLOAD:
             yield from self._catch_up()
         else:
-            self.rounds.prepare()
-            if move is Move.ACCUMULATE:
-                if self._has_enough and self.role == "trainer":
-                    yield from self._wait(POLL_S)
-            elif move is Move.AVERAGE_BESIDE:
-                self.held, self.samples = self.samples, 0
-                self._overlapping = self._env.process(self.world.troubles.held(self.name, self._average_beside()))
-            else:
-                group = yield from self.rounds.average_when_due()
-                if group is not None:
-                    self._take_step(group)
+            yield from self._fill_or_average(move)
+
+    def _fill_or_average(self, move: Move) -> Process:
+        self.rounds.prepare()
+        if move is Move.ACCUMULATE:
+            if self._has_enough and self.role == "trainer":
+                yield from self._wait(POLL_S)
+        elif move is Move.AVERAGE_BESIDE:
+            self.held, self.samples = self.samples, 0
+            self._overlapping = self._env.process(self.world.troubles.held(self.name, self._average_beside()))
+        else:
+            group = yield from self.rounds.average_when_due()
+            if group is not None:
+                self._take_step(group)
 
     def _situation(self) -> Situation:
         may_follow = self.role != "keeper" and self._unfollowed != self.step
@@ -209,6 +215,7 @@ class RehearsedPeer:
         return Situation(
             step=self.step,
             swarm_step=self.tracker.progress.step,
+            is_too_slow=self.rounds.line_is_too_slow,
             is_undone=self.tracker.is_undone,
             has_drifted=self.tracker.has_drifted,
             can_follow=may_follow and not drifted(self.tracker.sketch, self.tracker.course.sketch_at(self.step)),
@@ -240,11 +247,20 @@ class RehearsedPeer:
     def _wants_samples(self) -> bool:
         tracker = self.tracker
         has_other = tracker.progress.step > self.step or tracker.has_drifted or tracker.is_undone
-        return not ((self._overlapping is None and has_other) or self._has_enough)
+        return not ((self._overlapping is None and has_other) or self._has_enough or self.rounds.line_is_too_slow)
 
     @property
     def _has_enough(self) -> bool:
         return self.samples + (self.held or 0) >= MOST_BATCHES * self.world.target
+
+    def _stand_by(self) -> Process:
+        if self.is_training or self.samples:
+            self._lose(LostCause.SLOW_LINE, self._drop())
+            self.is_training = False
+            self.tracker.report()
+            self._tell("stands by", self.step)
+        self.rounds.stand_by()
+        yield from self._wait(SLOW_POLL_S)
 
     def _wait(self, seconds: float) -> Process:
         yield self._env.timeout(seconds) | self.left

@@ -13,7 +13,7 @@ from peer.averaging.bandwidth import LineEstimate
 from peer.averaging.declarations import MOST_MISSED, Declaration
 from peer.averaging.matchmaking import LEAST_WINDOW_S
 from peer.averaging.rounds import RoundDeadline
-from peer.averaging.shares import missing_auxiliaries
+from peer.averaging.shares import missing_auxiliaries, passes_in_time
 from peer.rehearsal.groups import FailedRound, MetGroup, Seeker
 from peer.rehearsal.lines import Process
 from peer.rehearsal.scenario import Rehearsed
@@ -57,8 +57,23 @@ class VirtualRounds:
         """Begin with another step, and give up the group of the one before."""
         self.attempts = 0
         self.cancel()
+        self._measure_when_due()
+
+    def _measure_when_due(self) -> None:
         if self._line.is_due():
             self._line.measured(self._world.lines.rate(self._peer.name))
+
+    @property
+    def line_is_too_slow(self) -> bool:
+        """Whether this peer's gradients would take its line so long that the round failed for all."""
+        is_slow = not passes_in_time(self._world.gradient_bytes, self._line.rate, self._timeout_s)
+        return self._peer.role == "trainer" and is_slow
+
+    def stand_by(self) -> None:
+        """Look for no group until the line is found to be faster."""
+        self.cancel()
+        self._line.doubt()
+        self._measure_when_due()
 
     def cancel(self) -> None:
         """Give up the group that is looked for, or averages."""
@@ -71,7 +86,7 @@ class VirtualRounds:
         tracker = self._tracker
         self._due_since = self._env.now
         try:
-            while tracker.is_full and not self._left.triggered:
+            while tracker.is_full and not (self._left.triggered or self.line_is_too_slow):
                 group = yield from self._average()
                 if group is not None:
                     return group
@@ -189,6 +204,7 @@ class VirtualRounds:
         if not self._missed.current():
             self._deadline.failed()
         self._line.failed()
+        self._measure_when_due()
         self._world.tell(self._peer.name, "round failed", self._peer.step, ",".join(sorted(result.missed)))
 
     def _follow_gathering(self, waited_s: float | None) -> None:

@@ -14,7 +14,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from auth.errors import ConfigError
 from peer.config.base import Positive, PositiveFloat, Section, first_mistake
+from peer.config.training import Averaging
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
+from peer.reduction.sizes import VALUE_BYTES
 
 MOST_PEERS = 20_000
 KEEPER = "keeper"  # the name of its device
@@ -142,6 +144,10 @@ class Scenario(Section):
     """Devices that take part."""
     mishaps: tuple[Mishap, ...] = Field((), strict=False)
     """Mishaps that happen meanwhile."""
+
+    def gradient_bytes(self, averaging: Averaging) -> int:
+        """Return how many bytes a peer's gradients are on their way."""
+        return round(VALUE_BYTES[averaging.compression] * (self.averaged or self.parameters))
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Scenario:

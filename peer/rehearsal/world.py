@@ -14,7 +14,6 @@ import simpy
 from peer.config.run import RunConfig
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
 from peer.protocol import HELD_AVERAGES
-from peer.reduction.sizes import VALUE_BYTES
 from peer.rehearsal.board import Board
 from peer.rehearsal.groups import Groups, MetGroup
 from peer.rehearsal.lines import Lines
@@ -105,8 +104,8 @@ class World:
         self.lines = Lines(env)
         self.troubles = Troubles(env, self.lines, scenario)
         self.board = Board(env, config.averaging.statistics_expiration_s, self.troubles)
-        values_bytes = (scenario.averaged or scenario.parameters) * VALUE_BYTES[config.averaging.compression]
-        self.groups = Groups(env, self.lines, values_bytes, self.troubles, self.rng)
+        self.gradient_bytes, longest_s = scenario.gradient_bytes(config.averaging), config.averaging.averaging_timeout_s
+        self.groups = Groups(env, self.lines, self.gradient_bytes, longest_s, self.troubles, self.rng)
         self._watch = watch
         self._states: dict[tuple[int, int], int] = {}
         self.recorded = 0  # the newest step of which the coordinator knows

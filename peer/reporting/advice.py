@@ -21,6 +21,10 @@ LEAST_KNOWN = 4
 LOST_SHARE = 0.5
 SILENT_S = 3600.0  # between two pieces of advice about the same cause
 PAUSE_S = 60.0  # between two warnings
+FASTER_ROUND = (
+    "A cable instead of Wi-Fi, or less other traffic, helps; so do a longer `averaging.averaging_timeout_s` or a"
+    " stronger `averaging.compression`, which the run's operator may choose."
+)
 SAME_PAUSE_S = 3600.0  # what stays wrong is said again now and then
 
 
@@ -31,6 +35,7 @@ class Conditions:
     step_s: float = 0.0  # that a step of the swarm usually takes
     sample_s: float = 0.0  # that this device takes for one sample
     round_s: float = 0.0  # that this line takes at least for a round's gradients
+    longest_round_s: float = 0.0  # that the run allows
 
 
 class Outcome(Protocol):
@@ -58,20 +63,25 @@ class Adviser:
 
     def settled(self, outcome: Outcome) -> None:
         """Take in the outcome of an attempt at a step; tell the person if most of the last samples are lost."""
+        if outcome.lost_reason == LostCause.SLOW_LINE.value:  # and none follow until the line is faster
+            self._advise(outcome.lost_reason)
+            return
         if not outcome.samples and not outcome.lost_samples:
             return
         self._outcomes.append(outcome)
         lost = sum(each.lost_samples for each in self._outcomes)
         share = lost / (lost + sum(each.samples for each in self._outcomes))
-        cause, now = outcome.lost_reason, self._clock()
-        if len(self._outcomes) < LEAST_KNOWN or share <= LOST_SHARE or not outcome.lost_samples:
-            return
+        if len(self._outcomes) >= LEAST_KNOWN and share > LOST_SHARE and outcome.lost_samples:
+            self._advise(outcome.lost_reason, f"{share:.0%} of this device's last samples are in no step. ")
+
+    def _advise(self, cause: str, introduction: str = "") -> None:
+        now = self._clock()
         if now - self._told_at.get(cause, float("-inf")) < SILENT_S:
             return
         text = advice(cause, self._conditions())
         if text is not None:
             self._told_at[cause] = now
-            self._tell(Notice("warning", f"{share:.0%} of this device's last samples are in no step. {text}"))
+            self._tell(Notice("warning", f"{introduction}{text}"))
 
 
 def advice(cause: str, now: Conditions) -> str | None:
@@ -85,6 +95,12 @@ def advice(cause: str, now: Conditions) -> str | None:
         return (
             "Its model differs from the swarm's after steps that it took itself, so this device computes wrongly:"
             " check its memory, and take back any overclocking."
+        )
+    if cause == LostCause.SLOW_LINE.value:
+        return (
+            f"This line needs {now.round_s:.0f} s for a step's gradients, too long for rounds of averaging that last"
+            f" {now.longest_round_s:.0f} s at most. This device computes nothing meanwhile, and measures the line again"
+            f" now and then. {FASTER_ROUND}"
         )
     if cause != LostCause.LATE.value or not now.step_s:
         return None

@@ -262,6 +262,19 @@ class CaughtUp(AnyEvent):
         return f"caught up to step {self.step} by the {self.way} after {self.seconds:.1f} s{lost}"
 
 
+class StoodBy(AnyEvent):
+    """The peer began to stand by, because its line does not pass its gradients within a round."""
+
+    kind: Literal["stood by"] = "stood by"
+    step: _Count
+    round_s: _Number  # that the line needs for them
+    lost_samples: _Count
+
+    def told(self, _who: Who) -> str:
+        lost = f", {self.lost_samples} samples lost" if self.lost_samples else ""
+        return f"stands by after step {self.step}: its line needs {self.round_s:.0f} s for its gradients{lost}"
+
+
 class Downloaded(AnyEvent):
     """A download of a state, an average or a checkpoint ended."""
 
@@ -326,6 +339,7 @@ Event = Annotated[
         RoundEnded,
         StepTaken,
         CaughtUp,
+        StoodBy,
         Downloaded,
         Suspected,
         CheckpointWritten,

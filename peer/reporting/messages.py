@@ -34,6 +34,7 @@ class LostCause(str, Enum):
     LATE = "late"  # the others had filled and taken the step without them
     AVERAGING = "averaging failed"  # this peer's round failed, and the others took the step
     OUT_OF_SYNC = "out of sync"  # the peer's parameters were not the swarm's any more
+    SLOW_LINE = "slow line"  # the line does not pass the gradients within a round of averaging
     UNDONE = "undone"  # the run returned to a checkpoint while they waited
     LEFT = "left"  # the peer stopped or paused before their step was taken
     DIED = "died"  # the process that held them ended or hung

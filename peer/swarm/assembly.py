@@ -45,6 +45,7 @@ class Assembly:
     role: str
     dht: hivemind.DHT
     is_client: bool  # others cannot reach this peer
+    may_reduce: bool  # others may send it their parts
     traffic: Traffic
     events: EventLog
 
@@ -81,7 +82,11 @@ class Assembly:
         )
 
     def gradient_averager(
-        self, parameters: Iterable[torch.nn.Parameter], bandwidth: float | None, guard: ReductionGuard
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        round_bytes: int,
+        bandwidth: float | None,
+        guard: ReductionGuard,
     ) -> SwarmGradientAverager:
         """Start the averager of these parameters' gradients; `bandwidth` is the line's rate, if it is known."""
         averaging = self.config.averaging
@@ -90,6 +95,8 @@ class Assembly:
         return kind(
             parameters,
             prefix=f"{self.config.run.name}_grad_averager",
+            round_bytes=round_bytes,
+            may_reduce=self.may_reduce,
             bandwidth=bandwidth,
             compression=compression_of(averaging.compression),
             gathering=Gathering(averaging.matchmaking_time_s),

@@ -34,6 +34,7 @@ class Move(Enum):
     FOLLOW = "follow"  # take the average of the first step that was missed
     DOWNLOAD = "download the state"
     WAIT = "wait"  # until the state may be downloaded again
+    STAND_BY = "stand by"  # until the line passes the gradients in time
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Situation:
 
     step: int  # global steps completed by this peer's state
     swarm_step: int  # by the swarm's, as far as this peer knows
+    is_too_slow: bool = False  # the line does not pass this peer's gradients within a round
     is_undone: bool = False  # the run has returned to a checkpoint since this peer took its state
     has_drifted: bool = False  # the keeper has another state after the same step
     can_follow: bool = True  # the average after `step` may be had
@@ -58,6 +60,8 @@ class Situation:
 
 def decide(now: Situation) -> tuple[Move, str]:
     """Return this peer's next move, and the reason: the swarm's state comes before its batch."""
+    if now.is_too_slow:
+        return Move.STAND_BY, "the line does not pass the gradients within a round"
     return _towards_the_state(now) or _towards_the_batch(now)
 
 

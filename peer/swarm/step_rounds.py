@@ -20,7 +20,7 @@ from peer.averaging.averager import GROUP_POLL_S, AveragedGroup, SwarmGradientAv
 from peer.averaging.bandwidth import LineEstimate
 from peer.averaging.matchmaking import LEAST_WINDOW_S
 from peer.averaging.rounds import RoundDeadline, forget_frames
-from peer.averaging.shares import missing_auxiliaries
+from peer.averaging.shares import missing_auxiliaries, passes_in_time
 from peer.config.training import Averaging
 from peer.reporting.event_log import NOWHERE, EventLog, RoundBegun, RoundEnded, RoundOutcome
 from peer.reporting.metrics import RoundCounts
@@ -43,10 +43,12 @@ class StepRounds:
         averaging: Averaging,
         *,
         leads: bool,
+        trains: bool,
         interrupted: threading.Event,
         events: EventLog = NOWHERE,
     ) -> None:
         """`leads`: others can reach this peer; `interrupted` is set when this peer is to wait for nobody any more."""
+        self._trains = trains
         self._gradients, self._tracker, self._line = gradients, tracker, line
         self._timeout_s, self._leads, self._interrupted = averaging.averaging_timeout_s, leads, interrupted
         self._events = events
@@ -81,9 +83,15 @@ class StepRounds:
 
     @property
     def is_due(self) -> bool:
-        """Whether the global batch is full, and this peer is not about to leave."""
+        """Whether the global batch is full, and this peer is neither about to leave nor to stand by."""
         tracker = self._tracker
-        return tracker.ready_to_update_epoch and not self._interrupted.is_set() and not tracker.is_held
+        may_average = not (self._interrupted.is_set() or tracker.is_held or self.line_is_too_slow)
+        return tracker.ready_to_update_epoch and may_average
+
+    @property
+    def line_is_too_slow(self) -> bool:
+        """Whether this peer's gradients would take its line so long that the round failed for all."""
+        return self._trains and not passes_in_time(self._gradients.round_bytes, self._line.rate, self._timeout_s)
 
     def declare_line(self) -> None:
         """Tell the next groups how fast the line is by now."""

@@ -32,8 +32,9 @@ from peer.config.steering import Steering
 from peer.network.placement import Placement
 from peer.network.traffic import Traffic
 from peer.reduction.guard import ReductionGuard
+from peer.reduction.sizes import gradient_bytes
 from peer.reporting.advice import Conditions
-from peer.reporting.event_log import NOWHERE, CaughtUp, EventLog, StepTaken, Suspected
+from peer.reporting.event_log import NOWHERE, CaughtUp, EventLog, StepTaken, StoodBy, Suspected
 from peer.reporting.messages import LostCause
 from peer.reporting.metrics import Census, RoundTally
 from peer.reporting.suspicions import Suspicion, Suspicions
@@ -103,16 +104,19 @@ class Swarm:
         self._config, self._dht, self._line = assembly.config, assembly.dht, line
         self._events = assembly.events
         self._may_follow = assembly.role != "keeper"  # which takes most members' state
+        self._stands_by = False  # because the line is too slow
         self._interrupted = threading.Event()  # told to leave: wait for nobody any more
         self._tracker = assembly.tracker(keeper_ids, guard.caps, suspicions)
         self._averager = assembly.state_averager(model, self._interrupted)
-        self._gradients = assembly.gradient_averager(self._averager.main_parameters, line.rate, guard)
+        round_bytes = gradient_bytes(assembly.config.averaging, model)
+        self._gradients = assembly.gradient_averager(self._averager.main_parameters, round_bytes, line.rate, guard)
         self._rounds = StepRounds(
             self._gradients,
             self._tracker,
             line,
             assembly.config.averaging,
             leads=not assembly.is_client,
+            trains=assembly.role == "trainer",
             interrupted=self._interrupted,
             events=assembly.events,
         )
@@ -168,10 +172,10 @@ class Swarm:
             credentials, config.run.name, frozenset({"trainer"} if role == "keeper" else {"keeper"}), clock
         )
         return cls(
-            Assembly(config, access, role, dht, is_client, traffic or Traffic(), events),
+            Assembly(config, access, role, dht, is_client, place.may_reduce, traffic or Traffic(), events),
             model,
             [PeerID.from_base58(address.rsplit("/p2p/", 1)[1]) for address in initial_peers],
-            LineEstimate(place.declared_bandwidth, time.monotonic, random.Random()),
+            LineEstimate(place.bandwidth, time.monotonic, random.Random()),
             Suspicions(lambda found: _note(found, events, on_suspicion), clock),
             on_lost,
         )
@@ -191,7 +195,7 @@ class Swarm:
     @property
     def wants_samples(self) -> bool:
         """Whether another microbatch of this peer would count: it has the swarm's state, and room for more samples."""
-        return not (self.is_behind or self._has_enough)
+        return not (self.is_behind or self._has_enough or self._rounds.line_is_too_slow)
 
     @property
     def _has_enough(self) -> bool:
@@ -268,13 +272,14 @@ class Swarm:
         rate = self._tracker.performance_ema.samples_per_second if self._last_samples else 0.0
         return samples_at_once(microbatch, rate, self._tracker.course.allowances.usual_s)
 
-    def conditions(self, gradient_bytes: int) -> Conditions:
+    def conditions(self) -> Conditions:
         """Return what decides whether this peer's samples are in time."""
         rate, line_rate = self._tracker.performance_ema.samples_per_second, self._line.rate
         return Conditions(
             step_s=self._tracker.course.allowances.usual_s,
             sample_s=1 / rate if self._last_samples else 0.0,
-            round_s=gradient_bytes / line_rate if line_rate else 0.0,
+            round_s=self._gradients.round_bytes / line_rate if line_rate else 0.0,
+            longest_round_s=self._config.averaging.averaging_timeout_s,
         )
 
     def begin_training(self) -> None:
@@ -296,6 +301,9 @@ class Swarm:
         if move is Move.WAIT:
             self._interrupted.wait(random.uniform(*LOOK_AGAIN_S))
             return None
+        if move is Move.STAND_BY:
+            return self._stand_by()
+        self._stands_by = False
         if move in (Move.FOLLOW, Move.DOWNLOAD):
             logger.info("%s after step %d: %s", move.value, self.step, reason)
             return self._follow(collect) if move is Move.FOLLOW else self._catch_up()
@@ -330,6 +338,19 @@ class Swarm:
                     self._held_after = step
         self._held = step, held_before_s + time.monotonic() - began
 
+    def _stand_by(self) -> StepOutcome | None:
+        """Let the others go on without this peer until its line is found to be faster; tell that it begins."""
+        self._line.doubt()
+        if self._stands_by:
+            self._interrupted.wait(random.uniform(*LOOK_AGAIN_S))
+            return None
+        self._stands_by = True
+        self._rounds.cancel()
+        self._tracker.end_training()
+        lost = self._drop_gradients()
+        self._events.add(StoodBy(step=self.step, round_s=self.conditions().round_s, lost_samples=lost))
+        return self._without_step(0.0, lost, LostCause.SLOW_LINE.value)
+
     def _situation(self) -> Situation:
         """Return this peer's situation; a peer whose state is not the swarm's cannot follow the swarm."""
         tracker = self._tracker
@@ -337,6 +358,7 @@ class Swarm:
         return Situation(
             step=self.step,
             swarm_step=tracker.swarm_step,
+            is_too_slow=self._rounds.line_is_too_slow,
             is_undone=tracker.is_undone,
             has_drifted=tracker.has_drifted,
             can_follow=may_follow and not drifted(tracker.sketch, tracker.course.sketch_at(self.step)),
@@ -477,6 +499,9 @@ class Swarm:
         way: Literal["average", "state"] = "average" if followed_steps else "state"
         cause = reason if lost else ""
         self._events.add(CaughtUp(way=way, step=self.step, seconds=seconds, lost_samples=lost, cause=cause))
+        return self._without_step(seconds, lost, cause, followed_steps)
+
+    def _without_step(self, seconds: float, lost: int, cause: str, followed_steps: int = 0) -> StepOutcome:
         return StepOutcome(
             self.step,
             samples=0,

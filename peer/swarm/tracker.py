@@ -202,6 +202,12 @@ class StepTracker(ProgressTracker):
             self._training = True
             self.should_report_progress.set()
 
+    def end_training(self) -> None:
+        """Have the others no longer wait for this peer."""
+        if self._training:
+            self._training = False
+            self.should_report_progress.set()
+
     def publish(self, timeout_s: float = 10.0) -> bool:
         """Store this peer's record now; true if any node took it."""
         now = get_dht_time()

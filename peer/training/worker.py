@@ -197,9 +197,7 @@ class Worker:
             with PhasedBatches(config, lambda: swarm.step, enter, swarm.samples_at_once) as batches:
                 self._tell(Ready(peer_id, swarm.step, backend.description, size))
                 held = HeldBatches(batches, lambda: swarm.is_held, self._stop.wait, self._tell_info)
-                adviser = Adviser(
-                    partial(swarm.conditions, gradient_bytes(config.averaging, model)), self._tell, time.monotonic
-                )
+                adviser = Adviser(swarm.conditions, self._tell, time.monotonic)
                 is_over = partial(self._is_over, swarm)
                 train(backend, held, swarm, self._tell, is_over, time.monotonic, adviser.settled)
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from peer.averaging.shares import passes_in_time
 from peer.config.run import RunConfig
-from peer.reduction.sizes import VALUE_BYTES, values_sent
+from peer.reduction.sizes import values_sent
 from peer.rehearsal.lines import ON_THE_LINE
 from peer.rehearsal.population import HOUR_S, draw_scenario
 from peer.rehearsal.scenario import KEEPER, Scenario
@@ -26,6 +27,7 @@ CAUSES = {
     "late": "the step was taken before",
     "averaging failed": "their round failed",
     "left": "their peer left or died",
+    "slow line": "their line was too slow",
     "undone": "the run went back",
 }
 
@@ -104,6 +106,16 @@ class RehearsalReport:
             found.append(
                 f"In {stalled} of {len(self.runs)} rehearsals the swarm took no step in the second half of the time."
             )
+        devices = [each for each in self.scenarios[0].devices if each.samples_per_second]
+        slow = [each.line.slower_rate for each in devices if not self._passes_in_time(each.line.slower_rate)]
+        if slow:
+            own_s = gradient_seconds(self.config, self.scenarios[0], min(slow))
+            found.append(
+                f"{len(slow)} of {len(devices)} volunteers stand by: their lines need up to {own_s:.0f} s for their "
+                "gradients, too long for rounds of at most `averaging.averaging_timeout_s` "
+                f"({self.config.averaging.averaging_timeout_s:g} s). Raise it, or send fewer bytes "
+                "(`averaging.compression`, `averaging.powersgd_rank`)."
+            )
         if self.quantiles(FAILED_ROUNDS).middle > MANY_FAILURES:
             found.append(f"Many rounds of averaging fail. {self._why_rounds_fail()}")
         missing = self.quantiles(MISSING_AUXILIARIES).middle
@@ -115,28 +127,22 @@ class RehearsalReport:
         return tuple(found)
 
     def _why_rounds_fail(self) -> str:
-        timeout_s = self.config.averaging.averaging_timeout_s
-        slowest = median(min(each.line.slower_rate for each in scenario.devices) for scenario in self.scenarios)
-        own_s = gradient_seconds(self.config, self.scenarios[0], slowest)
-        if own_s > timeout_s / 2:
-            return (
-                f"The slowest line needs {own_s:.0f} s for its gradients alone, and a round may take "
-                f"`averaging.averaging_timeout_s` ({timeout_s:g} s): raise it, or send fewer bytes "
-                "(`averaging.compression`, `averaging.powersgd_rank`)."
-            )
         devices = self.scenarios[0].devices
         reachable = sum(each.is_reachable for each in devices)
         return (
             f"Each line is fast enough for its own gradients, but those of {len(devices)} devices are reduced by "
             f"{reachable} that others can connect to, and the keeper: add auxiliary peers (`manyhands assist`), or "
-            f"raise `averaging.averaging_timeout_s` ({timeout_s:g} s)."
+            f"raise `averaging.averaging_timeout_s` ({self.config.averaging.averaging_timeout_s:g} s)."
         )
+
+    def _passes_in_time(self, rate: float) -> bool:
+        averaging = self.config.averaging
+        return passes_in_time(self.scenarios[0].gradient_bytes(averaging), rate, averaging.averaging_timeout_s)
 
 
 def gradient_seconds(config: RunConfig, scenario: Scenario, rate: float) -> float:
     """Return how long a line of this many bytes per second needs for one peer's gradients."""
-    values = scenario.averaged or scenario.parameters
-    return ON_THE_LINE * values * VALUE_BYTES[config.averaging.compression] / rate
+    return ON_THE_LINE * scenario.gradient_bytes(config.averaging) / rate
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -56,6 +57,7 @@ def averager(dht: hivemind.DHT, parameter: torch.nn.Parameter, key: DeviceKey) -
         traffic=Traffic(),
         gathering=Gathering(5.0),
         allreduce_timeout=PATIENCE_S,
+        round_bytes=0,
         start=False,
     )
 
@@ -215,6 +217,7 @@ class RoundOfTwo(BalancedRounds):
 
     def __init__(self) -> None:
         self.total_size, self.gathering, self._traffic = 8, Gathering(5.0), Traffic()
+        self.round_bytes = 600
         self._deadline = RoundDeadline(PATIENCE_S)
         self.tensors, self.shares = [torch.zeros(8)], tuple[int, ...]()
         self.directory = SimpleNamespace(
@@ -260,11 +263,16 @@ async def test_a_round_says_what_passed_on_the_line_and_what_the_lines_promised(
     assert averager.failures == 0
 
 
-@pytest.mark.parametrize(("agreed_s", "limit_s"), [(3.0, LEAST_S), (30.0, 30.0), (1e6, PATIENCE_S)])
-async def test_a_round_has_the_limits_that_its_group_agrees_on(agreed_s: float, limit_s: float) -> None:
+@pytest.mark.parametrize(
+    ("agreed_s", "promised_s", "limit_s"),
+    [(3.0, 1.0, LEAST_S), (30.0, 1.0, 30.0), (30.0, 40.0, 80.0), (1e6, 1.0, PATIENCE_S), (30.0, 1e6, PATIENCE_S)],
+)
+async def test_a_round_has_the_limits_that_its_group_agrees_on(
+    agreed_s: float, promised_s: float, limit_s: float
+) -> None:
     """Within this run's bounds; a silent sender is given up before those who wait for its reducer give that up."""
     averager = RoundOfTwo()
-    averager.patience_s = agreed_s
+    averager.patience_s, averager.round_bytes = agreed_s, 10 * round(promised_s)
     await averager._aggregate_with_group(averager.group, min_vector_size=0)
     limits = {"sender_timeout": limit_s / 3, "reducer_timeout": 2 * limit_s / 3}
     assert averager.limits == pytest.approx(limits)
@@ -305,11 +313,14 @@ class AfterRound:
     def group_ended(self, _group: object, came_about: bool) -> None:
         self.came_about.append(came_about)
 
-    def note(self, missed: Collection[PeerID] = (), silent: Collection[PeerID] = ()) -> None:
-        """A round of four, in which these were missed or silent."""
+    def note(
+        self, missed: Collection[PeerID] = (), silent: Collection[PeerID] = (), late: Collection[PeerID] = ()
+    ) -> None:
+        """A round of four, in which these were missed or silent, or still awaited at its end."""
         runner = SimpleNamespace(
             missed={peer.to_base58() for peer in missed},
             silent={peer.to_base58() for peer in silent},
+            late={peer.to_base58() for peer in late},
             other_reducers={peer.to_base58() for peer in PEERS[1:]},
             sender_peer_ids=PEERS,
         )
@@ -349,6 +360,17 @@ def test_a_sender_that_was_silent_twice_is_not_waited_for(after_round: AfterRoun
     after_round.note(silent=[BOB])
     assert averager._silent.current() == {BOB.to_base58()}
     assert averager._missed.current() == set()
+
+
+@pytest.mark.parametrize("took_all_its_time", [True, False])
+def test_a_sender_too_slow_for_the_round_twice_is_not_waited_for(
+    after_round: AfterRound, took_all_its_time: bool
+) -> None:
+    """A round that broke off early tells nothing of those whose parts were still on their way."""
+    after_round.averager._nearly_over_at = time.monotonic() + (0.0 if took_all_its_time else PATIENCE_S)
+    for _ in range(2):
+        after_round.note(late=[BOB], silent=PEERS[1:])  # a round that is broken off breaks off everybody's stream
+    assert after_round.averager._silent.current() == ({BOB.to_base58()} if took_all_its_time else set())
 
 
 def test_a_peer_that_misses_most_blames_nobody(after_round: AfterRound, key: DeviceKey) -> None:

@@ -14,10 +14,9 @@ from peer.averaging.bandwidth import (
     SPREAD_S,
     LineEstimate,
     RoundTraffic,
-    promised_time,
 )
 from peer.averaging.declarations import MAX_BANDWIDTH
-from peer.averaging.shares import reduction_shares
+from peer.averaging.shares import reduction_shares, round_time
 from tests.support.clocks import Clock
 
 MBIT = 125_000.0  # bytes per second
@@ -43,7 +42,8 @@ class Stay:
             others_bytes = VALUES_BYTES * (1 + 2 * shares[1] / sum(shares))
             seconds = max(own_bytes / self.true_rate, others_bytes / others) * (1 + rng.uniform(-noise, noise))
             self.clock.now += ROUND_S + seconds
-            self.line.passed(RoundTraffic(own_bytes, own_bytes, seconds, promised_time(own_bytes, 0, shares, rates)))
+            promised_s = round_time(VALUES_BYTES, shares, rates)
+            self.line.passed(RoundTraffic(own_bytes, own_bytes, seconds, promised_s))
             if self.line.is_due():
                 self.measurements += 1
                 self.line.measured(self.true_rate)
@@ -147,15 +147,29 @@ def test_little_traffic_tells_nothing() -> None:
     assert stay.line.rate == 1 * MBIT
 
 
-@pytest.mark.parametrize("rate", [None, 0.0])
-def test_who_has_no_rate_to_tell_never_gets_one(rate: float | None) -> None:
-    """The keeper is as fast as is known; a relayed peer reduces nothing, however fast its line."""
-    line = LineEstimate(rate, clock := Clock(0.0), random.Random(1))
+def test_a_line_without_a_known_limit_never_gets_one() -> None:
+    """The keeper is as fast as is known."""
+    line = LineEstimate(None, clock := Clock(0.0), random.Random(1))
     line.passed(RoundTraffic(1e9, 1e9, 600.0, 1.0))
     line.measured(5e6)
     clock.now = 2 * LATEST_S
     assert not line.is_due()
-    assert line.rate == rate
+    assert line.rate is None
+
+
+def test_a_doubted_line_is_measured_once_a_while() -> None:
+    """Doubts that are repeated do not bring the next measurement nearer; confirmed ones put it off."""
+    line = LineEstimate(1e6, clock := Clock(0.0), random.Random(1))
+    measured_at: list[float] = []
+    while clock.now < 4 * SOONEST_S + 3 * SPREAD_S:
+        line.doubt()
+        if line.is_due():
+            measured_at.append(clock.now)
+            line.measured(1e6)
+        clock.now += 1.0
+    assert len(measured_at) == 2
+    assert SOONEST_S <= measured_at[0] <= SOONEST_S + SPREAD_S + 1
+    assert measured_at[1] - measured_at[0] >= 2 * SOONEST_S
 
 
 def test_rates_stay_within_reason() -> None:
@@ -166,13 +180,3 @@ def test_rates_stay_within_reason() -> None:
     for nonsense in (0.0, -1.0, float("nan"), float("inf")):
         line.measured(nonsense)
     assert line.rate == MAX_BANDWIDTH
-
-
-def test_a_round_is_promised_to_take_what_the_slowest_line_takes() -> None:
-    """From this peer's own bytes follow everybody's, also between two peers and for one that reduces nothing."""
-    assert promised_time(30e6, 0, (50, 50), (3e6, 1e6)) == pytest.approx(30.0)
-    shares = (50, 50, 0)
-    own_bytes = (45e6, 45e6, 30e6)
-    for own in range(3):
-        assert promised_time(own_bytes[own], own, shares, (3e6, None, 1e6)) == pytest.approx(30.0)
-    assert promised_time(30e6, 0, shares, (None, None, None)) == 0.0

@@ -42,6 +42,7 @@ def averager(dht: hivemind.DHT, parameters: list[torch.nn.Parameter]) -> PowerSG
         traffic=Traffic(),
         gathering=Gathering(5.0),
         allreduce_timeout=PATIENCE_S,
+        round_bytes=0,
         start=False,
     )
     accumulate(averager, parameters, seed=1, samples=6)

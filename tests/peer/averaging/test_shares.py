@@ -22,7 +22,9 @@ from peer.averaging.shares import (
     largest_share,
     missing_auxiliaries,
     part_size,
+    passes_in_time,
     reduction_shares,
+    round_limit,
     round_time,
 )
 
@@ -157,6 +159,7 @@ def said(
     rate: float | None = None,
     *,
     client: bool = False,
+    relayed: bool = False,
     accused: Sequence[int] = (),
     missed: Sequence[int] = (),
     patience_s: float = 60.0,
@@ -168,6 +171,7 @@ def said(
         step=4,
         rate=rate,
         takes_connections=not client,
+        reduces=not relayed,
         patience_s=patience_s,
         accused=[PEERS[index].to_base58() for index in accused],
         missed=[PEERS[index].to_base58() for index in missed],
@@ -182,10 +186,10 @@ def lines_of(*words: Declaration, tokens: Sequence[AccessToken] = TOKENS) -> Gro
 
 
 def test_who_reduces_and_who_looks_after_it() -> None:
-    """Clients do neither, and who is reached over a relay does not look after others."""
-    lines = lines_of(said(), said(1e6), said(5e6, client=True), said(0.0))
-    assert lines.rates == (None, 1e6, 5e6, 0.0)
-    assert lines.reduces == (True, True, False, True)
+    """Neither clients nor relayed peers do."""
+    lines = lines_of(said(), said(1e6), said(5e6, client=True), said(2e6, relayed=True))
+    assert lines.rates == (None, 1e6, 5e6, 2e6)
+    assert lines.reduces == (True, True, False, False)
     assert lines.trusted == (True, False, False, False)
     assert lines.second_reducers == PEERS[:2]
 
@@ -222,12 +226,26 @@ def test_somebody_must_reduce() -> None:
     everybody = range(4)
     words = [said(client=True, accused=everybody), *[said(1e6, accused=everybody)] * 3]
     assert lines_of(*words).reduces == (False, True, True, True)
+    relayed = [said(1e6, relayed=True)] * 3
+    assert lines_of(said(client=True), *relayed).reduces == (False, True, True, True)
 
 
 def test_a_round_has_one_limit_for_all() -> None:
     """The median of the members' patience: neither a single member nor one with many devices sets it."""
     assert lines_of(said(patience_s=9.0), said(patience_s=9.0), said(), said(patience_s=9.0)).patience_s == 9.0
     assert agreed_patience(["a", "b", "m", "m", "m"], [20.0, 30.0, 1.0, 2.0, 1.0]) == 20.0
+
+
+@pytest.mark.parametrize(("promised_s", "limit_s"), [(0.0, 15.0), (6.0, 15.0), (20.0, 40.0)])
+def test_a_round_may_take_as_long_as_its_lines_need(promised_s: float, limit_s: float) -> None:
+    """A newcomer on a slower line than all before would else fail the round for all."""
+    assert round_limit(15.0, promised_s) == limit_s
+
+
+def test_a_line_is_too_slow_that_needs_nearly_all_of_a_round() -> None:
+    """Of 36 MB within a minute; a line of which nothing is known is not."""
+    lines = (0.4e6, 0.79e6, 0.81e6, 0.0, None)
+    assert [passes_in_time(36_000_000, rate, 60.0) for rate in lines] == [False, False, True, True, True]
 
 
 def homes(count: int, reachable: int = 0) -> GroupLines:

@@ -31,7 +31,7 @@ def test_what_was_dialled_is_announced_and_nothing_else() -> None:
     assert found(seen_at(ROUTER, TCP)).announce_maddrs == ("/ip4/93.184.216.34/tcp/4001",)
     both = found(seen_at(OWN, TCP), seen_at(OWN_V6, TCP_V6, QUIC_V6))
     assert both.announce_maddrs == ("/ip4/192.168.1.7/tcp/4001", "/ip6/2001:db8::7/tcp/4001")
-    assert (both.reach, both.declared_bandwidth) == ("direct", 1e6)
+    assert (both.reach, both.may_reduce) == ("direct", True)
 
 
 def test_quic_is_for_those_whom_tcp_does_not_reach() -> None:
@@ -67,7 +67,7 @@ def test_any_way_makes_direct_but_only_everybodys_way_a_reducer(
     """A reducer that one of the group cannot reach would fail the round for all."""
     place = found(*seen, common=common)
     assert place.reach == "direct"
-    assert place.declared_bandwidth == (1e6 if reduces else 0.0)
+    assert place.may_reduce == reduces
 
 
 def test_who_was_not_dialled_is_relayed_and_reduces_nothing() -> None:
@@ -75,7 +75,7 @@ def test_who_was_not_dialled_is_relayed_and_reduces_nothing() -> None:
     for address in (ROUTER, OWN):
         place = found(seen_at(address))
         assert place == Placement("relayed", LISTEN, None, 1e6)
-        assert place.declared_bandwidth == 0.0
+        assert not place.may_reduce
 
 
 @pytest.mark.parametrize(("seen", "reach"), [([Seen(OWN)], "direct"), ([Seen(ROUTER)], "relayed"), ([], "relayed")])

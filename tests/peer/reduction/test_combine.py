@@ -120,6 +120,26 @@ def test_who_is_not_waited_for_counts_if_it_is_there_in_time() -> None:
     asyncio.run(reduce())
 
 
+def test_who_is_awaited_at_the_end_is_late() -> None:
+    """Where the round ends in the middle; nobody is after the last part."""
+
+    async def reduce() -> None:
+        reducer, ones = PartReducer([SHAPE, SHAPE], 4), torch.ones(SHAPE)
+        await asyncio.gather(*(reducer.accumulate_part(sender, 0, ones) for sender in range(4)))
+        reducer.on_sender_failed(3)
+        waiting = [asyncio.create_task(reducer.accumulate_part(sender, 1, ones)) for sender in (0, 1)]
+        await asyncio.sleep(0)
+        reducer.finalize()
+        assert reducer.late == {2}
+        await asyncio.gather(*waiting, return_exceptions=True)
+        whole = PartReducer([SHAPE], 2)
+        await asyncio.gather(*(whole.accumulate_part(sender, 0, ones) for sender in range(2)))
+        whole.finalize()
+        assert whole.late == frozenset()
+
+    asyncio.run(reduce())
+
+
 @pytest.mark.parametrize(("sender", "part"), [(0, 0), (0, 1), (1, 1), (1, 2), (1, -1)])
 def test_a_part_that_is_not_due_is_refused(sender: int, part: int) -> None:
     """Neither the same part twice nor one ahead of the others is held."""

@@ -118,3 +118,31 @@ def test_eyes_in_common_see_what_each_peer_sees() -> None:
     assert own.step_s is not None
     assert common.step_s == pytest.approx(own.step_s, rel=0.03)
     assert common.utilisation == pytest.approx(own.utilisation, rel=0.03)
+
+
+def thin_lines(begin_s: float | None) -> Scenario:
+    """Three homes, and one whose line needs minutes for its gradients, or does from this second on."""
+    slow = HomeLine(up_mbit_per_second=0.1, down_mbit_per_second=10)
+    if begin_s is None:
+        return swarm_of(*map(volunteer, "abc"), Rehearsed(name="thin", line=slow, samples_per_second=1.0))
+    drop = Mishap(kind="line", who="thin", begin_s=begin_s, end_s=10_000.0, factor=0.01)
+    scenario = swarm_of(*map(volunteer, "abc"), volunteer("thin"), mishaps=(drop,))
+    return scenario.model_copy(update={"duration_s": 1200.0})
+
+
+@pytest.mark.parametrize("begin_s", [None, 200.0])
+def test_a_line_too_slow_for_the_rounds_stops_nobody_else(begin_s: float | None) -> None:
+    """Its peer stands by, from its start or once its line is measured again; the others take their steps."""
+    scenario = thin_lines(begin_s)
+    run = rehearse(run_with(), scenario, seed=0)
+    thin = run.devices[3].work
+    assert len([step for step in run.steps if step.at_s > scenario.duration_s / 2]) >= 10
+    assert run.steps[-1].peers == 4
+    assert run.counted_share > 0.9
+    assert thin.steps == len([step for step in run.steps if step.at_s < (begin_s or 0.0)])
+
+
+def test_a_line_too_slow_for_the_rounds_would_stop_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step comes about where its peer takes part all the same."""
+    monkeypatch.setattr("peer.rehearsal.rounds.passes_in_time", lambda *_: True)
+    assert rehearse(run_with(), thin_lines(None), seed=0).steps == ()

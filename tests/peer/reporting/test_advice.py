@@ -36,6 +36,7 @@ def outcome(samples: int = 0, lost: int = 0, reason: str = LATE) -> StepOutcome:
         (LATE, Conditions(step_s=30.0, sample_s=1.0, round_s=2.0), ["every 30 s", "averaging.delay"]),
         (LostCause.AVERAGING.value, Conditions(), ["rounds of averaging fail", "manyhands doctor"]),
         (LostCause.OUT_OF_SYNC.value, Conditions(), ["computes wrongly"]),
+        (LostCause.SLOW_LINE.value, Conditions(round_s=290.0, longest_round_s=60.0), ["290 s", "60 s at most"]),
     ],
 )
 def test_the_advice_names_what_takes_too_long(cause: str, conditions: Conditions, says: list[str]) -> None:
@@ -49,6 +50,15 @@ def test_the_advice_names_what_takes_too_long(cause: str, conditions: Conditions
 def test_nothing_is_said_of_what_passes_or_is_unknown(cause: LostCause) -> None:
     """A return to a checkpoint, the end, or steps of unknown length."""
     assert advice(cause.value, Conditions()) is None
+
+
+def test_a_volunteer_is_told_at_once_that_the_line_is_too_slow() -> None:
+    """Also where it has lost no samples; once an hour."""
+    told: list[Any] = []
+    adviser = Adviser(lambda: Conditions(round_s=290.0, longest_round_s=60.0), told.append, Clock())
+    for _ in range(2):
+        adviser.settled(StepOutcome(4, 0, False, 0, None, 0.0, lost_reason=LostCause.SLOW_LINE.value))
+    assert [notice.level for notice in told] == ["warning"]
 
 
 def test_a_volunteer_is_told_when_most_samples_are_lost_and_not_again_at_once() -> None:

@@ -12,6 +12,7 @@ def test_causes_are_stored_under_these_very_names() -> None:
         "late",
         "averaging failed",
         "out of sync",
+        "slow line",
         "undone",
         "left",
         "died",

@@ -43,6 +43,7 @@ USUAL: dict[str, Any] = {
     ("situation", "move"),
     [
         (READY, Move.AVERAGE),
+        (replace(BEHIND, is_too_slow=True), Move.STAND_BY),
         (replace(READY, is_full=False), Move.ACCUMULATE),
         (replace(READY, is_full=False, remaining_s=0.9, microbatch_s=2.0, may_hold=True), Move.HOLD),
         (replace(READY, is_full=False, remaining_s=1.0, microbatch_s=2.0, may_hold=True), Move.ACCUMULATE),

@@ -82,6 +82,7 @@ class Scene:
             gathering=Gathering(60.0),
             failed_rounds=7,
             due_samples=64,
+            round_bytes=64,
             schedule_step=lambda timeout: self.left.pop(0),
             step=lambda weight, control, **options: self.heard.append(weight),
             load_accumulators_into_averager_=lambda: self.heard.append("loaded"),
@@ -94,7 +95,7 @@ class Scene:
             {"averaging": {"matchmaking_time_s": 60.0, "averaging_timeout_s": 3600.0}}
         ).averaging
         self.rounds = StepRounds(
-            self.gradients, self.tracker, line, averaging, leads=leads, interrupted=self.interrupted
+            self.gradients, self.tracker, line, averaging, leads=leads, trains=True, interrupted=self.interrupted
         )
         self.rounds._due_view = "another view"  # type: ignore[assignment]
 
@@ -300,6 +301,9 @@ def test_no_step_is_taken_while_the_operator_wants_none(steering: Steering, held
     scene.tracker.ready_to_update_epoch = False
     assert not scene.rounds.is_due
     scene.tracker.ready_to_update_epoch = True
+    scene.gradients.round_bytes = 36_000  # which this line passes in two hours, and a round lasts one at most
+    assert not scene.rounds.is_due
+    scene.gradients.round_bytes = 64
     scene.interrupted.set()
     assert not scene.rounds.is_due
 

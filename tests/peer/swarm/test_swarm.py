@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from types import SimpleNamespace
@@ -11,11 +12,13 @@ import pytest
 from hivemind.utils.performance_ema import PerformanceEMA
 
 from auth.receipts import open_receipt, read_receipt
+from peer.averaging.bandwidth import LineEstimate
 from peer.config.run import RunConfig
 from peer.reporting.event_log import NOWHERE
 from peer.swarm.decision import DownloadPause
 from peer.swarm.history import Lack
 from peer.swarm.swarm import MOST_SILENT_LOOKS, Swarm, Witness
+from tests.support.clocks import Clock
 from tests.support.receipts import key_of, pseudonym_of
 
 
@@ -45,6 +48,7 @@ def swarm_with(**parts: Any) -> Any:
     swarm.state = SimpleNamespace(step=4)
     swarm._overlapping, swarm._has_late_samples, swarm._silent_looks, swarm._unfollowed = None, False, 0, -1
     swarm._may_follow, swarm._config, swarm._interrupted = True, RunConfig(), threading.Event()
+    swarm._stands_by, swarm._rounds = False, SimpleNamespace(line_is_too_slow=False)
     swarm._events = NOWHERE
     vars(swarm).update(parts)
     return swarm
@@ -123,6 +127,38 @@ def test_a_peer_computes_only_what_can_count(samples: int, swarm_step: int, want
     assert swarm_with(_overlapping=None, _tracker=tracker, _gradients=gradients).wants_samples is wanted
 
 
+def test_a_peer_on_a_line_too_slow_for_a_round_stands_by_until_the_line_is_faster() -> None:
+    """It drops its samples, and the others do not wait for it; it says so once, and computes nothing."""
+    calls: list[str] = []
+    line = LineEstimate(0.1e6, Clock(), random.Random(1))
+    rounds = SimpleNamespace(line_is_too_slow=True, cancel=lambda: calls.append("gave up its group"))
+    swarm = swarm_with(
+        _last_samples=0,
+        _line=line,
+        _gradients=SimpleNamespace(drop_all=lambda: 12, due_samples=0, all_samples=0, round_bytes=36_000_000),
+        _rounds=rounds,
+        _tracker=SimpleNamespace(
+            swarm_step=4,
+            has_drifted=False,
+            is_undone=False,
+            target_batch_size=40,
+            end_training=lambda: calls.append("is no longer waited for"),
+            report_local_progress=lambda step, samples: calls.append(f"has {samples} samples"),
+            course=SimpleNamespace(allowances=SimpleNamespace(usual_s=30.0)),
+            performance_ema=SimpleNamespace(samples_per_second=1.0),
+        ),
+        _interrupted=SimpleNamespace(wait=lambda seconds: calls.append("waits")),
+    )
+    assert not swarm.wants_samples
+    outcome = swarm._stand_by()
+    assert (outcome.averaged, outcome.lost_samples, outcome.lost_reason) == (False, 12, "slow line")
+    assert calls == ["gave up its group", "is no longer waited for", "has 0 samples"]
+    assert swarm._stand_by() is None
+    assert calls[3:] == ["waits"]
+    rounds.line_is_too_slow = False
+    assert swarm.wants_samples
+
+
 @pytest.mark.parametrize(("samples", "own", "all_rates", "ahead"), [(9, 2.0, 8.0, False), (10, 2.0, 8.0, True)])
 def test_a_peer_trains_no_further_ahead_than_its_share(samples: int, own: float, all_rates: float, ahead: bool) -> None:
     """With a quarter of the swarm's speed, a peer has its part of the next batch of 40 when it has 10 samples of it."""
@@ -196,7 +232,7 @@ def test_the_others_last_samples_are_waited_for_once_a_step(usual_s: float, in_v
             tracker.ready_to_update_epoch = len(looks) == 5
             return super().wait(timeout)
 
-    rounds = SimpleNamespace(prepare=lambda: None)
+    rounds = SimpleNamespace(prepare=lambda: None, line_is_too_slow=False)
     swarm = swarm_with(
         _rounds=rounds, _tracker=tracker, _interrupted=Interrupted(), _last_samples=8, _held_after=-1, _held=(4, 0.0)
     )
