@@ -14,6 +14,8 @@ from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch, open_batches
 from peer.models.build import evaluating
 from peer.models.objectives import IGNORED, compute_losses
+from peer.models.packing import unpacked
+from peer.models.replaced_tokens import ReplacedTokens, detection_loss, shuffled
 
 PROBE_SAMPLES = 8
 PROBE_DEVICE = 2**32 - 1  # nobody's number: the probe begins a stream that no device trains on in this order
@@ -38,22 +40,33 @@ def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
 
 
 def probe_loss(model: PreTrainedModel, probe: Batch, config: RunConfig) -> float:
-    """The objective's total on the probe, dropout off."""
+    """The objective's total on the probe, dropout off; of a discriminator its own loss, as transformers computes it."""
     with evaluating(model):
+        if isinstance(model, ReplacedTokens):
+            input_ids, replaced = shuffled(probe)
+            return float(detection_loss(model.detection_logits(input_ids, probe), replaced, probe))
         return float(compute_losses(model, probe, config).total)
 
 
 def probe_tensors(probe: Batch, config: RunConfig) -> Mapping[str, torch.Tensor]:
     """The batch as plain transformers takes it: `labels` (b, l) with -100 where nothing is predicted.
 
-    For a causal model transformers wants each label at its own place, not at the one before, which predicts it.
+    For a causal model transformers wants each label at its own place, not at the one before, which predicts it. For a
+    discriminator the labels are 1 where a token is replaced, else 0. Documents that do not see each other become padded
+    samples of their own.
     """
-    labels = torch.full_like(probe.input_ids, IGNORED)
-    shift = 1 if config.objective.name == "clm" else 0
-    labels.view(-1)[probe.label_positions + shift] = probe.labels
+    if not config.data.cross_document_attention:
+        probe = unpacked(probe)
+    input_ids, labels = probe.input_ids, torch.full_like(probe.input_ids, IGNORED)
+    if config.objective.name == "rtd":
+        input_ids, replaced = shuffled(probe)
+        labels = replaced.long()
+    else:
+        shift = 1 if config.objective.name == "clm" else 0
+        labels.view(-1)[probe.label_positions + shift] = probe.labels
     attention = probe.attention_mask if probe.attention_mask is not None else torch.ones_like(probe.input_ids)
     tensors = {
-        "input_ids": probe.input_ids,
+        "input_ids": input_ids,
         "attention_mask": attention.to(torch.int64),
         "labels": labels,
     }

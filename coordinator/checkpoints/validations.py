@@ -38,11 +38,16 @@ class ValidationRow:
     sop_accuracy: float | None
     elapsed_s: float
     evaluated_at: float  # Unix seconds
+    detection_loss: float | None = None  # with the objective's weight; None, like the next two, without replaced tokens
+    detection_accuracy: float | None = None
+    detection_f1: float | None = None
 
     @property
     def loss(self) -> float | None:
         """The objective's total, as in training; None if it was not finite."""
-        return None if self.mlm_loss is None else self.mlm_loss + (self.sop_loss or 0.0)
+        if self.mlm_loss is None:
+            return None
+        return self.mlm_loss + (self.sop_loss or 0.0) + (self.detection_loss or 0.0)
 
     @property
     def perplexity(self) -> float | None:

@@ -120,7 +120,8 @@ class Validator:
         result = evaluate(self.model, samples.samples, should_stop)
         if result is None:
             return False
-        row = make_row(checkpoint, manifest.era, samples, result, began_at, self.clock())
+        weight = self.config.objective.discriminator_weight
+        row = make_row(checkpoint, manifest.era, samples, result, began_at, self.clock(), weight)
         if not record_validation(self.database, row):
             raise StorageError(f"step {row.step} was undone by a return to an earlier checkpoint.")
         loss = "that is no number" if row.loss is None else f"{row.loss:.4f}"
@@ -136,9 +137,11 @@ def make_row(
     result: HeldOutMetrics,
     began_at: float,
     now: float,
+    detection_weight: float = 1.0,
 ) -> ValidationRow:
     """Make the row to store of an evaluation; losses that are not finite become None."""
-    finite = math.isfinite(result.mlm_loss + (result.sop_loss or 0.0))
+    detection_loss = None if result.detection_loss is None else detection_weight * result.detection_loss
+    finite = math.isfinite(result.mlm_loss + (result.sop_loss or 0.0) + (detection_loss or 0.0))
     return ValidationRow(
         step=checkpoint.step,
         era=era,
@@ -151,6 +154,9 @@ def make_row(
         sop_loss=result.sop_loss if finite else None,
         accuracy=result.accuracy,
         sop_accuracy=result.sop_accuracy,
+        detection_loss=detection_loss if finite else None,
+        detection_accuracy=result.detection_accuracy,
+        detection_f1=result.detection_f1,
         elapsed_s=now - began_at,
         evaluated_at=now,
     )

@@ -3,7 +3,9 @@
 A checkpoint is a directory `step-00000012` that plain transformers can load, plus what a resumed run needs:
 
     config.json, model.safetensors, tokenizer files   for AlbertForPreTraining and AutoTokenizer
-    optimizer.safetensors                             "<parameter>/<statistic>" for every tensor of its state
+    optimizer.safetensors                             "<parameter>/<statistic>" for every tensor of its state, and
+                                                      "<parameter>/value" of weights that model.safetensors lacks
+    generator.json, generator.safetensors             ELECTRA's generator, for ElectraForMaskedLM, where one is trained
     run.yaml                                          the whole run configuration
     probe.safetensors                                 a fixed batch; its loss with these weights stands in the manifest
     manifest.json                                     step, era, probe loss, SHA-256 and size of every other file
@@ -12,22 +14,27 @@ A checkpoint is a directory `step-00000012` that plain transformers can load, pl
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from transformers import PreTrainedModel
 
 from auth.errors import StorageError
 from auth.files import sync
 from coordinator.checkpoints.manifest import FORMAT_VERSION, MANIFEST, Manifest, StoredCheckpoint, file_entry, verify
 from coordinator.run.checkpoint_names import checkpoint_name
-from peer.models.checkpoint_state import OPTIMIZER, WEIGHTS, restore_model
+from peer.models.build import checkpoint_config
+from peer.models.checkpoint_state import OPTIMIZER, VALUE, WEIGHTS, restore_model, weight_files
+from peer.models.replaced_tokens import ReplacedTokens
 
+GENERATOR_CONFIG, GENERATOR_WEIGHTS = "generator.json", "generator.safetensors"
 RESERVE_BYTES = 16 * 2**20  # left free on the disk: the database and the logs may lie there, too
 
 
@@ -38,6 +45,7 @@ class StateSnapshot:
     step: int
     model: Mapping[str, torch.Tensor]
     optimizer: Mapping[str, torch.Tensor]
+    generator: Mapping[str, torch.Tensor] = field(default_factory=dict)  # that trains beside the model, if one does
 
 
 def take_snapshot(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> StateSnapshot:
@@ -49,12 +57,27 @@ def take_snapshot(step: int, model: torch.nn.Module, optimizer: torch.optim.Opti
         for key, value in state.items()
         if isinstance(value, torch.Tensor)
     }
+    if not isinstance(model, ReplacedTokens):
+        return StateSnapshot(step, _copied(model.state_dict()), statistics)
+    values = {f"{name}/{VALUE}": value for name, value in _copied(model.unpublished()).items()}
+    return StateSnapshot(step, _copied(model.published()), statistics | values, _copied(model.generator.state_dict()))
+
+
+def config_files(model: PreTrainedModel) -> dict[str, str]:
+    """Return the configurations by which transformers makes the models of a checkpoint, by file name."""
+    files = {"config.json": checkpoint_config(model)}
+    if isinstance(model, ReplacedTokens):
+        files[GENERATOR_CONFIG] = checkpoint_config(model.generator)
+    return {name: json.dumps(content, indent=2) for name, content in files.items()}
+
+
+def _copied(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     weights, seen = {}, set()
-    for name, tensor in model.state_dict().items():  # tied weights are stored once, as transformers does
+    for name, tensor in state.items():  # tied weights are stored once, as transformers does
         if tensor.data_ptr() not in seen:
             seen.add(tensor.data_ptr())
             weights[name] = tensor.detach().cpu().clone().contiguous()
-    return StateSnapshot(step, weights, statistics)
+    return weights
 
 
 def write_checkpoint(
@@ -81,6 +104,8 @@ def write_checkpoint(
         _require_space(aside, snapshot)
         save_file(dict(snapshot.model), aside / WEIGHTS, metadata={"format": "pt"})
         save_file(dict(snapshot.optimizer), aside / OPTIMIZER)
+        if snapshot.generator:
+            save_file(dict(snapshot.generator), aside / GENERATOR_WEIGHTS, metadata={"format": "pt"})
         save_file(dict(probe), aside / "probe.safetensors")
         for file in sorted(tokenizer_dir.iterdir()):
             shutil.copyfile(file, aside / file.name)
@@ -118,7 +143,8 @@ def write_checkpoint(
 
 def _require_space(directory: Path, snapshot: StateSnapshot) -> None:
     """Raise `OSError` before a disk is filled to the last byte, and not when it is."""
-    size_bytes = sum(tensor.nbytes for tensor in (*snapshot.model.values(), *snapshot.optimizer.values()))
+    parts = snapshot.model, snapshot.optimizer, snapshot.generator
+    size_bytes = sum(tensor.nbytes for part in parts for tensor in part.values())
     if shutil.disk_usage(directory).free < size_bytes + RESERVE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -128,7 +154,7 @@ def restore_verified(model: torch.nn.Module, path: Path, manifest_sha256: str) -
 
     It may be pruned or replaced by another of the same step at any moment: then it is not this checkpoint any more.
     """
-    stored = verify(path, files=(WEIGHTS,))
+    stored = verify(path, files=weight_files(model))
     restore_model(model, path)
     if not verify(path, files=()).manifest_sha256 == stored.manifest_sha256 == manifest_sha256:
         raise StorageError(f"{path.name}: another checkpoint of that step has taken its place.")

@@ -14,7 +14,7 @@ from coordinator.context.open_run import OpenRun, open_run
 from coordinator.ledger.presence import checkpoints
 from coordinator.publishing.card_facts import card_of_checkpoint, card_of_run
 from coordinator.publishing.places import open_place
-from coordinator.publishing.soundness import check_loads, export_onnx, find_exporter
+from coordinator.publishing.soundness import ONNX_TASKS, check_loads, export_onnx, find_exporter
 from coordinator.run.directory import RunDirectory
 from coordinator.run.publish_settings import HUB
 from peer.config.run import RunConfig
@@ -46,13 +46,16 @@ def export(
     exporter = find_exporter() if onnx else None
     source, run_dir = _find(checkpoint)
     stored = verify(source)
+    objective = RunConfig.from_yaml(source / "run.yaml").objective.name if onnx else ""
+    if onnx and objective not in ONNX_TASKS:
+        raise ConfigError(f"--onnx has no task for a model of the objective `{objective}`: export without it.")
     publish = _publishing(run_dir, push, stored) if push else None
     repository = push.removeprefix(HUB) if push.startswith(HUB) else ""
     with exporting(stored, out, _card(stored, run_dir, repository)) as folder:
         found = check_loads(folder)  # nobody is to find weights that compute something else
     location = publish(out) if publish is not None else None
     if exporter is not None:
-        export_onnx(out, RunConfig.from_yaml(source / "run.yaml").objective.name, found.token_loss, exporter)
+        export_onnx(out, objective, found.token_loss, exporter)
     loss, step = found.loss, stored.manifest.step
     facts = {"folder": str(out), "step": step, "loss": loss, "onnx": onnx, "published": location}
     if as_json:

@@ -22,7 +22,7 @@ from peer.doctor.display import open_display
 from peer.runtime.console import say, say_facts, say_json, say_table
 
 app = typer.Typer()
-VALIDATION_FACTS = ("step", "loss", "perplexity", "accuracy", "sop_accuracy")
+VALIDATION_FACTS = ("step", "loss", "perplexity", "accuracy", "sop_accuracy", "detection_accuracy", "detection_f1")
 
 
 @app.command(epilog="Example: manyhands coordinator doctor my-run")

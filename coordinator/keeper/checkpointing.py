@@ -6,7 +6,6 @@ the keeper computed its state itself. One that fails is kept for resuming, and t
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -20,7 +19,7 @@ from auth.errors import StorageError
 from coordinator.checkpoints.manifest import Manifest, StoredCheckpoint, remove_leftovers, remove_steps, stored_steps
 from coordinator.checkpoints.probe import probe_loss, probe_tensors
 from coordinator.checkpoints.validations import best_steps
-from coordinator.checkpoints.writing import StateSnapshot, take_snapshot, write_checkpoint
+from coordinator.checkpoints.writing import StateSnapshot, config_files, take_snapshot, write_checkpoint
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import checkpoints, forget_checkpoints, record_checkpoint
 from coordinator.run.directory import RunDirectory
@@ -28,7 +27,6 @@ from coordinator.store.engine import Database, in_one_sentence
 from peer.config.phases import phase_at
 from peer.config.run import Checkpoints, RunConfig
 from peer.data.batching.batches import Batch
-from peer.models.build import checkpoint_config
 from peer.models.checkpoint_state import restore_model, restore_optimizer
 from peer.reporting.event_log import NOWHERE, CheckpointWritten, EventLog
 from peer.swarm.swarm import Swarm
@@ -148,10 +146,7 @@ class Checkpointing:
             snapshot,
             run=self.config.run.name,
             era=self.swarm.state.era,
-            texts={
-                "config.json": json.dumps(checkpoint_config(self.model), indent=2),
-                "run.yaml": self.config.to_yaml(),
-            },
+            texts={**config_files(self.model), "run.yaml": self.config.to_yaml()},
             tokenizer_dir=self.directory.tokenizer_dir,
             probe=probe_tensors(self.probes[length], self.config),
             probe_loss=loss if math.isfinite(loss) else None,

@@ -50,16 +50,16 @@ class BlankFiller:
 
     def _encode(self, text: str) -> list[int]:
         """The sentence in the frame that training gives it."""
-        masked = self._config.objective.name.startswith("mlm")
         ids = self._tokenizer.encode(text.replace(BLANK, self._mask or BLANK), add_special_tokens=False).ids
-        framed = [self._special.cls, *ids, self._special.sep] if masked else [self._special.sep, *ids]
+        cls, sep = self._special.cls, self._special.sep
+        framed = [cls, *ids, sep] if self._config.objective.masks else [sep, *ids]
         most = min(self._config.data.sequence_length, self._config.model.max_position_embeddings)
         if len(framed) > most:
             raise RequestError(f"The sentence has {len(framed)} tokens; this run's model reads {most}.")
         return framed
 
     def _probabilities(self, input_ids: Tensor) -> Tensor:
-        if self._config.objective.name.startswith("mlm"):
+        if self._config.objective.masks:
             wanted = (input_ids[0] == self._special.mask_id).nonzero().flatten()  # (blanks,)
         else:
             wanted = torch.tensor([input_ids.shape[1] - 1])

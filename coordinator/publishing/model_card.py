@@ -29,6 +29,9 @@ WATTS = (30, 300)  # of a laptop without a graphics card, and of a desktop compu
 USES = {
     "fill-mask": "to predict masked words, and as a base to fine-tune for tasks such as classification, named "
     "entities, question answering and sentence embeddings. It does not write texts.",
+    "replaced-token-detection": "to tell replaced tokens from original ones, and as a base to fine-tune for tasks such "
+    "as classification, named entities, question answering and sentence embeddings. It neither fills masks nor writes "
+    "texts.",
     "text-generation": "to go on with a text, and as a base to fine-tune. It was not tuned to follow instructions.",
 }
 LIMITS = (
@@ -46,11 +49,13 @@ CAUTION = (
     "volunteers. A distance of 0 means that the group made no difference, 1 that nothing was common."
 )
 
-PIPELINES = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation"}
+# Of the hub's tasks; no pipeline runs a discriminator.
+PIPELINES = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation", "rtd": "replaced-token-detection"}
 
 OBJECTIVES = {
     "mlm": "masked language modelling",
     "mlm+sop": "masked language modelling and sentence order",
+    "rtd": "detection of tokens that a generator replaced",
     "clm": "causal language modelling",
 }
 
@@ -112,8 +117,8 @@ def _front_matter(facts: CardFacts) -> dict[str, Any]:
     newest = facts.validations[-1] if facts.validations else None
     front: dict[str, Any] = {"language": config.run.language.partition("-")[0], "library_name": "transformers"}
     front |= {"license": facts.license.lower()} if facts.license else {}  # as the hub spells all of them
-    tags = [config.model.architecture, "manyhands", "collaborative-training"]
-    front |= {"pipeline_tag": PIPELINES[config.objective.name], "tags": tags}
+    front |= {} if _is_discriminator(config) else {"pipeline_tag": PIPELINES[config.objective.name]}
+    front |= {"tags": [config.model.architecture, "manyhands", "collaborative-training"]}
     front |= {"datasets": datasets} if datasets else {}
     results = [] if newest is None else [_held_out_index(config, newest)]
     tasks = {task.name: task for task in config.evaluation.tasks}
@@ -135,6 +140,8 @@ def _held_out_index(config: RunConfig, row: ValidationRow) -> dict[str, Any]:
         "accuracy": row.accuracy,
         "sentence_order_accuracy": row.sop_accuracy,
     }
+    if _is_discriminator(config):
+        values = {"accuracy": row.detection_accuracy, "f1": row.detection_f1}
     dataset = {"name": "held-out text of the run", "type": "held-out"}
     return {"task": {"type": PIPELINES[config.objective.name]}, "dataset": dataset, "metrics": _metrics(values)}
 
@@ -200,15 +207,18 @@ def _sections(facts: CardFacts) -> Iterator[str]:
 
 
 def usage(config: RunConfig, repository: str) -> str:
-    """The lines that load the model, and its pipeline."""
-    kind = "AutoModelForCausalLM" if config.objective.name == "clm" else "AutoModelForMaskedLM"
-    place = repository or FOLDER
+    """The lines that load the model, and its pipeline or its generator."""
+    kind, place = config.objective.auto_class, repository or FOLDER
     loading = (
         f"```python\nfrom transformers import AutoTokenizer, {kind}\n\n"
         f'tokenizer = AutoTokenizer.from_pretrained("{place}")\nmodel = {kind}.from_pretrained("{place}")\n```'
     )
     told = "" if repository else f"`{FOLDER}` is the folder of this file.\n\n"
-    return f"{told}{loading}\n\n{pipeline_code(config, place)}"
+    if _is_discriminator(config):
+        more = f"The generator that it was trained with lies beside it:\n\n{generator_code(repository)}"
+    else:
+        more = pipeline_code(config, place)
+    return f"{told}{loading}\n\n{more}"
 
 
 def intended_use(config: RunConfig) -> str:
@@ -222,6 +232,10 @@ def intended_use(config: RunConfig) -> str:
         *LIMITS,
     )
     return f"The model is meant {uses}\n\n" + "\n".join(f"- {line}" for line in lines)
+
+
+def _is_discriminator(config: RunConfig) -> bool:
+    return config.objective.name == "rtd"
 
 
 def _describe(source: Source) -> str:
@@ -359,8 +373,7 @@ def _probe(probe: ProbeResult) -> str:
 
 def check_code(model_class: str, probe_loss: float, repository: str) -> str:
     """Code by which anybody can check the weights: a fixed batch, and their loss on it."""
-    download = "from huggingface_hub import snapshot_download\n" if repository else ""
-    place = f'snapshot_download("{repository}")' if repository else f'"{FOLDER}"'
+    download, place = _folder_code(repository)
     return (
         f"`probe.safetensors` holds a fixed batch. On it the loss of these weights is **{probe_loss:.4f}**:\n\n"
         f"```python\nfrom pathlib import Path\n\nimport torch\n{download}"
@@ -378,6 +391,26 @@ def pipeline_code(config: RunConfig, place: str) -> str:
     begin = f'```python\nfrom transformers import pipeline\n\nask = pipeline("{task}", model="{place}")\n'
     asked = 'f"... {ask.tokenizer.mask_token} ..."' if task == "fill-mask" else '"..."'
     return f"{begin}print(ask({asked}))\n```"
+
+
+def generator_code(repository: str) -> str:
+    """Code that loads the generator of a released discriminator, which fills masks."""
+    download, place = _folder_code(repository)
+    return (
+        f"```python\nfrom pathlib import Path\n\n{download}from safetensors.torch import load_file\n"
+        "from transformers import AutoConfig, AutoModelForMaskedLM\n\n"
+        f"folder = Path({place})\n"
+        'config = AutoConfig.from_pretrained(folder / "generator.json")\n'
+        "generator = AutoModelForMaskedLM.from_pretrained(\n"
+        '    None, config=config, state_dict=load_file(folder / "generator.safetensors")\n)\n```'
+    )
+
+
+def _folder_code(repository: str) -> tuple[str, str]:
+    """Return the import that brings the model's folder, empty where it is here, and the folder's expression."""
+    if not repository:
+        return "", f'"{FOLDER}"'
+    return "from huggingface_hub import snapshot_download\n", f'snapshot_download("{repository}")'
 
 
 def compute(device_hours: float, contributors: int) -> str:

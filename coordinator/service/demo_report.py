@@ -95,4 +95,5 @@ def validation_line(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
 
     change = f"{loss(first)} (step {first['step']}) -> {loss(last)} (step {last['step']})"
     order = "" if last["sop_accuracy"] is None else f", sentence order {last['sop_accuracy']:.1%}"
-    return f"Loss on held-out text: {change}; accuracy {last['accuracy']:.1%}{order}."
+    found = "" if last["detection_f1"] is None else f", F1 of replaced tokens {last['detection_f1']:.3f}"
+    return f"Loss on held-out text: {change}; accuracy {last['accuracy']:.1%}{order}{found}."

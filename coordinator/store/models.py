@@ -280,6 +280,10 @@ class Validation(Base):
     sop_loss: Mapped[float | None] = mapped_column(Float)  # null, like `sop_accuracy`, without sentence order
     accuracy: Mapped[float] = mapped_column(Float)
     sop_accuracy: Mapped[float | None] = mapped_column(Float)
+    # With the objective's weight; null, like the next two, without replaced tokens.
+    detection_loss: Mapped[float | None] = mapped_column(Float)
+    detection_accuracy: Mapped[float | None] = mapped_column(Float)
+    detection_f1: Mapped[float | None] = mapped_column(Float)
     elapsed_s: Mapped[float] = mapped_column(Float)
     evaluated_at: Mapped[float] = mapped_column(Float)
 

@@ -87,6 +87,8 @@ def evaluation_point(row: ValidationRow) -> Point:
         "validation/perplexity": row.perplexity,
         "validation/accuracy": row.accuracy,
         "validation/sop_accuracy": row.sop_accuracy,
+        "validation/detection_accuracy": row.detection_accuracy,
+        "validation/detection_f1": row.detection_f1,
     }
     return Point(row.step, row.evaluated_at, _finite(values), evaluated=True)
 

@@ -20,8 +20,7 @@ export function fewSamples(validations) {
 }
 
 // Python that downloads a checkpoint into the current folder and loads it.
-export function snippet(address, folder, isMasked) {
-  const auto = isMasked ? "AutoModelForMaskedLM" : "AutoModelForCausalLM";
+export function snippet(address, folder, auto) {
   return `import tarfile, urllib.request
 from transformers import ${auto}, AutoTokenizer
 

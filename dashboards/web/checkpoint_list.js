@@ -64,13 +64,13 @@ function elsewhere({ location, place }) {
 
 export class CheckpointList {
   #element;
-  #isMasked;
+  #autoClass;
   #items = new Map(); // by digest: an item that stays keeps its open files
 
-  // `isMasked`: the model fills blanks, and does not go on with a text.
-  constructor(element, isMasked) {
+  // `autoClass`: transformers' class that loads them.
+  constructor(element, autoClass) {
     this.#element = element;
-    this.#isMasked = isMasked;
+    this.#autoClass = autoClass;
   }
 
   show(checkpoints, validations, publications, run) {
@@ -98,7 +98,7 @@ export class CheckpointList {
     const values = { step: format.count(checkpoint.step), size: format.size(checkpoint.size_bytes) };
     setText("take-all", t(isBest ? "model.take_best" : "model.take_newest", values));
     byId("take-all").href = whole(checkpoint.step);
-    setText("snippet", snippet(whole(checkpoint.step), `${run}-step-${checkpoint.step}`, this.#isMasked));
+    setText("snippet", snippet(whole(checkpoint.step), `${run}-step-${checkpoint.step}`, this.#autoClass));
   }
 
   #item(checkpoint, loss, places, isBest) {

@@ -15,7 +15,7 @@ import { answerContent, ask } from "./try_it.js";
 const chart = new EvaluationChart();
 const taskCharts = new TaskCharts();
 const form = byId("try");
-const checkpoints = new CheckpointList(byId("checkpoints"), form.dataset.kind === "blanks");
+const checkpoints = new CheckpointList(byId("checkpoints"), form.dataset.auto);
 let steps = (form.dataset.steps.match(/\d+/g) ?? []).map(Number); // of checkpoints that can be asked, in order
 let asked = ""; // the sentence whose answers are shown
 let known = "";

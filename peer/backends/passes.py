@@ -52,14 +52,11 @@ class Counts:
 class MicrobatchShare:
     """A part's share of a microbatch: it adds so much to the mean losses, and to the gradients of (total * samples)."""
 
+    total: float
     mlm_loss: float
     sop_loss: float | None
     gradients: list[Tensor | None]  # one for each trained parameter
     finite: bool
-
-    @property
-    def total(self) -> float:
-        return self.mlm_loss + (self.sop_loss or 0.0)
 
 
 class Passes:
@@ -152,16 +149,18 @@ class Passes:
         """Each part's means count by its share of all labels and all samples, so that the sums are the whole's."""
         sums: list[Tensor | None] = [None] * len(self.parameters)
         mlm: list[Tensor] = []  # the losses' shares, on the device
-        order: list[Tensor] = []
+        by_sample: list[Tensor] = []
+        ordered = False
         for part in parts_of(batch, self._at_once or batch.samples):
             with torch.autocast(self.device.type, DTYPES[self._precision], enabled=self._precision != "fp32"):
                 losses = compute_losses(self._model, part, self._config)
             of_labels = len(part.labels) / max(1, whole.labels)
             of_samples = part.samples / whole.samples
             objective = losses.mlm * of_labels
-            if losses.sop is not None:
-                objective = objective + losses.sop * of_samples
-                order.append(losses.sop.detach().float() * of_samples)
+            if losses.by_sample is not None:
+                objective = objective + losses.by_sample * of_samples
+                by_sample.append(losses.by_sample.detach().float() * of_samples)
+                ordered = losses.sop is not None
             factor = whole.samples * scale
             gradients = torch.autograd.grad(objective * factor, self.parameters, allow_unused=True)
             sums = [_plus(total, gradient) for total, gradient in zip(sums, gradients, strict=True)]
@@ -170,11 +169,11 @@ class Passes:
         if scale != 1.0:
             torch._foreach_mul_(present, 1 / scale)
         facts = torch.stack(
-            [*mlm, *order, gradient_norm(present).to(self.device)]
+            [*mlm, *by_sample, gradient_norm(present).to(self.device)]
         ).tolist()  # the one wait for the device
-        mlm_loss, sop_loss = sum(facts[: len(mlm)]), sum(facts[len(mlm) : -1])
-        finite = math.isfinite(mlm_loss + sop_loss) and math.isfinite(facts[-1])
-        return MicrobatchShare(mlm_loss, sop_loss if order else None, sums, finite)
+        mlm_loss, rest = sum(facts[: len(mlm)]), sum(facts[len(mlm) : -1])
+        finite = math.isfinite(mlm_loss + rest) and math.isfinite(facts[-1])
+        return MicrobatchShare(mlm_loss + rest, mlm_loss, rest if ordered else None, sums, finite)
 
     def _take_less(self, samples: int) -> None:
         """After memory ran out: half as many samples at once, then gradient checkpointing, then give up."""

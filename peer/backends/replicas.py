@@ -28,6 +28,7 @@ from peer.backends.passes import Counts, MicrobatchShare, Passes, add_gradients,
 from peer.config.run import RunConfig
 from peer.data.batching.batches import parts_of
 from peer.models.build import copy_model
+from peer.models.packing import use_flash_attention
 from peer.runtime.devices import Precision
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ class _Replica:
     ) -> None:
         self._device = device
         model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides torch's signature
+        use_flash_attention(model, device, precision)
         self._passes = Passes(config, model, device, precision, layers)
         self._parameters: list[Tensor] = [*self._passes.parameters]
         for parameter in self._parameters:  # now: later there might be no memory for them

@@ -24,6 +24,7 @@ NeighbourChunks = Annotated[int, Field(ge=0, le=64)]
 EvenCount = Annotated[int, Field(ge=2, le=MOST, multiple_of=2)]
 Two = Field(min_length=2, max_length=2)
 Small = Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
+Theta = Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)]
 Activation = Literal["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "tanh"]
 
 
@@ -36,6 +37,7 @@ class Architecture:
     own_sizes: Mapping[str, int] = field(default_factory=dict)  # sizes that only some families have -> their defaults
     token_types: int = 1  # kinds of segments that the model tells apart
     framed: bool = True  # whether a sample stands between [CLS] and [SEP]
+    separable: bool = False  # whether the documents of a sample can be kept from seeing each other
 
 
 _COMMON = {"initializer_range": Small, "layer_norm_eps": Small}
@@ -56,7 +58,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "bert": Architecture(("mlm",), _ENCODER, token_types=2),
     "roberta": Architecture(("mlm",), _ENCODER),
-    "electra": Architecture(("mlm",), _ENCODER, own_sizes={"embedding_size": 128}, token_types=2),
+    "electra": Architecture(("mlm", "rtd"), _ENCODER, own_sizes={"embedding_size": 128}, token_types=2),
     "deberta": Architecture(("mlm",), _RELATIVE),
     "deberta-v2": Architecture(
         objectives=("mlm",),
@@ -68,6 +70,19 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "conv_kernel_size": Literal[0, 3, 5, 7],  # an even one would shorten the sequence
             "conv_act": Activation,
         },
+    ),
+    "modernbert": Architecture(
+        objectives=("mlm",),
+        options={
+            "initializer_range": Small,
+            "norm_eps": Small,
+            "hidden_activation": Activation,
+            "local_attention": EvenCount,
+            "global_attn_every_n_layers": Count,
+            "global_rope_theta": Theta,
+            "local_rope_theta": Theta,
+        },
+        separable=True,
     ),
     "reformer": Architecture(
         objectives=("mlm",),

@@ -246,6 +246,8 @@ class Data(Section):
     """Sources of the documents, whose tokens are mixed by their weights."""
     sequence_length: int = Field(512, ge=16, le=8192)
     """Largest number of tokens in a sample."""
+    cross_document_attention: bool = True
+    """Whether the documents packed into a sample see each other; `false` is for `modernbert`."""
     microbatch_size: int = Field(4, ge=1, le=4096)
     """Samples in one forward pass; volunteers may choose their own."""
     shuffle_buffer: int = Field(1000, ge=1, le=1_000_000)

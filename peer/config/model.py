@@ -27,9 +27,9 @@ class Model(Section):
     The default is ALBERT-large (Lan et al. 2020, arXiv 1909.11942).
     """
 
-    architecture: Literal["albert", "bert", "roberta", "electra", "deberta", "deberta-v2", "reformer", "gpt2"] = (
-        "albert"
-    )
+    architecture: Literal[
+        "albert", "bert", "roberta", "electra", "deberta", "deberta-v2", "modernbert", "reformer", "gpt2"
+    ] = "albert"
     """Family of models, by the name that transformers gives it."""
     embedding_size: Count | None = None
     """Width of the token embeddings; for `albert` and `electra` only, by default 128."""
@@ -71,6 +71,11 @@ class Model(Section):
                 f"`hidden_size` ({self.hidden_size}) must be a multiple of "
                 f"`num_attention_heads` ({self.num_attention_heads})"
             )
+        if self.architecture == "modernbert" and self.hidden_size // self.num_attention_heads % 2:
+            raise ValueError(
+                f"`hidden_size` ({self.hidden_size}) must be an even multiple of `num_attention_heads` "
+                f"({self.num_attention_heads}) for the rotary positions of `modernbert`"
+            )
         return self
 
     def check_length(self, sequence_length: int) -> None:
@@ -93,15 +98,31 @@ def _own_size(architecture: str, name: str, value: object) -> object:
 
 
 class Objective(Section):
-    """Masked language modelling with sentence order (ALBERT) or without, or causal language modelling (GPT-2)."""
+    """Masked language modelling with sentence order or without, replaced tokens, or causal language modelling."""
 
-    name: Literal["mlm+sop", "mlm", "clm"] = "mlm+sop"
-    """Masked language modelling with sentence order (`mlm+sop`, for `albert`) or without (`mlm`), or causal language
-    modelling (`clm`, for `gpt2`)."""
+    name: Literal["mlm+sop", "mlm", "rtd", "clm"] = "mlm+sop"
+    """Masked language modelling with sentence order (`mlm+sop`, for `albert`) or without (`mlm`), detection of replaced
+    tokens (`rtd`, for `electra`), or causal language modelling (`clm`, for `gpt2`)."""
     mask_probability: float = Field(0.15, gt=0, lt=1)
     """Share of the tokens to predict."""
     whole_words: bool = False
     """Mask all tokens of a word, or none."""
+    generator_size: float = Field(0.25, gt=0, le=1)
+    """For `rtd`: width of the generator's layers, as a share of the discriminator's. Both have equally many layers."""
+    discriminator_weight: float = Field(50.0, gt=0, le=50)
+    """For `rtd`: weight of the discriminator's loss beside the generator's."""
+
+    @property
+    def masks(self) -> bool:
+        """Return whether the run masks tokens, which takes a tokenizer with a mask and a frame around each text."""
+        return self.name != "clm"
+
+    @property
+    def auto_class(self) -> str:
+        """Return the name of the class of transformers that loads a checkpoint with the head that was trained."""
+        if self.name == "rtd":
+            return "AutoModelForPreTraining"
+        return "AutoModelForMaskedLM" if self.masks else "AutoModelForCausalLM"
 
     def check_architecture(self, architecture: str) -> None:
         """Raise `ValueError` with one sentence if this is no objective for a model of that family."""
@@ -111,8 +132,19 @@ class Objective(Section):
                 f"`objective.name` ({self.name}) is not for `{architecture}`: "
                 f"set it to {' or '.join(f'`{name}`' for name in fitting)}"
             )
-        if self.whole_words and self.name == "clm":
+        if self.whole_words and not self.masks:
             raise ValueError("`objective.whole_words` (true) is for masked language modelling: remove it")
+
+
+def generator_of(model: Model, size: float) -> Model:
+    """The generator beside a discriminator of these sizes: as many layers, but fewer heads, each as wide."""
+    heads = max(1, round(size * model.num_attention_heads))
+    sizes = {
+        "num_attention_heads": heads,
+        "hidden_size": heads * (model.hidden_size // model.num_attention_heads),
+        "intermediate_size": max(1, round(size * model.intermediate_size)),
+    }
+    return model.model_copy(update=sizes)
 
 
 def reformer_settings(model: Model) -> dict[str, Option]:

@@ -14,6 +14,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from auth.errors import ConfigError
+from peer.config.architectures import ARCHITECTURES
 from peer.config.base import Positive, Section, ShortName, WrittenAs, first_mistake
 from peer.config.data import Data, Source
 from peer.config.evaluation import EvaluationTasks
@@ -102,6 +103,17 @@ class RunConfig(Section):
     def _sections_fit(self) -> RunConfig:
         self.objective.check_architecture(self.model.architecture)
         self.model.check_length(self.data.sequence_length)
+        if not (self.data.cross_document_attention or ARCHITECTURES[self.model.architecture].separable):
+            raise ValueError(
+                f"`data.cross_document_attention` (false) is not for `{self.model.architecture}`: remove it, or take "
+                "modernbert"
+            )
+        for task in self.evaluation.tasks:
+            if self.objective.name == "rtd" and not task.is_trained:
+                raise ValueError(
+                    f"the task `{task.name}` of kind {task.kind} asks a checkpoint to fill a mask; with "
+                    "`objective.name: rtd` checkpoints hold the discriminator, which cannot: remove the task"
+                )
         smallest = "target_batch_size" if self.averaging.initial_batch_size is None else "initial_batch_size"
         batch = getattr(self.averaging, smallest)
         if self.data.microbatch_size > batch:

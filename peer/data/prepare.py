@@ -47,7 +47,7 @@ def import_tokenizer(config: RunConfig, path: Path, out_dir: Path) -> None:
     A sentencepiece model is no more than a vocabulary: what else a masked objective needs is added to it. Any other
     tokenizer is left as it is.
     """
-    masked = config.objective.name.startswith("mlm")
+    masked = config.objective.masks
     tokenizer, given = read_tokenizer(path), read_tokenizer_config(path)
     if masked and _find_file(path).suffix == SENTENCEPIECE:
         names = {**ROBERTA_TOKENS, **special_names(tokenizer, given)}

@@ -28,11 +28,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from auth.errors import ConfigError
-from peer.config.model import Model, reformer_settings
+from peer.config.model import Model, generator_of, reformer_settings
 from peer.config.run import RunConfig
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.models import albert
 from peer.models.albert import use_onednn
+from peer.models.packing import encode_apart
+from peer.models.replaced_tokens import ReplacedTokens
 
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
@@ -137,6 +139,21 @@ def _deberta_v2(model: Model, special: SpecialIds) -> Settings:
     return _deberta(model, special) | own | model.options
 
 
+def _modernbert(model: Model, special: SpecialIds) -> Settings:
+    """Return the settings of the authors' base model, which has no biases but that of the vocabulary."""
+    sizes = _sizes(model, special)
+    dropout = sizes.pop("hidden_dropout_prob")
+    own = {
+        "embedding_dropout": dropout,
+        "mlp_dropout": dropout,
+        "attention_dropout": sizes.pop("attention_probs_dropout_prob"),
+        "classifier_dropout": dropout,
+        "cls_token_id": special.cls,
+        "sep_token_id": special.sep,
+    }
+    return sizes | own | model.options
+
+
 def _reformer(model: Model, special: SpecialIds) -> Settings:
     sizes = _sizes(model, special)
     del sizes["attention_probs_dropout_prob"]  # one for each kind of attention
@@ -183,6 +200,26 @@ def _prepare_gpt2(model: Any) -> None:
         block.attn.c_attn.bias.register_hook(without_key)
 
 
+def _encode_modernbert(model: Any, batch: Batch, wanted: Tensor) -> Tensor:
+    apart = getattr(model, "documents_apart", False)
+    return encode_apart(model, batch, wanted) if apart else encode(model, batch, wanted)
+
+
+def _encode_by_generator(model: ReplacedTokens, batch: Batch, wanted: Tensor) -> Tensor:
+    return encode(model.generator, batch, wanted)
+
+
+def _compile_both(model: ReplacedTokens, compiler: str | None) -> None:
+    for part in (model.generator, model.discriminator):
+        compile_layers(part, compiler)
+
+
+def _generated_logits(model: Any, hidden: Tensor) -> Tensor:
+    """Logits by ELECTRA's masked language model: hidden (n, hidden) -> (n, vocabulary)."""
+    logits: Tensor = model.generator_lm_head(model.generator_predictions(hidden))
+    return logits
+
+
 _KEY_BIASES = ("*.attention.self.key.bias",)
 FAMILIES: Mapping[str, Family] = {
     "albert": Family(
@@ -205,7 +242,7 @@ FAMILIES: Mapping[str, Family] = {
     "electra": Family(
         model="ElectraForMaskedLM",
         settings=_electra,
-        token_logits=lambda model, hidden: model.generator_lm_head(model.generator_predictions(hidden)),
+        token_logits=_generated_logits,
         untrained=lambda _: _KEY_BIASES,
     ),
     "deberta": Family("DebertaForMaskedLM", _deberta, lambda model, hidden: model.cls(hidden)),
@@ -214,6 +251,12 @@ FAMILIES: Mapping[str, Family] = {
         settings=_deberta_v2,
         token_logits=lambda model, hidden: model.cls(hidden),
         untrained=_untrained_in_deberta_v2,
+    ),
+    "modernbert": Family(
+        model="ModernBertForMaskedLM",
+        settings=_modernbert,
+        token_logits=lambda model, hidden: model.decoder(model.head(hidden)),
+        encode=_encode_modernbert,
     ),
     "reformer": Family(
         model="ReformerForMaskedLM",
@@ -230,6 +273,15 @@ FAMILIES: Mapping[str, Family] = {
         prepare=_prepare_gpt2,
     ),
 }
+# ELECTRA with the objective `rtd`; tokens are guessed by the generator.
+REPLACED_TOKENS = Family(
+    model="ElectraForPreTraining",
+    settings=_electra,
+    token_logits=lambda model, hidden: _generated_logits(model.generator, hidden),
+    encode=_encode_by_generator,
+    untrained=lambda _: _KEY_BIASES,
+    compile_layers=_compile_both,
+)
 
 
 def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreTrainedModel:
@@ -238,18 +290,27 @@ def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreT
     Weights that the objective never uses are frozen, so that weight decay does not wear them away. Raises `ConfigError`
     for what transformers refuses.
     """
-    family = FAMILIES[config.model.architecture]
+    replaced = config.objective.name == "rtd"
+    family = REPLACED_TOKENS if replaced else FAMILIES[config.model.architecture]
     kind = getattr(transformers, family.model)
+
+    def settings_of(model: Model) -> Any:
+        return kind.config_class(vocab_size=vocab_size, **family.settings(model, special))
+
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.run.seed)
-            settings = kind.config_class(vocab_size=vocab_size, **family.settings(config.model, special))
-            model: PreTrainedModel = kind(settings)
+            if replaced:
+                generator = settings_of(generator_of(config.model, config.objective.generator_size))
+                model: PreTrainedModel = ReplacedTokens(settings_of(config.model), generator)
+            else:
+                model = kind(settings_of(config.model))
     except Exception as error:  # whatever transformers and torch raise for sizes that do not fit
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(f"This `model` cannot be built as a `{config.model.architecture}`: {reason:.300}.") from error
     _freeze(model, (*family.untrained(config.model), *_unused_heads(config)))
     family.prepare(model)
+    model.documents_apart = not config.data.cross_document_attention  # type: ignore[assignment]
     model.train()
     return model
 
@@ -263,12 +324,12 @@ def copy_model(model: PreTrainedModel) -> PreTrainedModel:
 
 def family_of(model: PreTrainedModel) -> Family:
     """The family that a model was built from."""
-    return FAMILIES[model.config.model_type]
+    return REPLACED_TOKENS if isinstance(model, ReplacedTokens) else FAMILIES[model.config.model_type]
 
 
 def checkpoint_config(model: PreTrainedModel) -> dict[str, Any]:
     """The `config.json` by which transformers makes this model again, and computes the same."""
-    content = model.config.to_dict() | {"architectures": [type(model).__name__]}
+    content = model.config.to_dict() | {"architectures": [family_of(model).model]}
     return content | ({"hash_seed": HASH_SEED} if _hashing(model) else {})
 
 

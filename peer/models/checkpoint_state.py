@@ -1,4 +1,8 @@
-"""A checkpoint's weights and optimizer, copied into the live ones: for a keeper that resumes, a peer that joins."""
+"""A checkpoint's weights and optimizer, copied into the live ones: for a keeper that resumes, a peer that joins.
+
+`model.safetensors` holds what transformers loads. Where a run trains more than that, `optimizer.safetensors` holds the
+other weights, too, as "<parameter>/value".
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from auth.errors import StorageError
+from peer.models.replaced_tokens import ReplacedTokens
 
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+VALUE = "value"  # of a parameter, in the place of a statistic
 
 
 def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
@@ -28,13 +34,24 @@ def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
 
 def restore_model(model: torch.nn.Module, path: Path) -> None:
     """Copy a checkpoint's weights into the live model; raises `StorageError` if they do not fit."""
+    stored = _load(path / WEIGHTS)
+    if isinstance(model, ReplacedTokens):
+        others = _load(path / OPTIMIZER)
+        suffix = f"/{VALUE}"
+        values = {name.removesuffix(suffix): value for name, value in others.items() if name.endswith(suffix)}
+        stored = model.joined(stored, values)
     try:
-        result = model.load_state_dict(_load(path / WEIGHTS), strict=False)
+        result = model.load_state_dict(stored, strict=False)
     except RuntimeError as error:  # torch's word for shapes that differ
         raise StorageError(f"The weights in {path} are not those of this run's model.") from error
     tied = {name for name, tensor in model.state_dict(keep_vars=True).items() if _is_tied(model, name, tensor)}
     if result.unexpected_keys or set(result.missing_keys) - tied:
         raise StorageError(f"The weights in {path} are not those of this run's model.")
+
+
+def weight_files(model: torch.nn.Module) -> tuple[str, ...]:
+    """Return the names of the files that `restore_model` reads."""
+    return (WEIGHTS, OPTIMIZER) if isinstance(model, ReplacedTokens) else (WEIGHTS,)
 
 
 def _is_tied(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> bool:

@@ -37,7 +37,8 @@ from peer.data.sources.documents import DocumentStream, open_documents
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.data.tokenization.tokenizers import TOKENIZER_FILE
 from peer.models.build import evaluating, family_of
-from peer.models.objectives import IGNORED, label_rows, logits_at_once
+from peer.models.objectives import IGNORED, label_rows, logits_at_once, replace_tokens
+from peer.models.replaced_tokens import ReplacedTokens, detection_loss
 
 TOKENS_AT_ONCE = 4096  # in one forward pass, whatever the run's microbatch: it must fit beside the keeper
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ SMALL_TYPES = {
     "label_positions": torch.int32,
     "labels": torch.int32,
     "sop_labels": torch.int8,
+    "draws": torch.float32,
 }
 
 
@@ -63,6 +65,10 @@ class HeldOutMetrics:
     accuracy: float  # share of these whose likeliest token is the label
     sop_loss: float | None  # None, like the next: the objective has no sentence order
     sop_accuracy: float | None
+    # Of replaced tokens, the loss without its weight; None: the objective has none.
+    detection_loss: float | None = None
+    detection_accuracy: float | None = None  # share of all tokens that are told right, replaced or not
+    detection_f1: float | None = None  # of the replaced tokens: harmonic mean of precision and recall
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,12 @@ class Sums:
     orders: int = 0  # samples with a sentence-order label
     order_loss: float = 0.0
     order_hits: int = 0
+    told: int = 0  # tokens that the discriminator has told replaced or not
+    told_loss: float = 0.0
+    told_right: int = 0
+    replaced: int = 0
+    called_replaced: int = 0
+    found: int = 0  # replaced tokens that are called so
 
     def __add__(self, other: Sums) -> Sums:
         return Sums(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
@@ -90,6 +102,9 @@ class Sums:
             accuracy=self.token_hits / tokens,
             sop_loss=self.order_loss / self.orders if self.orders else None,
             sop_accuracy=self.order_hits / self.orders if self.orders else None,
+            detection_loss=self.told_loss / self.told if self.told else None,
+            detection_accuracy=self.told_right / self.told if self.told else None,
+            detection_f1=2 * self.found / max(1, self.replaced + self.called_replaced) if self.told else None,
         )
 
 
@@ -117,10 +132,27 @@ def summed(model: PreTrainedModel, batch: Batch) -> Sums:
     for part, ids in zip(torch.split(hidden[firsts:], rows), torch.split(labels, rows), strict=True):
         loss, hits = _loss_and_hits(family.token_logits(model, part), ids)
         sums += Sums(token_loss=loss, token_hits=hits)
+    if isinstance(model, ReplacedTokens):
+        return sums + _detected(model, batch, hidden)
     if family.order_logits is None or batch.sop_labels is None:
         return sums
     loss, hits = _loss_and_hits(family.order_logits(model, hidden[:firsts]), batch.sop_labels)
     return sums + Sums(orders=firsts, order_loss=loss, order_hits=hits)
+
+
+def _detected(model: ReplacedTokens, batch: Batch, hidden: Tensor) -> Sums:
+    """Have the generator replace tokens and the discriminator find them; the samples have no padding."""
+    input_ids, replaced = replace_tokens(model, batch, hidden)
+    logits = model.detection_logits(input_ids, batch)  # (b, l)
+    called = logits > 0
+    return Sums(
+        told=logits.numel(),
+        told_loss=float(detection_loss(logits, replaced, batch)) * logits.numel(),
+        told_right=int((called == replaced).sum()),
+        replaced=int(replaced.sum()),
+        called_replaced=int(called.sum()),
+        found=int((called & replaced).sum()),
+    )
 
 
 def _loss_and_hits(logits: Tensor, labels: Tensor) -> tuple[float, int]:
@@ -232,7 +264,9 @@ def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
 def _set_key(config: RunConfig, tokenizer_dir: Path) -> str:
     """Names all that must be as it was for saved samples to be of use; other sources do not make them useless."""
     model, data, run = config.model, config.data, config.run
-    parts = [config.objective.model_dump(), data.validation.model_dump(), data.sequence_length, model.architecture]
+    drawn_by = config.objective.model_dump(include={"name", "mask_probability", "whole_words"})
+    parts = [drawn_by, data.validation.model_dump(), data.sequence_length, model.architecture]
+    parts += [] if data.cross_document_attention else ["documents apart"]
     digest = sha256(json.dumps([*parts, run.seed, FORMAT]).encode())
     digest.update((tokenizer_dir / TOKENIZER_FILE).read_bytes())
     return digest.hexdigest()
@@ -271,4 +305,5 @@ def _load(path: Path, key: str) -> ValidationSet | None:
 def _batch(tensors: dict[str, torch.Tensor]) -> Batch:
     """Build the batch that `_tensors` was made of."""
     fields: dict[str, Any] = dict.fromkeys(SMALL_TYPES)
-    return Batch(attention_mask=None, **fields | {name: tensor.to(torch.int64) for name, tensor in tensors.items()})
+    wide = {name: tensor if tensor.is_floating_point() else tensor.long() for name, tensor in tensors.items()}
+    return Batch(attention_mask=None, **fields | wide)

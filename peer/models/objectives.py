@@ -1,4 +1,7 @@
-"""Training objectives: masked tokens or the next ones, and in ALBERT's objective the order of segments."""
+"""Training objectives: masked tokens or the next ones.
+
+Beside the masked tokens ALBERT learns the order of segments, and ELECTRA's discriminator finds replaced tokens.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from transformers import PreTrainedModel
 
 from peer.config.run import RunConfig
 from peer.models.build import family_of
+from peer.models.replaced_tokens import ReplacedTokens, detection_loss, draw_tokens, put_in_place
 
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
@@ -31,6 +35,12 @@ class Losses:
     total: Tensor
     mlm: Tensor  # mean over the positions that have a label, masked or followed by another
     sop: Tensor | None  # mean over the samples
+    detection: Tensor | None = None  # of replaced tokens: mean over the samples' tokens, with its weight in the total
+
+    @property
+    def by_sample(self) -> Tensor | None:
+        """Return the part of the total that is a mean over samples; None if there is none."""
+        return self.detection if self.sop is None else self.sop
 
 
 def compute_losses(model: PreTrainedModel, batch: Batch, config: RunConfig) -> Losses:
@@ -46,10 +56,27 @@ def compute_losses(model: PreTrainedModel, batch: Batch, config: RunConfig) -> L
     hidden = family.encode(model, batch, wanted)  # (firsts + m + padding, hidden)
     mlm = summed_cross_entropy(partial(family.token_logits, model), hidden[firsts:], labels, logits_at_once(model))
     mlm = mlm / max(1, len(batch.labels))
+    if isinstance(model, ReplacedTokens):
+        input_ids, replaced = replace_tokens(model, batch, hidden)
+        found = detection_loss(model.detection_logits(input_ids, batch), replaced, batch)
+        found = found * config.objective.discriminator_weight
+        return Losses(total=mlm + found, mlm=mlm, sop=None, detection=found)
     if family.order_logits is None or batch.sop_labels is None:
         return Losses(total=mlm, mlm=mlm, sop=None)
     sop = functional.cross_entropy(family.order_logits(model, hidden[:firsts]), batch.sop_labels)
     return Losses(total=mlm + sop, mlm=mlm, sop=sop)
+
+
+def replace_tokens(model: ReplacedTokens, batch: Batch, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw tokens from the generator, whose output at the masked places is hidden (m + padding, hidden).
+
+    Returns what `put_in_place` returns.
+    """
+    if batch.draws is None:
+        raise ValueError("the objective `rtd` needs batches with `draws`")
+    to_logits = partial(family_of(model).token_logits, model)
+    tokens = draw_tokens(to_logits, hidden[: len(batch.draws)].detach(), batch.draws, logits_at_once(model))
+    return put_in_place(batch, tokens)
 
 
 def label_rows(batch: Batch, firsts: int) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from peer.backends import MicrobatchResult
-from peer.reporting.messages import LostCause, Progress, StepReport
+from peer.reporting.messages import CLAIM_BOUNDS, LostCause, Progress, StepReport
 
 if TYPE_CHECKING:
     from peer.swarm.swarm import StepOutcome, SwarmProgress
@@ -65,7 +65,7 @@ class Tally:
         return StepReport(
             step=outcome.step,
             samples=outcome.samples,
-            loss=weighted_mean([(result.loss, result.samples) for result in results]),
+            loss=claimable(weighted_mean([(result.loss, result.samples) for result in results])),
             mlm_loss=weighted_mean([(result.mlm_loss, result.samples) for result in results]),
             sop_loss=weighted_mean([(r.sop_loss, r.samples) for r in results if r.sop_loss is not None]),
             group_size=outcome.group_size,
@@ -94,6 +94,11 @@ class Tally:
             loss=weighted_mean([(result.loss, result.samples) for result in self._results]),
             apart=swarm.apart,
         )
+
+
+def claimable(loss: float | None) -> float | None:
+    """Cap a loss at the highest that a report may claim: a discriminator's has a weight of up to 50."""
+    return None if loss is None else min(loss, CLAIM_BOUNDS["loss"].most)
 
 
 def weighted_mean(values: list[tuple[float, int]]) -> float | None:

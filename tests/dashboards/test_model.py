@@ -175,7 +175,7 @@ def test_the_best_checkpoint_is_that_of_the_newest_held_out_text(page: Page, url
             m.fewSamples([row("b", 1, "new", 2, 99), row("a", 1, "old", 1, 500)]),
             m.fewSamples([row("b", 1, "new", 2, 100)]),
             m.fewSamples([]),
-            m.snippet("x", "y", false).includes("AutoModelForCausalLM.from_pretrained"),
+            m.snippet("x", "y", "AutoModelForCausalLM").includes("AutoModelForCausalLM.from_pretrained"),
         ];
     }"""
     page.goto(url)

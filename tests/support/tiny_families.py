@@ -23,6 +23,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "deberta-v2 without p2c": ("deberta-v2", {"pos_att_type": ["c2p"], "share_att_key": False}),
     "deberta-v2 as the xlarge one": ("deberta-v2", {"conv_kernel_size": 3, "conv_act": "gelu", "share_att_key": False}),
     "deberta-v2 as a BERT": ("deberta-v2", {"relative_attention": False, "position_biased_input": True}),
+    "modernbert with narrow windows": ("modernbert", {"local_attention": 4, "global_attn_every_n_layers": 2}),
     "reformer with plain positions": ("reformer", {"axial_pos_embds": False}),
     "reformer with four hashes": ("reformer", {"num_hashes": 4, "attn_layers": ["lsh", "lsh"]}),
     "gpt2 with scaled layers": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),

@@ -15,7 +15,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AlbertForPreTraining, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+from transformers import (
+    AlbertForPreTraining,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoTokenizer,
+)
 
 from peer.config.architectures import ARCHITECTURES
 from tests.support.ports import free_ports
@@ -24,14 +30,20 @@ from tests.system.demo_command import VOCABULARY, Finished, run_demo, tiny_run
 
 AT_ONCE = 2  # demos, on two cores
 STEPS = 2
+DISCRIMINATOR_WEIGHT = 50.0  # the default
 # What each family's run file says beside its sizes.
 RUNS: dict[str, dict[str, Any]] = {
     "albert": {"model": {"embedding_size": 16}, "objective": {"whole_words": True}},
     "bert": {"objective": {"name": "mlm", "whole_words": True}, "tokenizer": {"preset": "multilingual-cased"}},
     "roberta": {"objective": {"name": "mlm", "whole_words": True}, "tokenizer": {"preset": "byte-level"}},
-    "electra": {"model": {"embedding_size": 16}, "objective": {"name": "mlm"}},
+    "electra": {"model": {"embedding_size": 16}, "objective": {"name": "rtd", "generator_size": 0.5}},
     "deberta": {"objective": {"name": "mlm"}},
     "deberta-v2": {"model": {"options": {"position_buckets": 16}}, "objective": {"name": "mlm"}},
+    "modernbert": {
+        "objective": {"name": "mlm"},
+        "tokenizer": {"preset": "byte-level"},
+        "data": {"cross_document_attention": False},
+    },
     "reformer": {
         "model": {"options": {"local_attn_chunk_length": 16, "lsh_attn_chunk_length": 16}},
         "objective": {"name": "mlm"},
@@ -67,10 +79,12 @@ def test_every_family_trains(demos: dict[str, Future[Finished]], architecture: s
     assert finished.exit_code == 0, finished.stderr[-2000:]
     summary = json.loads(finished.stdout)
     assert summary["steps"] >= STEPS
-    assert 0 < summary["last_loss"] < 2 * math.log(VOCABULARY)
+    weight = DISCRIMINATOR_WEIGHT if architecture == "electra" else 0
+    assert 0 < summary["last_loss"] < 2 * math.log(VOCABULARY) + weight
     path = Path(summary["checkpoint"])
     manifest = json.loads((path / "manifest.json").read_text())
-    kind = {"albert": AlbertForPreTraining, "gpt2": AutoModelForCausalLM}.get(architecture, AutoModelForMaskedLM)
+    kinds = {"albert": AlbertForPreTraining, "electra": AutoModelForPreTraining, "gpt2": AutoModelForCausalLM}
+    kind = kinds.get(architecture, AutoModelForMaskedLM)
     model, report = kind.from_pretrained(path, output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]

@@ -67,6 +67,7 @@ class Playground(_Body):
 
     on: bool
     kind: Literal["blanks", "continuation"]
+    auto_class: str  # of transformers, which loads the run's checkpoints
     language: str
     max_characters: int
     max_blanks: int
@@ -92,7 +93,8 @@ def trial_of(config: RunConfig, snapshot: Snapshot) -> Playground:
     steps = [row.step for row in _published(snapshot)]
     return Playground(
         on=config.dashboard.try_it and bool(steps),
-        kind="blanks" if _is_masked(config) else "continuation",
+        kind="blanks" if config.objective.masks else "continuation",
+        auto_class=config.objective.auto_class,
         language=config.run.language,
         max_characters=MAX_CHARACTERS,
         max_blanks=MAX_BLANKS,
@@ -111,7 +113,7 @@ def ask_model(request: Request, sentence: Sentence, response: Response) -> Quest
     services: RunServices = request.app.state.services
     if not services.config.dashboard.try_it:
         raise HTTPException(404, "This run's model answers no visitors.")
-    text = clean_sentence(sentence.text, masked=_is_masked(services.config))
+    text = clean_sentence(sentence.text, masked=services.config.objective.masks)
     checkpoint = _wanted(live_of(request).current, sentence.step)
     try:
         row = ask(services.database, checkpoint, text, services.clock())
@@ -148,10 +150,6 @@ def _wanted(snapshot: Snapshot, step: int | None) -> CheckpointRow:
         named = "yet" if step is None else f"of step {step}"
         raise HTTPException(404, f"There is no published checkpoint {named}.")
     return found[0]  # the newest comes first
-
-
-def _is_masked(config: RunConfig) -> bool:
-    return config.objective.name.startswith("mlm")
 
 
 def _asked(row: QuestionRow) -> QuestionStatus:

@@ -177,6 +177,16 @@ def _validation(snapshot: Snapshot, validates: bool) -> Iterator[Metric]:
         "Share of sentence orders that it tells.",
         None if row is None else row.sop_accuracy,
     )
+    yield gauge(
+        "manyhands_validation_detection_accuracy",
+        "Share of all tokens that it tells replaced or not.",
+        None if row is None else row.detection_accuracy,
+    )
+    yield gauge(
+        "manyhands_validation_detection_f1",
+        "F1 of the replaced tokens that it finds.",
+        None if row is None else row.detection_f1,
+    )
 
 
 class BuildCollector(Collector):

@@ -163,6 +163,9 @@ class ValidationFacts(BaseModel):
     sop_loss: float | None
     accuracy: float
     sop_accuracy: float | None
+    detection_loss: float | None
+    detection_accuracy: float | None
+    detection_f1: float | None
     elapsed_s: float
     evaluated_at: float
     loss: float | None

@@ -57,6 +57,7 @@ class Batch:
     label_positions: torch.Tensor  # (m,) int64, rising; index into the flattened b * l
     labels: torch.Tensor  # (m,) int64, the ids to guess there
     sop_labels: torch.Tensor | None  # (b,) int64; 0 = in order, 1 = swapped; None without sentence order
+    draws: torch.Tensor | None = None  # (m,) float32 in [0, 1), by which replaced tokens are drawn; None without them
 
     @property
     def samples(self) -> int:
@@ -169,6 +170,7 @@ class SampleMaker:
         self._encoder = Encoder(tokenizer, config.run.language)
         self._packer = open_packer(config, special, rng)
         self._label = _open_labelling(config, tokenizer, special, self._packer.special_places, rng)
+        self._rng = rng if config.objective.name == "rtd" else None
         self._several_types = ARCHITECTURES[config.model.architecture].token_types > 1
 
     @property
@@ -194,7 +196,13 @@ class SampleMaker:
             label_positions=torch.from_numpy(labelled.positions),
             labels=torch.from_numpy(labelled.labels),
             sop_labels=None if samples.sop_labels is None else torch.from_numpy(samples.sop_labels),
+            draws=None if self._rng is None else draw_numbers(len(labelled.labels), self._rng),
         )
+
+
+def draw_numbers(count: int, rng: np.random.Generator) -> torch.Tensor:
+    """Draw a number in [0, 1) for each label, by which a replaced token is drawn  # (count,) float32"""
+    return torch.from_numpy(rng.random(count, np.float32))
 
 
 def _open_labelling(
@@ -202,7 +210,7 @@ def _open_labelling(
 ) -> Callable[[NDArray[np.int32]], Labelled]:
     """Return the function that labels (samples, length) ids for the objective."""
     objective = config.objective
-    if objective.name == "clm":
+    if not objective.masks:
         return next_tokens
     word_starts = WordStarts(tokenizer, special) if objective.whole_words else None
     masker = Masker(tokenizer.get_vocab_size(), special, objective.mask_probability, word_starts)
@@ -326,6 +334,7 @@ def parts_of(batch: Batch, size: int) -> Iterator[Batch]:
             label_positions=batch.label_positions[first:end] - start * length,
             labels=batch.labels[first:end],
             sop_labels=_rows(batch.sop_labels, rows),
+            draws=_rows(batch.draws, slice(first, end)),
         )
 
 

@@ -81,7 +81,9 @@ def open_packer(config: RunConfig, special: SpecialIds, rng: np.random.Generator
     """The packer for the run's objective: pairs of segments where their order is learnt, else plain text."""
     if config.objective.name == "mlm+sop":
         return Pairs(config.data.sequence_length, special, rng)
-    return Texts(config.data.sequence_length, special, rng, framed=ARCHITECTURES[config.model.architecture].framed)
+    framed = ARCHITECTURES[config.model.architecture].framed
+    between = (special.sep,) if config.data.cross_document_attention else (special.sep, special.cls)
+    return Texts(config.data.sequence_length, special, rng, framed=framed, between=between)
 
 
 class Pairs:
@@ -103,11 +105,19 @@ class Pairs:
 
 
 class Texts:
-    """Plain text with a separator after each document, for encoders between [CLS] and [SEP]."""
+    """Plain text with `between` after each document, for encoders between [CLS] and [SEP]."""
 
-    def __init__(self, length: int, special: SpecialIds, rng: np.random.Generator, *, framed: bool) -> None:
+    def __init__(
+        self,
+        length: int,
+        special: SpecialIds,
+        rng: np.random.Generator,
+        *,
+        framed: bool,
+        between: tuple[int, ...],
+    ) -> None:
         self.special_places = 2 if framed else 0
-        self._special, self._packer = special, ContiguousPacker(length - self.special_places, special.sep, rng)
+        self._special, self._packer = special, ContiguousPacker(length - self.special_places, between, rng)
 
     @property
     def carried_tokens(self) -> int:
@@ -264,13 +274,15 @@ def _arrange(tokens: Tokens, filler: Tokens, anchors: _Anchors, filler_starts: I
 class ContiguousPacker:
     """Packs chunk after chunk as one run of text; keeps the tokens that do not fill a sample yet."""
 
-    def __init__(self, capacity: int, separator: int, rng: np.random.Generator) -> None:
-        self._capacity, self._separator, self._rng = capacity, separator, rng
+    def __init__(self, capacity: int, between: tuple[int, ...], rng: np.random.Generator) -> None:
+        """`between`: the tokens after each document, a separator and perhaps what begins the next document."""
+        self._capacity, self._between, self._rng = capacity, between, rng
         self.carried: Tokens = np.empty(0, np.int32)  # always shorter than `capacity`
 
     def pack(self, chunk: EncodedChunk) -> Tokens:
         """All samples that the carried tokens and this chunk fill, in random order  # (samples, capacity)"""
-        run = np.insert(chunk.tokens, chunk.document_ends, self._separator)
+        ends = np.repeat(chunk.document_ends, len(self._between))
+        run = np.insert(chunk.tokens, ends, np.tile(self._between, len(chunk.document_ends)))
         run = np.concatenate([self.carried, run])
         full = len(run) - len(run) % self._capacity
         self.carried = run[full:]

@@ -9,7 +9,7 @@ import torch
 
 from peer.config.architectures import ARCHITECTURES
 from peer.config.run import RunConfig
-from peer.data.batching.batches import Batch
+from peer.data.batching.batches import Batch, draw_numbers
 from peer.data.batching.masking import Masker, next_tokens
 from peer.data.tokenization.special_tokens import SpecialIds
 
@@ -22,7 +22,7 @@ def random_batch(
     words = np.setdiff1d(np.arange(vocab_size, dtype=np.int32), [id_ for id_ in astuple(special) if id_ is not None])
     ids = words[rng.integers(len(words), size=(samples, length))]
     ids[:, 0], ids[:, -1] = special.cls, special.sep
-    if config.objective.name == "clm":
+    if not config.objective.masks:
         labelled = next_tokens(ids)
     else:
         labelled = Masker(vocab_size, special, config.objective.mask_probability).mask(ids, 2, rng)
@@ -35,4 +35,5 @@ def random_batch(
         label_positions=torch.from_numpy(labelled.positions),
         labels=torch.from_numpy(labelled.labels),
         sop_labels=torch.from_numpy(rng.integers(0, 2, samples)) if ordered else None,
+        draws=draw_numbers(len(labelled.labels), rng) if config.objective.name == "rtd" else None,
     )

@@ -111,7 +111,7 @@ def check_tokenizer(config: RunConfig, tokenizer: Tokenizer, special: SpecialIds
     """Raise `ConfigError` if this tokenizer lacks what the run's objective or family of models needs."""
     if config.model.architecture == "roberta" and special.pad == special.sep:
         raise missing_token("pad")  # it gives padding no position: that must not be the separator
-    if config.objective.name != "clm" and special.mask is None:
+    if config.objective.masks and special.mask is None:
         raise missing_token("mask")
     if config.objective.whole_words:
         WordStarts(tokenizer, special)

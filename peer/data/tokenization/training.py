@@ -43,7 +43,7 @@ def train_tokenizer(config: RunConfig, documents: Iterable[str]) -> Tokenizer:
         tokenizer = train_sentencepiece(config.tokenizer, names, sentences, config.run.seed)
     else:
         tokenizer = _train(config.tokenizer, names, sentences)
-    if config.objective.name.startswith("mlm"):  # causal models see one text after another, with no frame
+    if config.objective.masks:  # causal models see one text after another, with no frame
         tokenizer.post_processor = frame(tokenizer, names)
     return tokenizer
 

@@ -85,6 +85,23 @@ def test_the_front_matter_is_what_the_hub_reads(terms: str) -> None:
     assert found.get("license", "") == terms
 
 
+def test_a_discriminators_card_loads_both_models_and_names_no_pipeline(opened_run: OpenRun) -> None:
+    """The hub has no pipeline for it, and its measures are those of the replaced tokens."""
+    content = opened_run.directory.config.model_dump()
+    model = {**content["model"], "architecture": "electra", "num_hidden_groups": None, "options": {}}
+    config = RunConfig.from_mapping({**content, "model": model, "objective": {"name": "rtd"}})
+    row = validation_row(5, detection_accuracy=0.9, detection_f1=0.6)
+    facts = CardFacts(config, 5, "ab" * 32, "", None, False, {}, [row], [], 0)
+    card = write_card(facts)
+    front = yaml.safe_load(card.split("---")[1])
+    assert "pipeline_tag" not in front
+    metrics = front["model-index"][0]["results"][0]["metrics"]
+    assert metrics == [{"type": "accuracy", "value": 0.9}, {"type": "f1", "value": 0.6}]
+    assert 'AutoModelForPreTraining.from_pretrained("DIR")' in card
+    assert 'load_file("DIR/generator.safetensors")' in card
+    assert "fill-mask" not in card
+
+
 def test_sources_are_named_without_the_operators_own(tmp_path: Path) -> None:
     """Neither folders of the machine nor queries of addresses, which may be logins, leave it."""
     sources = [

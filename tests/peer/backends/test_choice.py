@@ -70,8 +70,10 @@ def test_missing_jax_is_told_before_the_swarm_is_joined(monkeypatch: pytest.Monk
         choose_backend("jax", "auto", config, tiny_model(config))
 
 
-def test_family_that_jax_does_not_know_is_told_before_the_swarm_is_joined() -> None:
+@pytest.mark.parametrize(("family", "objective"), [("gpt2", "clm"), ("modernbert", "mlm")])
+def test_family_that_jax_does_not_know_is_told_before_the_swarm_is_joined(family: str, objective: str) -> None:
     """The error names the family and the remedy."""
-    config = RunConfig.from_mapping({"model": {"architecture": "gpt2"}, "objective": {"name": "clm"}})
-    with pytest.raises(ConfigError, match="not `gpt2`"):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    config = RunConfig.from_mapping({"model": {"architecture": family, **sizes}, "objective": {"name": objective}})
+    with pytest.raises(ConfigError, match=f"not `{family}`"):
         choose_backend("tpu", "auto", config, build_model(config, VOCABULARY, SPECIAL))

@@ -14,6 +14,7 @@ from peer.backends.compiled import CACHE_VARIABLE, VARIANTS, CompiledLayers
 from peer.backends.memory import FoundSizes
 from peer.backends.replicas import ReplicaBackend
 from peer.backends.torch_cpu import TorchBackend
+from peer.config.architectures import ARCHITECTURES
 from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
 from peer.models.build import build_model
@@ -173,14 +174,14 @@ def test_a_crash_leaves_its_mark(tmp_path: Path) -> None:
     assert set(marks) == {TrialOutcome.BEGUN}
 
 
-@pytest.mark.parametrize("architecture", ["albert", "bert", "gpt2"])
+@pytest.mark.parametrize("architecture", ["albert", "bert", "modernbert", "gpt2"])
 def test_layers_are_compiled_once_for_all_and_for_few_shapes(architecture: str) -> None:
     """Many sizes and lengths need no more variants than one layer may have, and layers share them."""
     sizes = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 64, **EXACT}
     config = RunConfig.from_mapping(
         {
             "model": {"architecture": architecture, "max_position_embeddings": 64, **sizes},
-            "objective": {"name": {"albert": "mlm+sop", "bert": "mlm", "gpt2": "clm"}[architecture]},
+            "objective": {"name": ARCHITECTURES[architecture].objectives[0]},
             "data": {"sequence_length": 24},
         }
     )
@@ -205,7 +206,8 @@ def cut(batch: Batch, length: int, architecture: str) -> Batch:
     """The batch with shorter samples."""
     rows, columns = batch.label_positions // 24, batch.label_positions % 24
     kept = columns < length
-    types = None if batch.token_type_ids is None or architecture == "gpt2" else batch.token_type_ids[:, :length]
+    several = ARCHITECTURES[architecture].token_types > 1
+    types = None if batch.token_type_ids is None or not several else batch.token_type_ids[:, :length]
     return Batch(
         input_ids=batch.input_ids[:, :length],
         token_type_ids=types,

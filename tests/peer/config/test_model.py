@@ -8,7 +8,7 @@ import pytest
 
 from auth.errors import ConfigError
 from peer.config.architectures import ARCHITECTURES
-from peer.config.model import Model, reformer_settings
+from peer.config.model import Model, generator_of, reformer_settings
 from peer.config.run import RunConfig
 from tests.support.tiny_families import NAMES, family_config
 
@@ -112,6 +112,35 @@ def test_sizes_of_some_families_have_defaults_there_and_are_absent_elsewhere() -
     assert Model(architecture="bert").embedding_size is None
     message = mistake(model={"architecture": "bert", "embedding_size": 64}, objective={"name": "mlm"})
     assert "`model.embedding_size` (64) is no size of `bert`: remove it." in message
+
+
+def test_rotary_positions_need_an_even_width_for_each_head() -> None:
+    """ModernBERT turns pairs of values; an odd number is told in the run file, and not in the first step."""
+    message = mistake(
+        model={"architecture": "modernbert", "hidden_size": 60, "num_attention_heads": 12}, objective={"name": "mlm"}
+    )
+    assert "`hidden_size` (60) must be an even multiple of `num_attention_heads` (12)" in message
+
+
+def test_the_generator_is_narrower_and_its_heads_as_wide() -> None:
+    """As ELECTRA-small's: a quarter of the width and of the heads, all layers."""
+    model = Model(
+        architecture="electra", hidden_size=256, num_hidden_layers=12, num_attention_heads=4, intermediate_size=1024
+    )
+    generator = generator_of(model, 0.25)
+    sizes = generator.hidden_size, generator.num_attention_heads, generator.intermediate_size
+    assert sizes == (64, 1, 256)
+    assert generator.num_hidden_layers == 12
+    assert generator_of(model, 0.01).hidden_size == 64
+
+
+def test_a_discriminator_is_asked_to_fill_no_masks() -> None:
+    """The run file is refused, and not the checkpoint when it is evaluated."""
+    model, tasks = {"architecture": "electra"}, [{"name": "fill", "kind": "fill-mask", "test": "held-out.txt"}]
+    message = mistake(model=model, objective={"name": "rtd"}, evaluation={"tasks": tasks})
+    assert "the task `fill` of kind fill-mask asks a checkpoint to fill a mask" in message
+    message = mistake(model={"architecture": "bert"}, objective={"name": "rtd"})
+    assert "`objective.name` (rtd) is not for `bert`: set it to `mlm`" in message
 
 
 @pytest.mark.parametrize(

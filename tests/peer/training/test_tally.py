@@ -31,6 +31,13 @@ def test_without_sentence_order_there_is_no_such_loss() -> None:
     assert tally.report(OUTCOME, now=1.0, data_wait_s=0.0).sop_loss is None
 
 
+def test_a_loss_beyond_what_a_report_may_claim_is_capped() -> None:
+    """A discriminator's weighted loss may be larger for a moment; the report is not refused for it."""
+    tally = Tally(began_at=0.0, data_wait_s=0.0)
+    tally.add(MicrobatchResult(samples=8, loss=250.0, mlm_loss=9.0, sop_loss=None, finite=True))
+    assert tally.report(OUTCOME, now=1.0, data_wait_s=0.0).loss == 100.0
+
+
 def test_a_report_says_all_that_is_known_of_the_step() -> None:
     """The outcome's own numbers, the time since the last report, and how much of it the trainer waited for data."""
     outcome = StepOutcome(3, 8, True, 2, 24, 0.5, averaged_bytes=4096, receipt="signed", era=2)

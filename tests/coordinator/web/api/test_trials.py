@@ -23,6 +23,7 @@ def test_a_visitor_asks_and_is_answered(client: TestClient, run: FakeRun) -> Non
     assert client.get("/api/v1/trials").json() == {
         "on": True,
         "kind": "blanks",
+        "auto_class": "AutoModelForMaskedLM",
         "language": "en",
         "max_characters": 300,
         "max_blanks": 4,

@@ -22,7 +22,7 @@ def chunk_of(lengths: list[int], first_token: int = 0) -> EncodedChunk:
 
 def pack_all(chunks: list[list[int]], capacity: int) -> tuple[list[list[int]], ContiguousPacker]:
     """All samples of these chunks in the order of the text, and the packer."""
-    packer = ContiguousPacker(capacity, SEPARATOR, np.random.default_rng(0))
+    packer = ContiguousPacker(capacity, (SEPARATOR,), np.random.default_rng(0))
     rows: list[list[int]] = []
     tokens = 0
     for lengths in chunks:
@@ -66,7 +66,7 @@ def test_samples_of_one_text_do_not_follow_each_other() -> None:
     """A microbatch is mixed: the samples come in random order, by the generator that is passed in."""
     orders = []
     for seed in (0, 0, 1):
-        packer = ContiguousPacker(10, SEPARATOR, np.random.default_rng(seed))
+        packer = ContiguousPacker(10, (SEPARATOR,), np.random.default_rng(seed))
         orders.append(packer.pack(chunk_of([1000]))[:, 0].tolist())
     assert orders[0] == orders[1] != orders[2]
     assert orders[0] != sorted(orders[0])

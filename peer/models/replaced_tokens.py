@@ -1,0 +1,112 @@
+"""ELECTRA's two models as one module: a generator replaces tokens, and a discriminator finds the replaced ones.
+
+The generator is a small masked language model (Clark et al. 2020, arXiv 2003.10555). Tokens drawn from its softmax take
+the masked tokens' places, and the discriminator tells for each token of the text whether it was replaced. The loss is
+L_MLM + lambda * L_disc; no gradient goes through the drawing. The swarm averages both models as one module.
+
+The two share their token embeddings as in DeBERTa-v3 (He et al. 2021, arXiv 2111.09543, section 3.2): the
+discriminator's are those of the generator, whose gradient is stopped there, and a difference of its own that begins at
+zero. Inside the module the discriminator's parameter is that difference. Checkpoints hold the sum, as plain
+`ElectraForPreTraining` wants it (`published`); the other weights are for a resumed run (`unpublished`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining, ElectraPreTrainedModel
+
+if TYPE_CHECKING:
+    from peer.data.batching.batches import Batch
+
+EMBEDDINGS = "electra.embeddings.word_embeddings.weight"
+GENERATOR, DISCRIMINATOR = "generator.", "discriminator."
+
+
+class ReplacedTokens(ElectraPreTrainedModel):  # type: ignore[no-untyped-call]
+    """A generator and a discriminator with equally wide token embeddings."""
+
+    base_model_prefix = ""  # there are two
+
+    def __init__(self, config: ElectraConfig, generator: ElectraConfig) -> None:
+        super().__init__(config)
+        self.generator = ElectraForMaskedLM(generator)
+        self.discriminator = ElectraForPreTraining(config)
+        with torch.no_grad():
+            self.discriminator.get_parameter(EMBEDDINGS).zero_()
+
+    def get_input_embeddings(self) -> torch.nn.Module:
+        """Return the token embeddings that both models read."""
+        found: torch.nn.Module = self.generator.get_input_embeddings()
+        return found
+
+    def detection_logits(self, input_ids: Tensor, batch: Batch) -> Tensor:
+        """input_ids (b, l) -> the logit of each token that it was replaced, (b, l)"""
+        shared, own = self.generator.electra.embeddings, self.discriminator.electra.embeddings
+        embedded = functional.embedding(input_ids, shared.word_embeddings.weight.detach())
+        hidden = self.discriminator.electra(
+            inputs_embeds=embedded + own.word_embeddings(input_ids),  # (b, l, embedding)
+            attention_mask=batch.attention_mask,
+            token_type_ids=batch.token_type_ids,
+        ).last_hidden_state
+        logits: Tensor = self.discriminator.discriminator_predictions(hidden)
+        return logits.float()
+
+    def published(self) -> dict[str, Tensor]:
+        """Return the discriminator's weights by the names that plain transformers gives them."""
+        weights: dict[str, Tensor] = self.discriminator.state_dict()
+        shared = self.generator.state_dict()[EMBEDDINGS]
+        return {**weights, EMBEDDINGS: shared + weights[EMBEDDINGS]}
+
+    def unpublished(self) -> dict[str, Tensor]:
+        """Return the weights that `published` does not give, by their names in this module."""
+        weights = self.state_dict()
+        own = {DISCRIMINATOR + EMBEDDINGS}
+        return {name: value for name, value in weights.items() if name.startswith(GENERATOR) or name in own}
+
+    def joined(self, published: Mapping[str, Tensor], unpublished: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the weights of this module, from what `published` and `unpublished` gave."""
+        return {**{DISCRIMINATOR + name: value for name, value in published.items()}, **unpublished}
+
+
+def detection_loss(logits: Tensor, replaced: Tensor, batch: Batch) -> Tensor:
+    """The mean over all tokens (without padding) of logits (b, l) and whether each was replaced (b, l), a scalar."""
+    losses = functional.binary_cross_entropy_with_logits(logits, replaced.to(logits.dtype), reduction="none")
+    if batch.attention_mask is None:
+        return losses.mean()
+    return losses.mul(batch.attention_mask).sum() / batch.attention_mask.sum()
+
+
+def put_in_place(batch: Batch, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """The text with these tokens (m,) at the masked places, (b, l), and whether each token differs there, (b, l)."""
+    input_ids = batch.input_ids.flatten().index_copy(0, batch.label_positions, tokens)
+    replaced = torch.zeros_like(input_ids, dtype=torch.bool)
+    replaced.index_copy_(0, batch.label_positions, tokens != batch.labels)
+    return input_ids.view_as(batch.input_ids), replaced.view_as(batch.input_ids)
+
+
+@torch.no_grad()
+def draw_tokens(to_logits: Callable[[Tensor], Tensor], hidden: Tensor, draws: Tensor, rows_at_once: int) -> Tensor:
+    """A token for each row of hidden (m, hidden), by the softmax of its logits and a number of draws (m,) in [0, 1).
+
+    The numbers come with the batch, so the tokens do not depend on how a batch is divided among devices, and a batch
+    that is computed again draws the same ones.
+    """
+    drawn = []
+    for rows, numbers in zip(torch.split(hidden, rows_at_once), torch.split(draws, rows_at_once), strict=True):
+        reached = torch.softmax(to_logits(rows).float(), -1).cumsum(-1)  # (rows, vocabulary)
+        wanted = numbers[:, None] * reached[:, -1:]  # rounding makes the last one not quite 1
+        drawn.append(torch.searchsorted(reached, wanted, right=True)[:, 0].clamp_(max=reached.shape[1] - 1))
+    return torch.cat(drawn)
+
+
+def shuffled(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The text with each masked token in the place of the one before, as `put_in_place` gives it.
+
+    A checkpoint's probe: it needs no generator, so the losses of successive checkpoints can be compared.
+    """
+    return put_in_place(batch, batch.labels.roll(-1))
