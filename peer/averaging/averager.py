@@ -146,7 +146,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         events: EventLog = NOWHERE,
         **kwargs: Any,
     ) -> None:
-        """`round_bytes`: of a peer's gradients, as it sends them; `events`: the log of the averager's own process."""
+        """`round_bytes`: size of a peer's gradients as it sends them; `events`: log of the averager's own process."""
         self.round_bytes, self._may_reduce = round_bytes, may_reduce
         self._events = events
         self._guard = guard or ReductionGuard()
@@ -160,7 +160,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._screen = AverageScreen()
         self._control: StepControl | None = None  # of the round that is sought, or runs
         self._lines = NOBODY  # of the group that averages
-        self._nearly_over_at = math.inf  # the time of its round
+        self._nearly_over_at = math.inf  # a sender that its round still awaits then is late
         self._position = (0, 0)  # era and step, of the groups that are looked for
         self._failed_rounds = mp.Value("i", 0)
         self._held: list[torch.Tensor] = []  # sums that are being averaged while others accumulate, if there are any

@@ -42,7 +42,7 @@ class Declaration(Statement):
     step: _Count  # the last that was taken
     rate: Annotated[float, Field(ge=0, le=MAX_BANDWIDTH)] | None = None  # bytes per second of the peer's line
     takes_connections: bool = True
-    reduces: bool = True  # false: each byte to it would cross a relay's line
+    reduces: bool = True  # false: not all peers can reach it directly
     patience_s: Annotated[float, Field(gt=0, le=MAX_S)]  # for the round, by those before
     accused: list[_PeerId] = Field(default_factory=list, max_length=MOST_ACCUSED)  # reducers that it has caught
     missed: list[_PeerId] = Field(default_factory=list, max_length=MOST_MISSED)  # reducers that returned nothing to it

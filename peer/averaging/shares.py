@@ -62,12 +62,12 @@ def reduction_shares(
     """Divide `values` among the peers that reduce, so that the round ends as soon as it can.
 
     `bandwidths`: bytes per second of each peer's line, the slower direction of the two; None is unlimited as far as is
-    known, which counts like the fastest that is known. `reduces`: which peers may reduce. `trusted`: the peers whose
-    share has no bound (the keeper); empty for none. Raises `ValueError` if no peer may reduce.
+    known, which counts like the fastest known line of those that may reduce. `reduces`: which peers may reduce.
+    `trusted`: the peers whose share has no bound (the keeper); empty for none. Raises `ValueError` if no peer may reduce.
     """
     if not any(reduces):
         raise ValueError("nobody in the group accepts connections, so nobody can reduce")
-    known = [rate for rate in bandwidths if rate is not None]
+    known = [rate for rate, may in zip(bandwidths, reduces, strict=True) if may and rate is not None]
     fastest = max(known, default=1.0) or 1.0
     rates = [(fastest if rate is None else rate) if may else 0.0 for rate, may in zip(bandwidths, reduces, strict=True)]
     if not any(rates):  # who may reduce has no line worth naming: they share alike
@@ -100,8 +100,8 @@ def round_time(values_bytes: int, shares: Sequence[int], bandwidths: Sequence[fl
 def round_limit(agreed_s: float, promised_s: float) -> float:
     """Return the seconds that a round may take: as agreed, and no fewer than its lines need with some room.
 
-    `promised_s`: what the declared lines need (`round_time`). The members' patience follows their last rounds, in which
-    a peer on a slower line may not have been.
+    `promised_s`: what the declared lines need (`round_time`). The members' patience follows their last rounds, which a
+    peer on a slower line may have missed.
     """
     return max(agreed_s, TIMES_PROMISED * promised_s)
 

@@ -247,8 +247,8 @@ def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> Ch
     step = f"With this machine the swarm would take a step every {_seconds(now.step_s)}"
     if not passes_in_time(speed.gradient_bytes, min(line.up, line.down), longest_s):
         return failed(
-            f"A step's gradients take this line {_seconds(now.round_s)}, too long for rounds of averaging that last"
-            f" {_seconds(longest_s)} at most.",
+            f"This line needs {_seconds(now.round_s)} for a step's gradients, too long for rounds of averaging that "
+            f"last {_seconds(longest_s)} at most.",
             FASTER_ROUND,
             **data,
         )

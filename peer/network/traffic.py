@@ -100,7 +100,7 @@ def passes_in_time(gradient_bytes: int, rate: float | None, longest_s: float) ->
     """Return whether a line passes its own peer's gradients within a round that lasts `longest_s` at most.
 
     A round is as fast as its slowest line, so a peer whose line does not would fail each round for all. `rate`: bytes
-    per second of the line; none is known to be too slow without it.
+    per second of the line; a line of unknown rate passes.
     """
     return not rate or gradient_bytes <= PASSED_WITHIN * longest_s * rate
 

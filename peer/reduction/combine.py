@@ -110,7 +110,7 @@ class PartReducer(TensorPartReducer):
         self.current_part_future = asyncio.Future()
 
     def finalize(self) -> None:
-        """End the round; senders are late if not all parts have been averaged."""
+        """End the round; senders that have yet to bring the current part are late."""
         if not self.finished.is_set() and len(self.counted) < self.num_parts:
             self.late = self._absent()
         super().finalize()

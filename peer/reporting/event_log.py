@@ -263,7 +263,7 @@ class CaughtUp(AnyEvent):
 
 
 class StoodBy(AnyEvent):
-    """The peer began to stand by, because its line does not pass its gradients within a round."""
+    """Begin of a peer's standing by, because its line does not pass its gradients within a round."""
 
     kind: Literal["stood by"] = "stood by"
     step: _Count

@@ -251,8 +251,9 @@ class Swarm:
 
     @property
     def has_ended(self) -> bool:
-        """Whether this peer's state is the run's last."""
-        return self._tracker.course.steering.has_ended(self.step)
+        """Whether this peer's state is the run's last, or the swarm's is while this peer stands by."""
+        step = self._tracker.swarm_step if self._stands_by else self.step
+        return self._tracker.course.steering.has_ended(step)
 
     def steer(self, steering: Steering) -> None:
         """Send the operator's steering to all peers, by the beacon; only the keeper does."""
@@ -340,7 +341,7 @@ class Swarm:
         self._held = step, held_before_s + time.monotonic() - began
 
     def _stand_by(self) -> StepOutcome | None:
-        """Let the others go on without this peer until its line is found to be faster; tell that it begins."""
+        """Wait for a faster line while the others go on; return the outcome at the beginning, then None."""
         self._line.doubt()
         if self._stands_by:
             self._interrupted.wait(random.uniform(*LOOK_AGAIN_S))
@@ -414,7 +415,9 @@ class Swarm:
 
     def _conclude(self, overlapping: Round, collect: Callable[[], None]) -> StepOutcome | None:
         """Take the step of a round in the background; None while it runs, or if it failed: then all is as before."""
-        while self._is_ahead and not (overlapping.done() or self._interrupted.is_set()):
+        while (self._is_ahead or self._rounds.line_is_too_slow) and not (
+            overlapping.done() or self._interrupted.is_set()
+        ):
             futures.wait([overlapping], GROUP_POLL_S)
         if not overlapping.done():
             return None

@@ -203,7 +203,7 @@ class StepTracker(ProgressTracker):
             self.should_report_progress.set()
 
     def end_training(self) -> None:
-        """Have the others no longer wait for this peer."""
+        """Tell the others not to wait for this peer any more."""
         if self._training:
             self._training = False
             self.should_report_progress.set()

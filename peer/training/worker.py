@@ -248,7 +248,7 @@ class Worker:
         )
 
     def _require_rates(self, config: RunConfig, model: PreTrainedModel) -> None:
-        """Raise `ConfigError` if the others would wait in vain for a peer as slow as its volunteer allows."""
+        """Raise `ConfigError` for a rate of the volunteer's at which this peer could only stand by."""
         for option, rate in (
             ("--max-upload-rate", self._plan.upload_rate),
             ("--max-download-rate", self._plan.download_rate),

@@ -57,7 +57,7 @@ def test_ps_shows_every_process_by_its_name(demo: Finished) -> None:
         "manyhands: worker",
         *(f"manyhands: {part} demo" for part in parts),
         *(f"manyhands: {name}: {fork} (hivemind)" for name in ("keeper demo", "worker") for fork in forks),
-    } | (ours & {"manyhands: preparation"})  # which is soon over
+    } | (ours & {"manyhands: preparation", "manyhands: demo's run"})  # which are soon over
 
 
 def test_summary_says_what_happened(finished: dict[str, object]) -> None:

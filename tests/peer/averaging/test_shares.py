@@ -102,6 +102,14 @@ def test_who_accepts_no_connections_reduces_nothing() -> None:
     assert sum(shares) == VALUES
 
 
+def test_lines_of_peers_that_do_not_reduce_change_no_share() -> None:
+    """However fast a relayed peer's line is, the keeper of an unknown one reduces as much."""
+    rates = [None, *[10 * MBIT] * 4]
+    alone = reduction_shares(VALUES, [*rates, 10 * MBIT], [True] * 5 + [False], [True] + [False] * 5)
+    beside = reduction_shares(VALUES, [*rates, 200 * MBIT], [True] * 5 + [False], [True] + [False] * 5)
+    assert beside == alone
+
+
 def test_an_unlimited_line_counts_like_the_fastest_known() -> None:
     """The keeper, against which all were measured, names no rate of its own."""
     assert reduction_shares(1000, [None, 4e6, 1e6], [True] * 3) == reduction_shares(1000, [4e6, 4e6, 1e6], [True] * 3)

@@ -14,6 +14,7 @@ from hivemind.utils.performance_ema import PerformanceEMA
 from auth.receipts import open_receipt, read_receipt
 from peer.averaging.bandwidth import LineEstimate
 from peer.config.run import RunConfig
+from peer.config.steering import Steering
 from peer.reporting.event_log import NOWHERE
 from peer.swarm.decision import DownloadPause
 from peer.swarm.history import Lack
@@ -155,6 +156,10 @@ def test_a_peer_on_a_line_too_slow_for_a_round_stands_by_until_the_line_is_faste
     assert calls == ["gave up its group", "is no longer waited for", "has 0 samples"]
     assert swarm._stand_by() is None
     assert calls[3:] == ["waits"]
+    swarm._tracker.course.steering, swarm._tracker.swarm_step = Steering(last_step=9), 8
+    assert not swarm.has_ended
+    swarm._tracker.swarm_step = 9  # which this peer has not followed
+    assert swarm.has_ended
     rounds.line_is_too_slow = False
     assert swarm.wants_samples
 
