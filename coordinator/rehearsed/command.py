@@ -38,7 +38,10 @@ def rehearse_page(
         Path | None, typer.Option(help="A folder to write the pages into, as plain files; nothing is served then.")
     ] = None,
 ) -> None:
-    """Show a rehearsed event in the dashboard, as operators and volunteers will see it; no training takes place."""
+    """Show a rehearsed event in the dashboard, before anybody has joined.
+
+    It looks as operators and volunteers will see it. No training takes place.
+    """
     if output is not None:
         _require_free(output, port)
     config = RunConfig.from_yaml(run_file)

@@ -63,7 +63,8 @@ def reduction_shares(
 
     `bandwidths`: bytes per second of each peer's line, the slower direction of the two; None is unlimited as far as is
     known, which counts like the fastest known line of those that may reduce. `reduces`: which peers may reduce.
-    `trusted`: the peers whose share has no bound (the keeper); empty for none. Raises `ValueError` if no peer may reduce.
+    `trusted`: the peers whose share has no bound (the keeper); empty for none. Raises `ValueError` if no peer may
+    reduce.
     """
     if not any(reduces):
         raise ValueError("nobody in the group accepts connections, so nobody can reduce")

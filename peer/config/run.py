@@ -109,7 +109,7 @@ class RunConfig(Section):
                 "modernbert"
             )
         for task in self.evaluation.tasks:
-            if self.objective.name == "rtd" and not task.is_trained:
+            if self.objective.name == "rtd" and task.kind in ("fill-mask", "bias"):
                 raise ValueError(
                     f"the task `{task.name}` of kind {task.kind} asks a checkpoint to fill a mask; with "
                     "`objective.name: rtd` checkpoints hold the discriminator, which cannot: remove the task"
@@ -273,7 +273,7 @@ def _phase_mistake(config: RunConfig, phase: Phase) -> str | None:
     initial, target = config.averaging.initial_batch_size, phase.target_batch_size
     if initial is not None and target is not None and target < initial:
         return f"`target_batch_size` ({target}) must not be below `averaging.initial_batch_size` ({initial})"
-    if phase.mask_probability is not None and not effective.objective.name.startswith("mlm"):
+    if phase.mask_probability is not None and not effective.objective.masks:
         return f"`mask_probability` is for masked language modelling, not for `{effective.objective.name}`: remove it"
     schedule = effective.schedule
     begins = max(phase.from_step, config.schedule_start(phase.from_step) + schedule.warmup_steps)

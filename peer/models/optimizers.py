@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from peer.config.run import RunConfig
 from peer.config.training import Schedule
+from peer.models.replaced_tokens import ReplacedTokens
 from peer.models.update_rules import AdamW, Lamb, Muon, OuterNesterov, ParameterGroup, SharedOptimizer, StableAdamW
 from peer.reduction.sizes import StateSize
 
@@ -22,19 +23,23 @@ from peer.reduction.sizes import StateSize
 def parameter_groups(model: torch.nn.Module, config: RunConfig) -> list[ParameterGroup]:
     """The model's trainable parameters by their weight decay: biases and LayerNorms (all vectors) are not decayed.
 
-    Muon's own rule has a group of its own: the matrices of hidden layers, without embeddings and heads.
+    Muon's own rule has a group of its own: the matrices of hidden layers, without embeddings and heads. So have a
+    discriminator's embeddings, which are a difference from the generator's.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decay = config.optimizer.weight_decay
     vectors: ParameterGroup = {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0}
-    if config.optimizer.name != "muon":
-        return [{"params": [p for p in trainable if p.ndim >= 2], "weight_decay": decay}, vectors]
-    hidden = {id(parameter) for parameter in _hidden_matrices(model)}
-    return [
-        {"params": [p for p in trainable if id(p) in hidden], "weight_decay": decay, "is_hidden": True},
-        {"params": [p for p in trainable if p.ndim >= 2 and id(p) not in hidden], "weight_decay": decay},
-        vectors,
-    ]
+    hidden = {id(parameter) for parameter in _hidden_matrices(model)} if config.optimizer.name == "muon" else set()
+    difference = model.difference if isinstance(model, ReplacedTokens) else None
+    others = [p for p in trainable if p.ndim >= 2 and id(p) not in hidden and p is not difference]
+    groups: list[ParameterGroup] = [{"params": others, "weight_decay": decay}, vectors]
+    if hidden:
+        groups.insert(
+            0, {"params": [p for p in trainable if id(p) in hidden], "weight_decay": decay, "is_hidden": True}
+        )
+    if difference is not None:
+        groups.append({"params": [difference], "weight_decay": decay, "is_difference": True})
+    return groups
 
 
 def _hidden_matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:

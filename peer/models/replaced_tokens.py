@@ -37,7 +37,12 @@ class ReplacedTokens(ElectraPreTrainedModel):  # type: ignore[no-untyped-call]
         self.generator = ElectraForMaskedLM(generator)
         self.discriminator = ElectraForPreTraining(config)
         with torch.no_grad():
-            self.discriminator.get_parameter(EMBEDDINGS).zero_()
+            self.difference.zero_()
+
+    @property
+    def difference(self) -> torch.nn.Parameter:
+        """The discriminator's token embeddings, as their difference from the generator's."""
+        return self.discriminator.get_parameter(EMBEDDINGS)
 
     def get_input_embeddings(self) -> torch.nn.Module:
         """Return the token embeddings that both models read."""

@@ -44,9 +44,10 @@ class _Group(TypedDict):
 
 
 class ParameterGroup(_Group, total=False):
-    """Parameters that share a weight decay and, in Muon, a rule."""
+    """Parameters that share a weight decay, and a rule where an optimizer has several."""
 
     is_hidden: bool  # matrices of hidden layers, for Muon's own rule
+    is_difference: bool  # from other parameters: the own size tells LAMB nothing of how large an update may be
 
 
 class SharedOptimizer(torch.optim.Optimizer):
@@ -55,9 +56,10 @@ class SharedOptimizer(torch.optim.Optimizer):
     A gradient whose norm is not finite changes nothing. The gradients, maybe in shared memory, stay as they are.
     """
 
-    # Statistics that a joiner may take in 16 bits. Adam divides each value by its own second moment: were those
-    # rounded, a joiner would drift from its donor (`tests/peer/swarm/test_state.py`).
-    rounded = frozenset({"exp_avg", "momentum"})
+    # Statistics that a joiner may take in 16 bits. Adam divides each value by its own second moment, and Muon makes all
+    # directions of its momentum equally long: were those rounded, a joiner would drift from its donor
+    # (`tests/peer/swarm/test_state.py`).
+    rounded = frozenset({"exp_avg"})
 
     def __init__(
         self,
@@ -177,7 +179,8 @@ class Lamb(SharedOptimizer):
         if group["weight_decay"] != 0:
             torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
 
-        ratios = self._trust_ratios(parameters, updates)
+        is_difference = group.get("is_difference", False)
+        ratios = [1.0] * len(parameters) if is_difference else self._trust_ratios(parameters, updates)
         torch._foreach_add_([state["step"] for state in states], 1)
         factors = [_bias_correction(int(state["step"]), beta1, beta2) for state in states]
         lr = float(group["lr"])

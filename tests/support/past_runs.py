@@ -92,8 +92,7 @@ class _PastEvent:
     def _come(self, name: str) -> None:
         device, now = self._run.devices[name], self._clock.now
         self._sessions[name] = open_session(self._run.services.database, device, "cpu", "0.1.0", now)
-        told = [line.split() for line in self._rehearsed.trace]
-        joined = [float(at_s) for at_s, who, what, *_ in told if (who, what) == (name, "joined")]
+        joined = [told.at_s for told in self._rehearsed.trace if (told.who, told.what) == (name, "joined")]
         self._reported[name] = min(at_s for at_s in joined if at_s >= now - self._begin)
 
     def _go(self, name: str) -> None:

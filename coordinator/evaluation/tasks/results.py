@@ -32,13 +32,18 @@ class ClassScores(_Frozen):
     entities: Annotated[int, Field(ge=0, le=2**31)]  # of the class in the test set
 
 
+def _is_empty(value: object) -> bool:
+    return value is None or value == {}
+
+
 class SeedResult(_Frozen):
     """One fine-tuning, or the one look at a checkpoint that needs none."""
 
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None  # None: there was nothing to draw
     scores: Annotated[dict[Short, Score], Field(max_length=32)]  # on the test set
-    dev_score: Score | None = None  # of the main metric on the development set; None: the task has none
-    classes: Annotated[dict[Short, ClassScores], Field(max_length=100)] = {}
+    # Left out where they are empty, so that signatures under reports of earlier versions stay valid:
+    dev_score: Annotated[Score | None, Field(exclude_if=_is_empty)] = None  # of the main metric on the development set
+    classes: Annotated[dict[Short, ClassScores], Field(max_length=100, exclude_if=_is_empty)] = {}
     epochs: Annotated[int, Field(ge=0, le=10**6)] = 0
     failure: Short = ""  # why it counts as not converged; "": it has
 

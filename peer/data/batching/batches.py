@@ -281,7 +281,7 @@ class SavedPlaces:
             )
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             reason = " ".join(str(error).split())
             report(f"Ignoring the damaged place in the data, {self._path} ({reason:.200}): this device begins anew.")
         return None

@@ -196,7 +196,7 @@ class MixedDocuments:
     def count(self, tokens: Sequence[int]) -> None:
         """Take the tokens of each document that was given since the last call."""
         for (number, estimate), counted in zip(self._uncounted, tokens, strict=True):
-            self._drawn[number] += int(counted) - estimate
+            self._drawn[number] += max(1, int(counted)) - estimate  # a source without tokens must not always be next
         self._uncounted.clear()
 
     @property
@@ -231,10 +231,10 @@ class MixedDocuments:
 
 
 def source_names(sources: Sequence[Source]) -> list[str]:
-    """Name each source by a digest of what is read there, whatever its weight; those that are alike are numbered."""
+    """Name each source by a digest of what is read there, whatever its weight and licence; equal ones are numbered."""
     names: list[str] = []
     for source in sources:
-        name = sha256(source.model_dump_json(exclude={"weight"}).encode()).hexdigest()
+        name = sha256(source.model_dump_json(exclude={"weight", "license"}).encode()).hexdigest()
         names.append(f"{name[:32]}-{sum(other.startswith(name[:32]) for other in names)}")
     return names
 

@@ -76,7 +76,7 @@ def test_probes_are_shown_side_by_side(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "either one task with `--task` or a run file"),
+        ((), "either one task with `--task` or `--preset`, or a run file"),
         (("--task", "other"), "must be one of: ner, pos"),
         (("--task", "ner", "--train", "x"), "`--test` is missing"),
         (("--task", "ner", "--test", "x"), "`--train` is missing"),

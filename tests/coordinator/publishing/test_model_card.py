@@ -96,9 +96,10 @@ def test_a_discriminators_card_loads_both_models_and_names_no_pipeline(opened_ru
     front = yaml.safe_load(card.split("---")[1])
     assert "pipeline_tag" not in front
     metrics = front["model-index"][0]["results"][0]["metrics"]
-    assert metrics == [{"type": "accuracy", "value": 0.9}, {"type": "f1", "value": 0.6}]
+    assert {metric["type"]: metric["value"] for metric in metrics} == {"accuracy": 0.9, "f1": 0.6}
     assert 'AutoModelForPreTraining.from_pretrained("DIR")' in card
-    assert 'load_file("DIR/generator.safetensors")' in card
+    assert 'folder = Path("DIR")' in card
+    assert 'load_file(folder / "generator.safetensors")' in card
     assert "fill-mask" not in card
 
 
