@@ -173,6 +173,13 @@ class Audit:
             for mishap in self.scenario.mishaps
         )
 
+    def was_repeated(self, one: TakenStep, another: TakenStep) -> bool:
+        """Whether members of the first group lacked averages, and averaged again in the second.
+
+        A reducer that goes at the end of a round may have returned its averages to some members only.
+        """
+        return bool(one.group.peers & another.group.peers)
+
     def was_alone(self, taken: TakenStep) -> bool:
         """Whether a peer took a step by itself while each other device was away, stood still or was on another side."""
         return len(taken.group.peers) == 1 and not any(
@@ -195,19 +202,21 @@ def _parts(mishap: Mishap, one: str, another: str) -> bool:
 
 
 def one_average_for_one_step(audit: Audit, taken: TakenStep) -> Iterator[str]:
-    """All peers take a step of one era from one average, but for the other side of a partition and who is all alone."""
+    """Peers take a step of one era from one average, but for sides of a partition, lone peers and repeated rounds."""
     for other in audit.taken[:-1]:
         is_same_step = (other.era, other.step) == (taken.era, taken.step)
         if not is_same_step or other.group.number == taken.group.number:
             continue
-        if not (audit.were_apart(taken, other) or audit.was_alone(taken) or audit.was_alone(other)):
+        may_differ = audit.were_apart(taken, other) or audit.was_repeated(other, taken)
+        if not (may_differ or audit.was_alone(taken) or audit.was_alone(other)):
             yield f"step {taken.step}: by {other.name} at {other.at_s:.1f} s, by {taken.name} at {taken.at_s:.1f} s"
             return
 
 
 def no_group_hurries_without_the_keeper(audit: Audit, taken: TakenStep) -> Iterator[str]:
     """No group takes a step without the keeper until that has been out of sight for as long as a record lasts."""
-    if KEEPER not in taken.group.peers and (away_s := audit.keeper_away_s(taken.name, taken.at_s)) < EXPIRATION_S:
+    away_s = audit.keeper_away_s(taken.name, taken.group.ended_at)  # a peer that stands still takes the step later
+    if KEEPER not in taken.group.peers and away_s < EXPIRATION_S:
         yield f"step {taken.step} at {taken.at_s:.1f} s by {taken.name}: the keeper was away for {away_s:.1f} s"
 
 
