@@ -27,7 +27,7 @@ class Placement:
 
     @property
     def may_reduce(self) -> bool:
-        """Whether others may send this peer their parts; a relayed peer's would cross the relay's line twice."""
+        """True if others may send this peer their parts, which would cross a relay's line twice."""
         return self.reach != "relayed" and self.reduces
 
     def by_tcp_if_possible(self) -> Placement:

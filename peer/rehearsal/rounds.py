@@ -66,7 +66,7 @@ class VirtualRounds:
 
     @property
     def line_is_too_slow(self) -> bool:
-        """Whether this peer's gradients would take its line so long that the round failed for all."""
+        """True if this peer's line is so slow for its gradients that the round would fail for all."""
         is_slow = not passes_in_time(self._world.gradient_bytes, self._line.rate, self._timeout_s)
         return self._peer.role == "trainer" and is_slow
 

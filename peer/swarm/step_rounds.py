@@ -91,7 +91,7 @@ class StepRounds:
 
     @property
     def line_is_too_slow(self) -> bool:
-        """Whether this peer's gradients would take its line so long that the round failed for all."""
+        """True if this peer's line is so slow for its gradients that the round would fail for all."""
         return self._trains and not passes_in_time(self._gradients.round_bytes, self._line.rate, self._timeout_s)
 
     def declare_line(self) -> None:

@@ -44,7 +44,7 @@ class PastComparison:
 
     @property
     def is_alike(self) -> bool:
-        """Whether each median step time lies within the other's spread."""
+        """True if each median step time lies within the other's spread."""
         real, virtual = self.measured_step_s, self.rehearsed_step_s
         return virtual is not None and _holds(virtual, real.middle) and _holds(real, virtual.middle)
 
