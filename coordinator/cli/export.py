@@ -122,7 +122,7 @@ def _require_publishable(run: OpenRun, stored: StoredCheckpoint) -> None:
 
 
 def _export_embedder(stored: StoredCheckpoint, run_dir: Path | None, out: Path, as_json: bool) -> None:
-    """Export the checkpoint as a model of sentence-transformers, after plain transformers has tried its weights."""
+    """Export the checkpoint as a model of sentence-transformers."""
     facts = facts_of_checkpoint(stored)
     require_bidirectional(facts.config)
     if run_dir is not None:
@@ -130,7 +130,6 @@ def _export_embedder(stored: StoredCheckpoint, run_dir: Path | None, out: Path, 
             settings = run.directory.settings
             terms, repository = settings.model_license or "", hub_repository(settings)
             facts = facts_of_run(run.database, run.ledger, run.directory.config, stored, terms, repository=repository)
-    check_loads(stored.path)
     width = export_embedder(stored, out, facts)
     if as_json:
         say_json({"folder": str(out), "step": stored.manifest.step, "dimensions": width})

@@ -35,6 +35,7 @@ from coordinator.publishing.model_card import (
     shared_front_matter,
     training_data,
 )
+from coordinator.publishing.soundness import check_loads
 from peer.config.run import RunConfig
 
 UNTUNED = (
@@ -68,11 +69,12 @@ def export_embedder(stored: StoredCheckpoint, out: Path, facts: CardFacts) -> in
     """Write the folder, which appears whole or not at all, and return the length of its embeddings.
 
     Raises `ConfigError` for a causal model, a target that is taken or a missing package, `UnsoundWeightsError` if the
-    embedding is not that of plain transformers.
+    checkpoint's loss is not the manifest's or the embedding not that of plain transformers.
     """
     require_bidirectional(facts.config)
     length = longest_sequence(facts.config)
     with new_directory(out) as folder:
+        check_loads(stored.path)
         width = save_embedder(EmbedderPlan(str(stored.path), str(folder), length))
         (folder / "model.safetensors").chmod(0o644)  # like its neighbours; safetensors writes for the owner alone
         card = embedding_card(facts, width, length, count_parameters(folder))

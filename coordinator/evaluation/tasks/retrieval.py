@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from safetensors import SafetensorError
 from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
@@ -29,7 +30,7 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from tqdm import tqdm
 
-from auth.errors import ConfigError, UnsoundWeightsError
+from auth.errors import ConfigError, StorageError, UnsoundWeightsError
 from coordinator.evaluation.tasks.examples import RetrievalSet, TextPair
 from coordinator.evaluation.tasks.fine_tuning import split
 from coordinator.evaluation.tasks.metrics import Scores, retrieval_scores
@@ -82,9 +83,13 @@ def embedder(pretrained: Pretrained, length: int, seed: int) -> SentenceTransfor
 def save_checked(pretrained: Pretrained, folder: Path, text: str, length: int) -> int:
     """Save the checkpoint, untuned, as a model of sentence-transformers and return the length of its embeddings.
 
-    Raises `UnsoundWeightsError` unless the saved model gives `text` the embedding that plain transformers computes.
+    Raises `StorageError` if it cannot be written, `UnsoundWeightsError` unless the saved model gives `text` the
+    embedding that plain transformers computes.
     """
-    embedder(pretrained, length, 0).save_pretrained(str(folder), create_model_card=False)
+    try:
+        embedder(pretrained, length, 0).save_pretrained(str(folder), create_model_card=False)
+    except (OSError, SafetensorError) as error:
+        raise StorageError(f"Cannot write the model to {folder} ({error}).") from error
     saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     found = saved.encode([text], convert_to_tensor=True)[0]
     expected = _mean_of_last_layer(pretrained, pretrained.model("AutoModel", 0), text, length)

@@ -120,7 +120,7 @@ def save_embedder(plan: EmbedderPlan) -> int:
     pretrained = Pretrained(plan.checkpoint)
     probe = load_file(Path(plan.checkpoint) / "probe.safetensors")["input_ids"]  # (b, l)
     text = pretrained.tokenizer().decode(probe[0], skip_special_tokens=True)
-    return save_checked(pretrained, Path(plan.folder), str(text), plan.length)
+    return save_checked(pretrained, Path(plan.folder), str(text).strip(), plan.length)
 
 
 def main(plan: Plan | EmbedderPlan, answer: Any) -> None:
