@@ -45,7 +45,7 @@ UNTUNED = (
 LIMITS = (
     "Do not use similarities for decisions about people unless a person checks each of them.",
     "The training text was not searched for personal data or insults beyond the filters named under *Training data*; "
-    "similarities may follow its prejudices.",
+    "similarities may follow the prejudices of that text.",
 )
 USAGE = (
     f'{place_note("")}With `pip install "sentence-transformers>=6"`:\n\n'
@@ -76,7 +76,8 @@ def export_embedder(stored: StoredCheckpoint, out: Path, facts: CardFacts) -> in
     with new_directory(out) as folder:
         check_loads(stored.path)
         width = save_embedder(EmbedderPlan(str(stored.path), str(folder), length))
-        (folder / "model.safetensors").chmod(0o644)  # like its neighbours; safetensors writes for the owner alone
+        for weights in folder.glob("*.safetensors"):
+            weights.chmod(0o644)  # like its neighbours; safetensors writes for the owner alone
         card = embedding_card(facts, width, length, count_parameters(folder))
         (folder / CARD).write_text(card, encoding="utf-8")
         for path in (*folder.rglob("*"), folder):
@@ -85,7 +86,7 @@ def export_embedder(stored: StoredCheckpoint, out: Path, facts: CardFacts) -> in
 
 
 def embedding_card(facts: CardFacts, width: int, length: int, parameters: int | None) -> str:
-    """The whole README.md; `width`: numbers in an embedding, `length`: tokens in the longest text."""
+    """Return the whole README.md; `width`: numbers in an embedding, `length`: tokens in the longest text."""
     tags = ("sentence-transformers", "feature-extraction")
     front = shared_front_matter(facts, "sentence-transformers", "sentence-similarity", tags)
     front |= {"base_model": facts.repository} if facts.repository else {}

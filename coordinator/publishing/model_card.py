@@ -137,7 +137,7 @@ def _front_matter(facts: CardFacts) -> dict[str, Any]:
 
 
 def shared_front_matter(facts: CardFacts, library: str, pipeline: str, tags: Sequence[str] = ()) -> dict[str, Any]:
-    """Language, library, licence, task and data sets, as the hub reads them."""
+    """Return language, library, licence, task and data sets, as the hub reads them."""
     config = facts.config
     paths = {path for source in config.all_sources if source.kind == "hub" for path in source.paths}
     datasets = sorted(path for path in paths if _DATASET.fullmatch(path))
@@ -218,12 +218,12 @@ def _sections(facts: CardFacts) -> Iterator[str]:
 
 
 def training_data(config: RunConfig) -> str:
-    """The section that names each source with its licence."""
+    """Return the section that names each source with its licence."""
     return "## Training data\n" + "\n".join(dict.fromkeys(f"- {_describe(source)}" for source in config.all_sources))
 
 
 def origin(facts: CardFacts) -> Iterator[str]:
-    """The sections on compute, hardware, contributors and licence."""
+    """Yield the sections on compute, hardware, contributors and licence."""
     if facts.device_hours is not None:
         yield "## Compute and energy\n" + compute(facts.device_hours, len(facts.contributors) + facts.unnamed)
     if facts.hardware:

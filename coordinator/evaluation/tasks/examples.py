@@ -376,7 +376,10 @@ def _table_rows(text: str, origin: str) -> Iterator[tuple[str, Row]]:
 
 
 def _has_plain_quotes(text: str, tabs: int) -> bool:
-    """Return whether quotation marks of a TSV are text, as in PAWS-X: each line is a row, and no rule quotes cells."""
+    """Return whether quotation marks of a TSV are text, as in PAWS-X.
+
+    Then each line has all cells, and the same table with quoted cells is broken or has fewer rows.
+    """
     lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
     if any(line.count("\t") != tabs for line in lines):
         return False
@@ -404,7 +407,7 @@ def _question(question: Any, context: Any, origin: str) -> QuestionExample:
 
 
 def _example(name: Any, question: Any, context: Any, given: Sequence[tuple[Any, Any]]) -> QuestionExample:
-    """A question with its answers that are not empty: in IndicQA an empty text says that there is no answer."""
+    """Make a question with its answers that are not empty: in IndicQA an empty text says that there is no answer."""
     answers = [(str(text), int(start)) for text, start in given if str(text).strip()]
     texts, starts = tuple(text for text, _ in answers), tuple(start for _, start in answers)
     return QuestionExample(str(name), str(question), str(context), texts, starts)

@@ -1,4 +1,4 @@
-"""The plan for a process that computes: one task on one checkpoint, or its export as a model of sentences."""
+"""The plan for a process that computes: one task on one checkpoint, or its export for sentence-transformers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Plan:
 
     @property
     def title(self) -> str:
-        """The name of the work in messages."""
+        """Return the name of the work, for messages."""
         return f"evaluation of `{self.task.name}`"
 
 
@@ -36,5 +36,5 @@ class EmbedderPlan:
 
     @property
     def title(self) -> str:
-        """The name of the work in messages."""
+        """Return the name of the work, for messages."""
         return "export of sentence embeddings"
