@@ -57,7 +57,7 @@ def test_wheel_holds_exactly_the_packages_files(wheel: zipfile.ZipFile) -> None:
         "peer/protocol/control_pb2.py",
         "peer/protocol/control_pb2_grpc.py",
         "peer/runs/demo.yaml",
-        "peer/runs/sahajbert.yaml",
+        "peer/runs/albert-large.yaml",
     ],
 )
 def test_wheel_holds_data_files_that_code_opens_by_name(wheel: zipfile.ZipFile, name: str) -> None:

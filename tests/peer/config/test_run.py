@@ -79,7 +79,7 @@ def test_the_run_files_that_ship_are_valid(name: str) -> None:
 
 def test_sahajberts_run_file_agrees_with_the_defaults() -> None:
     """Model, objective, optimizer, schedule and averaging are written once more in the file, not differently."""
-    shipped, defaults = RunConfig.from_yaml(BUILTIN_RUNS / "sahajbert.yaml"), RunConfig()
+    shipped, defaults = RunConfig.from_yaml(BUILTIN_RUNS / "albert-large.yaml"), RunConfig()
     for section in ("model", "objective", "optimizer", "schedule", "averaging", "checkpoints"):
         assert getattr(shipped, section) == getattr(defaults, section)
 
@@ -93,7 +93,7 @@ def test_the_demo_needs_no_download() -> None:
 
 def test_a_configuration_survives_the_way_to_a_peer() -> None:
     """What a peer reads from the coordinator's JSON equals what the operator wrote."""
-    config = RunConfig.from_yaml(BUILTIN_RUNS / "sahajbert.yaml")
+    config = RunConfig.from_yaml(BUILTIN_RUNS / "albert-large.yaml")
     assert RunConfig.from_json(config.to_json()) == config
 
 

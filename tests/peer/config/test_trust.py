@@ -18,7 +18,7 @@ def run_of(**source: Any) -> RunConfig:
     return RunConfig.from_mapping({"data": {"sources": [source]}})
 
 
-@pytest.mark.parametrize("name", ["demo.yaml", "sahajbert.yaml"])
+@pytest.mark.parametrize("name", ["demo.yaml", "albert-large.yaml"])
 def test_the_built_in_runs_need_no_permission(name: str) -> None:
     """The built-in corpus and datasets of the hub are nobody's private files."""
     check_reach(RunConfig.from_yaml(BUILTIN_RUNS / name), NOTHING)
