@@ -28,7 +28,7 @@ WIKIPEDIAS = frozenset(
     pms pnb pnt ps pt pwn qu rm rmy rn ro ru rue rw sa sah sat sc scn sco sd se sg sh shi shn si sk skr sl sm
     smn sn so sq sr srn ss st stq su sv sw szl szy ta tay tcy te tet tg th ti tk tl tly tn to tpi tr trv ts tt
     tum tw ty tyv udm ug uk ur uz ve vec vep vi vls vo wa war wo wuu xal xh xmf yi yo za zea zh zu
-    """.split()
+    """.split()  # noqa: SIM905  # as a list of strings the codes would fill pages
 )
 WIKIPEDIA_CODES: Mapping[str, str] = {
     "bho": "bh",
@@ -50,7 +50,7 @@ WEB_LANGUAGES = frozenset(
     af am ar az be bg bn ca ceb co cs cy da de el en eo es et eu fa fi fil fr fy ga gd gl gu ha haw hi hmn ht hu
     hy id ig is it iw ja jv ka kk km kn ko ku ky la lb lo lt lv mg mi mk ml mn mr ms mt my ne nl no ny pa pl ps
     pt ro ru sd si sk sl sm sn so sq sr st su sv sw ta te tg th tr uk ur uz vi xh yi yo zh zu
-    """.split()
+    """.split()  # noqa: SIM905  # as a list of strings the codes would fill pages
 )
 WEB_CODES: Mapping[str, str] = {"he": "iw", "nb": "no", "tl": "fil"}
 WORD_PRESETS: Mapping[str, PresetName] = {"bn": "bengali"}  # in place of `albert`
@@ -69,9 +69,7 @@ def sources_in(language: str) -> list[dict[str, Any]]:
             f"`--language` ({language}): the data set {WIKIPEDIA} has no Wikipedia in this language: check the code; "
             "for a language without one, write a run file with sources of your own."
         )
-    sources: list[dict[str, Any]] = [
-        {"kind": "hub", "path": WIKIPEDIA, "config_name": f"{WIKIPEDIA_DATE}.{wikipedia}"}
-    ]
+    sources: list[dict[str, Any]] = [{"kind": "hub", "path": WIKIPEDIA, "config_name": f"{WIKIPEDIA_DATE}.{wikipedia}"}]
     if web in WEB_LANGUAGES:
         sources[0]["weight"] = WIKIPEDIA_SHARE
         sources.append({"kind": "hub", "path": WEB, "config_name": web, "weight": 1 - WIKIPEDIA_SHARE})

@@ -182,8 +182,8 @@ def _reasons(
     return {
         "model": f"Size `{size}`: {SIZES[size].reason}.",
         "tokenizer.vocab_size": "Size of the vocabulary, learnt on the run's own text when the run is made.",
-        "data.sources": "The language's Wikipedia and, where C4 has the language, web pages, in sahajBERT's shares: give "
-        "each the `revision` of a commit (operator's guide, Choose the text).",
+        "data.sources": "The language's Wikipedia and, where C4 has the language, web pages, in sahajBERT's shares: "
+        "give each the `revision` of a commit (operator's guide, Choose the text).",
         "averaging.compression": "Halves the bytes on home lines, without a visible cost in loss.",
         "averaging.matchmaking_time_s": "The default: groups soon wait only as long as they need to.",
         "averaging.averaging_timeout_s": f"The slowest lines ({region}: {slowest:g} Mbit/s) need {own_s:.0f} s for one "
