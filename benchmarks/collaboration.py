@@ -14,8 +14,9 @@ the text. What is in DIR already is not trained anew, so a stopped benchmark goe
   router that takes no connections, with the default compression. It needs root, iproute2 and nftables.
 
 DIR gets curves.parquet with all that was judged, curves.png, and for each run its run file, checkpoints and history.
-With NER files (CoNLL), each run's last checkpoint and the first one, which has seen too few samples, are fine-tuned
-beside random starts. Test sentences that are training sentences, too, are left out.
+A way is judged by each run's checkpoint that is nearest to the number of samples: a swarm's batches are seldom exact.
+With NER files (CoNLL), these and the first checkpoint, which has seen too few samples, are fine-tuned beside random
+starts. Test sentences that are training sentences, too, are left out.
 
 A way's band is the mean over its seeds, give or take their standard deviation. Times mean nothing here: all volunteers
 share the processors.
@@ -155,9 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     points = [point for way in options.ways for seed in options.seeds for point in study.points(way, seed)]
     parquet.write_table(pyarrow.Table.from_pylist([asdict(point) for point in points]), study.folder / "curves.parquet")
     draw(points, study.folder / "curves.png")
-    figures = figures_of(points)
+    figures = figures_of(points, options.samples)
     if options.ner_train is not None:
-        figures += names_of(points, options.ner_train, options.ner_test, study.folder)
+        figures += names_of(points, options)
     report("one process beside volunteers", figures, options.json)
 
 
@@ -194,21 +195,22 @@ def band(values: Sequence[float]) -> tuple[float, float]:
     return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
-def last_of(points: Sequence[Point], way: str) -> list[Point]:
-    """Return the last checkpoint of each run of a way, in the order of its seeds."""
-    newest: dict[int, Point] = {}
-    for point in points:
-        if point.way == way and (point.seed not in newest or point.step > newest[point.seed].step):
-            newest[point.seed] = point
-    return [newest[seed] for seed in sorted(newest)]
+def reached(points: Sequence[Point], way: str, samples: int) -> list[Point]:
+    """Return the checkpoint of each run of a way that is nearest to so many samples, in the order of its seeds."""
+    nearest: dict[int, Point] = {}
+    for point in [point for point in points if point.way == way]:
+        before = nearest.setdefault(point.seed, point)
+        if abs(point.samples - samples) < abs(before.samples - samples):
+            nearest[point.seed] = point
+    return [nearest[seed] for seed in sorted(nearest)]
 
 
-def figures_of(points: Sequence[Point]) -> list[Figure]:
-    """Return each way's last losses and accuracies with their spread over seeds, beside those of one process."""
+def figures_of(points: Sequence[Point], samples: int) -> list[Figure]:
+    """Return each way's losses and accuracies after so many samples, with their spread, beside those of one process."""
     rows = []
-    alone = last_of(points, "alone")
-    for way in [way for way in WAYS if last_of(points, way)]:
-        last = last_of(points, way)
+    alone = reached(points, "alone", samples)
+    for way in [way for way in WAYS if reached(points, way, samples)]:
+        last = reached(points, way, samples)
         for name, text in {
             "samples": "samples",
             "mlm_loss": "loss of masked tokens",
@@ -246,12 +248,13 @@ def draw(points: Sequence[Point], path: Path) -> None:
     picture.savefig(path, dpi=120)
 
 
-def names_of(points: Sequence[Point], train: Path, test: Path, folder: Path) -> list[Figure]:
+def names_of(points: Sequence[Point], asked: argparse.Namespace) -> list[Figure]:
     """Fine-tune the last checkpoints and a first one for names, and random starts; return F1 over whole names."""
+    train, test, folder = asked.ner_train, asked.ner_test, asked.folder
     apart = folder / "ner-test.conll"
     left_out = write_unseen(train, test, apart)
     first = min((point for point in points if point.way == "alone"), key=lambda point: point.step, default=points[0])
-    by_name = {f"{way}-{point.seed}": point for way in WAYS for point in last_of(points, way)}
+    by_name = {f"{way}-{point.seed}": point for way in WAYS for point in reached(points, way, asked.samples)}
     by_name[f"after {first.samples} samples"] = first
     command = [sys.executable, "-m", "manyhands", "evaluate", *(point.checkpoint for point in by_name.values())]
     options = ["--random-start", "--json", "--train", str(train), "--test", str(apart), *NER_OPTIONS, *NER_SENTENCES]
