@@ -103,7 +103,7 @@ class ExactAllReduce(AllReduceRunner):
             for _, info in self.tensor_part_container._input_parts_by_peer[self.ordered_peer_ids.index(self.peer_id)]
         ]
         loop = asyncio.get_running_loop()
-        self._answers: list[asyncio.Future[Answer]] = [loop.create_future() for _ in self._own_infos]  # by part
+        self._answers: list[asyncio.Future[Answer]] = [loop.create_future() for _ in self._own_infos]  # to all senders
         self._inputs: dict[int, list[bytes]] = {}  # by sender's index: the digests of its parts
         self._attestations: list[Attestation] = []  # of the reducers that are done, this one among them
         self._attestation: asyncio.Future[SignedAttestation] = loop.create_future()
@@ -392,13 +392,16 @@ class ExactAllReduce(AllReduceRunner):
     async def _await_averages(
         self, sender_index: int, messages: AsyncIterator[averaging_pb2.AveragingData]
     ) -> AsyncIterator[Answer]:
-        """Wait for no part of a sender without a weight; yield the averages of the others' parts."""
+        """Wait for no part of a sender without a weight; yield the averages of the others' parts.
+
+        An unawaited sender receives them all even if it opens its stream after the first of them.
+        """
         self.tensor_part_reducer.on_sender_weightless(sender_index)
         async for _ in messages:
             raise RefusedPart("named no weight, and sent a part all the same")
         for answer in self._answers:
             known = await asyncio.shield(answer)
-            if sender_index in self.tensor_part_reducer.banned:
+            if self.sender_peer_ids[sender_index] in self.banned_senders:
                 return
             yield known
 

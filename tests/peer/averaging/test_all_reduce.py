@@ -754,6 +754,24 @@ def test_a_sender_that_was_silent_before_is_not_waited_for(unawaited: bool) -> N
     asyncio.run(reduce_alone())
 
 
+def test_an_unawaited_sender_without_a_weight_misses_no_average() -> None:
+    """It opens its stream when all parts but the last are averaged; its part was not needed."""
+
+    async def reduce_both() -> None:
+        reducing = round_of_two(parts=2, unawaited=[AUXILIARY.to_base58()])
+        ones = torch.ones(3)
+        first = await reducing.tensor_part_reducer.accumulate_part(0, 0, ones, weight=4.0)
+        reducing._answer(0, first)
+        assert reducing.tensor_part_reducer.banned == {1}
+        answers = reducing._accumulate_parts_streaming(weightless(), 1)
+        assert (await anext(answers)).weight == 4.0
+        reducing._answer(1, await reducing.tensor_part_reducer.accumulate_part(0, 1, ones, weight=4.0))
+        assert (await anext(answers)).weight == 4.0
+        await answers.aclose()
+
+    asyncio.run(asyncio.wait_for(reduce_both(), PATIENCE_S))
+
+
 def test_what_an_unawaited_sender_brought_in_part_is_in_no_receipt() -> None:
     """Its first part came in time, its second did not: it is out from there on."""
 

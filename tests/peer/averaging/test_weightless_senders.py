@@ -187,7 +187,7 @@ async def test_senders_without_samples_send_next_to_nothing(peers: list[P2P], we
     """All take the samples' mean, bit by bit alike, and nobody is found to have done wrong, in the audit neither."""
     own = gradients(weights)
     expected = [
-        sum(weight * tensors[at] for weight, tensors in zip(weights, own, strict=True)) / sum(weights)
+        torch.stack([weight * tensors[at] for weight, tensors in zip(weights, own, strict=True)]).sum(0) / sum(weights)
         for at in range(len(SHAPES))
     ]
     round_ = await round_of(peers, weights, own)
