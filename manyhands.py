@@ -36,6 +36,7 @@ COMMANDS = {
         "Check what a run has signed: its leaderboard, or a certificate of contribution.",
         _TAKE_PART,
     ),
+    "recipe": ("peer.cli.recipe", "Write the run file of a published model, in any language, to edit it.", _OPERATE),
     "plan": ("peer.cli.rehearse", "Write a run file for an event, each value with its reason.", _OPERATE),
     "rehearse": ("peer.cli.rehearse", "Rehearse a run's event in virtual time, before anybody has joined.", _OPERATE),
     "scenario": ("peer.cli.scenario", "Write the scenario of a past run, to rehearse it.", _OPERATE),

@@ -8,26 +8,22 @@ volunteers say of their steps is read here, so it does not depend on the databas
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
 
 from auth.credentials import Credentials
 from benchmarks._network import Host, Network
-from coordinator.members.membership import Membership
-from coordinator.run.directory import RunDirectory
-from coordinator.store.engine import Database, open_engine
+from benchmarks._served_run import ServedRun
 from peer.config.run import RunConfig
 from tests.support.commands import Command, service_of
-from tests.support.ports import free_ports
 from tests.support.postgres import PostgresServer
-from tests.support.small_run import HOST, small_config
+from tests.support.small_run import small_config
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 NAMES = ("ada", "grace", "joan")
@@ -98,61 +94,38 @@ class Tail:
         return found
 
 
-@dataclass
-class ChaosSite:
+class ChaosSite(ServedRun):
     """The run's directory, its coordinator and its volunteers; `server` is the PostgreSQL that it is in.
 
     Where there are hosts, PostgreSQL and this process are on that of `serve`.
     """
 
-    base: Path
-    server: PostgresServer
-    network: Network | None = None  # in which each has a host of its own; None: all share this machine's addresses
-    hosts: Mapping[str, Host] = field(default_factory=dict)
-    kept: dict[str, Kept] = field(default_factory=dict)
-    told: list[Told] = field(default_factory=list)
-    began_at: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
-        self.coordinator_dir = self.base / "coordinator"
-        self.coordinator_dir.mkdir(exist_ok=True)
-        self.clock_file = self.base / "clock"
+    def __init__(
+        self,
+        base: Path,
+        server: PostgresServer,
+        network: Network | None = None,
+        hosts: Mapping[str, Host] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(base, hosts)
+        self.server, self.network = server, network
+        self.kept: dict[str, Kept] = {}
+        self.told: list[Told] = []
+        self.began_at = time.monotonic()
+        self.clock_file = base / "clock"
         self._tails: dict[str, Tail] = {}
-
-    def state_dir(self, name: str) -> Path:
-        """A volunteer's directory."""
-        return self.base / f"{name}-state"
-
-    def log(self, name: str) -> Path:
-        """The output of `serve` or of a volunteer's command."""
-        return self.base / f"{name}.log"
 
     # Starting and stopping
 
-    def make_run(self) -> None:
-        """Make the run by the operator's command."""
-        address = self._address("serve")
-        control_port, web_port, swarm_port = free_ports(address, 3)
+    def make_small_run(self) -> None:
+        """Make a run of a tiny model in the database."""
         content = small_config(self.base).model_dump(mode="json", exclude_unset=True)
         content["averaging"] |= {"target_batch_size": TARGET_BATCH_SIZE}
         content["membership"] = {"newcomer_share": 1.0}  # of three machines one may be all that is left
         content["checkpoints"] = {"every_steps": 4, "keep": 4}
-        (self.base / "run.yaml").write_text(RunConfig.from_mapping(content).to_yaml())
         (url := self.base / "database-url").write_text(self.server.url())
         url.chmod(0o600)
-        ports = ("--control-port", control_port, "--web-port", web_port, "--swarm-port", swarm_port)
-        where = ("--host", address, "--bind", address, "--config", self.base / "run.yaml", "--database-url-file", url)
-        words = ("coordinator", "init", self.coordinator_dir / "run", *where, *ports)
-        done = subprocess.run(  # noqa: S603 - our own program
-            [sys.executable, "-m", "manyhands", *map(str, words)],
-            capture_output=True,
-            text=True,
-            check=False,
-            preexec_fn=self._enter("serve"),
-        )
-        if done.returncode:
-            raise RuntimeError(f"no run was made: {done.stderr}")
-        self.run = RunDirectory.open(self.coordinator_dir / "run")
+        self.make(RunConfig.from_mapping(content), "--database-url-file", str(url))
 
     def serve(self) -> None:
         """Start the coordinator, under a clock that can be set where libfaketime is installed."""
@@ -164,35 +137,13 @@ class ChaosSite:
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
         environment = clock if FAKETIME.exists() else {}
-        arguments = ("coordinator", "serve", str(self.run.path))
-        begin = self._enter("serve")
-        self._keep("serve", lambda: Command(self.log("serve"), *arguments, begin=begin, environment=environment))
+        self._keep("serve", lambda: self.start_serving(environment))
 
     def join(self, name: str) -> None:
         """Start a volunteer, by an invite that it needs the first time."""
-        database = Database(open_engine(self.run.database_url))
-        membership = Membership(database, self.run.authority, self.run.config.run.name, 3600, time.time)
-        invite = membership.invite(name)[0]
-        database.engine.dispose()
-        machine = ("--threads", "1", "--listen", f"/ip4/{self._address(name)}/tcp/0", "--data-folder", str(self.base))
-        arguments = (
-            "join",
-            str(self.run.join_link),
-            "--state-dir",
-            str(self.state_dir(name)),
-            *machine,
-            "--log-format",
-            "json",
-        )
+        invite = self.invite(name)
         self._tails[name] = Tail(self.log(name))
-        begin = self._enter(name)
-        self._keep(name, lambda: Command(self.log(name), *arguments, invite=invite, begin=begin))
-
-    def _address(self, name: str) -> str:
-        return self.hosts[name].address if name in self.hosts else HOST
-
-    def _enter(self, name: str) -> Callable[[], None] | None:
-        return self.hosts[name].enter if name in self.hosts else None
+        self._keep(name, lambda: self.start_volunteer(name, invite))
 
     def _keep(self, name: str, start: Callable[[], Command]) -> None:
         self.kept[name] = Kept(start, start())

@@ -135,7 +135,7 @@ def measure(folder: Path, chosen: Mapping[str, Fault], options: argparse.Namespa
         stack.callback(site.close)
         engine = create_engine(server.url(), pool_pre_ping=True, connect_args={"connect_timeout": 5})
         stack.callback(engine.dispose)
-        site.make_run()
+        site.make_small_run()
         site.serve()
         for name in NAMES:
             site.join(name)

@@ -60,7 +60,7 @@ class Extent:
     idle_s: float  # nobody joins
 
 
-WHOLE = Extent("sahajbert.yaml", joiners=50, spread_s=60.0, alone=5, idle_s=10.0)
+WHOLE = Extent("albert-large.yaml", joiners=50, spread_s=60.0, alone=5, idle_s=10.0)
 SMALL = Extent("demo.yaml", joiners=6, spread_s=2.0, alone=2, idle_s=1.0)
 
 

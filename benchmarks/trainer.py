@@ -1,9 +1,10 @@
-"""Samples per second and peak memory of one worker, against plain PyTorch and transformers' own ALBERT.
+"""Samples per second and peak memory of one worker, against plain PyTorch and transformers' own forward.
 
-    python benchmarks/trainer.py [--quick] [--json] [--threads N] [--model demo|base] [--compile]
+    python benchmarks/trainer.py [--quick] [--json] [--threads N] [--model NAME | --recipes] [--compile]
 
 Forward and backward passes over the same batches with the same threads; "demo" is the demo's model, "base" a 12-layer,
-768-wide ALBERT with 32,000 words at length 512. Memory is the whole process's, its libraries included.
+768-wide ALBERT with 32,000 words at length 512, and the others are the recipes, a sample at a time at their length.
+Memory is the whole process's, its libraries included.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reporting import Figure, argument_parser, report
+from peer.config.recipes import RECIPES, load_recipe
 from peer.config.run import BUILTIN_RUNS, RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,6 +37,7 @@ class Model:
     name: str
     config: RunConfig
     microbatches: int
+    variants: tuple[str, ...] = ("worker", "plain loop", "transformers")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -42,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parse(arguments)
     figures = []
     for model in _models(options):
-        outcomes = {name: _run(model, name, options.threads) for name in ("worker", "plain loop", "transformers")}
+        outcomes = {name: _run(model, name, options.threads) for name in model.variants}
         figures += _figures(model.name, outcomes)
         if options.compile:
             compiled = _run(model, "worker, compiled", options.threads)
@@ -51,12 +54,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _models(options: argparse.Namespace) -> list[Model]:
+    if options.recipes or options.model in RECIPES:
+        names = RECIPES if options.model is None else (options.model,)
+        return [_recipe(name, 2 if options.quick else 3) for name in names]
     base = {**BASE, "data": {**BASE["data"], "microbatch_size": 1}} if options.quick else BASE
     models = [
         Model("demo", RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml"), 15 if options.quick else 60),
         Model("base", RunConfig.from_mapping(base), 3 if options.quick else 6),
     ]
     return [model for model in models if options.model in (None, model.name)]
+
+
+def _recipe(name: str, microbatches: int) -> Model:
+    """Return a recipe with microbatches of one sample, and without the plain loop, which would take minutes more."""
+    config = load_recipe(name)
+    one = config.model_copy(update={"data": config.data.model_copy(update={"microbatch_size": 1})})
+    return Model(name, one, microbatches, variants=("worker", "transformers"))
 
 
 def _run(model: Model, variant: str, threads: int) -> dict[str, Any]:
@@ -77,8 +90,9 @@ def _run(model: Model, variant: str, threads: int) -> dict[str, Any]:
 def _figures(model: str, outcomes: dict[str, dict[str, Any]]) -> list[Figure]:
     ours = outcomes["worker"]
     figures = []
-    for baseline in ("transformers", "plain loop"):
-        theirs = outcomes[baseline]
+    for baseline, theirs in outcomes.items():
+        if theirs is ours:
+            continue
         speeds, peaks = ("samples_per_second", "samples/s"), ("peak_mib", "MiB")
         for what, (key, unit) in {"speed": speeds, "peak memory": peaks}.items():
             figures.append(Figure(f"{model}: {what}", ours[key], unit, theirs[key], baseline))
@@ -100,7 +114,8 @@ def _compiled_figures(model: str, ours: dict[str, Any], theirs: dict[str, Any]) 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argument_parser("Samples per second and peak memory of one worker.")
     parser.add_argument("--threads", type=int, default=1, help="threads of every variant (default: 1)")
-    parser.add_argument("--model", choices=("demo", "base"), help="only this model (default: both)")
+    parser.add_argument("--model", choices=("demo", "base", *RECIPES), help="only this model (default: demo and base)")
+    parser.add_argument("--recipes", action="store_true", help="the recipes instead of demo and base")
     parser.add_argument("--compile", action="store_true", help="also the worker with compiled layers")
     return parser.parse_args(arguments)
 

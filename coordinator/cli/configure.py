@@ -26,6 +26,7 @@ from coordinator.context.open_run import create_run, make_settings
 from coordinator.run.directory import RunDirectory
 from coordinator.run.secrets import read_secret
 from coordinator.run.settings import Settings
+from peer.config.recipes import RECIPES, load_recipe
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.runtime.console import say, say_json
 
@@ -65,7 +66,13 @@ SECRET_KEYS = frozenset({"database_url"})  # of settings.yaml: their values are 
 @app.command(epilog="Example: manyhands coordinator init my-run --config run.yaml --host training.example.org")
 def init(
     directory: Path = DIRECTORY,
-    config: Path = typer.Option(BUILTIN_RUNS / "demo.yaml", help="The run file.", show_default="the demo's"),
+    config: Path | None = typer.Option(None, help="The run file.", show_default="the demo's"),
+    recipe: str | None = typer.Option(
+        None, help=f"A run file that ships, instead of --config: {', '.join(RECIPES)}.", show_default=False
+    ),
+    language: str | None = typer.Option(
+        None, help="Language of the recipe's text, as fi or zh-Hant.", show_default="the recipe's own"
+    ),
     host: str = typer.Option(
         LOCAL_HOST, help="Name or address under which volunteers reach this machine; part of the join link."
     ),
@@ -85,7 +92,7 @@ def init(
     as_json: bool = JSON,
 ) -> None:
     """Make a new run: its keys, its settings, its database and its tokenizer."""
-    run_config = RunConfig.from_yaml(config)
+    run_config = _chosen_run(config, recipe, language)
     settings = make_settings(
         public_host=host,
         announce_hosts=announce,
@@ -114,6 +121,22 @@ def init(
     say(f"Dashboard, once the run is served: {settings.web_address}/")
     say(f"Next: {_command('serve', directory)}")
     say(f"and for each volunteer: {_command('invite', directory, 'NAME')}")
+
+
+def _chosen_run(config: Path | None, recipe: str | None, language: str | None) -> RunConfig:
+    """Read the run file or the recipe, else the demo's; raises `ConfigError` for options that exclude each other."""
+    if recipe is not None and config is not None:
+        raise ConfigError(
+            f"`--recipe` ({recipe}) and `--config` ({config}) exclude each other: give one of them; "
+            f"`manyhands recipe {recipe} --out run.yaml` writes a recipe to edit."
+        )
+    if recipe is not None:
+        return load_recipe(recipe, language)
+    if language is not None:
+        raise ConfigError(
+            f"`--language` ({language}) is for a recipe: add `--recipe`, or set `run.language` in the run file."
+        )
+    return RunConfig.from_yaml(config or BUILTIN_RUNS / "demo.yaml")
 
 
 def _command(name: str, directory: Path, *arguments: str) -> str:

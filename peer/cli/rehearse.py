@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from auth.errors import ConfigError, StorageError
+from auth.errors import ConfigError
+from peer.cli.recipe import Out, refuse_existing, write_run_file
 from peer.config.run import RunConfig
 from peer.rehearsal.forecast.advice import RehearsalAdvice, advise
 from peer.rehearsal.forecast.comparison import PastComparison
@@ -99,26 +100,18 @@ def plan_event(
     model: Annotated[PlannedModel, typer.Option(help="Size of the model, an ALBERT.")] = PlannedModel.SMALL,
     region: Annotated[str, typer.Option(help="Region of the volunteers' lines, such as south-asia.")] = "world",
     seeds: Annotated[int, typer.Option(help="Swarms to rehearse for the promised figures.")] = SEEDS,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Run file to write; without it, to stdout.")] = None,
+    out: Out = None,
 ) -> None:
     """Write a run file for an event: batch, averaging and schedule chosen by rehearsals, each with its reason."""
     _check("--seeds", seeds, MOST_SEEDS)
     _check("--volunteers", volunteers, MOST_PEERS)
     _check("--hours", hours, MOST_HOURS)
-    if out is not None and out.exists():
-        raise ConfigError(f"`--out` ({out}) exists already: remove it, or give another name.")
+    refuse_existing(out)
     with Console(stderr=True).status("Planning") as status:
         text = plan_run(
             language, volunteers, hours, model.value, region, seeds, lambda said: status.update(f"Rehearsing {said}")
         )
-    if out is None:
-        say(text.rstrip())
-        return
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"`--out` ({out}) cannot be written: {error.strerror}.") from error
-    say(f"Written to {out}. Read its comments, then: manyhands rehearse {out}")
+    write_run_file(text, out)
 
 
 def chosen_swarm(

@@ -191,10 +191,15 @@ class RunConfig(Section):
             raise ConfigError(f"Cannot read the run file {path}: {error.strerror}.") from error
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path} is not valid YAML: {error}.") from error
-        content = _parse_yaml(text, str(path))
+        return cls.from_text(text, origin=str(path))
+
+    @classmethod
+    def from_text(cls, text: str, origin: str) -> RunConfig:
+        """Parse and validate a run file's text; raises `ConfigError` with one sentence for the first mistake."""
+        content = _parse_yaml(text, origin)
         if content is None:
-            raise ConfigError(f"{path} is empty: a run file names at least its run, as in `run: {{name: my-run}}`.")
-        return cls.from_mapping(content, origin=str(path))
+            raise ConfigError(f"{origin} is empty: a run file names at least its run, as in `run: {{name: my-run}}`.")
+        return cls.from_mapping(content, origin=origin)
 
     @classmethod
     def from_mapping(cls, content: Any, origin: str = "the run configuration") -> RunConfig:

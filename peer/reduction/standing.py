@@ -21,7 +21,7 @@ import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median, variance
 
 import torch
 
@@ -42,6 +42,7 @@ SPREADS = 3.5  # of it that are tolerated
 LEAST_ROUNDS_AGAINST = 3
 SIGNIFICANT = 5.0  # standard errors below zero
 LEAST_DEVIATION = 0.02  # of cosines
+SCARCE = 8.0  # by so much more is tolerated, divided by the degrees of freedom that the deviation is measured with
 AGREEING = 1 / 16  # of its cosine's size: so far at least must most others agree among each other
 GROWTH = 2.0  # times the most samples that a member has shown lately: above that its share is bounded
 LARGEST_SHARE = 1 / 4  # of all weight, of a member that has not shown that it computes so many samples
@@ -237,6 +238,20 @@ def pointing_away(cosines: Mapping[str, Sequence[float]], deviation: float) -> s
     return away if 2 * len(away) < len(cosines) else set()
 
 
+def cosine_deviation(cosines: Sequence[Sequence[float]]) -> float:
+    """Return the standard deviation of one member's cosine from round to round, infinite where it is not known.
+
+    `cosines`: of each member, in its rounds. It is the median over members, which a minority of liars does not decide.
+    Of three members in three rounds it is far too small by chance in one case of some hundred: so it is taken for
+    larger as long as few rounds have shown it, as Student's t distribution has wider tails.
+    """
+    known = [found for found in cosines if len(found) >= LEAST_ROUNDS_AGAINST]
+    if not known:
+        return math.inf
+    degrees = sum(len(found) - 1 for found in known)
+    return max(LEAST_DEVIATION, math.sqrt(median(map(variance, known)))) * (1 + SCARCE / degrees)
+
+
 class Standings:
     """The memory of what the last rounds showed of each member, and who is held to point away from the others."""
 
@@ -271,21 +286,14 @@ class Standings:
     def _judge_directions(self, observed: Mapping[str, Observation]) -> list[str]:
         """Hold those to point away who do; one who did is let in again when its mean cosine is above zero."""
         cosines = {member: [seen.cosine for seen in self._seen[member]] for member in observed}
-        scatters = [_variance(found) for found in cosines.values() if len(found) >= LEAST_ROUNDS_AGAINST]
-        deviation = max(LEAST_DEVIATION, math.sqrt(median(scatters))) if scatters else math.inf
         before = self._away
         staying = {
             member for member in before & self._seen.keys() if fmean(seen.cosine for seen in self._seen[member]) <= 0
         }
-        self._away = staying | pointing_away(cosines, deviation)
+        self._away = staying | pointing_away(cosines, cosine_deviation(list(cosines.values())))
         for member in self._away - before:  # it is let in for what comes now, not for what it was
             self._seen[member] = deque(list(self._seen[member])[-SPAN:], maxlen=REMEMBERED)
         return sorted(self._away - before)
-
-
-def _variance(values: Sequence[float]) -> float:
-    middle = fmean(values)
-    return fmean((value - middle) ** 2 for value in values)
 
 
 def largest_weight_share(members: int) -> float:

@@ -20,6 +20,7 @@ from coordinator.web.app import ROUTERS
 from docs.reference.commands import every_command
 from docs.reference.generated import fill
 from peer.config.architectures import ARCHITECTURES
+from peer.config.recipes import RECIPES, load_recipe
 from peer.config.run import RunConfig
 from peer.config.tokenizer import Algorithm, Normalizer, PresetName, PreTokenizer
 
@@ -103,9 +104,18 @@ def test_every_run_file_in_the_documents_is_valid(example: str) -> None:
 
 
 def test_the_documents_show_every_family() -> None:
-    """Each family but the default has an example."""
+    """Each family has an example or a recipe."""
     shown = {RunConfig.from_mapping(yaml.safe_load(example)).model.architecture for example in run_file_examples()}
+    shown |= {load_recipe(name).model.architecture for name in RECIPES}
     assert set(ARCHITECTURES) - shown <= {"deberta"}  # as `deberta-v2`
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_has_its_row_with_the_files_numbers(name: str) -> None:
+    """The table of recipes tells the length and the batch that the run file has."""
+    config = load_recipe(name)
+    [row] = re.findall(rf"^\| `{name}` .*$", TEXT, re.MULTILINE)
+    assert f"| {config.data.sequence_length} | {config.averaging.target_batch_size} |" in row
 
 
 def test_every_environment_variable_is_documented() -> None:

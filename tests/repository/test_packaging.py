@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from peer.config.recipes import RECIPES
 from tests.support.programs import require
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +58,7 @@ def test_wheel_holds_exactly_the_packages_files(wheel: zipfile.ZipFile) -> None:
         "peer/protocol/control_pb2.py",
         "peer/protocol/control_pb2_grpc.py",
         "peer/runs/demo.yaml",
-        "peer/runs/sahajbert.yaml",
+        *(f"peer/runs/{name}.yaml" for name in RECIPES),
     ],
 )
 def test_wheel_holds_data_files_that_code_opens_by_name(wheel: zipfile.ZipFile, name: str) -> None:

@@ -33,7 +33,7 @@ def fill_scores(pretrained: Pretrained, task: Task, texts: Sequence[str]) -> tup
     """Pseudo-perplexity and accuracy over all tokens of the texts, and how many these are."""
     tokenizer = pretrained.tokenizer()
     mask = mask_id(tokenizer)
-    model = pretrained.model("AutoModelForMaskedLM", head_seed=0).train(False)
+    model = pretrained.model("AutoModelForMaskedLM", seed=0).train(False)
     length = pretrained.length(task.recipe)
     loss, hits, count = 0.0, 0, 0
     for batch in _batches(masked(tokenizer, texts[: task.recipe.max_test], mask, length), task.recipe.batch_size):
@@ -54,7 +54,7 @@ def probe_scores(pretrained: Pretrained, task: Task, probes: Sequence[Probe]) ->
     """The mean distance, and each probe's fillings."""
     tokenizer = pretrained.tokenizer()
     mask, pad = mask_id(tokenizer), pad_id(tokenizer)
-    model = pretrained.model("AutoModelForMaskedLM", head_seed=0).train(False)
+    model = pretrained.model("AutoModelForMaskedLM", seed=0).train(False)
     frame = frame_of(tokenizer)
     room = frame.room(pretrained.length(task.recipe))
     results = []

@@ -24,9 +24,9 @@ from peer.config.evaluation import Recipe
 
 IGNORED = -100
 _MODEL: Any = transformers.AutoModel
+FRESH_SEED = 2**32 - 17  # of a random start, less the fine-tuning's seed: no run has drawn its first weights by it
 PADDING = {"labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
 Tokenize = Callable[[str], Sequence[int]]
-INITIAL_SEED = 2**32 - 17  # of a random start's body: the same for each seed of fine-tuning, as a checkpoint's is
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,20 @@ class Pretrained:
             raise ConfigError(_complaint(self.source, "tokenizer", error)) from error
         return found
 
-    def model(self, kind: str, head_seed: int, **settings: Any) -> PreTrainedModel:
-        """The checkpoint under the head of transformers' `kind`, in 32 bits; what the head lacks is drawn by the seed.
+    def model(self, kind: str, seed: int, **settings: Any) -> PreTrainedModel:
+        """The checkpoint under the head of transformers' `kind`, in 32 bits; what is not in it is drawn by the seed.
+
+        So each seed's random start has a body of its own, and their spread tells of the luck of a body, too.
 
         Raises `ConfigError` if there is no such model.
         """
         auto = getattr(transformers, kind)
         try:
-            torch.manual_seed(head_seed)
+            torch.manual_seed(FRESH_SEED - seed if self.random_start else seed)
             if self.random_start:
-                return _fresh(auto, AutoConfig.from_pretrained(self.source, **settings))
+                shape = AutoConfig.from_pretrained(self.source, **settings)
+                fresh: PreTrainedModel = auto.from_config(shape, dtype=torch.float32)
+                return fresh
             model: PreTrainedModel = auto.from_pretrained(
                 self.source, use_safetensors=True, dtype=torch.float32, **settings
             )
@@ -106,16 +110,6 @@ def be_quiet() -> None:
     """Log only errors while loading; warnings about a newly initialized head are expected."""
     transformers.logging.set_verbosity(logging.ERROR)
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-
-
-def _fresh(auto: Any, config: Any) -> PreTrainedModel:
-    """A model as a run begins with it: its body is the same whatever the head's seed."""
-    model: PreTrainedModel = auto.from_config(config, dtype=torch.float32)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(INITIAL_SEED)
-        body = auto.from_config(config, dtype=torch.float32).base_model
-    model.base_model.load_state_dict(body.state_dict())
-    return model
 
 
 def _complaint(source: str, what: str, error: Exception) -> str:

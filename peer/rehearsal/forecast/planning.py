@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from peer.config.languages import sources_in, word_preset
 from peer.config.run import RunConfig
 from peer.config.training import Averaging
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
@@ -38,7 +39,6 @@ TIMES_SLOWEST, LEAST_TIMEOUT_S = 3, 60
 SAFE_SHARE = 0.9  # of the steps of the slowest swarm
 WARMUP_SHARE = 0.1
 CHECKPOINT_MINUTES = 10
-WIKIPEDIA = "wikimedia/wikipedia", "20231101"
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,6 @@ def plan_run(
     progress: Callable[[str], None] = lambda _: None,
 ) -> str:
     """Return the run file's text. Raises `ConfigError` for a language or a region that there is not."""
-    RunConfig.from_mapping({"run": {"language": language}}, origin="`--language`")
     content = _content(language, size)
     config = RunConfig.from_mapping(content)
     values = ModelValues.of(config)
@@ -121,14 +120,12 @@ def plan_run(
 def _content(language: str, size: str) -> dict[str, Any]:
     """Return the keys that no rehearsal chooses."""
     its = SIZES[size]
-    subset = f"{WIKIPEDIA[1]}.{language.partition('-')[0].lower()}"
-    preset = {"preset": "bengali"} if language == "bn" else {}
     return {
         "run": {"name": f"{language.lower()}-{size}", "language": language},
         "model": dict(its.model),
-        "tokenizer": {**preset, "vocab_size": its.vocab_size},
+        "tokenizer": {"preset": word_preset(language), "vocab_size": its.vocab_size},
         "data": {
-            "sources": [{"kind": "hub", "path": WIKIPEDIA[0], "config_name": subset}],
+            "sources": sources_in(language),
             "sequence_length": its.sequence_length,
             "microbatch_size": its.microbatch_size,
         },
@@ -185,9 +182,8 @@ def _reasons(
     return {
         "model": f"Size `{size}`: {SIZES[size].reason}.",
         "tokenizer.vocab_size": "Size of the vocabulary, learnt on the run's own text when the run is made.",
-        "data.sources": "The language's Wikipedia by its code on the hub: check that there is one for your language, "
-        "give it the `revision` of a commit, and add web pages, of which most languages have more (operator's guide, "
-        "Choose the text).",
+        "data.sources": "The language's Wikipedia and, where C4 has the language, web pages, in sahajBERT's shares: "
+        "give each the `revision` of a commit (operator's guide, Choose the text).",
         "averaging.compression": "Halves the bytes on home lines, without a visible cost in loss.",
         "averaging.matchmaking_time_s": "The default: groups soon wait only as long as they need to.",
         "averaging.averaging_timeout_s": f"The slowest lines ({region}: {slowest:g} Mbit/s) need {own_s:.0f} s for one "

@@ -23,6 +23,7 @@ from coordinator.members.quarantine import SuspicionReport, hear
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Policy
 from coordinator.run.software import own_software
+from peer.config.recipes import load_recipe
 from peer.data.tokenization.tokenizers import load_tokenizer
 from peer.reporting.messages import StepReport
 from peer.runtime.software import install_commands
@@ -76,6 +77,43 @@ def test_init_makes_a_run_that_is_ready_to_serve(tmp_path: Path) -> None:
     assert "http://example.org:8181/" in result.output
     assert load_tokenizer(run.tokenizer_dir).get_vocab_size() > 50
     assert str(tmp_path / "new") in result.output  # the next command can be pasted
+
+
+def folder_of_the_hub(path: Path, config_name: str, documents: list[str]) -> None:
+    """A folder that `datasets` reads as it reads a data set of the hub by this name."""
+    path.mkdir(parents=True)
+    (path / "train.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    configs = [{"config_name": config_name, "data_files": "train.jsonl"}, {"config_name": "xx", "data_files": "no"}]
+    (path / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n")
+
+
+def test_init_makes_a_run_by_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokenizer is trained on the Wikipedia and the web pages of the recipe's language."""
+    folder_of_the_hub(tmp_path / "wikimedia" / "wikipedia", "20231101.fi", ["Helsinki on Suomen kaupunki."] * 50)
+    folder_of_the_hub(tmp_path / "allenai" / "c4", "fi", ["Turku sijaitsee rannikolla."] * 50)
+    monkeypatch.chdir(tmp_path)
+    call("init", "new", "--recipe", "modernbert-small", "--language", "fi")
+    run = RunDirectory.open(tmp_path / "new")
+    assert run.config == load_recipe("modernbert-small", "fi")
+    vocabulary = load_tokenizer(run.tokenizer_dir).get_vocab()
+    assert {"\u0120kaupunki", "\u0120rannikolla"} <= vocabulary.keys()  # a word of each source, with its space
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--recipe", "roberta-base", "--config", "run.yaml"], "`--recipe` .* and `--config` .* exclude each other"),
+        (["--recipe", "roberta-large"], "no recipe `roberta-large`"),
+        (["--recipe", "roberta-base", "--language", "tlh"], r"`--language` \(tlh\)"),
+        (["--language", "fi"], "add `--recipe`"),
+        (["--language", "fi", "--config", "run.yaml"], "`run.language`"),
+    ],
+)
+def test_init_refuses_a_recipe_that_there_is_not(tmp_path: Path, options: list[str], words: str) -> None:
+    """Options that contradict each other, an unknown recipe and an unknown language are one sentence, and no run."""
+    with pytest.raises(ConfigError, match=words):
+        call("init", tmp_path / "new", *options)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_init_makes_a_run_on_postgresql(tmp_path: Path) -> None:

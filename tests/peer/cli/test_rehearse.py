@@ -140,11 +140,13 @@ def test_a_plan_is_written_once(tmp_path: Path) -> None:
     assert "planned.yaml" in succeed(*arguments)
     config = RunConfig.from_yaml(target)
     assert config.run.language == "bn"
-    assert config.data.sources[0].config_name == "20231101.bn"
+    assert [source.config_name for source in config.data.sources] == ["20231101.bn", "bn"]
+    assert config.tokenizer.preset == "bengali"
     assert "exists already" in str(refusal(*arguments))
 
 
 def test_a_plan_refuses_what_is_no_language_or_number() -> None:
     """The mistake is named in one sentence."""
     assert str(refusal("plan", "--language", "!!")).startswith("`--language`: `run.language`")
+    assert "no Wikipedia" in str(refusal("plan", "--language", "tlh"))
     assert "`--volunteers` (0)" in str(refusal("plan", "--language", "bn", "--volunteers", 0))

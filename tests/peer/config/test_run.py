@@ -1,4 +1,4 @@
-"""The run file: defaults, the two files that ship, one clear sentence for every mistake, and its public summary."""
+"""The run file: defaults, the files that ship, one clear sentence for every mistake, and its public summary."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from auth.errors import ConfigError
+from peer.config.recipes import RECIPES
 from peer.config.run import BUILTIN_RUNS, RunConfig, public_part
 
 CONFIG = {
@@ -71,7 +72,7 @@ def test_a_run_file_that_says_nothing_is_sahajberts_recipe(tmp_path: Path) -> No
     assert (config.schedule.warmup_steps, config.schedule.total_steps) == (5_000, 125_000)
 
 
-@pytest.mark.parametrize("name", ["demo", "sahajbert"])
+@pytest.mark.parametrize("name", ["demo", *RECIPES])
 def test_the_run_files_that_ship_are_valid(name: str) -> None:
     """Each run file in the package can be read and is named after its run."""
     assert RunConfig.from_yaml(BUILTIN_RUNS / f"{name}.yaml").run.name == name
@@ -79,7 +80,7 @@ def test_the_run_files_that_ship_are_valid(name: str) -> None:
 
 def test_sahajberts_run_file_agrees_with_the_defaults() -> None:
     """Model, objective, optimizer, schedule and averaging are written once more in the file, not differently."""
-    shipped, defaults = RunConfig.from_yaml(BUILTIN_RUNS / "sahajbert.yaml"), RunConfig()
+    shipped, defaults = RunConfig.from_yaml(BUILTIN_RUNS / "albert-large.yaml"), RunConfig()
     for section in ("model", "objective", "optimizer", "schedule", "averaging", "checkpoints"):
         assert getattr(shipped, section) == getattr(defaults, section)
 
@@ -93,7 +94,7 @@ def test_the_demo_needs_no_download() -> None:
 
 def test_a_configuration_survives_the_way_to_a_peer() -> None:
     """What a peer reads from the coordinator's JSON equals what the operator wrote."""
-    config = RunConfig.from_yaml(BUILTIN_RUNS / "sahajbert.yaml")
+    config = RunConfig.from_yaml(BUILTIN_RUNS / "albert-large.yaml")
     assert RunConfig.from_json(config.to_json()) == config
 
 

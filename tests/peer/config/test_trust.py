@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from auth.errors import ConfigError
+from peer.config.recipes import RECIPES
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.config.trust import Allowed, check_reach, is_private, unpinned
 
@@ -18,10 +19,10 @@ def run_of(**source: Any) -> RunConfig:
     return RunConfig.from_mapping({"data": {"sources": [source]}})
 
 
-@pytest.mark.parametrize("name", ["demo.yaml", "sahajbert.yaml"])
+@pytest.mark.parametrize("name", ["demo", *RECIPES])
 def test_the_built_in_runs_need_no_permission(name: str) -> None:
     """The built-in corpus and datasets of the hub are nobody's private files."""
-    check_reach(RunConfig.from_yaml(BUILTIN_RUNS / name), NOTHING)
+    check_reach(RunConfig.from_yaml(BUILTIN_RUNS / f"{name}.yaml"), NOTHING)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedM
 from auth.errors import ConfigError
 from coordinator.checkpoints.probe import probe_tensors
 from peer.config.architectures import ARCHITECTURES
+from peer.config.recipes import RECIPES, load_recipe
 from peer.config.run import RunConfig
 from peer.models.build import build_model, checkpoint_config, evaluating
 from peer.models.objectives import compute_losses
@@ -36,6 +37,25 @@ def test_every_machine_builds_the_same_model(name: str) -> None:
     second = built(config).state_dict()
     assert torch.rand(1) == expected
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+PUBLISHED = {  # millions of parameters, as the papers round them
+    "albert-large": 18,
+    "modernbert-small": 68,
+    "modernbert-base": 149,
+    "roberta-base": 125,
+    "gpt2-small": 124,
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_the_published_model(name: str) -> None:
+    """The number of parameters is the published one within 1 %: the head counts, and shared weights count once."""
+    config = load_recipe(name)
+    with torch.device("meta"):
+        model = build_model(config, config.tokenizer.vocab_size, SPECIAL)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert parameters == pytest.approx(1e6 * PUBLISHED[name], rel=0.01)
 
 
 def test_another_seed_gives_another_model() -> None:

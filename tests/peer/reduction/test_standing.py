@@ -12,11 +12,14 @@ import torch
 from peer.reduction.combine import WeightedPart
 from peer.reduction.standing import (
     FORGOTTEN_AFTER,
+    LEAST_ROUNDS_AGAINST,
     LEAST_VALUES,
     REMEMBERED,
     SPREAD,
+    Observation,
     RoundGram,
     Standings,
+    cosines_to_others,
     largest_weight_share,
     noise_dimensions,
     share_bounded,
@@ -200,6 +203,19 @@ def test_nobody_points_away_where_there_is_no_common_direction() -> None:
     for _ in range(20 * REMEMBERED):
         assert swarm.take() == []
         assert all(swarm.factors())
+
+
+@pytest.mark.parametrize("members", ["abc", "abcd"])
+def test_chance_accuses_nobody_where_few_rounds_have_shown_how_much_cosines_differ(members: str) -> None:
+    """Of a thousand swarms of honest newcomers, whose gradients are noise of sixty dimensions, none loses a member."""
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(1000):
+        standings = Standings()
+        for _ in range(LEAST_ROUNDS_AGAINST + 1):
+            drawn = torch.randn(len(members), 60, generator=rng, dtype=torch.float64)
+            cosines = cosines_to_others(drawn @ drawn.T)
+            seen = {member: Observation(0.0, SPREAD, cosine) for member, cosine in zip(members, cosines, strict=True)}
+            assert standings.add(seen) == []
 
 
 def test_nobody_points_away_where_all_pull_apart() -> None:

@@ -21,7 +21,7 @@ from transformers import (
 
 from auth.errors import ConfigError, StorageError
 from coordinator.evaluation.tasks.plan import Plan
-from coordinator.evaluation.tasks.pretrained import cut
+from coordinator.evaluation.tasks.pretrained import Pretrained, cut
 from coordinator.evaluation.tasks.running import run_apart
 from coordinator.evaluation.tasks.worker import run_plan
 from peer.config.evaluation import Task
@@ -156,6 +156,18 @@ def test_a_random_start_has_the_shape_but_not_the_weights(model: Path, tmp_path:
     fresh = Plan(asked.checkpoint, asked.task, asked.base, asked.cache, random_start=True)
     assert run_plan(fresh).mean() == run_plan(fresh).mean()
     assert run_plan(fresh).mean() != run_plan(asked).mean()
+
+
+def test_each_seed_of_a_random_start_has_a_body_of_its_own(model: Path) -> None:
+    """One seed draws the same one again; a checkpoint's body is the same for all."""
+
+    def body(seed: int, random_start: bool) -> torch.Tensor:
+        found = Pretrained(str(model), random_start).model("AutoModelForTokenClassification", seed)
+        return torch.cat([weights.flatten() for weights in found.base_model.parameters()])
+
+    assert torch.equal(body(1, True), body(1, True))
+    assert not torch.equal(body(1, True), body(2, True))
+    assert torch.equal(body(1, False), body(2, False))
 
 
 def save_tiny_roberta(folder: Path) -> Path:

@@ -1,0 +1,288 @@
+"""One model trained by one process, by volunteers of whom one comes and goes, and by volunteers on home lines.
+
+    python -m benchmarks.collaboration DIR --text TEXT [--ways alone,together,homes] [--seeds 0,1,2] [--samples N]
+                                       [--ner-train FILE --ner-test FILE] [--quick] [--json]
+
+All ways learn from the same number of samples of the same text (JSON Lines), with the same tokenizer and the run file
+collaboration.yaml, and are judged on the same held-out samples. A seed is that of the first weights and of the order of
+the text. What is in DIR already is not trained anew, so a stopped benchmark goes on, and ways may be trained apart.
+
+- `alone` is a plain process without a swarm (_collaborating.py).
+- `together` is `manyhands coordinator serve` and three `manyhands join`, one of whom leaves at a fifth of the samples,
+  returns at two fifths, is killed at three, and returns at four.
+- `homes` is the same with three volunteers who stay, on lines of 5 to 20 Mbit/s up and 25 to 100 down, one behind a
+  router that takes no connections, with the default compression. It needs root, iproute2 and nftables.
+
+DIR gets curves.parquet with all that was judged, curves.png, and for each run its run file, checkpoints and history.
+With NER files (CoNLL), each run's last checkpoint and the first one, which has seen too few samples, are fine-tuned
+beside random starts. Test sentences that are training sentences, too, are left out.
+
+A way's band is the mean over its seeds, give or take their standard deviation. Times mean nothing here: all volunteers
+share the processors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pyarrow
+from matplotlib import figure
+from pyarrow import parquet
+
+from benchmarks._collaborating import Trained, train_alone, train_at_homes, train_together
+from benchmarks.reporting import Figure, argument_parser, report
+from peer.config.run import RunConfig
+from peer.data.prepare import prepare_tokenizer
+from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
+from peer.models.build import build_model
+from peer.models.held_out import evaluate, open_validation_set
+
+RUN_FILE = Path(__file__).with_suffix(".yaml")
+WAYS: Mapping[str, Callable[[RunConfig, Path, int, Path], Trained]] = {
+    "alone": train_alone,
+    "together": train_together,
+    "homes": train_at_homes,
+}
+COLOURS = {"alone": "#222222", "together": "#2563a8", "homes": "#d9822b"}
+SAMPLES, QUICK_SAMPLES = 100_000, 512
+QUICK = {"averaging": {"target_batch_size": 128}, "checkpoints": {"every_steps": 2}}
+NER_OPTIONS = ("--task", "ner", "--epochs", "6", "--patience", "2", "--learning-rate", "5e-4", "--max-length", "64")
+NER_SENTENCES = ("--max-train", "2000", "--max-test", "1000")
+POINTS_FILE = "points.json"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One checkpoint, judged on the held-out samples."""
+
+    way: str
+    seed: int
+    step: int
+    samples: int  # in all steps up to it
+    mlm_loss: float
+    accuracy: float
+    sop_loss: float
+    sop_accuracy: float
+    checkpoint: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """The folder of all runs, and what is the same for them."""
+
+    folder: Path
+    text: Path
+    samples: int
+    is_quick: bool
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder of the tokenizer of all runs."""
+        return self.folder / "tokenizer"
+
+    def config(self, seed: int) -> RunConfig:
+        """Return the run of this seed."""
+        raw = RunConfig.from_yaml(RUN_FILE).model_dump(mode="json")
+        raw["run"]["seed"] = seed
+        raw["data"]["sources"] = [{"kind": "jsonl", "path": str(self.text.absolute())}]
+        for section, changes in QUICK.items() if self.is_quick else ():
+            raw[section] |= changes
+        return RunConfig.from_mapping(raw)
+
+    def prepare(self) -> None:
+        """Train the tokenizer, unless it is there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.tokenizer.exists():
+            made = self.folder / "tokenizer-in-the-making"
+            made.mkdir(exist_ok=True)
+            prepare_tokenizer(self.config(0), made)
+            made.rename(self.tokenizer)
+
+    def points(self, way: str, seed: int) -> list[Point]:
+        """Return what a run was judged to be, after training it if its folder does not hold that."""
+        folder = self.folder / f"{way}-{seed}"
+        kept = folder / POINTS_FILE
+        if not kept.exists():
+            folder.mkdir()
+            trained = WAYS[way](self.config(seed), self.tokenizer, self.samples, folder)
+            found = list(self._judged(way, seed, trained))
+            kept.write_text(json.dumps([asdict(point) for point in found], indent=1))
+        return [Point(**each) for each in json.loads(kept.read_text())]
+
+    def _judged(self, way: str, seed: int, trained: Trained) -> Iterator[Point]:
+        """Judge each checkpoint on the samples that are held out from the runs of all seeds."""
+        config = self.config(0)
+        held_out = open_validation_set(config, self.tokenizer, self.folder / "held-out")
+        assert held_out is not None, "the run file holds text out"
+        kind = type(build_model(config, load_tokenizer(self.tokenizer).get_vocab_size(), self._special))
+        for step, checkpoint in trained.checkpoints.items():
+            found = evaluate(kind.from_pretrained(checkpoint), held_out.samples)
+            assert found is not None
+            assert found.sop_loss is not None
+            assert found.sop_accuracy is not None
+            yield Point(
+                way=way,
+                seed=seed,
+                step=step,
+                samples=trained.samples[step],
+                mlm_loss=found.mlm_loss,
+                accuracy=found.accuracy,
+                sop_loss=found.sop_loss,
+                sop_accuracy=found.sop_accuracy,
+                checkpoint=str(checkpoint),
+            )
+
+    @property
+    def _special(self) -> Any:
+        return load_special_ids(self.tokenizer)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train what is missing, judge it, write the curves, print the bands."""
+    options = _options(arguments)
+    study = Study(options.folder, options.text, options.samples, options.quick)
+    study.prepare()
+    points = [point for way in options.ways for seed in options.seeds for point in study.points(way, seed)]
+    parquet.write_table(pyarrow.Table.from_pylist([asdict(point) for point in points]), study.folder / "curves.parquet")
+    draw(points, study.folder / "curves.png")
+    figures = figures_of(points)
+    if options.ner_train is not None:
+        figures += names_of(points, options.ner_train, options.ner_test, study.folder)
+    report("one process beside volunteers", figures, options.json)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argument_parser("One model trained by one process, by volunteers, and by volunteers on home lines.")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="where runs are kept; those that are there stay")
+    parser.add_argument("--text", type=Path, required=True, help="documents as JSON Lines, also packed with gzip")
+    parser.add_argument("--ways", type=_ways, default=list(WAYS), help=f"of {', '.join(WAYS)} (default: all)")
+    parser.add_argument("--seeds", type=_numbers, default=[0, 1, 2], help="(default: 0,1,2)")
+    parser.add_argument("--samples", type=int, default=SAMPLES, help=f"of each run (default: {SAMPLES})")
+    parser.add_argument("--ner-train", type=Path, help="sentences with names, to fine-tune on")
+    parser.add_argument("--ner-test", type=Path, help="sentences with names, to judge by")
+    options = parser.parse_args(arguments)
+    if (options.ner_train is None) != (options.ner_test is None):
+        parser.error("--ner-train and --ner-test go together")
+    if options.quick:
+        options.samples, options.seeds = QUICK_SAMPLES, options.seeds[:2]
+    return options
+
+
+def _ways(text: str) -> list[str]:
+    ways = text.split(",")
+    if unknown := set(ways) - WAYS.keys():
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: take {', '.join(WAYS)}")
+    return ways
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def band(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the standard deviation, 0 of one value."""
+    return fmean(values), stdev(values) if len(values) > 1 else 0.0
+
+
+def last_of(points: Sequence[Point], way: str) -> list[Point]:
+    """Return the last checkpoint of each run of a way, in the order of its seeds."""
+    newest: dict[int, Point] = {}
+    for point in points:
+        if point.way == way and (point.seed not in newest or point.step > newest[point.seed].step):
+            newest[point.seed] = point
+    return [newest[seed] for seed in sorted(newest)]
+
+
+def figures_of(points: Sequence[Point]) -> list[Figure]:
+    """Return each way's last losses and accuracies with their spread over seeds, beside those of one process."""
+    rows = []
+    alone = last_of(points, "alone")
+    for way in [way for way in WAYS if last_of(points, way)]:
+        last = last_of(points, way)
+        for name, text in {
+            "samples": "samples",
+            "mlm_loss": "loss of masked tokens",
+            "accuracy": "masked tokens right",
+            "sop_loss": "loss of the sentence order",
+            "sop_accuracy": "sentence orders right",
+        }.items():
+            mean, spread = band([getattr(point, name) for point in last])
+            beside = None if way == "alone" or not alone else fmean(getattr(point, name) for point in alone)
+            rows.append(Figure(f"{way}: {text}", mean, "", beside, "alone"))
+            rows.append(Figure(f"{way}: {text}, standard deviation of {len(last)} seeds", spread, ""))
+    return rows
+
+
+def draw(points: Sequence[Point], path: Path) -> None:
+    """Draw the held-out losses and the sentence order by samples, a line a run."""
+    picture = figure.Figure(figsize=(12, 5), layout="constrained", facecolor="white")
+    axes = picture.subplots(1, 2)
+    for way in WAYS:
+        for number, seed in enumerate(sorted({point.seed for point in points if point.way == way})):
+            run = [point for point in points if (point.way, point.seed) == (way, seed)]
+            samples = [point.samples / 1000 for point in run]
+            for axis, values in (
+                (axes[0], [each.mlm_loss for each in run]),
+                (axes[1], [each.sop_accuracy for each in run]),
+            ):
+                axis.plot(samples, values, color=COLOURS[way], linewidth=1, label="" if number else way)
+    axes[0].set_title("Loss of masked tokens on held-out text")
+    axes[1].set_title("Sentence orders told right on held-out text")
+    axes[1].axhline(0.5, color="#9aa3ad", linewidth=1, linestyle="--", label="by chance")
+    for axis in axes:
+        axis.set_xlabel("samples in steps, in thousands")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False)
+    picture.savefig(path, dpi=120)
+
+
+def names_of(points: Sequence[Point], train: Path, test: Path, folder: Path) -> list[Figure]:
+    """Fine-tune the last checkpoints and a first one for names, and random starts; return F1 over whole names."""
+    apart = folder / "ner-test.conll"
+    left_out = write_unseen(train, test, apart)
+    first = min((point for point in points if point.way == "alone"), key=lambda point: point.step, default=points[0])
+    by_name = {f"{way}-{point.seed}": point for way in WAYS for point in last_of(points, way)}
+    by_name[f"after {first.samples} samples"] = first
+    command = [sys.executable, "-m", "manyhands", "evaluate", *(point.checkpoint for point in by_name.values())]
+    options = ["--random-start", "--json", "--train", str(train), "--test", str(apart), *NER_OPTIONS, *NER_SENTENCES]
+    done = subprocess.run([*command, *options], check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    (folder / "ner.json").write_text(done.stdout)
+    scores = [contestant["tasks"]["ner"] for contestant in json.loads(done.stdout)]
+    random_start = scores[-1]["mean"]
+    rows = [Figure("names: test sentences left out, as they are training sentences", left_out, "")]
+    for name, score in zip([*by_name, "random start"], scores, strict=True):
+        rows.append(Figure(f"names: F1, {name}", score["mean"], "", random_start, "random start"))
+        rows.append(Figure(f"names: F1, {name}, standard deviation of seeds", score["std"], ""))
+    return rows
+
+
+def write_unseen(train: Path, test: Path, path: Path) -> int:
+    """Write the test sentences whose words are those of no training sentence; return how many others there are."""
+    known = {words for words, _ in sentences(train)}
+    unseen = [lines for words, lines in sentences(test) if words not in known]
+    path.write_text("\n\n".join("\n".join(lines) for lines in unseen) + "\n", encoding="utf-8")
+    return sum(1 for _ in sentences(test)) - len(unseen)
+
+
+def sentences(path: Path) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+    """Yield each sentence's words and lines from a CoNLL file."""
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        for block in file.read().split("\n\n"):
+            lines = [line for line in block.splitlines() if line.strip()]
+            if lines:
+                yield tuple(line.split("\t")[0] for line in lines), lines
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all that was started ends with it
+    main()

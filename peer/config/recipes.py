@@ -1,0 +1,44 @@
+"""Recipes: run files that ship under a name, each for a model whose sizes and training have been published.
+
+A recipe is a run file with its sources and reasons in comments, and loads as it is. In another language its text, its
+run's name and, for ALBERT, its tokenizer change; the comments stay.
+"""
+
+from __future__ import annotations
+
+import re
+from textwrap import indent
+from typing import Any
+
+import yaml
+
+from auth.errors import ConfigError
+from peer.config.languages import sources_in, word_preset
+from peer.config.run import BUILTIN_RUNS, RunConfig
+
+RECIPES = ("albert-large", "modernbert-small", "modernbert-base", "roberta-base", "gpt2-small")
+
+
+def recipe_text(name: str, language: str | None = None) -> str:
+    """Return a recipe's run file, in its own language or the given one; raises `ConfigError` for an unknown one."""
+    if name not in RECIPES:
+        raise ConfigError(f"There is no recipe `{name:.40}`: take {', '.join(RECIPES[:-1])} or {RECIPES[-1]}.")
+    text = (BUILTIN_RUNS / f"{name}.yaml").read_text(encoding="utf-8")
+    if language is None:
+        return text
+    sources = sources_in(language)
+    text = _replace(text, r"  name: .*\n", {"name": f"{name}-{language.lower()}"})
+    text = _replace(text, r"  language: .*\n", {"language": language})
+    text = _replace(text, r"  preset: (?:albert|bengali)\n", {"preset": word_preset(language)})
+    return _replace(text, r"  sources:\n(?:    .*\n)+", {"sources": sources})
+
+
+def load_recipe(name: str, language: str | None = None) -> RunConfig:
+    """Return a recipe as a run's configuration; raises `ConfigError` as `recipe_text` does."""
+    return RunConfig.from_text(recipe_text(name, language), origin=f"the recipe `{name}`")
+
+
+def _replace(text: str, lines: str, content: dict[str, Any]) -> str:
+    """Replace the first lines that match by a key of a section."""
+    written = indent(yaml.safe_dump(content, sort_keys=False), "  ")
+    return re.sub(f"(?m)^{lines}", lambda _: written, text, count=1)

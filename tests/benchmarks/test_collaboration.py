@@ -1,0 +1,51 @@
+"""What the benchmark of ways to train says of judged checkpoints, and which test sentences it leaves out."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from benchmarks.collaboration import Point, draw, figures_of, last_of, write_unseen
+
+
+def point(way: str, seed: int, step: int, loss: float) -> Point:
+    return Point(way, seed, step, 100 * step, loss, 0.1, 0.6, 0.7, f"{way}-{seed}/{step}")
+
+
+POINTS = [
+    point("alone", 0, 1, 8.0),
+    point("alone", 0, 2, 6.0),
+    point("alone", 1, 2, 5.0),
+    point("homes", 0, 2, 5.0),
+    point("homes", 0, 3, 4.4),
+    point("homes", 1, 3, 4.4),
+]
+
+
+def test_the_last_checkpoint_of_each_run_counts() -> None:
+    """With the mean over seeds beside that of one process, and the seeds' spread."""
+    assert [(each.seed, each.step) for each in last_of(POINTS, "homes")] == [(0, 3), (1, 3)]
+    rows = {row.name: row for row in figures_of(POINTS)}
+    assert rows["alone: loss of masked tokens"].value == 5.5
+    homes = rows["homes: loss of masked tokens"]
+    assert (homes.value, homes.ratio) == (pytest.approx(4.4), pytest.approx(0.8))
+    assert rows["alone: loss of masked tokens, standard deviation of 2 seeds"].value == pytest.approx(0.5**0.5)
+    assert not any(name.startswith("together") for name in rows)
+
+
+def test_the_curves_are_a_picture(tmp_path: Path) -> None:
+    """Also where a way was not trained."""
+    draw(POINTS, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_sentences_to_train_on_are_not_judged_by(tmp_path: Path) -> None:
+    """Whatever their tags are there."""
+    train, test, kept = (tmp_path / name for name in ("train.conll.gz", "test.conll", "kept.conll"))
+    with gzip.open(train, "wt", encoding="utf-8") as file:
+        file.write("Ada\tB-PER\nwrote\tO\n\nParis\tB-LOC\n")
+    test.write_text("Ada\tO\nwrote\tO\n\nAda\tB-PER\n\n\nParis\tO\n\n", encoding="utf-8")
+    assert write_unseen(train, test, kept) == 2
+    assert kept.read_text(encoding="utf-8") == "Ada\tB-PER\n"

@@ -1,0 +1,103 @@
+"""Recipes load as they are and in other languages, with text that exists for the language."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from auth.errors import ConfigError
+from peer.config.recipes import RECIPES, load_recipe, recipe_text
+from peer.config.run import BUILTIN_RUNS, RunConfig
+
+
+def configurations(config: RunConfig) -> dict[str, str | None]:
+    """The configuration of each of the run's data sets on the hub."""
+    return {source.name: source.config_name for source in config.data.sources}
+
+
+def test_each_run_file_that_ships_is_the_demos_or_a_recipe() -> None:
+    """No run file in the package goes without a name."""
+    assert {path.stem for path in BUILTIN_RUNS.iterdir()} == {"demo", *RECIPES}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_in_its_own_language_is_its_file(name: str) -> None:
+    """Only the run's name tells that the language was given."""
+    own = load_recipe(name)
+    given = load_recipe(name, own.run.language)
+    assert given.run.name == f"{name}-{own.run.language}"
+    assert given == own.model_copy(update={"run": given.run})
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    ("language", "wikipedia", "web"),
+    [
+        ("fi", "fi", "fi"),
+        ("en", "en", "en"),
+        ("he", "he", "iw"),
+        ("nb", "no", "no"),  # `no` is false in YAML unless it is quoted
+        ("no", "no", "no"),
+        ("yue", "zh-yue", None),
+        ("ab", "ab", None),
+        ("zh-Hant", "zh", "zh"),
+        ("PT-br", "pt", "pt"),
+    ],
+)
+def test_a_language_chooses_the_text(name: str, language: str, wikipedia: str, web: str | None) -> None:
+    """Each data set has its own codes; where C4 lacks the language, Wikipedia is the only source."""
+    config = load_recipe(name, language)
+    expected = {"`wikimedia/wikipedia`": f"20231101.{wikipedia}"} | ({"`allenai/c4`": web} if web else {})
+    assert configurations(config) == expected
+    assert config.run.language == language
+    assert config.run.name == f"{name}-{language.lower()}"
+    own = load_recipe(name)
+    for section in ("model", "objective", "optimizer", "schedule", "averaging", "checkpoints"):
+        assert getattr(config, section) == getattr(own, section)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(("language", "words"), [("bn", "bengali"), ("fi", "albert")])
+def test_alberts_tokenizer_is_the_languages(name: str, language: str, words: str) -> None:
+    """Vocabularies of bytes serve every language."""
+    preset = load_recipe(name, language).tokenizer.preset
+    assert preset == (words if name == "albert-large" else "byte-level")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_comments_stay_in_another_language(name: str) -> None:
+    """Sources and reasons are those of the file that ships."""
+    comments = [[line for line in recipe_text(name, code).splitlines() if "#" in line] for code in (None, "fi")]
+    assert comments[0] == comments[1]
+    assert "arXiv" in recipe_text(name, "fi").partition("run:")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "language", "parts"),
+    [
+        ("albert-huge", None, ["`albert-huge`", "take albert-large", "or gpt2-small"]),
+        ("../demo", "fi", ["`../demo`", "take albert-large"]),
+        ("", None, ["take albert-large"]),
+        ("gpt2-small", "finnish", ["`--language`", "'finnish'", "such as `bn` or `zh-Hant`"]),
+        ("gpt2-small", "", ["`--language`", "such as `bn` or `zh-Hant`"]),
+        ("gpt2-small", "fi\nmodel: {}", ["`--language`", "such as `bn` or `zh-Hant`"]),
+        ("gpt2-small", "tlh", ["`--language` (tlh)", "no Wikipedia", "sources of your own"]),
+        ("gpt2-small", "simple", ["`--language`"]),
+        ("gpt2-small", "als", ["`--language` (als)", "no Wikipedia"]),  # Albanian's code, Alemannic's Wikipedia
+    ],
+)
+def test_what_there_is_not_is_one_clear_sentence(name: str, language: str | None, parts: list[str]) -> None:
+    """The message names the option, the value and what to do."""
+    with pytest.raises(ConfigError) as caught:
+        recipe_text(name, language)
+    message = str(caught.value)
+    assert message.endswith(".")
+    assert "\n" not in message
+    assert [part for part in parts if part not in message] == []
+
+
+def test_a_recipes_text_is_yaml_of_one_document() -> None:
+    """A parser that knows nothing of run files reads the same keys in each language."""
+    own, other = (yaml.safe_load(recipe_text("modernbert-base", code)) for code in (None, "bn"))
+    assert own.keys() == other.keys()
+    assert own["averaging"] == other["averaging"]
