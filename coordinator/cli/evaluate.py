@@ -122,7 +122,8 @@ def evaluate(
         if preset:
             known = preset_of(preset)
             task, metric = known.kind, metric or known.metric
-            columns = {key: value or known.columns.get(key, "") for key, value in columns.items()}
+            usual = known.columns_in(places.values())
+            columns = {key: value or usual.get(key, "") for key, value in columns.items()}
         tasks, base = (make_task(task, places, columns, metric, recipe, preset),), Path.cwd()
     entries, folders = _entries(checkpoint, random_start), DataFolders(base, user_cache_path("manyhands") / "examples")
     check_readable(tasks, folders)

@@ -12,7 +12,15 @@ from coordinator.checkpoints.export import exporting
 from coordinator.checkpoints.manifest import StoredCheckpoint, verify
 from coordinator.context.open_run import OpenRun, open_run
 from coordinator.ledger.presence import checkpoints
-from coordinator.publishing.card_facts import card_of_checkpoint, card_of_run
+from coordinator.publishing.card_facts import (
+    CARD,
+    card_of_run,
+    facts_of_checkpoint,
+    facts_of_run,
+    hub_repository,
+)
+from coordinator.publishing.embedding import export_embedder, require_bidirectional
+from coordinator.publishing.model_card import write_card
 from coordinator.publishing.places import open_place
 from coordinator.publishing.soundness import ONNX_TASKS, check_loads, export_onnx, find_exporter
 from coordinator.run.directory import RunDirectory
@@ -37,15 +45,27 @@ def export(
         "--onnx",
         help="Also as ONNX, through optimum, whose optimum-cli must be on the PATH; it is tried by ONNX Runtime.",
     ),
+    sentence_transformers: bool = typer.Option(
+        False,
+        "--sentence-transformers",
+        help="As a model of sentence-transformers instead: embeddings of sentences, not tuned for them.",
+    ),
     push: str = typer.Option(
         "", help="Then publish it once, at this place of the run's `publications`; a withheld checkpoint is refused."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the result as JSON."),
 ) -> None:
     """Export a checkpoint for use: weights, tokenizer, model card; no optimizer, and nothing of the run's own."""
+    if sentence_transformers and (onnx or push):
+        raise ConfigError(
+            "--sentence-transformers writes a model of its own kind: export it without --onnx and --push."
+        )
     exporter = find_exporter() if onnx else None
     source, run_dir = _find(checkpoint)
     stored = verify(source)
+    if sentence_transformers:
+        _export_embedder(stored, run_dir, out, as_json)
+        return
     objective = RunConfig.from_yaml(source / "run.yaml").objective.name if onnx else ""
     if onnx and objective not in ONNX_TASKS:
         raise ConfigError(f"--onnx has no task for a model of the objective `{objective}`: export without it.")
@@ -101,9 +121,26 @@ def _require_publishable(run: OpenRun, stored: StoredCheckpoint) -> None:
         raise ConfigError(f"Step {stored.manifest.step} may not be published: {why}. Export it without --push.")
 
 
+def _export_embedder(stored: StoredCheckpoint, run_dir: Path | None, out: Path, as_json: bool) -> None:
+    """Export the checkpoint as a model of sentence-transformers."""
+    facts = facts_of_checkpoint(stored)
+    require_bidirectional(facts.config)
+    if run_dir is not None:
+        with open_run(run_dir) as run:
+            settings = run.directory.settings
+            terms, repository = settings.model_license or "", hub_repository(settings)
+            facts = facts_of_run(run.database, run.ledger, run.directory.config, stored, terms, repository=repository)
+    width = export_embedder(stored, out, facts)
+    if as_json:
+        say_json({"folder": str(out), "step": stored.manifest.step, "dimensions": width})
+        return
+    step = stored.manifest.step
+    say(f"Step {step} is in {out}. sentence-transformers loads it: untuned embeddings of {width} numbers.")
+
+
 def _card(stored: StoredCheckpoint, run_dir: Path | None, repository: str) -> Mapping[str, str]:
     if run_dir is None:
-        return card_of_checkpoint(stored, "")
+        return {CARD: write_card(facts_of_checkpoint(stored))}
     with open_run(run_dir) as run:
         terms = run.directory.settings.model_license or ""
         return card_of_run(run.database, run.ledger, run.directory.config, stored, terms, repository=repository)

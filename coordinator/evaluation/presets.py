@@ -1,18 +1,22 @@
 """Known benchmarks whose files lie on this machine: the kind of task, its columns and its usual measure.
 
 A preset downloads nothing. `manyhands evaluate --preset` takes it, with the files named one by one or in a folder.
+
+The columns are those of the benchmarks' own loading scripts and cards: XNLI and PAWS-X in huggingface/datasets, BLUB in
+csebuetnlp/banglabert, IndicXTREME in AI4Bharat/IndicBERT and its datasets on the hub, EuroEval in EuroEval/EuroEval.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from auth.errors import ConfigError
 
 SPLITS = {"train": ("train",), "dev": ("validation", "dev", "val"), "test": ("test",)}
-ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".conll", ".conllu", ".txt")
+CONLL_ENDINGS = (".conll", ".conllu", ".txt")
+ENDINGS = (".jsonl", ".json", ".csv", ".tsv", *CONLL_ENDINGS)
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,11 @@ class BenchmarkPreset:
     kind: str
     metric: str
     columns: Mapping[str, str] = field(default_factory=dict)
+
+    def columns_in(self, paths: Iterable[str]) -> Mapping[str, str]:
+        """Return the columns in these files; those of CoNLL files have no names, and the format's usual ones hold."""
+        is_conll = any(path.removesuffix(".gz").endswith(CONLL_ENDINGS) for path in paths)
+        return {} if is_conll and self.kind == "ner" else self.columns
 
 
 _PAIR = {"text": "sentence1", "pair": "sentence2", "label": "label"}
@@ -36,7 +45,7 @@ PRESETS: Mapping[str, BenchmarkPreset] = {
     "blub-qa": BenchmarkPreset("qa", "f1"),
     "indicxtreme-sentiment": BenchmarkPreset("classification", "accuracy", {"text": "INDIC REVIEW", "label": "LABEL"}),
     "indicxtreme-xnli": BenchmarkPreset("classification", "accuracy", _INFERENCE),
-    "indicxtreme-ner": BenchmarkPreset("ner", "f1", {"text": "tokens", "label": "ner_tags"}),
+    "indicxtreme-ner": BenchmarkPreset("ner", "f1", {"text": "words", "label": "ner"}),
     "indicxtreme-qa": BenchmarkPreset("qa", "f1"),
     "euroeval-sentiment": BenchmarkPreset("classification", "macro_f1", _TEXT),
     "euroeval-acceptability": BenchmarkPreset("classification", "macro_f1", _TEXT),

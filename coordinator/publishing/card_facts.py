@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from itertools import groupby
 from math import prod
+from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from sqlalchemy import select
@@ -15,7 +16,7 @@ from sqlalchemy import select
 from coordinator.checkpoints.manifest import StoredCheckpoint
 from coordinator.checkpoints.validations import validations
 from coordinator.evaluation.evaluations import evaluations
-from coordinator.ledger.reading import LedgerReader
+from coordinator.ledger.reading import LedgerReader, StepRow
 from coordinator.members.credits import unnamed_members
 from coordinator.members.names import display_names, publicly
 from coordinator.publishing.model_card import CardFacts, write_card
@@ -43,22 +44,41 @@ def card_of_run(
 
     `choice`: why this checkpoint is released, if it was chosen. `repository`: the model's on the hub, if it has one.
     """
+    facts = facts_of_run(database, ledger, config, checkpoint, model_license, choice, repository)
+    points = [(float(row.step), row.loss) for row in _steps(ledger, checkpoint) if row.loss is not None]
+    if not points:
+        return {CARD: write_card(facts)}
+    boundaries = {phase.from_step: f"phase {phase.number}" for phase in all_phases(config)[1:]}
+    by_set = groupby(facts.validations, lambda row: row.set_sha256)  # losses on other samples join no line
+    held_out = [[(float(row.step), row.loss) for row in group if row.loss is not None] for _, group in by_set]
+    curve = draw_curve(points, f"Loss of {config.run.name} over {len(points)} global steps", boundaries, held_out)
+    return {CARD: write_card(facts), CURVE: curve}
+
+
+def facts_of_run(
+    database: Database,
+    ledger: LedgerReader,
+    config: RunConfig,
+    checkpoint: StoredCheckpoint,
+    model_license: str,
+    choice: str = "",
+    repository: str = "",
+) -> CardFacts:
+    """Gather the facts that the run's database knows up to the checkpoint's step."""
     step = checkpoint.manifest.step
-    steps = [row for row in ledger.steps() if row.step <= step]
-    points = [(float(row.step), row.loss) for row in steps if row.loss is not None]
-    rows = [row for row in validations(database) if row.step <= step]
+    steps = _steps(ledger, checkpoint)
     given = [row for row in ledger.contributions() if row.samples or row.averaged_bytes]
     hidden = unnamed_members(database)
     named = publicly([row for row in given if row.member not in hidden], display_names(database))
-    facts = CardFacts(
+    return CardFacts(
         config=config,
         step=step,
         manifest_sha256=checkpoint.manifest_sha256,
         license=model_license,
         samples=sum(row.samples for row in steps),
-        has_curve=bool(points),
+        has_curve=any(row.loss is not None for row in steps),
         hardware=_hardware(database),
-        validations=rows,
+        validations=[row for row in validations(database) if row.step <= step],
         contributors=[(row.member, row.samples) for row in named],
         unnamed=len(given) - len(named),
         model_class=model_class(checkpoint),
@@ -67,26 +87,22 @@ def card_of_run(
         evaluations=[row for row in evaluations(database) if row.manifest_sha256 == checkpoint.manifest_sha256],
         device_hours=sum(row.elapsed_s for row in given) / 3600,
         year=_year(checkpoint),
-        parameters=count_parameters(checkpoint),
+        parameters=count_parameters(checkpoint.path),
         repository=repository,
     )
-    if not points:
-        return {CARD: write_card(facts)}
-    boundaries = {phase.from_step: f"phase {phase.number}" for phase in all_phases(config)[1:]}
-    by_set = groupby(rows, lambda row: row.set_sha256)  # losses on other samples join no line
-    held_out = [[(float(row.step), row.loss) for row in group if row.loss is not None] for _, group in by_set]
-    curve = draw_curve(points, f"Loss of {config.run.name} over {len(points)} global steps", boundaries, held_out)
-    return {CARD: write_card(facts), CURVE: curve}
 
 
-def card_of_checkpoint(checkpoint: StoredCheckpoint, model_license: str) -> Mapping[str, str]:
-    """Make the card from the checkpoint alone, without contributors' names and without a curve."""
-    config = RunConfig.from_yaml(checkpoint.path / "run.yaml")
-    facts = CardFacts(
-        config=config,
+def _steps(ledger: LedgerReader, checkpoint: StoredCheckpoint) -> list[StepRow]:
+    return [row for row in ledger.steps() if row.step <= checkpoint.manifest.step]
+
+
+def facts_of_checkpoint(checkpoint: StoredCheckpoint) -> CardFacts:
+    """Gather the facts that the checkpoint alone knows: no contributors, no curve, no licence."""
+    return CardFacts(
+        config=RunConfig.from_yaml(checkpoint.path / "run.yaml"),
         step=checkpoint.manifest.step,
         manifest_sha256=checkpoint.manifest_sha256,
-        license=model_license,
+        license="",
         samples=None,
         has_curve=False,
         hardware={},
@@ -96,9 +112,8 @@ def card_of_checkpoint(checkpoint: StoredCheckpoint, model_license: str) -> Mapp
         model_class=model_class(checkpoint),
         probe_loss=checkpoint.manifest.probe_loss,
         year=_year(checkpoint),
-        parameters=count_parameters(checkpoint),
+        parameters=count_parameters(checkpoint.path),
     )
-    return {CARD: write_card(facts)}
 
 
 def model_class(checkpoint: StoredCheckpoint) -> str:
@@ -111,10 +126,10 @@ def model_class(checkpoint: StoredCheckpoint) -> str:
     return name if name.isidentifier() else ""
 
 
-def count_parameters(checkpoint: StoredCheckpoint) -> int | None:
-    """Count the weights in the checkpoint's file, tied ones once; None if it cannot be read."""
+def count_parameters(folder: Path) -> int | None:
+    """Count the weights in the model's file, tied ones once; None if it cannot be read."""
     try:
-        with safe_open(checkpoint.path / "model.safetensors", framework="numpy") as weights:
+        with safe_open(folder / "model.safetensors", framework="numpy") as weights:
             return sum(int(prod(weights.get_slice(name).get_shape())) for name in weights.keys())  # noqa: SIM118
     except (OSError, SafetensorError):
         return None

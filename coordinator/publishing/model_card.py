@@ -49,6 +49,12 @@ CAUTION = (
     "volunteers. A distance of 0 means that the group made no difference, 1 that nothing was common."
 )
 
+ORDER_NOTE = (
+    "transformers lists the pooler and the sentence-order head as `UNEXPECTED`, because this class leaves them out; "
+    "`AutoModelForPreTraining` loads them."
+)
+ASKED = {"fill-mask": "To fill a mask", "text-generation": "To go on with a text"}
+
 # Of the hub's tasks; no pipeline runs a discriminator.
 PIPELINES = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation", "rtd": "replaced-token-detection"}
 
@@ -57,6 +63,13 @@ OBJECTIVES = {
     "mlm+sop": "masked language modelling and sentence order",
     "rtd": "detection of tokens that a generator replaced",
     "clm": "causal language modelling",
+}
+
+LOSSES = {
+    "mlm": "the loss of the masked tokens",
+    "mlm+sop": "the loss of the masked tokens and that of the sentences' order, added",
+    "rtd": "the loss of the generator's tokens, plus {weight:g} times the discriminator's loss",
+    "clm": "the loss of the next token",
 }
 
 DECAYS = {
@@ -112,20 +125,27 @@ def write_card(facts: CardFacts) -> str:
 
 def _front_matter(facts: CardFacts) -> dict[str, Any]:
     config = facts.config
-    paths = {path for source in config.all_sources if source.kind == "hub" for path in source.paths}
-    datasets = sorted(path for path in paths if _DATASET.fullmatch(path))
     newest = facts.validations[-1] if facts.validations else None
-    front: dict[str, Any] = {"language": config.run.language.partition("-")[0], "library_name": "transformers"}
-    front |= {"license": facts.license.lower()} if facts.license else {}  # as the hub spells all of them
-    front |= {} if _is_discriminator(config) else {"pipeline_tag": PIPELINES[config.objective.name]}
-    front |= {"tags": [config.model.architecture, "manyhands", "collaborative-training"]}
-    front |= {"datasets": datasets} if datasets else {}
+    pipeline = "" if _is_discriminator(config) else PIPELINES[config.objective.name]
+    front = shared_front_matter(facts, "transformers", pipeline)
     results = [] if newest is None else [_held_out_index(config, newest)]
     tasks = {task.name: task for task in config.evaluation.tasks}
     for row in facts.evaluations:
         if row.result.mean() is not None:
             results.append(task_index(row.result, tasks.get(row.result.task)))
     return front | (model_index(config.run.name, results) if results else {})
+
+
+def shared_front_matter(facts: CardFacts, library: str, pipeline: str, tags: Sequence[str] = ()) -> dict[str, Any]:
+    """Return language, library, licence, task and data sets, as the hub reads them."""
+    config = facts.config
+    paths = {path for source in config.all_sources if source.kind == "hub" for path in source.paths}
+    datasets = sorted(path for path in paths if _DATASET.fullmatch(path))
+    front: dict[str, Any] = {"language": config.run.language.partition("-")[0], "library_name": library}
+    front |= {"license": facts.license.lower()} if facts.license else {}  # as the hub spells all of them
+    front |= {"pipeline_tag": pipeline} if pipeline else {}
+    front |= {"tags": [*tags, config.model.architecture, "manyhands", "collaborative-training"]}
+    return front | ({"datasets": datasets} if datasets else {})
 
 
 def model_index(name: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -173,20 +193,37 @@ def _sections(facts: CardFacts) -> Iterator[str]:
     counted = "" if facts.samples is None else f" ({facts.samples:,} samples)"
     sized = "" if facts.parameters is None else f" with {facts.parameters:,} parameters"
     yield (
-        f"A language model of the family `{config.model.architecture}`{sized} for `{config.run.language}`, trained "
-        f"together by volunteers for {facts.step:,} global steps{counted}, with {OBJECTIVES[config.objective.name]}."
+        f"A language model of the family `{config.model.architecture}`{sized} for the language "
+        f"`{config.run.language}`, trained together by volunteers for {_counted(facts.step, 'global step')}{counted}, "
+        f"with {OBJECTIVES[config.objective.name]}."
     )
     yield facts.choice and escaped(facts.choice)
     yield "## Use\n" + usage(config, facts.repository)
     yield "## Intended use and limits\n" + intended_use(config)
-    yield "## Training data\n" + "\n".join(dict.fromkeys(f"- {_describe(source)}" for source in config.all_sources))
-    curve = "![Loss over global steps](loss.svg)\n\n" if facts.has_curve else ""
+    yield training_data(config)
+    curve = f"![Loss over global steps](loss.svg)\n\n{_curve_caption(config)}\n\n" if facts.has_curve else ""
     yield "## Training\n" + curve + hyperparameters(config)
     if facts.validations:
         yield "## Evaluation\n" + _evaluation(facts.validations)
     if tasks := downstream(facts.evaluations, config.evaluation.tasks):
         yield "## Downstream tasks\n" + tasks
     yield "## Bias\n" + bias([row.result for row in facts.evaluations])
+    yield from origin(facts)
+    told = f"The manifest of this checkpoint has the SHA-256 `{facts.manifest_sha256}`."
+    if facts.model_class and facts.probe_loss is not None:
+        told += "\n\n" + check_code(config, facts.model_class, facts.probe_loss, facts.repository)
+    yield "## Check\n" + told
+    if facts.year is not None:
+        yield "## Citation\n" + citation(config, facts.step, facts.manifest_sha256, facts.year)
+
+
+def training_data(config: RunConfig) -> str:
+    """Return the section that names each source with its licence."""
+    return "## Training data\n" + "\n".join(dict.fromkeys(f"- {_describe(source)}" for source in config.all_sources))
+
+
+def origin(facts: CardFacts) -> Iterator[str]:
+    """Yield the sections on compute, hardware, contributors and licence."""
     if facts.device_hours is not None:
         yield "## Compute and energy\n" + compute(facts.device_hours, len(facts.contributors) + facts.unnamed)
     if facts.hardware:
@@ -198,12 +235,6 @@ def _sections(facts: CardFacts) -> Iterator[str]:
         if facts.license
         else "The run names no licence: ask its operator before you use the model."
     )
-    told = f"The manifest of this checkpoint has the SHA-256 `{facts.manifest_sha256}`."
-    if facts.model_class and facts.probe_loss is not None:
-        told += "\n\n" + check_code(facts.model_class, facts.probe_loss, facts.repository)
-    yield "## Check\n" + told
-    if facts.year is not None:
-        yield "## Citation\n" + citation(config, facts.step, facts.manifest_sha256, facts.year)
 
 
 def usage(config: RunConfig, repository: str) -> str:
@@ -213,25 +244,47 @@ def usage(config: RunConfig, repository: str) -> str:
         f"```python\nfrom transformers import AutoTokenizer, {kind}\n\n"
         f'tokenizer = AutoTokenizer.from_pretrained("{place}")\nmodel = {kind}.from_pretrained("{place}")\n```'
     )
-    told = "" if repository else f"`{FOLDER}` is the folder of this file.\n\n"
+    told = place_note(repository)
     if _is_discriminator(config):
         more = f"The generator that it was trained with lies beside it:\n\n{generator_code(repository)}"
     else:
-        more = pipeline_code(config, place)
-    return f"{told}{loading}\n\n{more}"
+        more = f"{ASKED[PIPELINES[config.objective.name]]}:\n\n{pipeline_code(config, place)}"
+    note = f"\n\n{ORDER_NOTE}" if config.objective.name == "mlm+sop" else ""
+    return f"{told}{loading}{note}\n\n{more}"
+
+
+def place_note(repository: str) -> str:
+    """Say where the model lies, if it has no repository; "" if it has one."""
+    return "" if repository else f"`{FOLDER}` stands for the folder of this file.\n\n"
 
 
 def intended_use(config: RunConfig) -> str:
     """The purpose of the model, its longest input, and the purposes that it does not serve."""
-    longest = max(phase.sequence_length for phase in all_phases(config))
+    longest, possible = longest_sequence(config), config.model.max_position_embeddings
+    length = f"It takes at most {possible:,} tokens, and was trained on sequences of up to {longest:,}"
+    length += "." if longest == possible else ": expect less of it beyond that."
+    lines = (language_limit(config), length, *LIMITS)
     uses = USES[PIPELINES[config.objective.name]]
-    lines = (
-        f"Texts in other languages than `{config.run.language}` are not what it was trained for.",
-        f"It takes at most {config.model.max_position_embeddings:,} tokens, and was trained on sequences of up to "
-        f"{longest:,}: expect less of it beyond that.",
-        *LIMITS,
-    )
     return f"The model is meant {uses}\n\n" + "\n".join(f"- {line}" for line in lines)
+
+
+def language_limit(config: RunConfig) -> str:
+    """Say for which language the model was trained."""
+    return f"Texts in other languages than `{config.run.language}` are not what it was trained for."
+
+
+def longest_sequence(config: RunConfig) -> int:
+    """Return the number of tokens in the longest sequences that the model was trained on."""
+    return max(phase.sequence_length for phase in all_phases(config))
+
+
+def _curve_caption(config: RunConfig) -> str:
+    loss = LOSSES[config.objective.name].format(weight=config.objective.discriminator_weight)
+    return f"The curve shows {loss}."
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _is_discriminator(config: RunConfig) -> bool:
@@ -275,11 +328,14 @@ def _evaluation(rows: Sequence[ValidationRow]) -> str:
     lines = []
     for length, row in sorted(newest.items()):
         cells = [f"{row.step:,}", length, f"{row.samples:,}"]
-        cells += [number(row.mlm_loss), number(row.perplexity), number(row.accuracy)]
+        perplexity = "—" if row.perplexity is None else f"{row.perplexity:,.2f}"
+        cells += [number(row.mlm_loss), perplexity, number(row.accuracy)]
         cells += [number(row.sop_loss), number(row.sop_accuracy)] if has_order else []
         lines.append(cells)
-    told = "On text that was held out from training; the perplexity is the exponential of the token loss"
-    return f"{told}:\n\n{table(headings, lines)}"
+    told = "On text that was held out from training. The perplexity is the exponential of the token loss."
+    if has_order:
+        told += " Half of the sentence pairs are swapped, so chance gives a sentence-order accuracy of 0.5."
+    return f"{told}\n\n{table(headings, lines)}"
 
 
 def _contributors(facts: CardFacts) -> str:
@@ -297,21 +353,21 @@ def hyperparameters(config: RunConfig) -> str:
     optimizer, schedule = config.optimizer, config.schedule
     facts = {
         "optimizer": optimizer.name,
-        "learning rate": f"{optimizer.learning_rate:g}, warm over {schedule.warmup_steps:,} steps, "
-        f"{DECAYS[schedule.shape].format(schedule.decay_steps or 0)} to 0 at {schedule.total_steps:,}",
+        "learning rate": f"{optimizer.learning_rate:g}, warmed up over {_counted(schedule.warmup_steps, 'step')}, "
+        f"{DECAYS[schedule.shape].format(schedule.decay_steps or 0)} to 0 at step {schedule.total_steps:,}",
         "betas, epsilon": f"{optimizer.betas[0]:g}, {optimizer.betas[1]:g}; {optimizer.epsilon:g}",
         **({"momentum of hidden layers' matrices": f"{optimizer.momentum:g}"} if optimizer.name == "muon" else {}),
         "weight decay": f"{optimizer.weight_decay:g}",
         "gradient clipping": f"{optimizer.max_grad_norm:g}",
         "layers, hidden size, heads": f"{config.model.num_hidden_layers}, {config.model.hidden_size}, "
         f"{config.model.num_attention_heads}",
-        "vocabulary": f"{config.tokenizer.vocab_size:,} asked for",
+        "vocabulary": f"up to {config.tokenizer.vocab_size:,} tokens",
         "averaging": f"{config.averaging.compression}, {config.averaging.aggregation}"
         + (f", {config.averaging.local_steps} local steps" if config.averaging.local_steps > 1 else ""),
         "seed": str(config.run.seed),
     }
     phases = "\n".join(f"- {escaped(str(phase))}" for phase in all_phases(config))
-    return f"{table(('what', 'value'), facts.items())}\n\n{phases}"
+    return f"{table(('what', 'value'), facts.items())}\n\nSequences and batches:\n\n{phases}"
 
 
 def sampling(source: Source) -> str:
@@ -371,11 +427,12 @@ def _probe(probe: ProbeResult) -> str:
     return f"{heading}\n\n{table([escaped(group) for group in probe.groups], rows)}"
 
 
-def check_code(model_class: str, probe_loss: float, repository: str) -> str:
+def check_code(config: RunConfig, model_class: str, probe_loss: float, repository: str) -> str:
     """Code by which anybody can check the weights: a fixed batch, and their loss on it."""
     download, place = _folder_code(repository)
+    loss = "the discriminator's loss" if _is_discriminator(config) else LOSSES[config.objective.name]
     return (
-        f"`probe.safetensors` holds a fixed batch. On it the loss of these weights is **{probe_loss:.4f}**:\n\n"
+        f"`probe.safetensors` holds a fixed batch. On it the weights have a loss of **{probe_loss:.4f}** ({loss}):\n\n"
         f"```python\nfrom pathlib import Path\n\nimport torch\n{download}"
         f"from safetensors.torch import load_file\nfrom transformers import {model_class}\n\n"
         f"folder = Path({place})\n"
@@ -389,8 +446,10 @@ def pipeline_code(config: RunConfig, place: str) -> str:
     """The lines that ask the model through transformers' pipeline."""
     task = PIPELINES[config.objective.name]
     begin = f'```python\nfrom transformers import pipeline\n\nask = pipeline("{task}", model="{place}")\n'
-    asked = 'f"... {ask.tokenizer.mask_token} ..."' if task == "fill-mask" else '"..."'
-    return f"{begin}print(ask({asked}))\n```"
+    if task == "fill-mask":
+        each = 'for found in ask(f"... {ask.tokenizer.mask_token} ..."):\n'
+        return f'{begin}{each}    print(found["token_str"], round(found["score"], 4))\n```'
+    return f'{begin}print(ask("...")[0]["generated_text"])\n```'
 
 
 def generator_code(repository: str) -> str:
@@ -418,10 +477,15 @@ def compute(device_hours: float, contributors: int) -> str:
     least, most = (device_hours * watts / 1000 for watts in WATTS)
     people = "contributor" if contributors == 1 else "contributors"
     return (
-        f"The devices of {contributors:,} {people} trained for {device_hours:,.1f} hours, all of them added up. Their "
-        f"energy was not measured: at {WATTS[0]} to {WATTS[1]} W for each device, the hours are {least:,.1f} to "
-        f"{most:,.1f} kWh."
+        f"The devices of {contributors:,} {people} trained for {_amount(device_hours)} hours in total. Their energy "
+        f"was not measured: at {WATTS[0]} to {WATTS[1]} W for each device, it was {_amount(least)} to {_amount(most)} "
+        "kWh."
     )
+
+
+def _amount(value: float) -> str:
+    """One digit after the point from 1 on, two digits that are not zero below."""
+    return f"{value:,.1f}" if value >= 1 else f"{float(f'{value:.2g}'):f}".rstrip("0").rstrip(".")
 
 
 def citation(config: RunConfig, step: int, manifest_sha256: str, year: int) -> str:

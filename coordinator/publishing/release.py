@@ -25,6 +25,7 @@ from coordinator.evaluation.tasks.results import TaskResult, score_text
 from coordinator.evaluation.tasks.running import run_apart
 from coordinator.ledger.presence import CheckpointRow, checkpoints
 from coordinator.publishing.card_facts import card_of_run
+from coordinator.publishing.embedding import USAGE
 from coordinator.publishing.model_card import PIPELINES, TASK_TYPES, by_class, escaped, model_index, table, task_index
 from coordinator.publishing.soundness import check_loads
 from coordinator.run.directory import RunDirectory
@@ -248,6 +249,7 @@ def task_card(run_name: str, language: str, base_model: str, terms: str, task: T
     sections = [
         f"# {run_name}: {escaped(task.name)}",
         f"`{base_model}`, fine-tuned. Of all seeds this is the model with the best score on the development set.",
+        f"## Use\n{USAGE}" if task.kind == "retrieval" else "",
         f"## Examples\nTrained on {_shown_examples(task.train)}, judged on {result.examples:,} of "
         f"{_shown_examples(task.test)}.",
         f"## Scores\n{table(('metric', 'mean ± standard deviation of the seeds'), scores)}{failed}",

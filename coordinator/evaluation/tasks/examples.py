@@ -295,10 +295,8 @@ def questions(rows: Sequence[tuple[str, Row]]) -> list[QuestionExample]:
     for where, row in rows:
         try:
             answers = row["answers"]
-            texts, starts = tuple(map(str, answers["text"])), tuple(map(int, answers["answer_start"]))
-            found.append(
-                QuestionExample(str(row.get("id", where)), str(row["question"]), str(row["context"]), texts, starts)
-            )
+            given = list(zip(answers["text"], answers["answer_start"], strict=True))
+            found.append(_example(row.get("id", where), row["question"], row["context"], given))
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{where} is not in SQuAD's form ({error!r:.80}).") from error
     return found
@@ -311,6 +309,8 @@ def _plain_rows(lines: Sequence[str], *, has_tabs: bool) -> Iterator[tuple[int, 
     """
     for number, line in enumerate(lines, 1):
         if line.startswith("# ") and "\t" not in line and (has_tabs or " = " in line):
+            continue
+        if line.startswith("# id "):  # MultiCoNER's heading of a sentence
             continue
         cells = [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
         given = [cell for cell in cells if cell]
@@ -361,12 +361,32 @@ def _json_rows(text: str, origin: str) -> Iterator[tuple[str, Row]]:
 def _table_rows(text: str, origin: str) -> Iterator[tuple[str, Row]]:
     heading = text.partition("\n")[0]
     csv.field_size_limit(MAX_CELL_CHARS)
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if "\t" in heading else ",", strict=True)
+    is_plain = "\t" in heading and _has_plain_quotes(text, heading.count("\t"))
+    reader = csv.DictReader(
+        io.StringIO(text, newline=""),
+        delimiter="\t" if "\t" in heading else ",",
+        quoting=csv.QUOTE_NONE if is_plain else csv.QUOTE_MINIMAL,
+        strict=True,
+    )
     try:
         for row in reader:
             yield f"{origin}, line {reader.line_num}", row
     except csv.Error as error:
         raise ConfigError(f"{origin}, line {reader.line_num} is not CSV ({error}).") from error
+
+
+def _has_plain_quotes(text: str, tabs: int) -> bool:
+    """Return whether quotation marks of a TSV are text, as in PAWS-X.
+
+    Then each line has all cells, and the same table with quoted cells is broken or has fewer rows.
+    """
+    lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
+    if any(line.count("\t") != tabs for line in lines):
+        return False
+    try:
+        return len(list(csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True))) < len(lines)
+    except csv.Error:
+        return True
 
 
 def _text(row: Row, column: Column, where: str) -> str:
@@ -378,18 +398,19 @@ def _text(row: Row, column: Column, where: str) -> str:
 
 
 def _question(question: Any, context: Any, origin: str) -> QuestionExample:
-    answers = question.get("answers", [])
-    found = QuestionExample(
-        id=str(question["id"]),
-        question=str(question["question"]),
-        context=str(context),
-        answers=tuple(str(answer["text"]) for answer in answers),
-        starts=tuple(int(answer["answer_start"]) for answer in answers),
-    )
+    given = [(answer["text"], answer["answer_start"]) for answer in question.get("answers", [])]
+    found = _example(question["id"], question["question"], context, given)
     for answer, start in zip(found.answers, found.starts, strict=True):
         if found.context[start : start + len(answer)] != answer:
             raise ConfigError(f"{origin}: question {found.id}: its answer {answer!r:.60} is not at character {start}.")
     return found
+
+
+def _example(name: Any, question: Any, context: Any, given: Sequence[tuple[Any, Any]]) -> QuestionExample:
+    """Make a question with its answers that are not empty: in IndicQA an empty text says that there is no answer."""
+    answers = [(str(text), int(start)) for text, start in given if str(text).strip()]
+    texts, starts = tuple(text for text, _ in answers), tuple(start for _, start in answers)
+    return QuestionExample(str(name), str(question), str(context), texts, starts)
 
 
 def _names(feature: Any) -> list[str] | None:

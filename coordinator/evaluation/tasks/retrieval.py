@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import Dataset
+from safetensors import SafetensorError
 from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
@@ -25,8 +28,9 @@ from sentence_transformers import (
 )
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from tqdm import tqdm
 
-from auth.errors import ConfigError
+from auth.errors import ConfigError, StorageError, UnsoundWeightsError
 from coordinator.evaluation.tasks.examples import RetrievalSet, TextPair
 from coordinator.evaluation.tasks.fine_tuning import split
 from coordinator.evaluation.tasks.metrics import Scores, retrieval_scores
@@ -49,27 +53,58 @@ def run_retrieval(
 ) -> list[SeedResult]:
     """Score the checkpoint, tuned once for each seed if there are pairs; `finished` gets each sound model."""
     if train is None:
-        model = embedder(pretrained, task.recipe, 0)
+        model = embedder(pretrained, pretrained.length(task.recipe), 0)
         return [_judged(model, task, None, dev, test, finished)]
     parts = split(train, None if dev is None else [], task.recipe.max_train)
     judge_by = set_of_pairs(parts.dev) if dev is None else dev
     results = []
     for seed in task.recipe.seeds:
-        model = embedder(pretrained, task.recipe, seed)
+        model = embedder(pretrained, pretrained.length(task.recipe), seed)
         tune(model, parts.train, task.recipe, seed)
         results.append(_judged(model, task, seed, judge_by, test, finished))
     return results
 
 
-def embedder(pretrained: Pretrained, recipe: Recipe, seed: int) -> SentenceTransformer:
-    """The checkpoint as a model of sentence-transformers, which can be saved as one; raises `ConfigError`."""
-    length = pretrained.length(recipe)
+def embedder(pretrained: Pretrained, length: int, seed: int) -> SentenceTransformer:
+    """The checkpoint as a model of sentence-transformers, which can be saved as one; raises `ConfigError`.
+
+    `length`: the largest number of tokens in a text; the rest of a longer text is cut off.
+    """
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore, and Python warns of one if the process is killed
     weights: Any = pretrained.model("AutoModel", seed)  # it raises `ConfigError` where there is no such model
     body: Any = Transformer(
         pretrained.source, max_seq_length=length, model_kwargs={"use_safetensors": True, "dtype": torch.float32}
     )
     body.auto_model.load_state_dict(weights.state_dict())
-    return SentenceTransformer(modules=[body, Pooling(body.get_embedding_dimension(), "mean")], device="cpu")
+    width = len(_mean_of_last_layer(pretrained, weights, "a", length))  # a Reformer's is twice its `hidden_size`
+    return SentenceTransformer(modules=[body, Pooling(width, "mean")], device="cpu")
+
+
+def save_checked(pretrained: Pretrained, folder: Path, text: str, length: int) -> int:
+    """Save the checkpoint, untuned, as a model of sentence-transformers and return the length of its embeddings.
+
+    Raises `StorageError` if it cannot be written, `UnsoundWeightsError` unless the saved model gives `text` the
+    embedding that plain transformers computes.
+    """
+    try:
+        embedder(pretrained, length, 0).save_pretrained(str(folder), create_model_card=False)
+    except (OSError, SafetensorError) as error:
+        raise StorageError(f"Cannot write the model to {folder} ({error}).") from error
+    saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    found = saved.encode([text], convert_to_tensor=True)[0]
+    expected = _mean_of_last_layer(pretrained, pretrained.model("AutoModel", 0), text, length)
+    if found.shape != expected.shape or not torch.allclose(found, expected, rtol=1e-3, atol=1e-4):
+        raise UnsoundWeightsError(
+            "Loaded by sentence-transformers the model gives another embedding than plain transformers."
+        )
+    return len(found)
+
+
+def _mean_of_last_layer(pretrained: Pretrained, model: Any, text: str, length: int) -> torch.Tensor:
+    batch = pretrained.tokenizer()([text], truncation=True, max_length=length, return_tensors="pt")
+    with torch.no_grad():
+        hidden = model(**batch).last_hidden_state  # (1, l, width)
+    return torch.as_tensor(hidden[0].mean(dim=0))
 
 
 def tune(model: SentenceTransformer, pairs: Sequence[TextPair], recipe: Recipe, seed: int) -> None:

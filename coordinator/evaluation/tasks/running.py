@@ -1,4 +1,4 @@
-"""Runs one task on one checkpoint in a process of its own, which alone imports torch and is gone afterwards."""
+"""Runs a plan for a checkpoint in a process of its own, which alone imports torch and is gone afterwards."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import os
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any
 
 from auth.errors import ConfigError, ManyhandsError, WorkerError
-from coordinator.evaluation.tasks.plan import Plan
+from coordinator.evaluation.tasks.plan import EmbedderPlan, Plan
 from coordinator.evaluation.tasks.results import TaskResult
 from peer.runtime.processes import die_with_parent, lead_own_group, name_process
 from peer.runtime.software import how_to_add
@@ -30,9 +31,25 @@ def run_apart(plan: Plan, should_stop: Callable[[], bool] = lambda: False) -> Ta
 
     Raises what the process says is wrong, and `WorkerError` if it died without a word.
     """
+    answer = _run(plan, should_stop)
+    assert answer is None or isinstance(answer, TaskResult)
+    return answer
+
+
+def save_embedder(plan: EmbedderPlan) -> int:
+    """Save a checkpoint as a model of sentence-transformers and return the length of its embeddings.
+
+    Raises what `run_apart` raises, and `UnsoundWeightsError` if the saved model computes something else.
+    """
+    width = _run(plan, lambda: False)
+    assert isinstance(width, int)
+    return width
+
+
+def _run(plan: Plan | EmbedderPlan, should_stop: Callable[[], bool]) -> Any:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_main, args=(plan, os.getpid(), theirs), name=f"evaluate {plan.task.name}")
+    process = context.Process(target=_main, args=(plan, os.getpid(), theirs), name=plan.title)
     process.start()
     theirs.close()
     try:
@@ -43,8 +60,7 @@ def run_apart(plan: Plan, should_stop: Callable[[], bool] = lambda: False) -> Ta
     except EOFError as error:
         process.join()
         raise WorkerError(
-            f"The evaluation of `{plan.task.name}` ended without a result (exit code {process.exitcode}): "
-            "was there enough memory?"
+            f"The {plan.title} ended without a result (exit code {process.exitcode}): was there enough memory?"
         ) from error
     finally:
         ours.close()
@@ -53,12 +69,11 @@ def run_apart(plan: Plan, should_stop: Callable[[], bool] = lambda: False) -> Ta
         process.close()
     if isinstance(answer, ManyhandsError):
         raise answer
-    assert isinstance(answer, TaskResult)
     return answer
 
 
-def _main(plan: Plan, parent_pid: int, answer: Connection) -> None:
-    name_process(f"evaluation of {plan.task.name}")
+def _main(plan: Plan | EmbedderPlan, parent_pid: int, answer: Connection) -> None:
+    name_process(plan.title.replace("`", ""))
     lead_own_group()
     die_with_parent(parent_pid)
     os.nice(NICENESS)
@@ -71,7 +86,14 @@ def _main(plan: Plan, parent_pid: int, answer: Connection) -> None:
     except ManyhandsError as error:
         answer.send(error)
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
+        complaint = lacking(error, plan.title)
+        if complaint is None:
             raise
-        answer.send(ConfigError(f"This task needs `{error.name}`: {how_to_add(extra)}."))
+        answer.send(complaint)
+
+
+def lacking(error: ModuleNotFoundError, title: str) -> ConfigError | None:
+    """Return the error that says which extra has the module; None if no extra has it."""
+    package = (error.name or "").partition(".")[0]
+    extra = EXTRAS.get(package)
+    return None if extra is None else ConfigError(f"The {title} needs `{package}`: {how_to_add(extra)}.")

@@ -1,4 +1,4 @@
-"""The process that computes: one task on one checkpoint. Only it imports torch; `running` spawns it."""
+"""The process that computes: one task on one checkpoint, or its export. Only it imports torch; `running` spawns it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
+from transformers import PreTrainedTokenizerBase
 
 from coordinator.evaluation.tasks.classification import Classifying, Tagging
 from coordinator.evaluation.tasks.data import DataFolders, dev_examples, judged_examples, train_examples
 from coordinator.evaluation.tasks.fill_mask import fill_scores, probe_scores
 from coordinator.evaluation.tasks.fine_tuning import Subject, run_trials, split
 from coordinator.evaluation.tasks.metrics import Scores
-from coordinator.evaluation.tasks.plan import Plan
+from coordinator.evaluation.tasks.plan import EmbedderPlan, Plan
 from coordinator.evaluation.tasks.pretrained import Pretrained, be_quiet
 from coordinator.evaluation.tasks.question_answering import Answering
 from coordinator.evaluation.tasks.results import ProbeResult, SeedResult, TaskResult, result_of
@@ -73,7 +75,7 @@ def _trained(
     task = plan.task
     parts = split(train_examples(task, place), dev_examples(task, place), task.recipe.max_train)
     subject = SUBJECTS[task.kind](pretrained, task, parts.train, parts.dev, judged_examples(task, place))
-    keep = _Best(pretrained, Path(plan.save_to)) if plan.save_to else None
+    keep = _Best(Path(plan.save_to), pretrained.tokenizer()) if plan.save_to else None
     seeds = run_trials(subject, task, keep or (lambda _seed, _dev, _model: None))
     return result_of(task, seeds, subject.examples, clock() - began)
 
@@ -87,25 +89,40 @@ def _retrieved(
     (test,) = judged_examples(task, place)
     (dev,) = dev_examples(task, place) or (None,)
     pairs = train_examples(task, place) if task.is_trained else None
-    keep = _Best(pretrained, Path(plan.save_to)) if plan.save_to else None
+    keep = _Best(Path(plan.save_to)) if plan.save_to else None
     seeds = run_retrieval(pretrained, task, pairs, dev, test, keep or (lambda _seed, _dev, _model: None))
     return result_of(task, seeds, len(test.judged), clock() - began)
 
 
 class _Best:
-    """Keeps the tuned model whose score on the development set is best, never that on the test set."""
+    """Keeps the tuned model whose score on the development set is best, never that on the test set.
 
-    def __init__(self, pretrained: Pretrained, folder: Path) -> None:
-        self._pretrained, self._folder = pretrained, folder
+    A model of sentence-transformers saves its tokenizer itself, with the length to which it cuts texts.
+    """
+
+    def __init__(self, folder: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> None:
+        self._folder, self._tokenizer = folder, tokenizer
         self._best = float("-inf")
 
     def __call__(self, _seed: int | None, score: float, model: Any) -> None:
         if score > self._best:
             self._best = score
             model.save_pretrained(self._folder)
-            self._pretrained.tokenizer().save_pretrained(self._folder)
+            if self._tokenizer is not None:
+                self._tokenizer.save_pretrained(self._folder)
 
 
-def main(plan: Plan, answer: Any) -> None:
+def save_embedder(plan: EmbedderPlan) -> int:
+    """Save the checkpoint as a model of sentence-transformers and return the length of its embeddings."""
+    from coordinator.evaluation.tasks.retrieval import save_checked  # of an optional package
+
+    be_quiet()
+    pretrained = Pretrained(plan.checkpoint)
+    probe = load_file(Path(plan.checkpoint) / "probe.safetensors")["input_ids"]  # (b, l)
+    text = pretrained.tokenizer().decode(probe[0], skip_special_tokens=True)
+    return save_checked(pretrained, Path(plan.folder), str(text).strip(), plan.length)
+
+
+def main(plan: Plan | EmbedderPlan, answer: Any) -> None:
     """Main function of the process: sends the result, or the error that a person can act on, through the pipe."""
-    answer.send(run_plan(plan))
+    answer.send(run_plan(plan) if isinstance(plan, Plan) else save_embedder(plan))

@@ -9,6 +9,8 @@ import pytest
 from auth.errors import ConfigError
 from coordinator.cli.evaluate import make_task
 from coordinator.evaluation.presets import PRESETS, files_of, preset_of
+from coordinator.evaluation.tasks.data import DataFolders, judged_examples
+from coordinator.evaluation.tasks.examples import Tagged
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -32,3 +34,42 @@ def test_a_folder_names_its_splits_by_its_files(tmp_path: Path) -> None:
         files_of(tmp_path)
     with pytest.raises(ConfigError, match="must be one of: xnli"):
         preset_of("glue")
+
+
+# A row as the benchmark's own files have it, for each preset whose columns have names.
+ROWS = {
+    "xnli": '{"premise": "a", "hypothesis": "b", "label": 1}',
+    "paws-x": 'id\tsentence1\tsentence2\tlabel\n1\t"a" is one\tb "\t0',
+    "blub-sentiment": '{"sentence1": "a", "label": "neg"}',
+    "blub-inference": '{"sentence1": "a", "sentence2": "b", "label": "contradiction"}',
+    "blub-ner": '{"tokens": ["a"], "tags": ["B-PER"]}',
+    "blub-qa": '{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "1", "question": "b", "answers": []}]}]}]}',
+    "indicxtreme-sentiment": '{"INDIC REVIEW": "a", "ENGLISH REVIEW": "b", "LABEL": "Positive"}',
+    "indicxtreme-xnli": '{"premise": "a", "hypothesis": "b", "label": 2}',
+    "indicxtreme-ner": '{"words": ["a"], "ner": ["B-LOC"]}',
+    "indicxtreme-qa": '{"context": "a", "question": "b", "answers": {"text": [""], "answer_start": [""]}}',
+    "euroeval-sentiment": '{"text": "a", "label": "positive"}',
+    "euroeval-acceptability": '{"text": "a", "label": "correct"}',
+    "euroeval-ner": '{"text": "a", "tokens": ["a"], "labels": ["O"]}',
+    "euroeval-qa": '{"context": "a", "question": "b", "answers": {"text": ["a"], "answer_start": [0]}}',
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_each_preset_reads_a_row_of_its_benchmark(name: str, tmp_path: Path) -> None:
+    """With the columns of the benchmark's own files."""
+    path = tmp_path / "test.json"
+    path.write_text(ROWS[name])
+    preset = preset_of(name)
+    task = make_task(preset.kind, dict.fromkeys(("train", "test"), str(path)), preset.columns, preset.metric, {}, name)
+    assert len(judged_examples(task, DataFolders(tmp_path, tmp_path))) == 1
+
+
+def test_blubs_entities_are_read_as_multiconer_has_them(tmp_path: Path) -> None:
+    """In CoNLL files, whose columns have no names; the lines that name a sentence are no words."""
+    path = tmp_path / "test.conll"
+    path.write_text("# id 1a2b\tdomain=bn\n# _ _ O\nParis _ _ B-LOC\n\n# id 3c4d\tdomain=bn\nAda _ _ B-PER\n")
+    columns = preset_of("blub-ner").columns_in([str(path)])
+    task = make_task("ner", dict.fromkeys(("train", "test"), str(path)), columns, "f1", {})
+    found = judged_examples(task, DataFolders(tmp_path, tmp_path))
+    assert found == [Tagged(("#", "Paris"), ("O", "B-LOC")), Tagged(("Ada",), ("B-PER",))]

@@ -12,8 +12,6 @@ from huggingface_hub import ModelCard, ModelCardData
 from hypothesis import given, strategies as st
 
 from coordinator.context.open_run import OpenRun
-from coordinator.evaluation.evaluations import EvaluationRow
-from coordinator.evaluation.tasks.results import ClassScores, SeedResult, result_of
 from coordinator.ledger.presence import open_session
 from coordinator.members.credits import set_named, unnamed_members
 from coordinator.members.erasure import erase
@@ -21,11 +19,10 @@ from coordinator.members.names import set_display_name
 from coordinator.publishing.card_facts import card_of_run
 from coordinator.publishing.model_card import CardFacts, escaped, write_card
 from coordinator.publishing.release import task_card
-from peer.config.evaluation import Task
 from peer.config.run import RunConfig
 from peer.reporting.messages import StepReport
-from tests.support.evaluated_runs import NER
 from tests.support.ledgers import deliver
+from tests.support.model_cards import facts, full_facts
 from tests.support.receipts import keeper_confirms, key_of, pseudonym_of
 from tests.support.served_page import validation_row
 from tests.support.small_run import TARGET_BATCH_SIZE
@@ -61,11 +58,6 @@ def run(opened_run: OpenRun) -> OpenRun:
         opened_run.database, opened_run.membership, opened_run.ledger, opened_run.directory.config.run.name, 1
     )
     return opened_run
-
-
-def facts(config: RunConfig, terms: str = "") -> CardFacts:
-    """Of a run that nobody has contributed to."""
-    return CardFacts(config, 5, "0" * 64, terms, None, False, {}, (), (), 0)
 
 
 def front_matter(card: str) -> dict[str, object]:
@@ -136,34 +128,6 @@ def test_everybody_is_named_who_did_not_ask_not_to_be(run: OpenRun) -> None:
     assert "carol" not in unnamed_members(run.database)
 
 
-def full_facts() -> CardFacts:
-    """Facts of a run with held-out text, tasks, classes of entities and volunteers, as released to the hub."""
-    task = {**NER, "test": {"path": "hub:us/names", "config_name": "bn", "split": "test"}}
-    sources = [{"kind": "builtin"}, {"kind": "text", "path": "blogs.txt", "license": "CC-BY-4.0"}]
-    config = RunConfig.from_mapping(
-        {
-            "run": {"name": "ours", "language": "bn"},
-            "data": {"sources": sources, "sequence_length": 128},
-            "evaluation": {"tasks": [task]},
-        }
-    )
-    person = ClassScores(precision=0.5, recall=0.25, f1=1 / 3, entities=8)
-    seed = SeedResult(seed=0, scores={"f1": 0.75, "accuracy": 0.9}, dev_score=0.8, classes={"PER": person})
-    result = result_of(Task.model_validate(task), [seed], 10, 1.0)
-    return replace(
-        facts(config, "Apache-2.0"),
-        validations=[validation_row(5, 2.0)],
-        evaluations=[EvaluationRow(5, "0" * 64, "operator", result, 0.0)],
-        model_class="AlbertForPreTraining",
-        probe_loss=2.5,
-        device_hours=10.0,
-        contributors=[("alice", 64)],
-        year=2026,
-        parameters=1_234_567,
-        repository="us/ours",
-    )
-
-
 def test_huggingface_hub_reads_the_card() -> None:
     """Its own class parses the metadata without a complaint, and finds each measure of the model index."""
     found = ModelCard(write_card(full_facts()), ignore_metadata_errors=False).data
@@ -192,24 +156,29 @@ def test_the_held_out_table_has_the_perplexity_of_the_loss_beside_it() -> None:
     """The sentence order's loss is a column of its own, where the objective has one."""
     card = write_card(full_facts())
     assert "| token loss | perplexity | token accuracy | sentence-order loss | sentence-order accuracy |" in card
-    assert f"| 2.0000 | {math.exp(2.0):.4f} | 0.1250 | 0.5000 | 0.7500 |" in card
+    assert f"| 2.0000 | {math.exp(2.0):.2f} | 0.1250 | 0.5000 | 0.7500 |" in card
+    assert "chance gives a sentence-order accuracy of 0.5" in card
+    assert "have a loss of **2.5000** (the loss of the masked tokens and that of the sentences' order, added)" in card
     alone = replace(full_facts(), validations=[validation_row(5, 2.0, sop_loss=None, sop_accuracy=None)])
-    assert "sentence-order" not in write_card(alone)
+    assert "sentence-order accuracy" not in write_card(alone)
 
 
 def test_a_visitor_finds_what_the_model_is_for() -> None:
     """Size, length, intended use, limits, bias, licences of the data, energy and the line that loads the model."""
     card = write_card(full_facts())
-    assert "with 1,234,567 parameters for `bn`" in card
+    assert "with 1,234,567 parameters for the language `bn`" in card
     assert 'model = AutoModelForMaskedLM.from_pretrained("us/ours")' in card
     assert 'folder = Path(snapshot_download("us/ours"))' in card
     assert "It takes at most 512 tokens, and was trained on sequences of up to 128" in card
     assert "- text: `blogs.txt`, weight 1; licence: CC\\-BY\\-4\\.0" in card
     assert "licence: PSF-2.0" in card
     assert "No bias probes were run" in card
-    assert "at 30 to 300 W for each device, the hours are 0.3 to 3.0 kWh" in card
+    assert "trained for 10.0 hours in total" in card
+    assert "at 30 to 300 W for each device, it was 0.3 to 3.0 kWh" in card
+    assert "was 0.00023 to 0.0023 kWh" in write_card(replace(full_facts(), device_hours=0.0076))
+    assert "lists the pooler and the sentence-order head as `UNEXPECTED`" in card
     assert "| PER | 0.5000 | 0.2500 | 0.3333 | 8 |" in card
-    assert "`DIR` is the folder of this file." in write_card(replace(full_facts(), repository=""))
+    assert "`DIR` stands for the folder of this file." in write_card(replace(full_facts(), repository=""))
 
 
 @given(st.text(max_size=80))

@@ -43,6 +43,20 @@ def test_tables_of_each_format_give_the_same_examples(text: str) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("rows", "texts"),
+    [
+        ('"a" is one\tx\nb "\ty\n', ['"a" is one', 'b "']),
+        ('"a\tx\nb"\ty\n', ['"a', 'b"']),
+        ('"a ""b"""\tx\n"c\td"\ty\n', ['a "b"', "c\td"]),
+    ],
+    ids=["plain", "unpaired", "quoted"],
+)
+def test_quotation_marks_of_a_tsv_are_text_unless_they_quote_cells(rows: str, texts: list[str]) -> None:
+    """PAWS-X quotes no cells; a cell that holds a tab is quoted."""
+    assert [row["text"] for _, row in read_rows(f"text\tlabel\n{rows}", "file")] == texts
+
+
 def test_pairs_and_numbers_as_labels() -> None:
     """Columns are chosen by name, and a label may be a number."""
     rows = read_rows('{"premise": "a", "hypothesis": "b", "label": 2}', "file")
@@ -75,8 +89,9 @@ def squad(answer: str = "Paris", start: int = 13) -> str:
 def test_squads_format_is_read_with_and_without_answers() -> None:
     """Version 2's questions without an answer have none."""
     assert read_squad(squad(), "file") == [QuestionExample("q1", "where?", "ada lives in Paris", ("Paris",), (13,))]
-    without = squad().replace('[{"text": "Paris", "answer_start": 13}]', "[]")
-    assert read_squad(without, "file")[0].answers == ()
+    for none in ("[]", '[{"text": "", "answer_start": -1}]'):
+        without = squad().replace('[{"text": "Paris", "answer_start": 13}]', none)
+        assert read_squad(without, "file")[0].answers == ()
 
 
 @pytest.mark.parametrize(

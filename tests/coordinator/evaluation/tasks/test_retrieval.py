@@ -113,6 +113,7 @@ def test_tuning_on_pairs_finds_what_the_checkpoint_does_not(model: Path, tmp_pat
     assert tuned.mean() == tuned.mean("mrr_at_10") == 1.0
     assert tuned.seeds[0].dev_score is not None
     kept = SentenceTransformer(str(tmp_path / "kept"), device="cpu", local_files_only=True)
+    assert kept.max_seq_length == 16
     asked = kept.encode(["where is ada ?"])
     documents = kept.encode(["the nurse was very good", "the doctor was very good"])
     assert kept.similarity(asked, documents).argmax() == 1
