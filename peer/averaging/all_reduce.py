@@ -6,6 +6,9 @@ returns the average itself, every member of a group (the reducer included) takes
 any part fails. Senders are bound to their parts, and reducers to their averages, by attestations
 (`peer.reduction.attestation`). How parts are combined is in `peer.reduction.combine`. Used by
 `peer.averaging.averager`.
+
+A peer without samples (the keeper, an auxiliary peer) has zeros to send, which change no average. It opens its stream
+to a reducer with the weight 0 and ends it, and receives every average all the same.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ from peer.reduction.guard import RoundGuard, norm_of
 from peer.reduction.screening import require_weight
 from peer.reporting.event_log import MOST_PEERS, PartsOfPeer, PartsPassed
 
+Answer = tuple[runtime_pb2.Tensor, float]  # a part's average as it travels, and the weight behind it
 ATTESTED = 32  # the code of a message that holds an attestation; hivemind has no such code, and no number so high
 
 
@@ -98,10 +102,11 @@ class ExactAllReduce(AllReduceRunner):
             info
             for _, info in self.tensor_part_container._input_parts_by_peer[self.ordered_peer_ids.index(self.peer_id)]
         ]
-        self._answers: dict[int, runtime_pb2.Tensor] = {}  # by part: the same bytes for all senders
+        loop = asyncio.get_running_loop()
+        self._answers: list[asyncio.Future[Answer]] = [loop.create_future() for _ in self._own_infos]  # to all senders
         self._inputs: dict[int, list[bytes]] = {}  # by sender's index: the digests of its parts
         self._attestations: list[Attestation] = []  # of the reducers that are done, this one among them
-        self._attestation: asyncio.Future[SignedAttestation] = asyncio.get_running_loop().create_future()
+        self._attestation: asyncio.Future[SignedAttestation] = loop.create_future()
         self._may_contribute = may_contribute
         self._traffic = traffic
         self._weights: dict[int, float] = {}  # by sender's index, of what this peer reduces
@@ -191,26 +196,29 @@ class ExactAllReduce(AllReduceRunner):
                 self.evidence.keep_own(part)
                 reduced = await self.tensor_part_reducer.accumulate_part(sender_index, part_index, part, weight=weight)
                 self.least_weight = min(self.least_weight, reduced.weight)
-                wire = self._answer(part_index, reduced)
+                wire, _ = self._answer(part_index, reduced)
                 rounded = decode(wire)  # the same rounding as everybody else's copy went through
                 self.evidence.keep_returned(Drawn(peer_index, part_index), wire, rounded, reduced.weight)
                 self._returned[peer_index] += 1
                 if part_index == len(self.parts_for_local_averaging) - 1:
                     self._attestation.set_result(await asyncio.to_thread(self._attest, peer_index))
                 self.tensor_part_container.register_processed_part(peer_index, part_index, rounded)
-        except BaseException:  # cancelled too: nobody may wait for the attestation any more
+        except BaseException:  # cancelled too: nobody may wait for averages or the attestation any more
+            for answer in self._answers:
+                answer.cancel()  # nothing happens to one that is known
             if not self._attestation.done():
                 self._attestation.set_exception(AllreduceException("the round has failed here"))
                 self._attestation.exception()  # asyncio complains of one that nobody has looked at
             raise
 
-    def _answer(self, part_index: int, reduced: ReducedPart) -> runtime_pb2.Tensor:
+    def _answer(self, part_index: int, reduced: ReducedPart) -> Answer:
         """Return a part's average as it travels, the same for all senders."""
-        if part_index not in self._answers:
+        answer = self._answers[part_index]
+        if not answer.done():
             info = self._own_infos[part_index]
             wire = self.tensor_part_container.compression.compress(reduced.average, info, allow_inplace=False)
-            self._answers[part_index] = wire
-        return self._answers[part_index]
+            answer.set_result((wire, reduced.weight))
+        return answer.result()
 
     def _attest(self, peer_index: int) -> SignedAttestation:
         """Sign what was reduced here, when all parts are, and keep the attestation as every sender does."""
@@ -227,10 +235,9 @@ class ExactAllReduce(AllReduceRunner):
 
     async def _committed_parts(self, peer_index: int) -> AsyncIterator[averaging_pb2.AveragingData]:
         """Pass on all parts for one reducer behind the digests of them all; without a weight there are none."""
-        messages = self._generate_input_for_peer(peer_index)
         weight, digests, held = self.weight, list[bytes](), list[averaging_pb2.AveragingData]()
         if weight:
-            held = [message async for message in messages]
+            held = [message async for message in self._generate_input_for_peer(peer_index)]
             weight = held[0].weight
             parts = [message.tensor_part for message in held]
             digests = await asyncio.to_thread(self.evidence.commit, peer_index, parts, weight)
@@ -242,8 +249,6 @@ class ExactAllReduce(AllReduceRunner):
             weight=weight,
         )
         for message in held:
-            yield message
-        async for message in messages:
             yield message
 
     async def _communicate_with_peer(self, peer_id: PeerID) -> None:
@@ -337,32 +342,19 @@ class ExactAllReduce(AllReduceRunner):
     async def _accumulate_parts_streaming(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Take one sender's digests, then its parts; answer each with its average, and then with the attestation."""
-        part_index = 0
+        """Take one sender's digests, then its parts; answer each with its average, and then with the attestation.
+
+        A sender without a weight has no parts; it receives each average as soon as there is one.
+        """
+        returned = 0
         try:
             messages = self._traffic.receiving(stream)
             await self._take_digests(sender_index, await anext(messages))
-            async for part, weight, digest, size in amap_in_executor(
-                _received_part, messages, max_prefetch=self.tensor_part_container.prefetch
-            ):
-                self._check_part(part_index, part)
-                await self._check_weight(sender_index, weight)
-                if weight and self._inputs[sender_index][part_index] != digest:
-                    raise RefusedPart(f"sent part {part_index} with another digest than it had named before")
-                believed = self._guard.believed(sender_index, weight)
-                self.received_bytes += size
-                try:
-                    reduced = await self.tensor_part_reducer.accumulate_part(
-                        sender_index, part_index, part, weight=believed
-                    )
-                except BannedException:
-                    break
-                wire = self._answer(part_index, reduced)
-                part_index += 1
-                yield averaging_pb2.AveragingData(
-                    code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=reduced.weight
-                )
-                if part_index == self.tensor_part_reducer.num_parts:
+            answers = self._reduce_parts if self._weights[sender_index] else self._await_averages
+            async for wire, weight in answers(sender_index, messages):
+                returned += 1
+                yield averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=weight)
+                if returned == self.tensor_part_reducer.num_parts:
                     signed = await asyncio.shield(self._attestation)  # who stops waiting takes it from nobody else
                     yield averaging_pb2.AveragingData(
                         code=ATTESTED, tensor_part=runtime_pb2.Tensor(buffer=signed.content)
@@ -371,8 +363,47 @@ class ExactAllReduce(AllReduceRunner):
             self._guard.refuse(sender_index, str(refused))
             raise
         finally:
-            if part_index != self.tensor_part_reducer.num_parts:
+            if returned != self.tensor_part_reducer.num_parts:
                 await self._ban_sender(self.sender_peer_ids[sender_index])
+
+    async def _reduce_parts(
+        self, sender_index: int, messages: AsyncIterator[averaging_pb2.AveragingData]
+    ) -> AsyncIterator[Answer]:
+        """Reduce a sender's parts with those of the others; yield the average of each."""
+        part_index = 0
+        async for part, weight, digest, size in amap_in_executor(
+            _received_part, messages, max_prefetch=self.tensor_part_container.prefetch
+        ):
+            self._check_part(part_index, part)
+            await self._check_weight(sender_index, weight)
+            if self._inputs[sender_index][part_index] != digest:
+                raise RefusedPart(f"sent part {part_index} with another digest than it had named before")
+            believed = self._guard.believed(sender_index, weight)
+            self.received_bytes += size
+            try:
+                reduced = await self.tensor_part_reducer.accumulate_part(
+                    sender_index, part_index, part, weight=believed
+                )
+            except BannedException:
+                return
+            yield self._answer(part_index, reduced)
+            part_index += 1
+
+    async def _await_averages(
+        self, sender_index: int, messages: AsyncIterator[averaging_pb2.AveragingData]
+    ) -> AsyncIterator[Answer]:
+        """Wait for no part of a sender without a weight; yield the averages of the others' parts.
+
+        An unawaited sender receives them all even if it opens its stream after the first of them.
+        """
+        self.tensor_part_reducer.on_sender_weightless(sender_index)
+        async for _ in messages:
+            raise RefusedPart("named no weight, and sent a part all the same")
+        for answer in self._answers:
+            known = await asyncio.shield(answer)
+            if self.sender_peer_ids[sender_index] in self.banned_senders:
+                return
+            yield known
 
     async def _handle_missing_senders(self) -> None:
         """Ban senders that have sent nothing within the time limit, or before all parts were averaged without them."""
@@ -397,9 +428,9 @@ class ExactAllReduce(AllReduceRunner):
             digests = split_digests(message.tensor_part.buffer)
         except ValueError as error:
             raise RefusedPart(f"named no digests of its parts: {error}") from error
-        if message.weight and len(digests) != self.tensor_part_reducer.num_parts:
-            raise RefusedPart(f"named the digests of {len(digests)} parts, some of which were not asked for")
-        self._inputs[sender_index], self._weights[sender_index] = digests if message.weight else [], message.weight
+        if len(digests) != (self.tensor_part_reducer.num_parts if message.weight else 0):
+            raise RefusedPart(f"named the digests of {len(digests)} parts, which were not asked for")
+        self._inputs[sender_index], self._weights[sender_index] = digests, message.weight
 
     async def _check_weight(self, sender_index: int, weight: float) -> None:
         """Raise `RefusedPart` if no honest peer names this weight, or if the sender's role allows none."""
@@ -430,11 +461,11 @@ def _received_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, 
         raise RefusedPart(f"sent what is no part: {error}") from error
     if not is_finite(part):
         raise RefusedPart("sent values that are not finite")
-    return part, message.weight, digest_of(wire) if message.weight else b"", len(wire.buffer)
+    return part, message.weight, digest_of(wire), len(wire.buffer)
 
 
 async def take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor]) -> None:
-    """Run the round and put its averages in place; raises `AllreduceException` if a value is missing or not finite.
+    """Run the round and put its averages in place; raises `AllreduceException` unless all are finite and of samples.
 
     In that case nothing is changed: the round is tried again, and must begin from this peer's own numbers.
     """
@@ -443,6 +474,8 @@ async def take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor])
         raise AllreduceException(f"{runner.missing_values} values came back unaveraged")
     if not (math.isfinite(runner.least_weight) and all(map(is_finite, averages))):
         raise AllreduceException("the average is not finite")
+    if runner.least_weight <= 0:
+        raise AllreduceException("nobody's samples are in an average")
     for tensor, average in zip(tensors, averages, strict=True):
         tensor.copy_(average)
 

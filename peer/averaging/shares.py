@@ -8,6 +8,10 @@ the same reason the shares follow only from what all peers see: the declarations
 tokens. Declarations are signed (`peer.averaging.declarations`), for a leader who could call all others slow would
 reduce everything.
 
+A peer without samples (the keeper, an auxiliary peer) sends V * (n - 1) * f values only, but receives V * (1 + (s - 1)
+* f) from s peers with samples: as many as before where it is the only one without. A declaration names the line's
+slower direction alone, so the shares do not depend on who has samples.
+
 The peer that reduces a part says what its average is, and a line's rate is a claim. So no device but the keeper reduces
 more than a quarter of the values, or twice an equal share where that is more (`largest_share`), whatever it claims.
 That costs time only where one or two lines are much faster than all others and the keeper, which is bound by nothing,

@@ -3,7 +3,8 @@
 hivemind adds each part to a sum as it arrives: so the last bits depend on who came first, and a part that is found bad
 later is in the sum already. Here nothing is added before everybody who is still in the round has brought the same part,
 and then in the order of the senders: the same parts give the same bits, whatever the order of arrival, and a sender
-that was banned meanwhile is in none of it. A sender has one part here at a time. Used by `peer.averaging.all_reduce`.
+that was banned meanwhile is in none of it. A sender has one part here at a time. A sender that has named the weight 0
+brings no parts. Used by `peer.averaging.all_reduce`.
 
 The average is the mean, or one on which no sender has much influence, whatever it sends: centred clipping. Karimireddy,
 He, Jaggi 2021 (arXiv 2012.10333), by each reducer for its own parts as in Gorbunov et al. 2021 (arXiv 2106.11257). The
@@ -56,12 +57,12 @@ Combine = Callable[[int, Sequence[WeightedPart]], ReducedPart]  # (index of the 
 
 
 def weighted_mean(part_index: int, contributions: Sequence[WeightedPart]) -> torch.Tensor:
-    """Compute the mean by weight; not a number where all weights are zero."""
+    """Compute the mean by weight; zero where all weights are zero."""
     del part_index
     total = torch.zeros_like(contributions[0].part)
     for given in contributions:
         total.add_(given.part, alpha=given.weight)
-    return total.div_(sum(given.weight for given in contributions))
+    return total.div_(sum(given.weight for given in contributions) or 1.0)
 
 
 def reduced_mean(part_index: int, contributions: Sequence[WeightedPart]) -> ReducedPart:
@@ -91,6 +92,7 @@ class PartReducer(TensorPartReducer):
         self._combine, self._unawaited = combine, frozenset(unawaited)
         self._held: dict[int, WeightedPart] = {}  # by sender: of the current part
         self._banned: set[int] = set()
+        self._weightless: set[int] = set()  # senders that bring no parts
         self.counted: list[Mapping[int, float]] = []  # of each part that is averaged: sender -> its weight in that
         self.late: frozenset[int] = frozenset()  # senders that were still to bring a part when the round ended
         super().__init__(part_shapes, num_senders)
@@ -116,8 +118,8 @@ class PartReducer(TensorPartReducer):
         super().finalize()
 
     def _absent(self) -> frozenset[int]:
-        """Return the senders in the round that have not brought the current part."""
-        return frozenset(range(self.num_senders)) - self._banned - self._held.keys()
+        """Return the senders in the round that are still to bring the current part."""
+        return frozenset(range(self.num_senders)) - self._banned - self._weightless - self._held.keys()
 
     async def accumulate_part(
         self, sender_index: int, part_index: int, tensor_part: torch.Tensor, weight: float = 1.0
@@ -144,6 +146,12 @@ class PartReducer(TensorPartReducer):
         """Stop waiting for this sender; its contribution to the current part does not count either."""
         self._banned.add(sender_index)
         self._held.pop(sender_index, None)
+        self.check_current_part_finished()
+
+    def on_sender_weightless(self, sender_index: int) -> None:
+        """Stop waiting for this sender's parts: it has named the weight 0."""
+        self._weightless.add(sender_index)
+        self.num_parts_received[sender_index] = self.num_parts  # hivemind's reducer warns of parts that are missing
         self.check_current_part_finished()
 
     def check_current_part_finished(self) -> None:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from coordinator.ledger.presence import close_session, online_sessions, open_session
 from coordinator.statistics.history import TableName, write_parquet
-from peer.averaging.shares import reduction_shares
-from peer.reduction.sizes import VALUE_BYTES
 from peer.rehearsal.forecast.report import ModelValues
 from peer.rehearsal.scenario import KEEPER, HomeLine, Rehearsed, Scenario, Visit
 from peer.rehearsal.swarm import rehearse
@@ -101,30 +99,25 @@ class _PastEvent:
     def _report(self, step: TakenStep) -> None:
         self._run.keeper_says(step.step)
         elapsed_s, self._reported[step.name] = step.at_s - self._reported[step.name], step.at_s
-        words = _report_of(
-            step, elapsed_s, self._scenario, VALUE_BYTES[self._run.directory.config.averaging.compression]
-        )
+        words = _report_of(step, elapsed_s)
         device = self._run.devices[step.name]
         assert deliver(self._run.services.ledger, device, None, step.step, words, self._clock.now).accepted
 
 
-def _report_of(step: TakenStep, elapsed_s: float, scenario: Scenario, value_bytes: float) -> StepReport:
-    """The report of a step as its peer sends it: with the bytes that all others, the keeper too, sent it."""
-    names, lines = sorted(step.group.peers), step.group.lines
-    shares = reduction_shares(2**20, lines.rates, lines.reduces, lines.trusted)
-    share = shares[names.index(step.name)] / 2**20
+def _report_of(step: TakenStep, elapsed_s: float) -> StepReport:
+    """The report of a step as its peer sends it."""
     return StepReport(
         step=step.step,
         samples=step.samples,
         loss=5.0,
         mlm_loss=None,
         sop_loss=None,
-        group_size=len(names),
+        group_size=len(step.group.peers),
         group_samples=step.group.samples,
         averaging_s=step.group.waited_s + step.group.seconds,
         samples_per_second=step.samples / elapsed_s,
         elapsed_s=elapsed_s,
-        averaged_bytes=round(share * (len(names) - 1) * scenario.parameters * value_bytes),
+        averaged_bytes=round(step.group.averaged_bytes),
     )
 
 

@@ -337,20 +337,28 @@ def _whole_rounds(reports: Iterable[PastReport]) -> list[list[PastReport]]:
 def _line_bounds(rounds: Iterable[Sequence[PastReport]], values_bytes: float) -> defaultdict[int | None, list[float]]:
     """Return the least rates of each device's line in bytes per second, one a round; None is the keeper.
 
-    A rehearsed round begins when all are there, so it may take the shortest wait of its group. Each peer sends its
-    values (the keeper sends zeros), and passes the bytes that its share demands each way (`peer.averaging.shares`).
+    A rehearsed round begins when all are there, so it may take the shortest wait of its group. Only peers with samples
+    send their values; each line passes the bytes of its busier direction.
     """
     bounds: defaultdict[int | None, list[float]] = defaultdict(list)
     for group in rounds:
         others = len(group)  # of any peer, with the keeper
+        senders = sum(each.samples > 0 for each in group)
         passed = ON_THE_LINE * (1 + BOTH_WAYS) * values_bytes / min(each.averaging_s for each in group)
         left = 1.0  # of the values: the keeper's share
         for each in group:
-            share = min(left, each.averaged_bytes / (values_bytes * others))
+            sends = each.samples > 0
+            share = min(left, each.averaged_bytes / (values_bytes * max(1, senders - sends)))
             left -= share
-            bounds[each.device].append((1 + (others - 1) * share) * passed)
-        bounds[None].append((1 + (others - 1) * left) * passed)
+            bounds[each.device].append(_busier(share, sends, senders - sends, others) * passed)
+        bounds[None].append(_busier(left, False, senders, others) * passed)
     return bounds
+
+
+def _busier(share: float, sends: bool, senders: int, others: int) -> float:
+    """Return how often all values pass a line's busier direction; `senders`: of the other peers, those with samples."""
+    up, down = (1 - share) * sends + others * share, 1 - share + senders * share
+    return max(up, down)
 
 
 def _line(bounds: Sequence[float]) -> HomeLine:

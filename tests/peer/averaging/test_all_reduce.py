@@ -92,10 +92,19 @@ def key() -> DeviceKey:
 
 def committed(*messages: averaging_pb2.AveragingData) -> averaging_pb2.AveragingData:
     """What a sender of these parts says before the first."""
-    digests = b"".join(digest_of(message.tensor_part) for message in messages)
-    named = runtime_pb2.Tensor(buffer=digests)
-    weight, code = messages[0].weight, averaging_pb2.PART_FOR_AVERAGING
-    return averaging_pb2.AveragingData(code=code, group_id=GROUP, peer_id=LAYOUT, tensor_part=named, weight=weight)
+    return opening(messages[0].weight, b"".join(digest_of(message.tensor_part) for message in messages))
+
+
+def opening(weight: float = 0.0, digests: bytes = b"") -> averaging_pb2.AveragingData:
+    """The first message of a sender; all that one without a weight sends."""
+    wire, code = runtime_pb2.Tensor(buffer=digests), averaging_pb2.PART_FOR_AVERAGING
+    return averaging_pb2.AveragingData(code=code, group_id=GROUP, peer_id=LAYOUT, tensor_part=wire, weight=weight)
+
+
+async def weightless(*more: averaging_pb2.AveragingData) -> AsyncIterator[averaging_pb2.AveragingData]:
+    """The stream of a sender that names no weight, and sends these messages after that."""
+    for message in (opening(), *more):
+        yield message
 
 
 async def stream_of(*messages: averaging_pb2.AveragingData) -> AsyncIterator[averaging_pb2.AveragingData]:
@@ -107,6 +116,11 @@ async def stream_of(*messages: averaging_pb2.AveragingData) -> AsyncIterator[ave
 def sent(part: torch.Tensor, weight: float) -> AsyncIterator[averaging_pb2.AveragingData]:
     """The stream of a sender of one part."""
     return stream_of(written(part, weight))
+
+
+async def anybody(_peer: PeerID) -> bool:
+    """Let everybody contribute."""
+    return True
 
 
 class EndedRound:
@@ -138,6 +152,7 @@ def test_averages_replace_a_peers_own_numbers() -> None:
     [
         (6.0, 2, 1.0, "2 values came back unaveraged"),
         (float("nan"), 0, 1.0, "not finite"),
+        (6.0, 0, 0.0, "nobody's samples"),
         (6.0, 0, float("inf"), "not finite"),
     ],
 )
@@ -226,7 +241,7 @@ def test_who_may_not_contribute_takes_part_without_a_weight() -> None:
         reducing = round_of_two()
         streams = [
             reducing._accumulate_parts_streaming(sent(torch.ones(3), 4.0), 0),
-            reducing._accumulate_parts_streaming(sent(torch.full((3,), 7.0), 0.0), 1),
+            reducing._accumulate_parts_streaming(weightless(), 1),
         ]
         answers = await asyncio.gather(*(anext(stream) for stream in streams))
         for stream in streams:
@@ -237,6 +252,82 @@ def test_who_may_not_contribute_takes_part_without_a_weight() -> None:
         assert torch.equal(average, torch.ones(3))
 
 
+def test_who_may_not_contribute_takes_part_without_a_part() -> None:
+    """It receives each average as soon as there is one, then the attestation; it is neither late nor silent."""
+
+    async def reduce_both() -> None:
+        reducing = round_of_two(parts=2)
+        answers = [answer async for answer in racing(reducing)]
+        assert [answer.code for answer in answers] == [averaging_pb2.AVERAGED_PART] * 2 + [ATTESTED]
+        assert [answer.weight for answer in answers[:2]] == [4.0] * 2
+        assert (reducing.received_bytes, reducing.silent, reducing.late) == (0, set(), set())
+
+    async def racing(reducing: ExactAllReduce) -> AsyncIterator[averaging_pb2.AveragingData]:
+        own = asyncio.ensure_future(reducing._reduce_own_parts(0))
+        async for answer in reducing.rpc_aggregate_part(weightless(), SimpleNamespace(remote_id=AUXILIARY)):
+            yield answer
+        await own
+
+    asyncio.run(asyncio.wait_for(reduce_both(), PATIENCE_S))
+
+
+def test_a_second_stream_gives_no_weight_to_who_named_none() -> None:
+    """The sender is refused, and receives nothing more on the first stream either."""
+
+    async def reduce_both() -> None:
+        reducing = round_of_two(parts=2)
+        reducing._may_contribute = anybody
+        first = reducing._accumulate_parts_streaming(weightless(), 1)
+        waiting = asyncio.ensure_future(anext(first))
+        while 1 not in reducing._weights:  # noqa: ASYNC110 - no event tells it
+            await asyncio.sleep(0)
+        with pytest.raises(RefusedPart, match="twice"):
+            await anext(reducing._accumulate_parts_streaming(sent(torch.zeros(3), 4.0), 1))
+        await reducing._reduce_own_parts(0)
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+        assert reducing.least_weight == 4.0
+        assert reducing.banned_senders == {AUXILIARY}
+
+    asyncio.run(asyncio.wait_for(reduce_both(), PATIENCE_S))
+
+
+def test_who_names_no_weight_and_never_ends_its_stream_is_silent() -> None:
+    """The average comes without it at once; it receives none after its time."""
+
+    async def never_ends() -> AsyncIterator[averaging_pb2.AveragingData]:
+        yield opening()
+        await asyncio.Event().wait()
+
+    async def reduce_both() -> None:
+        reducing = round_of_two(sender_timeout=0.01)
+        answers = reducing.rpc_aggregate_part(never_ends(), SimpleNamespace(remote_id=AUXILIARY))
+        assert [answer.code async for answer in answers] == [averaging_pb2.INTERNAL_ERROR]
+        await reducing._reduce_own_parts(0)
+        assert reducing.least_weight == 4.0
+        assert reducing.silent == {AUXILIARY.to_base58()}
+
+    asyncio.run(asyncio.wait_for(reduce_both(), PATIENCE_S))
+
+
+def test_averages_that_never_come_are_not_waited_for() -> None:
+    """Where the round fails here, the stream of a sender without parts ends with it."""
+
+    async def reduce_both() -> None:
+        reducing = round_of_two(parts=2)
+        answers = reducing._accumulate_parts_streaming(weightless(), 1)
+        waiting = asyncio.ensure_future(anext(answers))
+        while 1 not in reducing._weights:  # noqa: ASYNC110 - no event tells it
+            await asyncio.sleep(0)
+        reducing.tensor_part_reducer.finalize()
+        with pytest.raises(AllreduceException):
+            await reducing._reduce_own_parts(0)
+        await asyncio.wait({waiting})
+        assert waiting.cancelled()
+
+    asyncio.run(asyncio.wait_for(reduce_both(), PATIENCE_S))
+
+
 def test_what_is_cut_of_a_weight_is_in_no_receipt() -> None:
     """Others are told what a sender named; what is signed of it is what was averaged in."""
 
@@ -244,7 +335,7 @@ def test_what_is_cut_of_a_weight_is_in_no_receipt() -> None:
         reducing = round_of_two(cap=5.0)
         streams = [
             reducing._accumulate_parts_streaming(sent(torch.ones(3), 8.0), 0),
-            reducing._accumulate_parts_streaming(sent(torch.ones(3), 0.0), 1),
+            reducing._accumulate_parts_streaming(weightless(), 1),
         ]
         answers = await asyncio.gather(*(anext(stream) for stream in streams))
         assert [answer.weight for answer in answers] == [5.0, 5.0]
@@ -288,13 +379,13 @@ def test_who_sends_what_is_no_part_is_banned_and_named(message: averaging_pb2.Av
 
     async def reduce_both() -> None:
         reducing = round_of_two()
-
-        honest = reducing._accumulate_parts_streaming(sent(torch.ones(3), 0.0), 1)
+        reducing._may_contribute = anybody
+        honest = reducing._accumulate_parts_streaming(sent(torch.ones(3), 2.0), 1)
         first = asyncio.ensure_future(anext(honest))
         with pytest.raises(RefusedPart, match=named):
             await anext(reducing._accumulate_parts_streaming(stream_of(message), 0))
         answer = await asyncio.wait_for(first, PATIENCE_S)
-        assert (answer.weight, reducing.banned_senders) == (0.0, {TRAINER})
+        assert (answer.weight, reducing.banned_senders) == (2.0, {TRAINER})
         ((peer_id, reason),) = found(reducing)
         assert peer_id == TRAINER.to_base58()
         assert named in reason
@@ -325,11 +416,7 @@ def test_weights_count_up_to_their_cap() -> None:
     async def reduce_both() -> None:
         reducing = round_of_two()
         reducing._guard._caps = CapsOfRound({}, 8.0)
-
-        async def may_contribute(peer: PeerID) -> bool:
-            return True
-
-        reducing._may_contribute = may_contribute
+        reducing._may_contribute = anybody
         streams = [
             reducing._accumulate_parts_streaming(sent(torch.zeros(3), 8.0), 0),
             reducing._accumulate_parts_streaming(sent(torch.ones(3), 1e12), 1),
@@ -351,7 +438,7 @@ def test_who_was_refused_in_one_half_is_out_of_the_next() -> None:
         guard = ReductionGuard()
         first = round_of_two(guard=guard.begin(GROUP, b"first half"))
         with pytest.raises(RefusedPart):
-            await anext(first._accumulate_parts_streaming(sent(torch.full((3,), math.nan), 0.0), 1))
+            await anext(first._accumulate_parts_streaming(weightless(written(torch.ones(3), 0.0)), 1))
         second = round_of_two(guard=guard.begin(GROUP, b"second half"))
         assert second.banned_senders == {AUXILIARY}
         stream = second._accumulate_parts_streaming(sent(torch.ones(3), 4.0), 0)
@@ -365,14 +452,14 @@ def test_a_client_has_its_first_average_before_its_last_part_is_sent() -> None:
     """Its line carries both at once; hivemind would keep all averages back until its stream has ended."""
 
     async def reduce_both() -> None:
-        reducing, is_answered = round_of_two(parts=2), asyncio.Event()
+        reducing, is_answered, part = round_of_two(parts=2), asyncio.Event(), written(torch.ones(3), 2.0)
+        reducing._may_contribute = anybody
 
         async def sends() -> AsyncIterator[averaging_pb2.AveragingData]:
-            first = written(torch.zeros(3), 0.0)
-            yield committed(first)
-            yield first
+            yield committed(part, part)
+            yield part
             await is_answered.wait()
-            yield written(torch.zeros(3), 0.0)
+            yield part
 
         own = asyncio.ensure_future(reducing._reduce_own_parts(0))
         answers = reducing.rpc_aggregate_part(sends(), SimpleNamespace(remote_id=AUXILIARY))
@@ -494,11 +581,7 @@ def test_a_reducer_attests_what_it_has_combined() -> None:
 
     async def reduce_two() -> None:
         reducing = round_of_two(cap=3.0, parts=2)
-
-        async def may_contribute(_peer: PeerID) -> bool:
-            return True
-
-        reducing._may_contribute = may_contribute
+        reducing._may_contribute = anybody
         parts = [written(torch.full((3,), value), 8.0) for value in (1.0, 2.0)]
 
         async def one_only() -> AsyncIterator[averaging_pb2.AveragingData]:
@@ -671,17 +754,36 @@ def test_a_sender_that_was_silent_before_is_not_waited_for(unawaited: bool) -> N
     asyncio.run(reduce_alone())
 
 
+def test_an_unawaited_sender_without_a_weight_misses_no_average() -> None:
+    """It opens its stream when all parts but the last are averaged; its part was not needed."""
+
+    async def reduce_both() -> None:
+        reducing = round_of_two(parts=2, unawaited=[AUXILIARY.to_base58()])
+        ones = torch.ones(3)
+        first = await reducing.tensor_part_reducer.accumulate_part(0, 0, ones, weight=4.0)
+        reducing._answer(0, first)
+        assert reducing.tensor_part_reducer.banned == {1}
+        answers = reducing._accumulate_parts_streaming(weightless(), 1)
+        assert (await anext(answers)).weight == 4.0
+        reducing._answer(1, await reducing.tensor_part_reducer.accumulate_part(0, 1, ones, weight=4.0))
+        assert (await anext(answers)).weight == 4.0
+        await answers.aclose()
+
+    asyncio.run(asyncio.wait_for(reduce_both(), PATIENCE_S))
+
+
 def test_what_an_unawaited_sender_brought_in_part_is_in_no_receipt() -> None:
     """Its first part came in time, its second did not: it is out from there on."""
 
     async def reduce_both() -> None:
         reducing = round_of_two(parts=2, unawaited=[AUXILIARY.to_base58()])
-        late = reducing._accumulate_parts_streaming(sent(torch.ones(3), 0.0), 1)
+        reducing._may_contribute, part = anybody, written(torch.ones(3), 2.0)
+        late = reducing._accumulate_parts_streaming(stream_of(part, part), 1)
         first = asyncio.ensure_future(anext(late))
         while not reducing.tensor_part_reducer._held:  # noqa: ASYNC110 - read in another thread
             await asyncio.sleep(0.001)
         await asyncio.wait_for(reducing._reduce_own_parts(0), PATIENCE_S)
-        assert (await first).weight == 4.0
+        assert (await first).weight == 6.0
         assert reducing.weights_by_peer == {TRAINER.to_base58(): 4.0}
         assert reducing.silent == set()
         await late.aclose()
@@ -695,7 +797,7 @@ def test_who_was_refused_is_not_silent() -> None:
     async def reduce_one() -> None:
         reducing = round_of_two()
         with pytest.raises(RefusedPart):
-            await anext(reducing._accumulate_parts_streaming(sent(torch.full((3,), math.nan), 0.0), 1))
+            await anext(reducing._accumulate_parts_streaming(weightless(written(torch.ones(3), 0.0)), 1))
         assert (reducing.banned_senders, reducing.silent) == ({AUXILIARY}, set())
 
     asyncio.run(reduce_one())

@@ -16,6 +16,7 @@ from peer.reduction.combine import (
     RefusedPart,
     WeightedPart,
     centered_clipping,
+    reduced_mean,
     weighted_mean,
     weighted_median,
 )
@@ -118,6 +119,27 @@ def test_who_is_not_waited_for_counts_if_it_is_there_in_time() -> None:
             await reducer.accumulate_part(2, 1, ones)
 
     asyncio.run(reduce())
+
+
+def test_a_sender_without_a_weight_is_awaited_until_it_has_said_so() -> None:
+    """It is not late at the end, for it has nothing to bring."""
+
+    async def main() -> None:
+        reducer = PartReducer([SHAPE, SHAPE], 3)
+        waiting = [bringing(reducer, sender, 2.0) for sender in (0, 1)]
+        await asyncio.sleep(0)
+        assert reducer.counted == []
+        reducer.on_sender_weightless(2)
+        for answer in await asyncio.gather(*waiting):
+            assert torch.equal(answer.average, torch.full(SHAPE, 2.0))
+            assert answer.weight == 2.0
+        last = bringing(reducer, 0, 2.0, part=1)
+        await asyncio.sleep(0)
+        reducer.finalize()
+        assert reducer.late == {1}
+        await asyncio.gather(last, return_exceptions=True)
+
+    run(main)
 
 
 def test_who_is_awaited_at_the_end_is_late() -> None:
@@ -262,7 +284,8 @@ def test_the_median_is_by_weight() -> None:
     assert weighted_median([*light, WeightedPart(2, torch.tensor([9.0, 0.0]), 1.0)]).tolist() == [2.0, 5.0]
 
 
-@pytest.mark.parametrize("weight", [0.0])
-def test_nobody_weighs(weight: float) -> None:
-    """Without any sample there is no average."""
-    assert centered_clipping([WeightedPart(0, torch.ones(2), weight)], None, 0.0, 1.0, 1).isnan().all()
+def test_nobody_weighs() -> None:
+    """Without any sample the average is zero, of the weight zero, by which everybody knows it."""
+    assert centered_clipping([WeightedPart(0, torch.ones(2), 0.0)], None, 0.0, 1.0, 1).tolist() == [0.0, 0.0]
+    reduced = reduced_mean(0, [WeightedPart(0, torch.ones(2), 0.0)])
+    assert (reduced.average.tolist(), reduced.weight) == ([0.0, 0.0], 0.0)
