@@ -25,7 +25,9 @@ from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
 ONLINE_S = 15.0  # a session is online if it was heard of so recently
 KEEPER_SILENT_S = 120.0  # a keeper may average for so long on a busy machine, and is back within it when it has died
 APART = "apart"  # it trains or assists, and does not see the keeper in the swarm
-STATES = frozenset({"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping", APART})
+STATES = frozenset(
+    {"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping", "standby", APART}
+)
 MAX_STEP = 2**31 - 1
 MAX_SAMPLES = 10**9
 _STATUS_ROW = 1

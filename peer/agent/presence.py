@@ -50,7 +50,7 @@ class OwnPresence:
                     step=event.step,
                     own_samples=event.own_samples,
                     samples_per_second=event.samples_per_second,
-                    state=self._doing,
+                    state="standby" if event.stands_by else self._doing,
                     relay_addresses=self.relays,
                     device=self._device,
                     apart=event.apart,

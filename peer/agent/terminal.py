@@ -27,6 +27,7 @@ from peer.runtime.log_lines import Folding, Telling, counted, template_of
 REFRESHES_PER_SECOND = 4
 UNTOLD = ("receipt",)  # of an event as JSON: long, and of no use to who reads along
 PROGRESS_LINE_EVERY_S = 30.0
+STANDS_BY = "waiting for a faster line"
 CONNECTED = {
     True: "The coordinator answers again.",
     False: "The coordinator does not answer; training goes on, reports are kept.",
@@ -79,6 +80,7 @@ def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
         case Progress():
             return replace(
                 state,
+                activity=_going_on(state, event),
                 step=event.step,
                 own_samples=event.own_samples,
                 swarm_samples=event.swarm_samples,
@@ -130,6 +132,13 @@ def _newest(loss: float | None, before: float | None) -> float | None:
 
 def _activity(ready: Ready) -> str:
     return "training" if ready.device else "assisting"
+
+
+def _going_on(state: PanelState, progress: Progress) -> str:
+    """Return what a peer does that trains, or would if its line were faster."""
+    if progress.stands_by:
+        return STANDS_BY
+    return "training" if state.activity == STANDS_BY else state.activity
 
 
 def describe(event: DisplayEvent) -> str | None:

@@ -203,13 +203,22 @@ class ExactAllReduce(AllReduceRunner):
                 if part_index == len(self.parts_for_local_averaging) - 1:
                     self._attestation.set_result(await asyncio.to_thread(self._attest, peer_index))
                 self.tensor_part_container.register_processed_part(peer_index, part_index, rounded)
-        except BaseException:  # cancelled too: nobody may wait for averages or the attestation any more
-            for answer in self._answers:
-                answer.cancel()  # nothing happens to one that is known
-            if not self._attestation.done():
-                self._attestation.set_exception(AllreduceException("the round has failed here"))
-                self._attestation.exception()  # asyncio complains of one that nobody has looked at
+        except BaseException:
+            self._let_go()
             raise
+
+    def finalize(self, *, cancel: bool = False, exception: BaseException | None = None) -> None:
+        """End the round; a task that was cancelled before it began has let nobody go."""
+        super().finalize(cancel=cancel, exception=exception)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Let nobody wait for averages or the attestation any more; what is known stays."""
+        for answer in self._answers:
+            answer.cancel()
+        if not self._attestation.done():
+            self._attestation.set_exception(AllreduceException("the round has failed here"))
+            self._attestation.exception()  # asyncio complains of one that nobody has looked at
 
     def _answer(self, part_index: int, reduced: ReducedPart) -> Answer:
         """Return a part's average as it travels, the same for all senders."""

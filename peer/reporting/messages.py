@@ -93,6 +93,7 @@ class Progress:
     samples_per_second: float  # this peer's, moving average
     loss: float | None  # mean over the microbatches since the last global step
     apart: bool = False  # no keeper has been seen in the swarm for as long as records hold
+    stands_by: bool = False  # its line is too slow for the rounds of averaging
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,7 @@ class SwarmProgress:
     peers: int
     samples_per_second: float  # this peer's
     apart: bool = False  # no keeper has been seen for as long as records hold
+    stands_by: bool = False  # until its line is faster
 
 
 class Swarm:
@@ -548,6 +549,7 @@ class Swarm:
             peers=tracker.view.trainers,
             samples_per_second=round(float(tracker.performance_ema.samples_per_second), 3),
             apart=tracker.view.keepers == 0 and not tracker.keeper_may_be_late,
+            stands_by=self._stands_by,
         )
 
     @property

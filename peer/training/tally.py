@@ -93,6 +93,7 @@ class Tally:
             samples_per_second=swarm.samples_per_second,
             loss=weighted_mean([(result.loss, result.samples) for result in self._results]),
             apart=swarm.apart,
+            stands_by=swarm.stands_by,
         )
 
 

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import replace
 
-from peer.agent.presence import answering_relays, offered_relays
+from peer.agent.presence import OwnPresence, answering_relays, offered_relays
 from peer.limits.limits import NO_LIMITS, Limits
 from peer.network.placement import Placement
+from peer.reporting.messages import Progress, Ready
 
 ID = "12D3KooWKaFFZoDcaeoXcKKtGG79gpXfkDnuMKKy8wSkXiy3gTBu"
 ANNOUNCED = "/ip4/192.0.2.1/tcp/4001"
+
+
+def test_a_peer_with_too_slow_a_line_does_not_claim_to_train() -> None:
+    """Until its line is faster."""
+    presence, waiting = OwnPresence("trainer"), Progress(3, 0, 40, 100, 2, 5.0, None, stands_by=True)
+    presence.hear(Ready("Qm", 3, "cpu"))
+    presence.hear(waiting)
+    assert (presence.now.state, presence.now.step) == ("standby", 3)
+    presence.hear(replace(waiting, stands_by=False))
+    assert presence.now.state == "training"
 
 
 def test_who_is_reached_relays() -> None:

@@ -64,6 +64,15 @@ def test_events_change_the_panel(event: DisplayEvent, changes: dict[str, object]
     assert reduce_state(START, event) == replace(START, **changes)  # type: ignore[arg-type]
 
 
+def test_a_peer_that_stands_by_says_what_it_waits_for() -> None:
+    """As long as it does; then it trains again."""
+    training = replace(START, activity="training")
+    waiting = reduce_state(training, replace(PROGRESS, stands_by=True))
+    assert waiting.activity == "waiting for a faster line"
+    assert reduce_state(waiting, PROGRESS).activity == "training"
+    assert reduce_state(replace(START, activity="assisting"), PROGRESS).activity == "assisting"
+
+
 def test_reports_add_up() -> None:
     """Contributed and lost samples are summed over the stay; a new step begins with an empty batch."""
     state = reduce_state(reduce_state(reduce_state(START, PROGRESS), REPORT), replace(REPORT, step=5))

@@ -604,7 +604,7 @@ def test_a_reducer_attests_what_it_has_combined() -> None:
 
 
 def test_nobody_waits_for_the_attestation_of_a_round_that_has_failed() -> None:
-    """Neither where it fails by itself, nor where the peer gives it up."""
+    """Neither where it fails by itself, nor where the peer gives it up, nor where it ends before it has begun."""
 
     async def reduce_both() -> None:
         reducing = round_of_two()
@@ -616,7 +616,15 @@ def test_nobody_waits_for_the_attestation_of_a_round_that_has_failed() -> None:
         with pytest.raises(AllreduceException, match="failed here"):
             await reducing._attestation
 
+    async def end_at_once() -> None:
+        reducing = round_of_two()
+        reducing.finalize(cancel=True)
+        with pytest.raises(AllreduceException, match="failed here"):
+            await reducing._attestation
+        assert all(answer.cancelled() for answer in reducing._answers)
+
     asyncio.run(reduce_both())
+    asyncio.run(end_at_once())
 
 
 ATTESTATIONS: dict[str, Callable[[Attestation], Attestation]] = {

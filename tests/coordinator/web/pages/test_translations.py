@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.ledger.presence import STATES
 from coordinator.web.pages.translations import PLURAL_FORMS, choose_language, flattened, texts_of
 from dashboards import WEB, catalogs, page_files, page_version
 
@@ -48,6 +49,11 @@ def test_every_text_that_a_page_names_exists() -> None:
     """No page shows a key instead of a text."""
     assert used_keys()
     assert used_keys() - texts_of("en").by_key.keys() == set()
+
+
+def test_every_state_of_a_device_has_its_word() -> None:
+    """A member's page shows it for each machine that is online."""
+    assert {key.removeprefix("states.") for key in texts_of("en").by_key if key.startswith("states.")} == STATES
 
 
 def test_values_are_put_in() -> None:
