@@ -36,6 +36,7 @@ from tests.support.commands import Command
 from tests.support.waiting import wait_until
 
 POLL_S = 1.0
+STEP_PATIENCE_S = 900.0  # without a step the run counts as stuck
 NAMES = ("ada", "grace", "joan")
 VISITOR = "joan"  # who comes and goes
 LEAVES, RETURNS, DIES, IS_BACK = 0.2, 0.4, 0.6, 0.8  # of all samples, when the visitor does so
@@ -102,7 +103,8 @@ class Volunteers:
 
     def leave(self, name: str) -> None:
         """Leave in order."""
-        self.commands.pop(name).terminate()
+        self.commands[name].terminate()
+        del self.commands[name]
 
     def die(self, name: str) -> None:
         """Die as by a power cut."""
@@ -156,8 +158,12 @@ def _train(people: Volunteers, config: RunConfig, samples: int, events: Sequence
         wait_until("the keeper says where the swarm stands", lambda: read_swarm_status(database), run.log("serve"))
         for name in NAMES:
             people.come(name)
-        waiting = list(events)
+        waiting, before, moved_at = list(events), 0, time.monotonic()
         while (reached := sum(row.samples for row in ledger.steps())) < samples:
+            if reached > before:
+                before, moved_at = reached, time.monotonic()
+            if serving.process.poll() is not None or time.monotonic() > moved_at + STEP_PATIENCE_S:
+                raise RuntimeError(f"no further step: {run.log('serve').read_text()[-2000:]}")
             while waiting and reached >= waiting[0][0] * samples:
                 waiting.pop(0)[1]()
             people.require_all()

@@ -29,7 +29,7 @@ class ServedRun:
     """A run's directory and the commands of its coordinator and its volunteers; all that is written is in `base`."""
 
     def __init__(self, base: Path, hosts: Mapping[str, Host] = MappingProxyType({})) -> None:
-        """`hosts`: of the coordinator (`serve`) and the volunteers by name; who has none is on this machine's own."""
+        """`hosts`: of the coordinator (`serve`) and the volunteers, by name; the others use this machine's addresses."""
         self.base, self.hosts = base, hosts
         self.coordinator_dir = base / "coordinator"
         self.coordinator_dir.mkdir(exist_ok=True)
@@ -43,7 +43,7 @@ class ServedRun:
         return self.base / f"{name}.log"
 
     def make(self, config: RunConfig, *options: str) -> None:
-        """Make the run by the operator's command. Raises `RuntimeError` with what it said if it fails."""
+        """Make the run by the operator's command. Raises `RuntimeError` with the command's message if it fails."""
         address = self._address("serve")
         control_port, web_port, swarm_port = free_ports(address, 3)
         (self.base / "run.yaml").write_text(config.to_yaml())

@@ -5,7 +5,8 @@
 
 All ways learn from the same number of samples of the same text (JSON Lines), with the same tokenizer and the run file
 collaboration.yaml, and are judged on the same held-out samples. A seed is that of the first weights and of the order of
-the text. What is in DIR already is not trained anew, so a stopped benchmark goes on, and ways may be trained apart.
+the text. Runs that have ended in DIR are not trained anew, so a stopped benchmark goes on, and ways may be trained
+apart; a folder with other text, samples or `--quick` is refused.
 
 - `alone` is a plain process without a swarm (_collaborating.py).
 - `together` is `manyhands coordinator serve` and three `manyhands join`, one of whom leaves at a fifth of the samples,
@@ -27,6 +28,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,7 +61,7 @@ SAMPLES, QUICK_SAMPLES = 100_000, 512
 QUICK = {"averaging": {"target_batch_size": 128}, "checkpoints": {"every_steps": 2}}
 NER_OPTIONS = ("--task", "ner", "--epochs", "6", "--patience", "2", "--learning-rate", "5e-4", "--max-length", "64")
 NER_SENTENCES = ("--max-train", "2000", "--max-test", "1000")
-POINTS_FILE = "points.json"
+POINTS_FILE, STUDY_FILE = "points.json", "study.json"
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Study:
-    """The folder of all runs, and what is the same for them."""
+    """The folder of all runs, and their common settings."""
 
     folder: Path
     text: Path
@@ -101,8 +103,13 @@ class Study:
         return RunConfig.from_mapping(raw)
 
     def prepare(self) -> None:
-        """Train the tokenizer, unless it is there."""
+        """Train the tokenizer, unless it is there. Exits where the folder is of another study."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        kept, own = self.folder / STUDY_FILE, {"run": self.config(0).to_yaml(), "samples": self.samples}
+        if not kept.exists():
+            kept.write_text(json.dumps(own))
+        if json.loads(kept.read_text()) != own:
+            sys.exit(f"{self.folder} holds runs with another run file, text or number of samples: name another folder.")
         if not self.tokenizer.exists():
             made = self.folder / "tokenizer-in-the-making"
             made.mkdir(exist_ok=True)
@@ -110,10 +117,11 @@ class Study:
             made.rename(self.tokenizer)
 
     def points(self, way: str, seed: int) -> list[Point]:
-        """Return what a run was judged to be, after training it if its folder does not hold that."""
+        """Return a run's judged checkpoints; train the run first if it has not ended in the folder."""
         folder = self.folder / f"{way}-{seed}"
         kept = folder / POINTS_FILE
         if not kept.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
             folder.mkdir()
             trained = WAYS[way](self.config(seed), self.tokenizer, self.samples, folder)
             found = list(self._judged(way, seed, trained))
@@ -283,7 +291,7 @@ def sentences(path: Path) -> Iterator[tuple[tuple[str, ...], list[str]]]:
         for block in file.read().split("\n\n"):
             lines = [line for line in block.splitlines() if line.strip()]
             if lines:
-                yield tuple(line.split("\t")[0] for line in lines), lines
+                yield tuple(line.split()[0] for line in lines), lines
 
 
 if __name__ == "__main__":

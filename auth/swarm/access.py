@@ -67,12 +67,13 @@ class AuthorizedAverager:
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Reduce parts of members only."""
+        """Reduce parts of members only, and return averages to them: one without samples sends no parts."""
         if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
             yield averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
             return
         parts = while_admitted(self.directory, context.remote_id, TRAINING_ROLES, stream)
-        async for message in super().rpc_aggregate_part(parts, context):  # type: ignore[misc]
+        averages = super().rpc_aggregate_part(parts, context)  # type: ignore[misc]
+        async for message in while_admitted(self.directory, context.remote_id, TRAINING_ROLES, averages):
             yield message
 
     async def rpc_download_state(

@@ -135,7 +135,7 @@ def _activity(ready: Ready) -> str:
 
 
 def _going_on(state: PanelState, progress: Progress) -> str:
-    """Return what a peer does that trains, or would if its line were faster."""
+    """Return the activity of a peer that reports progress: a trainer may wait for a faster line."""
     if progress.stands_by:
         return STANDS_BY
     return "training" if state.activity == STANDS_BY else state.activity

@@ -7,8 +7,8 @@ any part fails. Senders are bound to their parts, and reducers to their averages
 (`peer.reduction.attestation`). How parts are combined is in `peer.reduction.combine`. Used by
 `peer.averaging.averager`.
 
-A peer without samples (the keeper, an auxiliary peer) has zeros to send, which change no average. It opens its stream
-to a reducer with the weight 0 and ends it, and receives every average all the same.
+A peer without samples (the keeper, an auxiliary peer) sends no parts. It opens its stream to a reducer with the weight
+0 and ends it, and receives every average all the same.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
 import torch
 from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
 from hivemind.averaging.partition import BannedException, TensorPartReducer
-from hivemind.p2p import PeerID
+from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor
 
@@ -137,8 +137,12 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def silent(self) -> set[str]:
-        """The awaited senders (peer IDs) that stopped before the end; nobody where this peer reduced nothing."""
-        return {peer.to_base58() for peer in self.banned_senders - self._unawaited} - self._guard.refused
+        """The awaited senders (peer IDs) that stopped before the end; nobody where this peer reduced nothing.
+
+        A sender without samples has no part that others wait for once it has opened its stream.
+        """
+        weightless = {self.sender_peer_ids[index] for index in self.tensor_part_reducer.weightless}
+        return {peer.to_base58() for peer in self.banned_senders - self._unawaited - weightless} - self._guard.refused
 
     @property
     def late(self) -> set[str]:
@@ -203,17 +207,18 @@ class ExactAllReduce(AllReduceRunner):
                 if part_index == len(self.parts_for_local_averaging) - 1:
                     self._attestation.set_result(await asyncio.to_thread(self._attest, peer_index))
                 self.tensor_part_container.register_processed_part(peer_index, part_index, rounded)
+                await asyncio.sleep(0)  # alone with samples this peer waits for nobody: the streams go on meanwhile
         except BaseException:
-            self._let_go()
+            self._cancel_pending()
             raise
 
     def finalize(self, *, cancel: bool = False, exception: BaseException | None = None) -> None:
-        """End the round; a task that was cancelled before it began has let nobody go."""
+        """End the round, also for senders that wait for averages of it."""
         super().finalize(cancel=cancel, exception=exception)
-        self._let_go()
+        self._cancel_pending()
 
-    def _let_go(self) -> None:
-        """Let nobody wait for averages or the attestation any more; what is known stays."""
+    def _cancel_pending(self) -> None:
+        """Cancel the averages and the attestation that are still to come."""
         for answer in self._answers:
             answer.cancel()
         if not self._attestation.done():
@@ -348,6 +353,22 @@ class ExactAllReduce(AllReduceRunner):
             self._note(Finding(reducer.to_base58(), "average", detail))
             raise FalseAverage(f"{reducer} {detail}")
 
+    async def rpc_aggregate_part(
+        self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
+    ) -> AsyncIterator[averaging_pb2.AveragingData]:
+        """Answer one sender; cut off one that takes no answer for as long as it would itself wait for one.
+
+        Its open stream would hold the round's memory.
+        """
+        loop, handler = asyncio.get_running_loop(), asyncio.current_task()
+        assert handler is not None
+        async for answer in super().rpc_aggregate_part(stream, context):
+            limit = loop.call_later(self.reducer_timeout or math.inf, handler.cancel)
+            try:
+                yield answer
+            finally:
+                limit.cancel()
+
     async def _accumulate_parts_streaming(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], sender_index: int
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
@@ -430,6 +451,7 @@ class ExactAllReduce(AllReduceRunner):
         """Keep the digests of all parts that a sender will bring. Raises `RefusedPart` if they are not as many."""
         if sender_index in self._inputs:
             raise RefusedPart("named the digests of its parts twice")
+        self._inputs[sender_index] = []  # before others run: a second stream may come while the sender's role is asked
         if message.peer_id != self._attesting.round.layout:  # hivemind has no use for the field
             raise AllreduceException("the group's leader has told this sender another order")
         await self._check_weight(sender_index, message.weight)

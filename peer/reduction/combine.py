@@ -102,6 +102,11 @@ class PartReducer(TensorPartReducer):
         """The senders that are out."""
         return frozenset(self._banned)
 
+    @property
+    def weightless(self) -> frozenset[int]:
+        """The senders that have named the weight 0."""
+        return frozenset(self._weightless)
+
     def reset_accumulators(self) -> None:
         """Go on to the next part, or end after the last."""
         self._held = {}

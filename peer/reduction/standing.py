@@ -42,7 +42,7 @@ SPREADS = 3.5  # of it that are tolerated
 LEAST_ROUNDS_AGAINST = 3
 SIGNIFICANT = 5.0  # standard errors below zero
 LEAST_DEVIATION = 0.02  # of cosines
-SCARCE = 8.0  # by so much more is tolerated, divided by the degrees of freedom that the deviation is measured with
+SCARCE = 8.0  # extra tolerance, divided by the degrees of freedom of the measured deviation
 AGREEING = 1 / 16  # of its cosine's size: so far at least must most others agree among each other
 GROWTH = 2.0  # times the most samples that a member has shown lately: above that its share is bounded
 LARGEST_SHARE = 1 / 4  # of all weight, of a member that has not shown that it computes so many samples
@@ -242,8 +242,8 @@ def cosine_deviation(cosines: Sequence[Sequence[float]]) -> float:
     """Return the standard deviation of one member's cosine from round to round, infinite where it is not known.
 
     `cosines`: of each member, in its rounds. It is the median over members, which a minority of liars does not decide.
-    Of three members in three rounds it is far too small by chance in one case of some hundred: so it is taken for
-    larger as long as few rounds have shown it, as Student's t distribution has wider tails.
+    Of three members in three rounds it comes out far too small by chance in one case of some hundred. So it is enlarged
+    while few rounds have shown it, as Student's t distribution has wider tails.
     """
     known = [found for found in cosines if len(found) >= LEAST_ROUNDS_AGAINST]
     if not known:

@@ -562,6 +562,39 @@ class Averager(AuthorizedAverager, Rounds):
         self.dht, self.access = dht, access
 
 
+class AveragesAlone(Rounds):
+    """Averages for a sender without parts."""
+
+    async def rpc_aggregate_part(self, stream: AsyncIterator[str], _context: Any) -> AsyncIterator[str]:
+        assert [part async for part in stream] == []
+        for number in (1, 2):
+            yield f"average {number}"
+
+
+class AverageGiver(AuthorizedAverager, AveragesAlone):
+    """The mixin over that."""
+
+    def __init__(self, access: SwarmAccess) -> None:
+        self.access = access
+
+
+async def test_who_is_shut_out_in_the_middle_of_a_round_receives_no_further_average(alice: Credentials) -> None:
+    """Nor does a peer without samples, which sends nothing that could be refused."""
+    admitted = iter((True, True, False))  # when it calls, before the first average, before the second
+
+    async def admits(*_: Any) -> bool:
+        return next(admitted)
+
+    async def nothing() -> AsyncIterator[str]:
+        for part in ():
+            yield part
+
+    giver: Any = AverageGiver(SwarmAccess(alice, RUN, frozenset({"keeper"}), Clock(NOW)))
+    giver._directory = SimpleNamespace(admits=admits)
+    context = SimpleNamespace(remote_id=PeerID.from_base58(alice.device_key.peer_id))
+    assert [answer async for answer in giver.rpc_aggregate_part(nothing(), context)] == ["average 1"]
+
+
 @pytest.mark.parametrize("with_stranger", [False, True])
 async def test_a_group_with_a_stranger_is_given_up(
     alice: Credentials, bob: Credentials, mallory: Credentials, with_stranger: bool

@@ -53,6 +53,7 @@ def round_of_two(
     guard: RoundGuard | None = None,
     unawaited: Collection[str] = (),
     sender_timeout: float = PATIENCE_S,
+    reducer_timeout: float = 2 * PATIENCE_S,
 ) -> ExactAllReduce:
     """A trainer's (0) side of its round with an auxiliary peer (1), without a network; one of them reduces all."""
 
@@ -76,6 +77,7 @@ def round_of_two(
         guard=guard or RoundGuard(CapsOfRound({}, cap), Findings(), Averaging(), Past(), set(), {}),
         unawaited=unawaited,
         sender_timeout=sender_timeout,
+        reducer_timeout=reducer_timeout,
     )
 
 
@@ -292,8 +294,51 @@ def test_a_second_stream_gives_no_weight_to_who_named_none() -> None:
     asyncio.run(asyncio.wait_for(reduce_both(), PATIENCE_S))
 
 
-def test_who_names_no_weight_and_never_ends_its_stream_is_silent() -> None:
-    """The average comes without it at once; it receives none after its time."""
+def test_two_streams_at_once_give_one_sender_no_second_weight() -> None:
+    """Nor while its role is still being asked for the first of them."""
+
+    async def reduce_both() -> None:
+        reducing, asked, known = round_of_two(parts=2), asyncio.Event(), asyncio.Event()
+
+        async def slowly(_peer: PeerID) -> bool:
+            asked.set()
+            await known.wait()
+            return True
+
+        reducing._may_contribute = slowly
+        parts = stream_of(*[written(torch.zeros(3), 4.0)] * 2)
+        weighted = asyncio.ensure_future(anext(reducing._accumulate_parts_streaming(parts, 1)))
+        await asked.wait()
+        with pytest.raises(RefusedPart, match="twice"):
+            await anext(reducing._accumulate_parts_streaming(weightless(), 1))
+        known.set()
+        await reducing._reduce_own_parts(0)
+        await asyncio.wait({weighted})
+        assert (reducing.least_weight, reducing.counted_by_peer.keys()) == (4.0, {TRAINER.to_base58()})
+
+    asyncio.run(asyncio.wait_for(reduce_both(), PATIENCE_S))
+
+
+def test_a_reader_that_stops_is_cut_off() -> None:
+    """Its stream would hold the round's memory for as long as it likes."""
+
+    async def reduce_both() -> None:
+        reducing = round_of_two(parts=2, sender_timeout=0.005, reducer_timeout=0.01)
+
+        async def read_one() -> None:
+            async for _ in reducing.rpc_aggregate_part(weightless(), SimpleNamespace(remote_id=AUXILIARY)):
+                await asyncio.Event().wait()
+
+        reader = asyncio.ensure_future(read_one())
+        await reducing._reduce_own_parts(0)
+        await asyncio.wait({reader})
+        assert reader.cancelled()
+
+    asyncio.run(asyncio.wait_for(reduce_both(), PATIENCE_S))
+
+
+def test_who_names_no_weight_and_never_ends_its_stream_is_cut_off() -> None:
+    """The average comes without it at once, so it is not silent; it receives none after its time."""
 
     async def never_ends() -> AsyncIterator[averaging_pb2.AveragingData]:
         yield opening()
@@ -305,7 +350,7 @@ def test_who_names_no_weight_and_never_ends_its_stream_is_silent() -> None:
         assert [answer.code async for answer in answers] == [averaging_pb2.INTERNAL_ERROR]
         await reducing._reduce_own_parts(0)
         assert reducing.least_weight == 4.0
-        assert reducing.silent == {AUXILIARY.to_base58()}
+        assert (reducing.banned_senders, reducing.silent) == ({AUXILIARY}, set())
 
     asyncio.run(asyncio.wait_for(reduce_both(), PATIENCE_S))
 
