@@ -45,7 +45,7 @@ class Pretrained:
         return found
 
     def model(self, kind: str, seed: int, **settings: Any) -> PreTrainedModel:
-        """Return the checkpoint with the head of transformers' `kind`, in 32 bits; the seed draws weights that it lacks.
+        """Return the checkpoint with the head of transformers' `kind`, in 32 bits; the seed draws weights it lacks.
 
         The seed of a random start draws all weights, so the scores' spread over seeds includes the effect of the
         initialization.
