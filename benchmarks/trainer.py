@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _models(options: argparse.Namespace) -> list[Model]:
     if options.recipes or options.model in RECIPES:
-        names = RECIPES if options.model is None else (options.model,)
+        names = RECIPES if options.recipes else (options.model,)
         return [_recipe(name, 2 if options.quick else 3) for name in names]
     base = {**BASE, "data": {**BASE["data"], "microbatch_size": 1}} if options.quick else BASE
     models = [
@@ -114,8 +114,9 @@ def _compiled_figures(model: str, ours: dict[str, Any], theirs: dict[str, Any]) 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argument_parser("Samples per second and peak memory of one worker.")
     parser.add_argument("--threads", type=int, default=1, help="threads of every variant (default: 1)")
-    parser.add_argument("--model", choices=("demo", "base", *RECIPES), help="only this model (default: demo and base)")
-    parser.add_argument("--recipes", action="store_true", help="the recipes instead of demo and base")
+    models = parser.add_mutually_exclusive_group()
+    models.add_argument("--model", choices=("demo", "base", *RECIPES), help="only this model (default: demo and base)")
+    models.add_argument("--recipes", action="store_true", help="the recipes instead of demo and base")
     parser.add_argument("--compile", action="store_true", help="also the worker with compiled layers")
     return parser.parse_args(arguments)
 

@@ -19,7 +19,7 @@ from coordinator.publishing.card_facts import (
     facts_of_run,
     hub_repository,
 )
-from coordinator.publishing.embedding import export_embedder, require_bidirectional
+from coordinator.publishing.embedding import export_embedder, require_bidirectional, require_package
 from coordinator.publishing.model_card import write_card
 from coordinator.publishing.places import open_place
 from coordinator.publishing.soundness import ONNX_TASKS, check_loads, export_onnx, find_exporter
@@ -61,6 +61,8 @@ def export(
             "--sentence-transformers writes a model of its own kind: export it without --onnx and --push."
         )
     exporter = find_exporter() if onnx else None
+    if sentence_transformers:
+        require_package()
     source, run_dir = _find(checkpoint)
     stored = verify(source)
     if sentence_transformers:

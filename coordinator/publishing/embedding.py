@@ -12,6 +12,7 @@ the task kind `retrieval` scores and tunes it; the process that makes it loads i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
@@ -37,6 +38,7 @@ from coordinator.publishing.model_card import (
 )
 from coordinator.publishing.soundness import check_loads
 from peer.config.run import RunConfig
+from peer.runtime.software import how_to_add
 
 UNTUNED = (
     "**It was not tuned for sentences.** Cosine similarities of such embeddings lie close together, and a tuned model "
@@ -54,6 +56,12 @@ USAGE = (
     'embeddings = model.encode(["...", "... ..."])\n'
     "print(embeddings.shape, model.similarity(embeddings, embeddings))\n```"
 )
+
+
+def require_package() -> None:
+    """Raise `ConfigError` if sentence-transformers is not installed."""
+    if find_spec("sentence_transformers") is None:
+        raise ConfigError(f"--sentence-transformers needs the package of that name: {how_to_add('embeddings')}.")
 
 
 def require_bidirectional(config: RunConfig) -> None:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from auth.errors import ConfigError
-from peer.cli.recipe import Out, refuse_existing, write_run_file
+from peer.cli.run_file import Out, refuse_existing, write_run_file
 from peer.config.run import RunConfig
 from peer.rehearsal.forecast.advice import RehearsalAdvice, advise
 from peer.rehearsal.forecast.comparison import PastComparison

@@ -1,6 +1,7 @@
 """Text and tokenizer of a language: public data sets on the hub that hold it, for planned run files and recipes.
 
-A language is chosen by the first part of its code; script and region (`zh-Hant`, `pt-BR`) do not choose the text.
+The first part of its code chooses a language, unless an extended language follows (`zh-yue` is `yue`). Script and
+region (`zh-Hant`, `pt-BR`) do not choose the text.
 """
 
 from __future__ import annotations
@@ -45,6 +46,14 @@ WIKIPEDIA_CODES: Mapping[str, str] = {
     "vro": "fiu-vro",
     "yue": "zh-yue",
 }
+# Extended languages of BCP 47 that have a Wikipedia, behind the language that includes them.
+EXTENDED_LANGUAGES: Mapping[str, frozenset[str]] = {
+    "ar": frozenset({"ary", "arz"}),
+    "kok": frozenset({"gom"}),
+    "lv": frozenset({"ltg"}),
+    "ms": frozenset({"bjn", "min"}),
+    "zh": frozenset({"cdo", "gan", "hak", "lzh", "nan", "wuu", "yue"}),
+}
 WEB_LANGUAGES = frozenset(
     """
     af am ar az be bg bn ca ceb co cs cy da de el en eo es et eu fa fi fil fr fy ga gd gl gu ha haw hi hmn ht hu
@@ -62,7 +71,7 @@ def sources_in(language: str) -> list[dict[str, Any]]:
     Without web pages in that language, Wikipedia is the only source. Raises `ConfigError` if there is no Wikipedia.
     """
     RunConfig.from_mapping({"run": {"language": language}}, origin="`--language`")
-    code = _first_part(language)
+    code = _bare_code(language)
     wikipedia, web = WIKIPEDIA_CODES.get(code, code), WEB_CODES.get(code, code)
     if code not in WIKIPEDIAS and code not in WIKIPEDIA_CODES:
         raise ConfigError(
@@ -78,8 +87,10 @@ def sources_in(language: str) -> list[dict[str, Any]]:
 
 def word_preset(language: str) -> PresetName:
     """Return the tokenizer's preset for an ALBERT in a language."""
-    return WORD_PRESETS.get(_first_part(language), "albert")
+    return WORD_PRESETS.get(_bare_code(language), "albert")
 
 
-def _first_part(language: str) -> str:
-    return language.partition("-")[0].lower()
+def _bare_code(language: str) -> str:
+    """Return the code of the language alone; `zh-min-nan` is the older form of `zh-nan`."""
+    first, *others = language.lower().split("-")
+    return next((part for part in others if part in EXTENDED_LANGUAGES.get(first, ())), first)

@@ -1,7 +1,8 @@
 """Recipes: run files that ship under a name, each for a model whose sizes and training have been published.
 
 A recipe is a run file with its sources and reasons in comments, and loads as it is. In another language its text, its
-run's name and, for ALBERT, its tokenizer change; the comments stay.
+run's name and description and, for ALBERT, its tokenizer change. The comments stay, so they name no language or source
+of the text.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ def recipe_text(name: str, language: str | None = None) -> str:
         return text
     sources = sources_in(language)
     text = _replace(text, r"  name: .*\n", {"name": f"{name}-{language.lower()}"})
+    if len(sources) == 1:
+        text = text.replace(", on Wikipedia and web pages.", ", on Wikipedia.", 1)
     text = _replace(text, r"  language: .*\n", {"language": language})
     text = _replace(text, r"  preset: (?:albert|bengali)\n", {"preset": word_preset(language)})
     return _replace(text, r"  sources:\n(?:    .*\n)+", {"sources": sources})

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks._trainer_variant import VARIANTS, Outcome, Plan, measure
+from benchmarks.trainer import main
 from tests.support.tiny_families import VOCABULARY, family_config
 
 
@@ -25,6 +26,13 @@ def test_all_variants_have_equal_losses(family: str, dropout: float) -> None:
     assert all(len(of_one) == 3 for of_one in losses)
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     assert losses[0] == pytest.approx(losses[2], rel=1e-5)
+
+
+def test_a_model_and_all_recipes_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    """The usage says so, before anything is measured."""
+    with pytest.raises(SystemExit):
+        main(["--recipes", "--model", "demo"])
+    assert "argument --model: not allowed with argument --recipes" in capsys.readouterr().err
 
 
 def test_speed_and_memory_are_measured() -> None:

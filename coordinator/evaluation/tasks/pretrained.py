@@ -45,9 +45,10 @@ class Pretrained:
         return found
 
     def model(self, kind: str, seed: int, **settings: Any) -> PreTrainedModel:
-        """The checkpoint under the head of transformers' `kind`, in 32 bits; what is not in it is drawn by the seed.
+        """Return the checkpoint with the head of transformers' `kind`, in 32 bits; the seed draws weights it lacks.
 
-        So each seed's random start has a body of its own, and their spread tells of the luck of a body, too.
+        The seed of a random start draws all weights, so the scores' spread over seeds includes the effect of the
+        initialization.
 
         Raises `ConfigError` if there is no such model.
         """

@@ -76,6 +76,7 @@ def embedder(pretrained: Pretrained, length: int, seed: int) -> SentenceTransfor
         pretrained.source, max_seq_length=length, model_kwargs={"use_safetensors": True, "dtype": torch.float32}
     )
     body.auto_model.load_state_dict(weights.state_dict())
+    weights.train(False)  # in training mode a Reformer with axial positions takes texts of one length only
     width = len(_mean_of_last_layer(pretrained, weights, "a", length))  # a Reformer's is twice its `hidden_size`
     return SentenceTransformer(modules=[body, Pooling(width, "mean")], device="cpu")
 

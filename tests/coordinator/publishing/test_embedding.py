@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,6 +118,13 @@ def test_a_missing_package_is_one_sentence() -> None:
     assert "export of sentence embeddings needs `sentence_transformers`: " in str(complaint)
     assert "[embeddings]" in str(complaint)
     assert lacking(ModuleNotFoundError(name="elsewhere"), plan.title) is None
+
+
+def test_the_package_is_looked_for_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the package no checkpoint is read, not even to find that there is none."""
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(ConfigError, match=r"--sentence-transformers needs the package .*embeddings"):
+        export(tmp_path / "missing", tmp_path / "out", "--sentence-transformers")
 
 
 def test_a_causal_model_has_no_mean_embedding(stored: StoredCheckpoint, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import yaml
 
@@ -39,6 +41,13 @@ def test_a_recipe_in_its_own_language_is_its_file(name: str) -> None:
         ("nb", "no", "no"),  # `no` is false in YAML unless it is quoted
         ("no", "no", "no"),
         ("yue", "zh-yue", None),
+        ("zh-yue", "zh-yue", None),
+        ("zh-nan-Hant", "zh-min-nan", None),
+        ("zh-min-nan", "zh-min-nan", None),
+        ("zh-LZH", "zh-classical", None),
+        ("zh-cmn-Hans", "zh", "zh"),
+        ("zh-min", "zh", "zh"),  # `min` alone is Minangkabau
+        ("ms-min", "min", None),
         ("ab", "ab", None),
         ("zh-Hant", "zh", "zh"),
         ("PT-br", "pt", "pt"),
@@ -65,11 +74,21 @@ def test_alberts_tokenizer_is_the_languages(name: str, language: str, words: str
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_comments_stay_in_another_language(name: str) -> None:
-    """Sources and reasons are those of the file that ships."""
-    comments = [[line for line in recipe_text(name, code).splitlines() if "#" in line] for code in (None, "fi")]
-    assert comments[0] == comments[1]
-    assert "arXiv" in recipe_text(name, "fi").partition("run:")[0]
+def test_comments_are_true_in_each_language(name: str) -> None:
+    """The comments are those of the file that ships, and name no language or source of the text."""
+    own, other = (re.findall("#.*", recipe_text(name, code)) for code in (None, "ab"))
+    assert own == other
+    assert "arXiv" in recipe_text(name, "ab").partition("run:")[0]
+    assert [line for line in own if re.search(r"\b(Bengali|English|Wikipedia|C4|web)\b", line)] == []
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_description_names_the_languages_sources(name: str) -> None:
+    """The description is public; without web pages Wikipedia stands alone."""
+    own, finnish, abkhaz = (load_recipe(name, code).run.description for code in (None, "fi", "ab"))
+    assert own == finnish
+    assert finnish.endswith(", on Wikipedia and web pages.")
+    assert abkhaz == finnish.replace(" and web pages", "")
 
 
 @pytest.mark.parametrize(

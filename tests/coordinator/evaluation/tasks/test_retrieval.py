@@ -15,9 +15,15 @@ from auth.errors import ConfigError
 from coordinator.evaluation.tasks.examples import TextPair, read_documents, read_judgements
 from coordinator.evaluation.tasks.metrics import retrieval_scores
 from coordinator.evaluation.tasks.plan import Plan
-from coordinator.evaluation.tasks.retrieval import set_of_pairs
+from coordinator.evaluation.tasks.pretrained import Pretrained
+from coordinator.evaluation.tasks.retrieval import embedder, save_checked, set_of_pairs
 from coordinator.evaluation.tasks.worker import run_plan
+from peer.config.architectures import ARCHITECTURES
 from peer.config.evaluation import Task
+from peer.data.tokenization.tokenizers import load_special_ids
+from peer.models.build import build_model, checkpoint_config
+from tests.support.tiny_bert import save_tiny_bert
+from tests.support.tiny_families import LENGTH, VOCABULARY, family_config
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # sentence-transformers' own
@@ -117,6 +123,21 @@ def test_tuning_on_pairs_finds_what_the_checkpoint_does_not(model: Path, tmp_pat
     asked = kept.encode(["where is ada ?"])
     documents = kept.encode(["the nurse was very good", "the doctor was very good"])
     assert kept.similarity(asked, documents).argmax() == 1
+
+
+FAMILIES = [name for name in ARCHITECTURES if name not in ("albert", "gpt2")]  # the run of `export` has an ALBERT
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_that_masks_has_embeddings(family: str, tmp_path: Path) -> None:
+    """A checkpoint is saved and loaded with the same embedding, and a random start has one of that size."""
+    folder = save_tiny_bert(tmp_path / "checkpoint")  # for its tokenizer
+    trained = build_model(family_config(family), VOCABULARY, load_special_ids(folder))
+    trained.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(checkpoint_config(trained)))
+    width = save_checked(Pretrained(str(folder)), tmp_path / "saved", "ada lives in berlin .", LENGTH)
+    fresh = embedder(Pretrained(str(folder), random_start=True), LENGTH, 0)
+    assert fresh.encode(["ada lives in berlin .", "grace"]).shape == (2, width)
 
 
 def test_held_out_pairs_are_a_retrieval_set() -> None:

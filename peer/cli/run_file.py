@@ -1,0 +1,31 @@
+"""The run file that a command writes: its option `--out`, and one way to write it, for `recipe` and `plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from auth.errors import ConfigError, StorageError
+from peer.runtime.console import say
+
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run file to write; without it, to stdout.")]
+
+
+def refuse_existing(out: Path | None) -> None:
+    """Raise `ConfigError` if the file to write exists."""
+    if out is not None and out.exists():
+        raise ConfigError(f"`--out` ({out}) exists already: remove it, or give another name.")
+
+
+def write_run_file(text: str, out: Path | None) -> None:
+    """Write a run file's text, to stdout if no file is named; raises `StorageError`."""
+    if out is None:
+        say(text.rstrip())
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"`--out` ({out}) cannot be written: {error.strerror}.") from error
+    say(f"Written to {out}. Read its comments, then: manyhands rehearse {out}")
