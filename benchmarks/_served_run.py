@@ -29,7 +29,7 @@ class ServedRun:
     """A run's directory and the commands of its coordinator and its volunteers; all that is written is in `base`."""
 
     def __init__(self, base: Path, hosts: Mapping[str, Host] = MappingProxyType({})) -> None:
-        """`hosts`: of the coordinator (`serve`) and the volunteers, by name; the others use this machine's addresses."""
+        """`hosts`: of the coordinator (`serve`) and the volunteers, by name; others use this machine's addresses."""
         self.base, self.hosts = base, hosts
         self.coordinator_dir = base / "coordinator"
         self.coordinator_dir.mkdir(exist_ok=True)

@@ -17,7 +17,6 @@ import hashlib
 import json
 import logging
 import math
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -42,6 +41,7 @@ from coordinator.statistics.milestones import Milestone, MilestoneKind, mileston
 from coordinator.store.engine import Database, open_engine
 from coordinator.store.service_models import MilestoneNotice
 from peer.network.http import asking, beginning
+from peer.runtime.processes import stop_at_sigterm
 
 logger = logging.getLogger(__name__)
 POLL_S = 5.0
@@ -360,6 +360,4 @@ def open_herald(run_dir: Path, clock: Callable[[], float] = time.time) -> Herald
 
 def run_herald(run_dir: Path) -> None:
     """Main function of the herald's process; ends on SIGTERM, at the latest when an attempt has timed out."""
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
-    open_herald(run_dir).run(stop)
+    open_herald(run_dir).run(stop_at_sigterm())

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -50,7 +48,7 @@ from peer.network.traffic import Traffic
 from peer.reporting.event_log import FOLDER, NOWHERE, EventLog, ProcessEnded, ProcessStarted
 from peer.reporting.metrics import Census, RoundTally
 from peer.reporting.suspicions import WaitingSuspicions
-from peer.runtime.processes import exit_now
+from peer.runtime.processes import exit_now, stop_at_sigterm
 from peer.runtime.version import software_version
 from peer.swarm.swarm import StepOutcome, Swarm
 
@@ -335,7 +333,6 @@ def run_keeper(run_dir: str, parent_pid: int) -> None:
     use_hivemind_log_handler("nowhere")  # its stack traces of lost peers are no news to an operator
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
-    stop = threading.Event()
     directory = RunDirectory.open(Path(run_dir))
     database = Database(open_engine(directory.database_url))
     lock = become_the_only_one(directory, database, lambda: os.getppid() != parent_pid)
@@ -346,8 +343,7 @@ def run_keeper(run_dir: str, parent_pid: int) -> None:
     events.add(ProcessStarted(software=software_version(), role="keeper", peer=peer_id))
     keeper = open_keeper(directory, database, lock, events)
     tell_step(lambda: keeper.swarm.step)
-    # only now: the processes that hivemind has forked must keep the default action of SIGTERM
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    stop = stop_at_sigterm()  # only now: the processes that hivemind has forked must keep SIGTERM's default action
     keeper.resume_ledger(stop.is_set)
     keeper.run(lambda: stop.is_set() or os.getppid() != parent_pid)
     events.add(ProcessEnded(cause="told to stop"))

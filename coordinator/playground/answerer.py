@@ -8,7 +8,6 @@ torch when the first visitor asks, and gives the model's memory back when nobody
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from coordinator.playground.questions import (
 from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import Database, open_engine
 from coordinator.store.models import Checkpoint
+from peer.runtime.processes import stop_at_sigterm
 
 if TYPE_CHECKING:
     from coordinator.playground.fill_blanks import BlankFiller
@@ -113,6 +113,4 @@ def open_answerer(run_dir: Path, clock: Callable[[], float] = time.time) -> Answ
 
 def run_answerer(run_dir: Path) -> None:
     """Main function of the answerer's process; ends on SIGTERM."""
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
-    open_answerer(run_dir).run(stop)
+    open_answerer(run_dir).run(stop_at_sigterm())

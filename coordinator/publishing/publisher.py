@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -29,6 +28,7 @@ from coordinator.publishing.soundness import check_loads
 from coordinator.run.directory import RunDirectory
 from coordinator.run.publish_settings import PlaceSettings
 from coordinator.store.engine import Database, open_engine
+from peer.runtime.processes import stop_at_sigterm
 
 logger = logging.getLogger(__name__)
 POLL_S = 1.0
@@ -131,6 +131,4 @@ def open_publisher(run_dir: Path, clock: Callable[[], float] = time.time) -> Pub
 
 def run_publisher(run_dir: Path) -> None:
     """Main function of the publisher's process; ends on SIGTERM, after what it is just sending if that is soon."""
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
-    open_publisher(run_dir).run(stop)
+    open_publisher(run_dir).run(stop_at_sigterm())

@@ -13,7 +13,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from peer.runtime.processes import (
     kill_forks_at_end,
     lead_own_group,
     name_process,
+    stop_at_sigterm,
 )
 
 logger = logging.getLogger(__name__)
@@ -81,8 +81,7 @@ def _run_validator(directory: Path, _parent_pid: int, ready: Callable[..., None]
     from coordinator.checkpoints.validations import await_work
     from coordinator.run.directory import RunDirectory
 
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    stop = stop_at_sigterm()
     ready()
     if await_work(RunDirectory.open(directory), stop):
         from coordinator.checkpoints.validator import run_validator  # torch, which an idle process need not hold

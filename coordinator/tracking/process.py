@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -32,6 +31,7 @@ from coordinator.run.sink_settings import TensorBoardSettings, TrackioSettings, 
 from coordinator.store.engine import Database, open_engine
 from coordinator.tracking.points import Point, SinkPosition, in_current_era, next_points
 from coordinator.tracking.sinks import TensorBoardSink, TrackioSink, WandbSink
+from peer.runtime.processes import stop_at_sigterm
 
 logger = logging.getLogger(__name__)
 LAST_S = 8.0  # for what is left, once told to stop
@@ -208,8 +208,7 @@ def run_sinks(run_dir: Path) -> None:
     directory = RunDirectory.open(run_dir)
     directory.sinks_dir.mkdir(mode=0o700, exist_ok=True)
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for good: what libraries greet with is no log
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    stop = stop_at_sigterm()
     database = Database(open_engine(directory.database_url))
     running = [
         (each.name, threading.Thread(target=each.run, args=(stop,), name=each.name, daemon=True))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import queue
 import signal
 import sys
 import threading
@@ -44,6 +45,22 @@ def name_process(what: str) -> None:
 def name_fork(what: str) -> None:
     """Show a process that hivemind has forked as its parent's title with `what` behind it."""
     setproctitle(f"{getproctitle()}: {what} (hivemind)")
+
+
+def stop_at_sigterm() -> threading.Event:
+    """Return an event that SIGTERM sets; for the main thread, after it has forked what is to keep the default action.
+
+    A thread sets it: a handler runs in the main thread, which may hold the event's lock, and would wait for itself.
+    """
+    stop, asked = threading.Event(), queue.SimpleQueue[None]()  # whose `put` may interrupt anything
+
+    def listen() -> None:
+        asked.get()
+        stop.set()
+
+    threading.Thread(target=listen, name="stop", daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: asked.put(None))
+    return stop
 
 
 def lead_own_group() -> None:

@@ -17,6 +17,7 @@ from hivemind.p2p import P2P, PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 
 from auth.keys import RSA_BITS, RSA_EXPONENT, DeviceKey
+from auth.swarm.hivemind_patches import patch_hivemind
 from peer.averaging.all_reduce import Attesting, ExactAllReduce, take_averages
 from peer.averaging.power_sgd import FIRST, LowRank, orthonormal
 from peer.config.training import Averaging
@@ -47,6 +48,7 @@ NUMBERS = itertools.count()  # of rounds, of which each has a name of its own
 
 async def started(known: Sequence[P2P] = ()) -> P2P:
     """A peer that knows these others."""
+    patch_hivemind()
     return await P2P.create(
         initial_peers=[address for peer in known for address in await peer.get_visible_maddrs()],
         host_maddrs=["/ip4/127.0.0.1/tcp/0"],

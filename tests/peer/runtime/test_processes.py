@@ -28,6 +28,25 @@ def test_a_mac_lets_children_fork_and_fall_back_to_its_cpu() -> None:
     assert environ["PYTORCH_ENABLE_MPS_FALLBACK"] == "1"
 
 
+STOPS = """
+import os, signal
+from peer.runtime.processes import stop_at_sigterm
+stop = stop_at_sigterm()
+with stop._cond:  # as the main thread has it for moments while it waits
+    os.kill(os.getpid(), signal.SIGTERM)
+stop.wait()
+print("stopped", flush=True)
+"""
+
+
+def test_sigterm_sets_the_event_whatever_the_main_thread_does() -> None:
+    """A handler that set it itself would wait for the lock of its own thread for ever."""
+    ran = subprocess.run(
+        [sys.executable, "-c", STOPS], check=True, stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S
+    )
+    assert ran.stdout == "stopped\n"
+
+
 def test_nothing_is_set_elsewhere() -> None:
     """Linux needs none of it."""
     environ: dict[str, str] = {}
