@@ -141,7 +141,7 @@ def _read_bundle(source: Path) -> dict[str, bytes]:
                     process = Path(name).name.removesuffix(SUFFIX)
                     found["".join(char for char in process[:32] if char.isprintable())] = file.read(2 * MOST_BYTES)
             return found
-    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:  # the last: a compression unknown
         raise ConfigError(f"{source} cannot be read as an archive: {error}.") from error
 
 

@@ -1,4 +1,4 @@
-"""What the benchmark of ways to train says of judged checkpoints, and which test sentences it leaves out."""
+"""The benchmark of ways to train: its figures for judged checkpoints, its picture, and its choice of test sentences."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tests.support.tiny_families import VOCABULARY, family_config
 
 
 def outcome(variant: str, family: str = "albert", **model: float) -> Outcome:
-    """What the variant gives for three microbatches of a tiny run."""
+    """Run a variant over three microbatches of a tiny run."""
     config = family_config(family, **model).to_json()
     return measure(Plan(variant, config, VOCABULARY, microbatches=3, threads=torch.get_num_threads()))
 

@@ -16,7 +16,7 @@ MOST_CREDIT = 5.0  # times what was brought, of twenty claimed: a small model's 
 
 @pytest.mark.parametrize("attack", ["20 times", "20 times, opposite"])
 def test_claimed_samples_bring_neither_weight_nor_credit(swarm: MemberSwarm, attack: str) -> None:
-    """Who names twenty times its samples in records and rounds counts with those that its gradients bear out.
+    """A member that names twenty times its samples counts with those that its gradients bear out.
 
     These attacks are the first, while much is to be learnt: the noise of what is learnt has few dimensions, in which
     it takes more rounds to tell a claim from chance.

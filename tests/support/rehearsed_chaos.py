@@ -174,7 +174,7 @@ class Audit:
         )
 
     def was_repeated(self, one: TakenStep, another: TakenStep) -> bool:
-        """Whether members of the first group lacked averages, and averaged again in the second.
+        """Return whether members of the first group lacked averages, and averaged again in the second.
 
         A reducer that goes at the end of a round may have returned its averages to some members only.
         """
