@@ -16,7 +16,7 @@ from peer.cli.run_file import Out, refuse_existing, write_run_file
 from peer.config.run import RunConfig
 from peer.rehearsal.forecast.advice import RehearsalAdvice, advise
 from peer.rehearsal.forecast.comparison import PastComparison
-from peer.rehearsal.forecast.picture import draw
+from peer.rehearsal.forecast.picture import draw, require_matplotlib
 from peer.rehearsal.forecast.planning import plan_run
 from peer.rehearsal.forecast.report import DrawnVolunteers, ModelValues, RehearsalReport, rehearse_seeds, rows, shown
 from peer.rehearsal.scenario import MOST_PEERS, Scenario, load_scenario
@@ -67,6 +67,8 @@ def rehearse_run(
 ) -> None:
     """Rehearse a run's event in virtual time: steps, samples, traffic, before anybody has joined."""
     _check("--seeds", seeds, MOST_SEEDS)
+    if picture is not None:
+        require_matplotlib()
     config = RunConfig.from_yaml(run_file)
     scenario_of, who = chosen_swarm(config, volunteers, scenario, hours, region)
     with Console(stderr=True).status("Rehearsing") as status:

@@ -25,15 +25,21 @@ MOST_WINDOWS, STEPS_A_WINDOW = 24, 3  # of the event, in which samples are added
 SMALL = 9
 
 
-def draw(report: RehearsalReport, path: Path, title: str) -> None:
-    """Write the picture as PNG. Raises `ConfigError` without matplotlib, `StorageError` if it cannot be written."""
+def require_matplotlib() -> None:
+    """Raise `ConfigError` without matplotlib; call it before the rehearsal, whose work would be lost."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise ConfigError(
             f"`--picture` needs the package matplotlib, which is not installed: {how_to_add('corpus')}."
         ) from error
+
+
+def draw(report: RehearsalReport, path: Path, title: str) -> None:
+    """Write the picture as PNG, with matplotlib. Raises `StorageError` if it cannot be written."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure: Figure = Figure(figsize=(12, 8), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=14, color=INK)

@@ -98,8 +98,9 @@ def test_a_picture_is_drawn(run_file: Path, scenario: Path, tmp_path: Path) -> N
 def test_without_matplotlib_the_picture_says_what_to_install(
     run_file: Path, scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The extra that brings it is named."""
+    """The extra that brings it is named, before anything is rehearsed."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delattr("peer.cli.rehearse.rehearse_seeds")
     said = refusal("rehearse", run_file, "--scenario", scenario, "--seeds", 1, "--picture", tmp_path / "event.png")
     assert "`--picture` needs the package matplotlib" in str(said)
     assert "corpus" in str(said)
