@@ -42,10 +42,11 @@ from peer.reduction.attestation import (
 )
 from peer.reduction.audit import Drawn, Evidence
 from peer.reduction.combine import Combine, PartReducer, ReducedPart, RefusedPart
-from peer.reduction.compression import decode
+from peer.reduction.compression import HALF_BYTES, decode
 from peer.reduction.findings import Finding
 from peer.reduction.guard import RoundGuard, norm_of
 from peer.reduction.screening import require_weight
+from peer.reduction.top_k import TOP_K
 from peer.reporting.event_log import MOST_PEERS, PartsOfPeer, PartsPassed
 
 Answer = tuple[runtime_pb2.Tensor, float]  # a part's average as it travels, and the weight behind it
@@ -80,10 +81,16 @@ class ExactAllReduce(AllReduceRunner):
         unawaited: Collection[str] = (),
         tensors: Sequence[torch.Tensor],
         attesting: Attesting,
+        is_sparse: bool = False,
         **kwargs: Any,
     ) -> None:
-        """`unawaited`: senders (peer IDs) that were silent in the last rounds."""
+        """`unawaited`: senders (peer IDs) that were silent in the last rounds.
+
+        `is_sparse`: each peer's tensors are what its sparse code decodes to, and averages travel in half a byte a value.
+        """
         super().__init__(tensors=tensors, group_id=attesting.round.group_id, **kwargs)
+        self._own_code = TOP_K.compression_type if is_sparse else runtime_pb2.CompressionType.NONE
+        self._answer_code = HALF_BYTES if is_sparse else self.tensor_part_container.compression
         self._unawaited = {peer for peer in self.sender_peer_ids if peer.to_base58() in unawaited}
         indices = [self.sender_peer_ids.index(peer) for peer in self._unawaited]
         self.tensor_part_reducer: PartReducer = _own_reducer(self.tensor_part_reducer, guard.combine, indices)
@@ -197,7 +204,7 @@ class ExactAllReduce(AllReduceRunner):
         weight = self._guard.believed(sender_index, self.weight)
         try:
             for part_index, part in enumerate(self.parts_for_local_averaging):
-                self.evidence.keep_own(part)
+                self.evidence.keep_own(part, self._own_code)
                 reduced = await self.tensor_part_reducer.accumulate_part(sender_index, part_index, part, weight=weight)
                 self.least_weight = min(self.least_weight, reduced.weight)
                 wire, _ = self._answer(part_index, reduced)
@@ -230,7 +237,7 @@ class ExactAllReduce(AllReduceRunner):
         answer = self._answers[part_index]
         if not answer.done():
             info = self._own_infos[part_index]
-            wire = self.tensor_part_container.compression.compress(reduced.average, info, allow_inplace=False)
+            wire = self._answer_code.compress(reduced.average, info, allow_inplace=False)
             answer.set_result((wire, reduced.weight))
         return answer.result()
 

@@ -107,8 +107,8 @@ class BalancedRounds:
             raise MatchmakingException(f"beside {group_info.group_size} without the keeper others may take this step")
         self._lines = lines = self._read_lines(group_info, tokens)
         try:
-            shares = reduction_shares(self.total_size, lines.rates, lines.reduces, lines.trusted)
-            promised_s = round_time(self.round_bytes, shares, lines.rates)
+            shares = reduction_shares(self.total_size, lines.rates, lines.reduces, lines.trusted, lines.averages)
+            promised_s = round_time(self.round_bytes, shares, lines.rates, lines.averages)
             patience_s = self._deadline.bounded(round_limit(lines.patience_s, promised_s))
             kwargs |= {"sender_timeout": patience_s * SENDERS_SHARE, "reducer_timeout": patience_s * REDUCERS_SHARE}
             before = self._traffic.passed()
@@ -122,7 +122,7 @@ class BalancedRounds:
         else:
             self._deadline.succeeded(group.seconds)
             sent, received = (now - then for now, then in zip(self._traffic.passed(), before, strict=True))
-            traffic = RoundTraffic(sent, received, group.seconds, promised_s)
+            traffic = RoundTraffic(sent, received, group.seconds, promised_s, lines.averages)
             peers = [peer.to_base58() for peer in group_info.peer_ids]
             pseudonyms = {peer: token.receipt_key for peer, token in zip(peers, tokens, strict=True) if token}
             return replace(group, traffic=traffic, lines=lines, peers=frozenset(peers), pseudonyms=pseudonyms)
@@ -132,6 +132,8 @@ class BalancedRounds:
 
 class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, GradientAverager):
     """An averager that accumulates gradients in `.grad` (sums over samples) and averages them, weighted by samples."""
+
+    averages = 1.0  # bytes of an average for each byte of what a sender sends
 
     def __init__(
         self,
@@ -340,7 +342,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             assert self._leaders is not None
             self._leaders.avoid_leader_of(group_info, str(error))
             raise MatchmakingException(str(error)) from error
-        return group_lines(group_info.peer_ids, known, said)
+        return replace(group_lines(group_info.peer_ids, known, said), averages=self.averages)
 
     def _round_failed(self) -> None:
         """Take in a failed round, unless this peer gave it up itself: it may have had too little time."""

@@ -33,11 +33,12 @@ from peer.reduction.attestation import (
     digest_of_all,
 )
 from peer.reduction.combine import WeightedPart, weighted_mean
-from peer.reduction.compression import FLOAT16_LEAST, decode, encode, most_rounding
+from peer.reduction.compression import FLOAT16_LEAST, decode, encode, half_steps, most_rounding
 from peer.reduction.findings import Finding, FindingKind
 from peer.reduction.screening import LEAST_SENDERS, MARGIN as LARGE
 
-TOLERANCE = 1e-3  # of a part's norm: other processors round sums otherwise, and a code now and then to its next value
+TOLERANCE = 1e-3  # of a part's norm: other processors round sums otherwise
+ON_EDGE = 1e-3  # of half a code's step, beyond which a value is another code: by such sums it may come to either
 MOST_DIFFERING = 4  # attestations that one peer is asked for
 
 
@@ -110,10 +111,10 @@ class Evidence:
         self._inputs[reducer] = [digest_of(part) for part in parts]
         return self._inputs[reducer]
 
-    def keep_own(self, part: torch.Tensor) -> None:
-        """Keep the next part that this peer reduces itself, as it added it."""
+    def keep_own(self, part: torch.Tensor, compression: int = runtime_pb2.CompressionType.NONE) -> None:
+        """Keep the next part that this peer reduces itself, as it added it, in a code that loses nothing of it."""
         if self.weight:
-            wire = encode(part, runtime_pb2.CompressionType.NONE)
+            wire = encode(part, compression)
             self._sent[self._own].append(wire)
             self._inputs[self._own].append(digest_of(wire))
 
@@ -285,8 +286,13 @@ def falsified(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer:
     """
     if not given:
         return None
-    expected = decode(encode(weighted_mean(0, given), returned.compression))
-    distance, norm = float((returned.average - expected).norm()), float(expected.norm())
+    mean = weighted_mean(0, given)
+    expected = decode(encode(mean, returned.compression))
+    is_rounded = (returned.average - mean).double().flatten().abs() <= (1 + ON_EDGE) * half_steps(
+        expected, returned.compression
+    )
+    difference = (returned.average - expected).flatten().masked_fill(is_rounded, 0.0)
+    distance, norm = float(difference.norm()), float(expected.norm())
     least = FLOAT16_LEAST if returned.compression == runtime_pb2.CompressionType.FLOAT16 else 0.0
     if distance <= TOLERANCE * norm + least or _may_be_limited(returned, given, reducer):
         return None

@@ -230,8 +230,11 @@ class RoundGuard:
 
     @property
     def _judges_noise(self) -> bool:
-        """Whether noise tells of samples: how far local steps have led a peer is no mean over its samples."""
-        return self._averaging.local_steps == 1
+        """Whether noise tells of samples: neither progress over local steps nor a sparse gradient is a mean over them.
+
+        A sparse gradient holds remainders of many steps, and nothing of most values.
+        """
+        return self._averaging.local_steps == 1 and not self._averaging.sends_sparse
 
     def _aggregated(self, part_index: int, place: PartPlace, bounded: Sequence[WeightedPart]) -> torch.Tensor:
         if self._averaging.aggregation == "mean":

@@ -19,7 +19,30 @@ BLOCK = 128  # values that share a scale
 SCALE_BYTES = 4
 ROUNDED_BYTES = 2 + SCALE_BYTES / BLOCK  # of an optimizer's statistic on its way, in 16 bits by blocks
 LEAST_SAVING = 2  # a matrix that would not shrink by this factor is averaged as it is
-VALUE_BYTES: dict[Compression, float] = {"none": 4, "float16": 2, "8bit-blockwise": 1 + SCALE_BYTES / BLOCK}
+CHUNK = 4096  # values of which a sparse sender sends `CHUNK_SENT`
+CHUNK_SENT = 64
+CHUNK_BYTES = 2 * SCALE_BYTES + CHUNK_SENT * (12 + 2) // 8  # two scales; of each value sent, its index and its code
+VALUE_BYTES: dict[Compression, float] = {  # from a sender to its reducers
+    "none": 4,
+    "float16": 2,
+    "8bit-blockwise": 1 + SCALE_BYTES / BLOCK,
+    "topk-2bit": CHUNK_BYTES / CHUNK,
+}
+AVERAGE_BYTES: dict[Compression, float] = VALUE_BYTES | {"topk-2bit": 4 / 8 + SCALE_BYTES / BLOCK}  # from a reducer
+
+
+def averages_of(compression: Compression) -> float:
+    """Return the bytes of an average from a reducer for each byte that a sender sends."""
+    return AVERAGE_BYTES[compression] / VALUE_BYTES[compression]
+
+
+def line_rate(up: float, down: float, averages: float) -> float:
+    """Return the rate of a line that passes so many bytes per second up and down: the slower direction's.
+
+    Where averages are larger than what a sender sends, the line passes them only so much more slowly; so the rate is in
+    the sender's bytes per second.
+    """
+    return min(up, down / averages)
 
 
 def shrinks(shape: Sequence[int], rank: int) -> bool:
