@@ -86,7 +86,7 @@ class ExactAllReduce(AllReduceRunner):
     ) -> None:
         """`unawaited`: senders (peer IDs) that were silent in the last rounds.
 
-        `is_sparse`: each peer's tensors are what its sparse code decodes to, and averages travel in half a byte a value.
+        `is_sparse`: each peer's tensors are what the sparse code decodes to; averages travel in half a byte a value.
         """
         super().__init__(tensors=tensors, group_id=attesting.round.group_id, **kwargs)
         self._own_code = TOP_K.compression_type if is_sparse else runtime_pb2.CompressionType.NONE

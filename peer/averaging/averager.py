@@ -122,7 +122,7 @@ class BalancedRounds:
         else:
             self._deadline.succeeded(group.seconds)
             sent, received = (now - then for now, then in zip(self._traffic.passed(), before, strict=True))
-            traffic = RoundTraffic(sent, received, group.seconds, promised_s, lines.averages)
+            traffic = RoundTraffic(sent, received, group.seconds, promised_s)
             peers = [peer.to_base58() for peer in group_info.peer_ids]
             pseudonyms = {peer: token.receipt_key for peer, token in zip(peers, tokens, strict=True) if token}
             return replace(group, traffic=traffic, lines=lines, peers=frozenset(peers), pseudonyms=pseudonyms)
@@ -133,7 +133,7 @@ class BalancedRounds:
 class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, GradientAverager):
     """An averager that accumulates gradients in `.grad` (sums over samples) and averages them, weighted by samples."""
 
-    averages = 1.0  # bytes of an average for each byte of what a sender sends
+    averages = 1.0  # bytes of an average for each byte that a sender's line passes
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         events: EventLog = NOWHERE,
         **kwargs: Any,
     ) -> None:
-        """`round_bytes`: size of a peer's gradients as it sends them; `events`: log of the averager's own process."""
+        """`round_bytes`: size of a peer's gradients on its line; `events`: log of the averager's own process."""
         self.round_bytes, self._may_reduce = round_bytes, may_reduce
         self._events = events
         self._guard = guard or ReductionGuard()

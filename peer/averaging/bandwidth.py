@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from peer.averaging.declarations import MAX_BANDWIDTH
-from peer.reduction.sizes import line_rate
 
 LEAST_BYTES = 2**20  # in each direction; less may all lie in buffers on the way, and says nothing of the line
 RISE = 0.5  # of the difference, for each round that passed more than was thought possible
@@ -33,12 +32,11 @@ class RoundTraffic:
     received_bytes: float
     seconds: float
     promised_s: float  # by the lines that the group declared; 0.0 where none is known
-    averages: float = 1.0  # bytes of an average for each byte of what a sender sends
 
     @property
     def rate(self) -> float | None:
-        """Bytes per second that the line has at least (`line_rate`); None where too few bytes moved."""
-        moved = line_rate(self.sent_bytes, self.received_bytes, self.averages)
+        """Bytes per second that the line's slower direction has at least; None where too few bytes moved."""
+        moved = min(self.sent_bytes, self.received_bytes)
         return moved / self.seconds if moved >= LEAST_BYTES and self.seconds > 0 else None
 
     @property

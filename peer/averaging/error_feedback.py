@@ -22,7 +22,7 @@ from hivemind.averaging.group_info import GroupInfo
 
 from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
 from peer.averaging.shares import part_size
-from peer.reduction.sizes import AVERAGE_BYTES, CHUNK, CHUNK_BYTES, averages_of
+from peer.reduction.sizes import AVERAGE_BYTES, CHUNK, CHUNK_BYTES, RoundBytes
 from peer.reduction.top_k import SparseValues
 
 DECAY = 0.95  # of a remainder at each step: old gradients are of other parameters
@@ -88,7 +88,7 @@ class ErrorFeedback:
 class SparseAverager(SwarmGradientAverager):
     """An averager of gradients like `SwarmGradientAverager` that sends them sparse and keeps what it did not send."""
 
-    averages = averages_of("topk-2bit")
+    averages = RoundBytes.of("topk-2bit").averages_of_own
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._feedback = ErrorFeedback()
@@ -109,7 +109,7 @@ class SparseAverager(SwarmGradientAverager):
             yield
 
     def drop_all(self) -> int:
-        """Forget what was accumulated, set aside or not sent in earlier rounds; returns the samples of the first two."""
+        """Forget what was accumulated, set aside or not sent before; returns the samples of the first two."""
         self._feedback.forget()
         return super().drop_all()
 

@@ -12,7 +12,7 @@ A peer without samples (the keeper, an auxiliary peer) sends V * (n - 1) * f val
 * f) from s peers with samples: as many as before where it is the only one without. A declaration names the line's
 slower direction alone, so the shares do not depend on who has samples.
 
-Where averages take r times the bytes of what senders send (`averages`), a peer that reduces the fraction f sends V * (1 +
+Where averages take r times the bytes of senders' values (`averages`), a peer that reduces the fraction f sends V * (1 +
 ((n - 1) * r - 1) * f), with V the bytes of its own values.
 
 The peer that reduces a part says what its average is, and a line's rate is a claim. So no device but the keeper reduces
@@ -75,7 +75,7 @@ def reduction_shares(
     `bandwidths`: bytes per second of each peer's line, the slower direction of the two; None is unlimited as far as is
     known, which counts like the fastest known line of those that may reduce. `reduces`: which peers may reduce.
     `trusted`: the peers whose share has no bound (the keeper); empty for none. `averages`: the bytes of an average for
-    each byte of what a sender sends. Raises `ValueError` if no peer may reduce.
+    each byte of a sender's values. Raises `ValueError` if no peer may reduce.
     """
     if not any(reduces):
         raise ValueError("nobody in the group accepts connections, so nobody can reduce")
@@ -99,7 +99,7 @@ def part_size(size_bytes: int, group_size: int) -> int:
 
 
 def round_time(
-    values_bytes: int, shares: Sequence[int], bandwidths: Sequence[float | None], averages: float = 1.0
+    values_bytes: float, shares: Sequence[int], bandwidths: Sequence[float | None], averages: float = 1.0
 ) -> float:
     """Seconds that the slowest line needs for its traffic in a round with these shares; 0.0 where no rate is known.
 
@@ -201,7 +201,7 @@ class GroupLines:
     trusted: tuple[bool, ...]
     second_reducers: tuple[PeerID, ...]  # who looks after others: all with connections of their own, not over a relay
     patience_s: float = math.inf  # for the whole round
-    averages: float = 1.0  # bytes of an average for each byte of what a sender sends
+    averages: float = 1.0  # bytes of an average for each byte of a sender's values
 
 
 NOBODY = GroupLines((), (), (), ())

@@ -33,7 +33,7 @@ from peer.reduction.attestation import (
     digest_of_all,
 )
 from peer.reduction.combine import WeightedPart, weighted_mean
-from peer.reduction.compression import FLOAT16_LEAST, decode, encode, half_steps, most_rounding
+from peer.reduction.compression import FLOAT16_LEAST, decode, encode, half_steps
 from peer.reduction.findings import Finding, FindingKind
 from peer.reduction.screening import LEAST_SENDERS, MARGIN as LARGE
 
@@ -309,7 +309,9 @@ def _may_be_limited(returned: ReturnedAverage, given: Sequence[WeightedPart], re
     usual = sum((column for column, is_large in zip(columns, large, strict=True) if not is_large), 0 * average)
     limited = torch.stack([column for column, is_large in zip(columns, large, strict=True) if is_large], dim=1)
     nearest = lsq_linear(limited.numpy(), (average - usual).numpy(), bounds=(0.0, 1.0))
-    lost = TOLERANCE * float(average.norm()) + most_rounding(returned.average, returned.compression)
+    is_rounded = torch.stack(columns).any(dim=0)  # zero is zero in each code
+    rounding = half_steps(returned.average, returned.compression)[is_rounded]
+    lost = TOLERANCE * float(average.norm()) + float(rounding.norm())
     return bool(math.sqrt(2 * nearest.cost) <= lost)
 
 

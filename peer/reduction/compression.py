@@ -171,11 +171,6 @@ def half_steps(values: torch.Tensor, compression_type: int) -> torch.Tensor:
     return torch.zeros_like(sizes)
 
 
-def most_rounding(values: torch.Tensor, compression_type: int) -> float:
-    """Return the L2 norm of the largest rounding error in these values, which were decoded from such a code."""
-    return float(half_steps(values, compression_type).norm())
-
-
 def decode(message: runtime_pb2.Tensor, also: BlockwiseCompression = BLOCKWISE) -> torch.Tensor:
     """Decode the tensor in another peer's message. Raises `ValueError` if it is not exactly what it claims to be.
 

@@ -29,20 +29,34 @@ VALUE_BYTES: dict[Compression, float] = {  # from a sender to its reducers
     "topk-2bit": CHUNK_BYTES / CHUNK,
 }
 AVERAGE_BYTES: dict[Compression, float] = VALUE_BYTES | {"topk-2bit": 4 / 8 + SCALE_BYTES / BLOCK}  # from a reducer
+DOWN_TIMES_UP = 10  # the downlink of a home line, in terms of its uplink
 
 
-def averages_of(compression: Compression) -> float:
-    """Return the bytes of an average from a reducer for each byte that a sender sends."""
-    return AVERAGE_BYTES[compression] / VALUE_BYTES[compression]
+@dataclass(frozen=True)
+class RoundBytes:
+    """The bytes of all averaged values in a round, in each direction."""
 
+    sent: float  # by a sender
+    averages: float  # that come back to a peer
 
-def line_rate(up: float, down: float, averages: float) -> float:
-    """Return the rate of a line that passes so many bytes per second up and down: the slower direction's.
+    @classmethod
+    def of(cls, compression: Compression, values: int = 1) -> RoundBytes:
+        """Return the bytes of so many values."""
+        return cls(VALUE_BYTES[compression] * values, AVERAGE_BYTES[compression] * values)
 
-    Where averages are larger than what a sender sends, the line passes them only so much more slowly; so the rate is in
-    the sender's bytes per second.
-    """
-    return min(up, down / averages)
+    @property
+    def own(self) -> float:
+        """The bytes of a peer's own gradient over the slower direction of its line.
+
+        Where averages are larger than what a sender sends, the line is taken to be a home line, whose downlink is
+        faster.
+        """
+        return max(self.sent, self.averages / DOWN_TIMES_UP)
+
+    @property
+    def averages_of_own(self) -> float:
+        """The bytes of averages for each byte of a peer's own gradient."""
+        return self.averages / self.own
 
 
 def shrinks(shape: Sequence[int], rank: int) -> bool:
@@ -61,9 +75,9 @@ def values_sent(shapes: Iterable[Sequence[int]], rank: int) -> int:
 
 
 def gradient_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
-    """Return how large a gradient of this model is when it is averaged."""
+    """Return how many bytes of a peer's gradient pass the slower direction of its line when it is averaged."""
     shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
-    return round(VALUE_BYTES[averaging.compression] * values_sent(shapes, averaging.powersgd_rank))
+    return round(RoundBytes.of(averaging.compression, values_sent(shapes, averaging.powersgd_rank)).own)
 
 
 @dataclass(frozen=True)

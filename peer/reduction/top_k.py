@@ -1,9 +1,9 @@
 """The sparse code of gradients: of each chunk of 4096 values the 64 of the largest magnitude, in 2 bits each.
 
-Sarfi et al. 2025 (SparseLoCo, arXiv 2508.15706) train with so few values of each peer, if the peer keeps what it did not
-send and adds it to its next gradient (`peer.averaging.error_feedback`). A value's 2 bits are its sign and one of two
-magnitudes of its chunk; its index within the chunk takes 12 bits. A chunk that is shorter, the last of a tensor, sends
-one value in 64, rounded up.
+Sarfi et al. 2025 (SparseLoCo, arXiv 2508.15706) train with so few values of each peer, if the peer adds what it did
+not send to its next gradient (`peer.averaging.error_feedback`). A value's 2 bits are its sign and one of two magnitudes
+of its chunk; its index within the chunk takes 12 bits. A chunk that is shorter, the last of a tensor, sends one value
+in 64, rounded up.
 
 Values that were decoded encode again to the same values. So a peer makes its gradient sparse once, and any split of it
 into parts of whole chunks changes nothing.
@@ -71,8 +71,8 @@ class SparseValues:
         first, second = indices[::2], indices[1::2]
         pairs = np.stack([first & 0xFF, first >> 8 | (second & 0xF) << 4, second >> 4], axis=1).astype(np.uint8)
         quarters = _padded(self.codes.numpy(), 4).reshape(-1, 4) << np.array([0, 2, 4, 6], np.uint8)
-        scales = self.scales.numpy().astype(_SCALE)
-        return scales.tobytes() + pairs.tobytes() + np.bitwise_or.reduce(quarters, axis=1).tobytes()
+        scales, codes = self.scales.numpy().astype(_SCALE), np.bitwise_or.reduce(quarters, axis=1)
+        return scales.tobytes() + pairs.tobytes() + codes.tobytes()
 
     @classmethod
     def unpacked(cls, content: bytes, count: int) -> SparseValues:
@@ -133,9 +133,7 @@ class TopKCompression(CompressionBase):
         """Encode values of any shape."""
         del info, allow_inplace
         content = SparseValues.largest_of(tensor).packed()
-        return runtime_pb2.Tensor(
-            compression=self.compression_type, buffer=content, size=tensor.shape, dtype="float32"
-        )
+        return runtime_pb2.Tensor(compression=self.compression_type, buffer=content, size=tensor.shape, dtype="float32")
 
     def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
         """Decode the values. Raises `ValueError` for bytes that no sender writes, and for more than a part's values."""

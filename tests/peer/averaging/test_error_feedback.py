@@ -64,7 +64,7 @@ def close(some: Tensors, others: Tensors) -> bool:
 
 
 def test_all_is_sent_or_left_over() -> None:
-    """Without a decay, whatever the samples of each step were: the sums that were sent and the rest are all there is."""
+    """Without a decay, whatever the samples of each step were: the sums that were sent and the rest are all."""
     memory, samples = ErrorFeedback(decay=1.0), [4, 0, 9, 1, 12]
     sent = [take_round(memory, seed, number) for seed, number in enumerate(samples)]
     there_was = added_up([sums_of(seed, number) for seed, number in enumerate(samples)])

@@ -269,10 +269,9 @@ async def test_sparse_gradients_come_to_the_same_bits_and_what_was_not_sent_come
         for average, mean in zip(averages, exact, strict=True):
             assert 0 < float((average - mean).norm()) < 0.1 * float(mean.norm())  # of half bytes
         require_sound(round_, weights)
-        sums = [[tensor * weight for tensor in of_peer] for of_peer, weight in zip(gradients(weights, shapes), weights)]
-        for memory, tensors, of_peer in zip(feedback, own, sums, strict=True):
+        for memory, tensors, means, weight in zip(feedback, own, gradients(weights, shapes), weights, strict=True):
             memory.averaged()
-            memory.settle(tensors, of_peer)
+            memory.settle(tensors, [mean * weight for mean in means])
         brought = [total + mean for total, mean in zip(brought, exact, strict=True)]
     for index, (total, mean) in enumerate(zip(brought, expected, strict=True)):
         left = (feedback[FIRST_TRAINER]._lost[index] + feedback[SECOND_TRAINER]._lost[index]) / 12

@@ -17,7 +17,7 @@ from auth.keys import RSA_BITS, RSA_EXPONENT, DeviceKey
 from peer.reduction.attestation import AttestedRound, AttestedSender, SignedAttestation, digest_of, digest_of_all
 from peer.reduction.audit import MOST_DIFFERING, Audit, Drawn, Evidence, Wanted, draw
 from peer.reduction.combine import WeightedPart, weighted_mean
-from peer.reduction.compression import BLOCKWISE, decode, encode
+from peer.reduction.compression import BLOCKWISE, HALF_BYTES, decode, encode
 
 NONE, HALF = runtime_pb2.CompressionType.NONE, runtime_pb2.CompressionType.FLOAT16
 
@@ -98,7 +98,12 @@ NAMES = [peer.to_base58() for peer in PEERS]
 
 WEIGHTS = (4.0, 8.0, 12.0, 0.0)
 
-CODES = {"none": 0, "float16": int(runtime_pb2.CompressionType.FLOAT16), "8bit": BLOCKWISE.compression_type}
+CODES = {
+    "none": 0,
+    "float16": int(runtime_pb2.CompressionType.FLOAT16),
+    "8bit": BLOCKWISE.compression_type,
+    "half bytes": HALF_BYTES.compression_type,
+}
 
 PART = Drawn(REDUCER, 0)
 
