@@ -1,4 +1,4 @@
-"""Ways to average less, each in a real swarm: local steps with gradients in 8 bits; delayed steps, with PowerSGD too.
+"""Ways to average less, each in a real swarm: local steps with sparse gradients; delayed steps, with PowerSGD too.
 
 Each test trains some global steps of a few seconds with four or five peers.
 """
@@ -25,7 +25,7 @@ from tests.support.swarms import (
 LOCAL: dict[str, Any] = LOSING | {
     "optimizer": {"name": "adamw", "learning_rate": 0.003},
     "averaging": LOSING["averaging"]
-    | {"compression": "8bit-blockwise", "target_batch_size": 2 * TARGET, "local_steps": 2 * TARGET // MICROBATCH // 2},
+    | {"compression": "topk-2bit", "target_batch_size": 2 * TARGET, "local_steps": 2 * TARGET // MICROBATCH // 2},
 }
 DELAYED: dict[str, Any] = LOSING | {"averaging": LOSING["averaging"] | {"delay": True, "compression": "float16"}}
 FACTORED: dict[str, Any] = DELAYED | {"averaging": DELAYED["averaging"] | {"powersgd_rank": 2}}
