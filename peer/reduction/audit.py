@@ -33,9 +33,10 @@ from peer.reduction.attestation import (
     digest_of_all,
 )
 from peer.reduction.combine import WeightedPart, weighted_mean
-from peer.reduction.compression import FLOAT16_LEAST, decode, encode, half_steps
+from peer.reduction.compression import FLOAT16_LEAST, HALF_BYTES, decode, encode, half_steps
 from peer.reduction.findings import Finding, FindingKind
 from peer.reduction.screening import LEAST_SENDERS, MARGIN as LARGE
+from peer.reduction.top_k import TOP_K
 
 TOLERANCE = 1e-3  # of a part's norm: other processors round sums otherwise
 ON_EDGE = 1e-3  # of half a code's step, beyond which a value is another code: by such sums it may come to either
@@ -185,7 +186,7 @@ class Audit:
         }
         mine = None if self._drawn is None else evidence.sent(self._drawn)
         if mine is not None:
-            self._inputs[self.peers.index(own)] = decode(mine[0])
+            self._inputs[self.peers.index(own)] = decode(mine[0], TOP_K)
 
     def hear(self, peer: PeerID, digests: Sequence[bytes]) -> Wanted | None:
         """Take another peer's digests of the attestations that it holds, its first only; return what it is to show."""
@@ -245,7 +246,7 @@ class Audit:
             return
         returned = self.evidence.returned
         try:
-            part = decode(wire)
+            part = decode(wire, TOP_K)
         except ValueError:
             return  # no honest reducer has combined it
         is_part = returned is not None and part.shape == returned.average.shape and part.dtype == torch.float32
@@ -287,7 +288,7 @@ def falsified(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer:
     if not given:
         return None
     mean = weighted_mean(0, given)
-    expected = decode(encode(mean, returned.compression))
+    expected = decode(encode(mean, returned.compression), HALF_BYTES)
     is_rounded = (returned.average - mean).double().flatten().abs() <= (1 + ON_EDGE) * half_steps(
         expected, returned.compression
     )

@@ -136,8 +136,9 @@ FLOAT16_LEAST = 2.0**-24  # between two values that are nearly zero
 MAX_DIMENSIONS = 16
 MOST_STRIDE = 2**63  # torch counts a tensor's strides in 64 bits, even where it has no values
 _READERS: dict[int, CompressionBase] = {
-    code.compression_type: code for code in (NoCompression(), Float16Compression(), BLOCKWISE, HALF_BYTES, TOP_K)
+    code.compression_type: code for code in (NoCompression(), Float16Compression(), BLOCKWISE)
 }
+_CODES = _READERS | {code.compression_type: code for code in (HALF_BYTES, TOP_K)}
 _DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "int64": 8, "int32": 4, "uint8": 1, "int8": 1}
 
 
@@ -154,7 +155,7 @@ def compression_of(name: Compression) -> CompressionBase:
 
 def encode(tensor: torch.Tensor, compression_type: int) -> runtime_pb2.Tensor:
     """Encode a tensor on the CPU for the wire, in the given code (hivemind's enumeration)."""
-    code = _READERS.get(compression_type)
+    code = _CODES.get(compression_type)
     if isinstance(code, (BlockwiseCompression, TopKCompression)):
         return code.compress(tensor, CompressionInfo.from_tensor(tensor))
     return serialize_torch_tensor(tensor, compression_type)
@@ -162,7 +163,7 @@ def encode(tensor: torch.Tensor, compression_type: int) -> runtime_pb2.Tensor:
 
 def half_steps(values: torch.Tensor, compression_type: int) -> torch.Tensor:
     """Return the largest rounding error of each of these values, (values,) float64, decoded from such a code."""
-    sizes, code = values.flatten().double().abs(), _READERS.get(compression_type)
+    sizes, code = values.flatten().double().abs(), _CODES.get(compression_type)
     if isinstance(code, BlockwiseCompression):
         blocks = torch.nn.functional.pad(sizes, (0, -len(sizes) % BLOCK)).view(-1, BLOCK)
         return (blocks.amax(dim=1) / code.levels / 2).repeat_interleave(BLOCK)[: len(sizes)]
@@ -171,10 +172,11 @@ def half_steps(values: torch.Tensor, compression_type: int) -> torch.Tensor:
     return torch.zeros_like(sizes)
 
 
-def decode(message: runtime_pb2.Tensor, also: BlockwiseCompression = BLOCKWISE) -> torch.Tensor:
+def decode(message: runtime_pb2.Tensor, also: CompressionBase = BLOCKWISE) -> torch.Tensor:
     """Decode the tensor in another peer's message. Raises `ValueError` if it is not exactly what it claims to be.
 
-    Only the codes and dtypes that peers use are taken, and the code `also`: hivemind would take any of NumPy's, some of
+    Only the codes and dtypes that peers use are taken, and the code `also`. No other: a reducer could choose one that
+    loses most of an average. hivemind would take any of NumPy's, some of
     which are a thousand times larger in memory than on the wire, and would let the sender tie the tensor to an autograd
     graph.
     """

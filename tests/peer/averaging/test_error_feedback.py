@@ -103,7 +103,7 @@ def test_what_is_loaded_is_what_is_sent() -> None:
         container = TensorPartContainer(tensors, shares, compression=TOP_K, part_size_bytes=120)
         parts = [part for of_peer in container._input_parts_by_peer for part, _ in of_peer]
         assert max(len(part) for part in parts) == CHUNK
-        assert all(torch.equal(decode(encode(part, TOP_K.compression_type)), part) for part in parts)
+        assert all(torch.equal(decode(encode(part, TOP_K.compression_type), TOP_K), part) for part in parts)
 
 
 def test_a_round_without_its_step_changes_nothing() -> None:

@@ -130,7 +130,7 @@ class HonestRun:
         for memory, tensors, of_sender in zip(self.feedback, senders, sums, strict=True):
             memory.averaged()
             memory.settle(tensors, of_sender)
-        return [decode(encode(average, HALF_BYTES.compression_type)) for average in averages]
+        return [decode(encode(average, HALF_BYTES.compression_type), HALF_BYTES) for average in averages]
 
 
 WAYS: dict[str, dict[str, Any]] = {

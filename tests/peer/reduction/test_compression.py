@@ -52,7 +52,7 @@ def test_tiny_gradients_are_no_smaller_in_eight_bits_than_in_sixteen() -> None:
 def test_writing_changes_no_more_than_is_said_of_what_was_read(code: int, scale: float) -> None:
     """Also where values are so small that 16 bits have few steps for them; and not much less."""
     values = scale * torch.randn(3 * BLOCK + 5, generator=torch.Generator().manual_seed(4))
-    read = decode(encode(values, code))
+    read = decode(encode(values, code), HALF_BYTES)
     changed, most = (read - values).double().abs(), half_steps(read, code)
     assert torch.all(changed <= most * 1.001)
     assert most.norm() <= 3 * changed.norm()
@@ -151,7 +151,7 @@ def test_half_bytes_change_a_value_by_half_a_level_of_its_block(count: int, scal
     values = scale * torch.randn(count, generator=torch.Generator().manual_seed(seed))
     values[::3] = 0.0
     wire = encode(values, HALF)
-    read = decode(wire)
+    read = decode(wire, HALF_BYTES)
     assert wire == encode(values.clone(), HALF)
     assert torch.equal(read[::3], values[::3])
     for own, came in zip(values.split(BLOCK), read.split(BLOCK), strict=True):
@@ -173,7 +173,7 @@ def test_a_level_that_no_reducer_writes_is_refused(content: bytes) -> None:
     wire = encode(torch.ones(6), HALF)
     wire.buffer = wire.buffer[:4] + b"\x77" + content + b"\x77"
     with pytest.raises(ValueError, match="below the lowest level"):
-        decode(wire)
+        decode(wire, HALF_BYTES)
 
 
 @pytest.mark.parametrize("change", [b"", b"\x17", b"\x07\x00"])
@@ -183,7 +183,7 @@ def test_half_bytes_that_do_not_fit_the_shape_are_refused(change: bytes) -> None
     assert wire.buffer[-1:] == b"\x07"
     wire.buffer = wire.buffer[:-1] + change
     with pytest.raises(ValueError, match=r"bytes are not 5 values|bits behind the last"):
-        decode(wire)
+        decode(wire, HALF_BYTES)
 
 
 @pytest.mark.parametrize("scale", [3e38, float("inf"), float("nan")])
@@ -191,7 +191,7 @@ def test_a_scale_too_large_for_half_bytes_stays_noticeable(scale: float) -> None
     """What a peer made up overflows to what is not finite, quietly: who averages looks for that."""
     wire = encode(torch.ones(3), HALF)
     wire.buffer = np.float32(scale).tobytes() + wire.buffer[4:]
-    assert not decode(wire).isfinite().any()
+    assert not decode(wire, HALF_BYTES).isfinite().any()
 
 
 def moments_there_and_back(values: torch.Tensor) -> torch.Tensor:

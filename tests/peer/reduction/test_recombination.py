@@ -28,7 +28,7 @@ def inputs(scales: tuple[float, ...] = (1.0, 1.0, 1.0)) -> list[WeightedPart]:
 
 def sparse_inputs(scales: tuple[float, ...] = (1.0, 1.0, 1.0)) -> list[WeightedPart]:
     return [
-        WeightedPart(given.sender, decode(encode(given.part, TOP_K.compression_type)), given.weight)
+        WeightedPart(given.sender, decode(encode(given.part, TOP_K.compression_type), TOP_K), given.weight)
         for given in inputs(scales)
     ]
 
@@ -39,7 +39,7 @@ def fault(returned: ReturnedAverage, given: list[WeightedPart], reducer: int = 0
 
 
 def returned(average: torch.Tensor, code: int = 0) -> ReturnedAverage:
-    return ReturnedAverage(decode(encode(average, code)), code)
+    return ReturnedAverage(decode(encode(average, code), HALF_BYTES), code)
 
 
 def mean_of(given: list[WeightedPart], *factors: float) -> torch.Tensor:
@@ -67,7 +67,9 @@ def test_the_mean_is_honest_however_alike_and_small_the_inputs_are(code: int, le
         given = [
             WeightedPart(
                 index,
-                decode(encode(scale * size * (common + 0.03 * torch.randn(length, generator=generator)), code)),
+                decode(
+                    encode(scale * size * (common + 0.03 * torch.randn(length, generator=generator)), code), HALF_BYTES
+                ),
                 weight,
             )
             for index, (size, weight) in enumerate(zip(sizes, (8192.0, 8192.0, 900.0), strict=False))

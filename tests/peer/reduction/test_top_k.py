@@ -38,7 +38,7 @@ def written(values: torch.Tensor) -> runtime_pb2.Tensor:
 def test_a_chunks_largest_values_come_and_nothing_grows(count: int, scale: float, seed: int, share: float) -> None:
     """Of each chunk no value left out is larger than one that came; two magnitudes are left, between those sent."""
     values = gradient(count, scale, seed, share)
-    read = decode(written(values))
+    read = decode(written(values), TOP_K)
     assert read.shape == values.shape
     for own, came in zip(values.split(CHUNK), read.split(CHUNK), strict=True):
         sizes = own.abs().sort(descending=True).values[: sent_of(len(own))]
@@ -54,17 +54,17 @@ def test_a_chunks_largest_values_come_and_nothing_grows(count: int, scale: float
 def test_decoded_values_encode_to_themselves(count: int, scale: float, seed: int, share: float) -> None:
     """So a gradient is sparse before it is divided into parts; the same values give the same bytes."""
     values = gradient(count, scale, seed, share)
-    read = decode(written(values))
+    read = decode(written(values), TOP_K)
     assert written(values) == written(values.clone())
-    assert torch.equal(decode(written(read)), read)
-    parts = [decode(written(part)) for part in read.split(CHUNK)]
+    assert torch.equal(decode(written(read), TOP_K), read)
+    parts = [decode(written(part), TOP_K) for part in read.split(CHUNK)]
     assert torch.equal(torch.cat(parts), read)
 
 
 def test_two_bits_lose_little_of_what_is_sent() -> None:
     """Of normally distributed values less than a tenth of the norm of those that come."""
     values = gradient(50 * CHUNK)
-    read = decode(written(values))
+    read = decode(written(values), TOP_K)
     came = read != 0
     assert int(came.sum()) == 50 * CHUNK_SENT
     assert float((values - read)[came].norm() / values[came].norm()) < 0.1
@@ -86,7 +86,7 @@ def test_bytes_for_each_value() -> None:
 def test_a_tensor_of_any_shape_comes_back_in_its_shape() -> None:
     """The chunks are those of the flat tensor."""
     values = gradient(3 * 50 * 70)
-    assert torch.equal(decode(written(values.view(3, 50, 70))).flatten(), decode(written(values)))
+    assert torch.equal(decode(written(values.view(3, 50, 70)), TOP_K).flatten(), decode(written(values), TOP_K))
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -95,7 +95,7 @@ def test_a_value_that_is_not_finite_is_refused(bad: float) -> None:
     values = gradient(2 * CHUNK)
     values[7] = bad
     with pytest.raises(ValueError, match="two finite numbers"):
-        decode(written(values))
+        decode(written(values), TOP_K)
 
 
 def magnitude(at: int, value: float) -> Change:
@@ -141,7 +141,7 @@ def test_bytes_that_no_sender_writes_are_refused(change: Change, reason: str) ->
     change(content)
     message.buffer = bytes(content)
     with pytest.raises(ValueError, match=reason):
-        decode(message)
+        decode(message, TOP_K)
 
 
 @settings(max_examples=60)
@@ -179,4 +179,4 @@ def test_more_values_than_a_part_has_are_refused(size: list[int]) -> None:
     if size == [MOST_DECODED + 1]:
         message.buffer = bytes(CHUNK_BYTES * (MOST_DECODED // CHUNK) + 8 + 3 + 1)
     with pytest.raises(ValueError, match="values at most"):
-        decode(message)
+        decode(message, TOP_K)
