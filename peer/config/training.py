@@ -115,7 +115,7 @@ class Averaging(Section):
 
     @property
     def sends_sparse(self) -> bool:
-        """Whether senders send a few values of each chunk, and keep the rest for later steps."""
+        """True if senders send few of their values, and keep the rest for later steps."""
         return self.compression == "topk-2bit"
 
     @property

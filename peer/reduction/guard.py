@@ -230,9 +230,9 @@ class RoundGuard:
 
     @property
     def _judges_noise(self) -> bool:
-        """Whether noise tells of samples: neither progress over local steps nor a sparse gradient is a mean over them.
+        """True if the noise of a part tells of samples, as that of a mean over them does.
 
-        A sparse gradient holds remainders of many steps, and nothing of most values.
+        Progress over local steps is no such mean, nor is a sparse gradient: it holds remainders of many steps.
         """
         return self._averaging.local_steps == 1 and not self._averaging.sends_sparse
 

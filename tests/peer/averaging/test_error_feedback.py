@@ -55,7 +55,7 @@ def added_up(all_sent: Sequence[Tensors]) -> Tensors:
 
 
 def left_of(memory: ErrorFeedback) -> Tensors:
-    """What a peer would add to a gradient of nothing, without its decay."""
+    """The remainders, which are zero before the first round."""
     return memory._lost or [torch.zeros(shape) for shape in SHAPES]
 
 
@@ -73,7 +73,7 @@ def test_all_is_sent_or_left_over() -> None:
 
 
 def test_a_remainder_decays_at_each_step_and_nothing_else_is_lost() -> None:
-    """What is missing at the end is a twentieth of each remainder with which a step began."""
+    """At the end a twentieth of each remainder with which a step began is missing."""
     memory, decayed, sent = ErrorFeedback(), list[Tensors](), list[Tensors]()
     for seed in range(5):
         decayed.append([(1 - DECAY) * lost for lost in left_of(memory)])
@@ -265,7 +265,7 @@ def test_a_round_that_fails_leaves_all(
 def test_who_takes_anothers_state_owes_nothing(
     averager: SparseAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was left over belonged to parameters that this peer no longer has."""
+    """The remainders belonged to parameters that this peer no longer has."""
     average(averager, monkeypatch)
     with averager.making_room():
         pass

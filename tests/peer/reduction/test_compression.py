@@ -188,7 +188,7 @@ def test_half_bytes_that_do_not_fit_the_shape_are_refused(change: bytes) -> None
 
 @pytest.mark.parametrize("scale", [3e38, float("inf"), float("nan")])
 def test_a_scale_too_large_for_half_bytes_stays_noticeable(scale: float) -> None:
-    """What a peer made up overflows to what is not finite, quietly: who averages looks for that."""
+    """Its values overflow to infinite ones, quietly, and the peer that averages looks for these."""
     wire = encode(torch.ones(3), HALF)
     wire.buffer = np.float32(scale).tobytes() + wire.buffer[4:]
     assert not decode(wire, HALF_BYTES).isfinite().any()

@@ -29,7 +29,7 @@ def gradient(count: int, scale: float = 1.0, seed: int = 1, share: float = 1.0) 
 
 
 def written(values: torch.Tensor) -> runtime_pb2.Tensor:
-    """What a sender sends."""
+    """The message of a sender."""
     return encode(values, TOP_K.compression_type)
 
 
