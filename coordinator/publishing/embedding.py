@@ -82,8 +82,6 @@ def export_embedder(stored: StoredCheckpoint, out: Path, facts: CardFacts) -> in
     with new_directory(out) as folder:
         check_loads(stored.path)
         width = save_embedder(EmbedderPlan(str(stored.path), str(folder), length))
-        for weights in folder.glob("*.safetensors"):
-            weights.chmod(0o644)  # like its neighbours; safetensors writes for the owner alone
         card = embedding_card(facts, width, length, count_parameters(folder))
         (folder / CARD).write_text(card, encoding="utf-8")
         for path in (*folder.rglob("*"), folder):

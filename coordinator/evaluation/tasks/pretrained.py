@@ -9,6 +9,7 @@ cut between words. So every word of a test set is judged, whichever tokenizer th
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +106,15 @@ class Pretrained:
         tables = [part for name, part in body.named_modules() if name.endswith("position_embeddings")]
         offsets = [getattr(table, "padding_idx", None) for table in tables]
         return stated - max((offset + 1 for offset in offsets if offset is not None), default=0)
+
+
+def share_weights(folder: Path) -> None:
+    """Give a saved model's weights the mode of the configuration beside them, which follows the umask.
+
+    safetensors writes files that only their owner can read.
+    """
+    for weights in folder.glob("*.safetensors"):
+        shutil.copymode(folder / "config.json", weights)
 
 
 def be_quiet() -> None:

@@ -47,14 +47,16 @@ def write_ner(folder: Path) -> None:
         (folder / name).write_text("\n".join(lines), encoding="utf-8")
 
 
+@pytest.mark.usefixtures("shared_with_the_group")
 def test_entities_are_learnt_and_the_best_model_is_kept(model: Path, tmp_path: Path) -> None:
-    """Both seeds converge; the kept folder loads and tags by the names of the training set."""
+    """Both seeds converge; the kept folder, of the umask's modes, loads and tags by the names of the training set."""
     write_ner(tmp_path)
     asked = plan(model, tmp_path, kind="ner", train="train", test="test")
     found = run_plan(Plan(asked.checkpoint, asked.task, asked.base, asked.cache, save_to=str(tmp_path / "kept")))
     assert [seed.failure for seed in found.seeds] == ["", ""]
     assert found.mean() == 1.0
     assert found.examples == 20
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "kept").iterdir()} == {0o640}
     kept = AutoModelForTokenClassification.from_pretrained(tmp_path / "kept", use_safetensors=True)
     ids = AutoTokenizer.from_pretrained(tmp_path / "kept")("ada lives in paris", return_tensors="pt")
     tags = [kept.config.id2label[int(number)] for number in kept(**ids).logits[0].argmax(-1)]

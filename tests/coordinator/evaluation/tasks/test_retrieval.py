@@ -108,6 +108,7 @@ def retrieval_plan(model: Path, folder: Path, save_to: str = "", **task: Any) ->
     return Plan(str(model), Task.model_validate(content), str(folder), str(folder), save_to=save_to)
 
 
+@pytest.mark.usefixtures("shared_with_the_group")
 def test_tuning_on_pairs_finds_what_the_checkpoint_does_not(model: Path, tmp_path: Path) -> None:
     """The checkpoint alone is scored without seeds; the tuned model is one that sentence-transformers loads."""
     write_retrieval(tmp_path)
@@ -118,6 +119,7 @@ def test_tuning_on_pairs_finds_what_the_checkpoint_does_not(model: Path, tmp_pat
     tuned = run_plan(retrieval_plan(model, tmp_path, str(tmp_path / "kept"), train="train.jsonl"))
     assert tuned.mean() == tuned.mean("mrr_at_10") == 1.0
     assert tuned.seeds[0].dev_score is not None
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "kept").rglob("*.*")} == {0o640}
     kept = SentenceTransformer(str(tmp_path / "kept"), device="cpu", local_files_only=True)
     assert kept.max_seq_length == 16
     asked = kept.encode(["where is ada ?"])
