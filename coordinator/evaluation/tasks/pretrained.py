@@ -9,8 +9,10 @@ cut between words. So every word of a test set is judged, whichever tokenizer th
 from __future__ import annotations
 
 import logging
+import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,6 +129,27 @@ def _complaint(source: str, what: str, error: Exception) -> str:
     reason = " ".join(str(error).split()).rstrip(".")
     remedy = "name a checkpoint's folder or a model of the hub"
     return f"{source} cannot be loaded by transformers ({what}: {reason:.200}): {remedy}."
+
+
+@contextmanager
+def tuning(model: PreTrainedModel) -> Iterator[None]:
+    """Raise `ConfigError` if the model is a Reformer that cannot train on texts of these lengths."""
+    try:
+        yield
+    except ValueError as error:
+        config = model.config
+        if config.model_type != "reformer":
+            raise
+        if config.axial_pos_embds:
+            raise ConfigError(
+                f"{model.name_or_path} is a Reformer with axial positions, which trains only on sequences of exactly "
+                f"{math.prod(config.axial_pos_shape)} tokens: it cannot be fine-tuned for this task."
+            ) from error
+        chunk = min(getattr(config, f"{kind}_attn_chunk_length") for kind in config.attn_layers)
+        raise ConfigError(
+            f"{model.name_or_path} is a Reformer, whose attention works in chunks of {chunk} tokens: set `max_length` "
+            f"to {chunk} or less to fine-tune it."
+        ) from error
 
 
 def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -26,6 +26,7 @@ from coordinator.evaluation.tasks.running import run_apart
 from coordinator.evaluation.tasks.worker import run_plan
 from peer.config.evaluation import Task
 from tests.support.tiny_bert import save_tiny_bert
+from tests.support.tiny_families import save_family
 
 FAST = {"seeds": [0, 1], "epochs": 6, "batch_size": 8, "learning_rate": 0.01, "max_length": 32}
 
@@ -202,6 +203,26 @@ def test_a_length_beyond_the_positions_is_one_sentence(tmp_path: Path, task: str
                 run_plan(plan(model, tmp_path, recipe=recipe, **asked))
         else:
             assert run_plan(plan(model, tmp_path, recipe=recipe, **asked)).examples in {1, wanted - 2}
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        ("reformer", "trains only on sequences of exactly 32 tokens: it cannot be fine-tuned for this task"),
+        ("reformer with plain positions", "chunks of 8 tokens: set `max_length` to 8 or less"),
+    ],
+)
+def test_a_reformer_that_cannot_train_on_the_texts_is_one_sentence(tmp_path: Path, family: str, said: str) -> None:
+    """Texts that fit into a chunk tune one with plain positions."""
+    rows = [json.dumps({"text": f"{label} film " * 6, "label": label}) for label in ("good", "bad")]
+    (tmp_path / "train").write_text("\n".join(rows * 4))
+    model = save_family(family, tmp_path / "model")
+    asked, recipe = {"kind": "classification", "train": "train", "test": "train"}, {**FAST, "seeds": [0], "epochs": 1}
+    with pytest.raises(ConfigError, match=rf"model is a Reformer.* {said}"):
+        run_plan(plan(model, tmp_path, **asked, recipe=recipe))
+    if "plain" in family:
+        found = run_plan(plan(model, tmp_path, **asked, recipe={**recipe, "max_length": 8}))
+        assert math.isfinite(found.seeds[0].scores["accuracy"])
 
 
 def test_what_is_no_checkpoint_is_one_sentence(tmp_path: Path) -> None:
