@@ -111,7 +111,7 @@ class Publisher:
 
 
 def _holds(folder: Path, card: Mapping[str, str]) -> bool:
-    """Whether the folder is a whole export with just this card."""
+    """Return whether the folder is a whole export with just this card."""
     try:
         verify(folder)
         return all((folder / name).read_text(encoding="utf-8") == text for name, text in card.items())

@@ -46,7 +46,7 @@ Name = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 def is_web(path: str) -> bool:
-    """Whether the path is a web address."""
+    """Return whether the path is a web address."""
     return path.startswith(("http://", "https://"))
 
 
@@ -199,7 +199,7 @@ class Task(Section):
 
     @property
     def is_trained(self) -> bool:
-        """Whether checkpoints are fine-tuned for it, once for each seed."""
+        """Return whether checkpoints are fine-tuned for the task, once for each seed."""
         return self.train is not None
 
     @property
@@ -209,7 +209,7 @@ class Task(Section):
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger value of it is a better one."""
+        """Return whether a larger value of the main metric is better."""
         return self.main_metric not in LOWER_IS_BETTER
 
     @property
