@@ -18,8 +18,10 @@ from peer.config.base import Fraction, Positive, PositiveFloat, Section, Sha256,
 Kind = Literal["ner", "pos", "classification", "qa", "fill-mask", "bias", "retrieval"]
 Metric = Literal[
     "f1",
+    "f1_without_misc",
     "accuracy",
     "macro_f1",
+    "matthews_correlation",
     "exact_match",
     "pseudo_perplexity",
     "distance",
@@ -29,9 +31,9 @@ Metric = Literal[
 ]
 # Of each kind: what it measures, the one that is drawn first.
 METRICS: Mapping[str, tuple[str, ...]] = {
-    "ner": ("f1", "accuracy"),
+    "ner": ("f1", "f1_without_misc", "accuracy"),
     "pos": ("accuracy",),
-    "classification": ("accuracy", "macro_f1"),
+    "classification": ("accuracy", "macro_f1", "matthews_correlation"),
     "qa": ("f1", "exact_match"),
     "fill-mask": ("pseudo_perplexity", "accuracy"),
     "bias": ("distance",),

@@ -52,10 +52,10 @@ def write_ner(folder: Path) -> None:
 def test_entities_are_learnt_and_the_best_model_is_kept(model: Path, tmp_path: Path) -> None:
     """Both seeds converge; the kept folder, of the umask's modes, loads and tags by the names of the training set."""
     write_ner(tmp_path)
-    asked = plan(model, tmp_path, kind="ner", train="train", test="test")
+    asked = plan(model, tmp_path, kind="ner", metric="f1_without_misc", train="train", test="test")
     found = run_plan(Plan(asked.checkpoint, asked.task, asked.base, asked.cache, save_to=str(tmp_path / "kept")))
     assert [seed.failure for seed in found.seeds] == ["", ""]
-    assert found.mean() == 1.0
+    assert found.mean() == found.mean("f1") == 1.0
     assert found.examples == 20
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "kept").iterdir()} == {0o640}
     kept = AutoModelForTokenClassification.from_pretrained(tmp_path / "kept", use_safetensors=True)
@@ -98,10 +98,9 @@ def test_pairs_are_classified(model: Path, tmp_path: Path) -> None:
             label = rng.choice(["good", "bad"])
             rows.append({"a": "the film is", "b": f"very {label} " + "film " * rng.choice([1, 50]), "label": label})
         (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
-    columns = {"text": "a", "pair": "b"}
-    found = run_plan(plan(model, tmp_path, kind="classification", train="train", test="test", columns=columns))
-    assert found.mean() == 1.0
-    assert found.mean("macro_f1") == 1.0
+    places = {"train": "train", "test": "test", "columns": {"text": "a", "pair": "b"}}
+    found = run_plan(plan(model, tmp_path, kind="classification", metric="matthews_correlation", **places))
+    assert found.mean() == found.mean("accuracy") == found.mean("macro_f1") == 1.0
 
 
 def test_pseudo_perplexity_is_what_masking_one_by_one_gives(model: Path, tmp_path: Path) -> None:
