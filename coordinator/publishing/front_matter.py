@@ -65,7 +65,7 @@ def shared_front_matter(facts: CardFacts, library: str, pipeline: str, tags: Seq
 
 
 def model_index(name: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The measures of a model in the form in which the hub shows them."""
+    """Return the measures of a model in the form in which the hub shows them."""
     return {"model-index": [{"name": name, "results": list(results)}]}
 
 
@@ -83,7 +83,7 @@ def _held_out_index(config: RunConfig, row: ValidationRow) -> dict[str, Any]:
 
 
 def task_index(result: TaskResult, task: Task | None) -> dict[str, Any]:
-    """A task's measures for `model_index`; a dataset of the hub is named as the hub knows it."""
+    """Return a task's measures for `model_index`; a dataset of the hub has the hub's name of it."""
     dataset = {"name": result.task, "type": result.task}
     if task is not None and task.test.path.startswith(HUB) and is_dataset_name(task.test.path.removeprefix(HUB)):
         test = task.test
