@@ -243,11 +243,11 @@ def code_seconds(name: Compression) -> tuple[float, float]:
     torch.set_num_threads(1)
     gradient = torch.randn(CODED_VALUES, generator=torch.Generator().manual_seed(0))
     senders, reducers = compression_of(name), HALF_BYTES if name == "topk-2bit" else compression_of(name)
-    average = torch.cat([senders.extract(senders.compress(part, INFO)) for part in gradient.split(PART_VALUES)])
+    average = torch.cat([senders.extract(senders.compress(part, INFO)) for part in torch.split(gradient, PART_VALUES)])
     found = []
     for code, values in ((senders, gradient), (reducers, average)):
         began = time.process_time()
-        for part in values.split(PART_VALUES):
+        for part in torch.split(values, PART_VALUES):
             code.extract(code.compress(part, INFO))
         found.append((time.process_time() - began) / CODED_VALUES * 1e9)
     torch.set_num_threads(threads)

@@ -5,9 +5,9 @@ Sarfi et al. 2025 (SparseLoCo, arXiv 2508.15706): of each chunk of the gradient 
 return the average of all values, dense, in half a byte each: so a line passes 18 times as many bytes down as up.
 
 A gradient is made sparse when it is put into the averaged tensors, before a group is known. So guard, screen and audit
-see decoded values only, and what a peer reduces itself has lost as much as what it sends. The remainder follows from
-the gradient's sums, which stay until the step, and from the values sent: a round that fails, or is tried again with
-more samples or other reducers, changes no remainder.
+see decoded values only, and the parts that a peer reduces itself are rounded like those that it sends. The remainder
+follows from the gradient's sums, which stay until the step, and from the values sent: a round that fails, or is tried
+again with more samples or other reducers, changes no remainder.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ErrorFeedback:
         self._averaged.value, self._samples, self._sent = False, samples, []
         if not samples:
             return
-        for lost, tensor in zip(self._lost, tensors, strict=False):  # none is lost yet, or of all
+        for lost, tensor in zip(self._lost, tensors, strict=False):  # no remainders, or all
             tensor.add_(lost, alpha=self._decay / samples)
         for tensor in tensors:
             self._sent.append(SparseValues.largest_of(tensor))

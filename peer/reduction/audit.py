@@ -39,7 +39,7 @@ from peer.reduction.screening import LEAST_SENDERS, MARGIN as LARGE
 from peer.reduction.top_k import TOP_K
 
 TOLERANCE = 1e-3  # of a part's norm: other processors round sums otherwise
-ON_EDGE = 1e-3  # of half a code's step, beyond which a value is another code: by such sums it may come to either
+ON_EDGE = 1e-3  # of half a step between two codes: so close to the edge such sums may be rounded to either
 MOST_DIFFERING = 4  # attestations that one peer is asked for
 
 

@@ -121,7 +121,7 @@ def test_a_round_without_its_step_changes_nothing() -> None:
 
 
 def test_a_peer_without_samples_keeps_its_remainders() -> None:
-    """They wait for the next step to which it brings samples, and none decays meanwhile."""
+    """The remainders wait for the next step to which it brings samples, and none decays meanwhile."""
     memory = ErrorFeedback()
     take_round(memory, 1, 8)
     before = [lost.clone() for lost in memory._lost]
