@@ -95,9 +95,10 @@ class LocalSteps:
         trained = zip(own.parameters(), common.parameters(), strict=True)
         self._pairs = [(mine, shared) for mine, shared in trained if shared.requires_grad]
         self.inner = build_inner_optimizer(config, parameter_groups(own, config))
-        shared = [parameter.detach() for _, parameter in self._pairs]
-        self._bases = [base.clone() for base in shared] if config.averaging.delay else shared  # b of (1)
-        self._guesses = self._bases  # e of (5), while there are any
+        self._bases: list[torch.Tensor] = [shared for _, shared in self._pairs]  # b of (1)
+        if config.averaging.delay:
+            self._bases = [base.detach().clone() for base in self._bases]
+        self._guesses = self._bases  # e of (5), while a round runs beside local steps
         self._began_at = swarm.step
         self._samples = self._pending = 0  # since the base; of these, in no local step yet
         self._set_aside = 0  # of the samples: before the guess
@@ -156,7 +157,8 @@ class LocalSteps:
             else:
                 mine.copy_(shared)
         for base, (_, shared) in zip(self._bases, self._pairs, strict=True):
-            base.copy_(shared)
+            if base is not shared:
+                base.copy_(shared)
         self._guesses, self._samples, self._set_aside = self._bases, kept, 0
         self._clear()
         self._enter(self._swarm.step)

@@ -1,6 +1,7 @@
 """Ways to average less, each in a real swarm: local steps with gradients in 8 bits; delayed steps, with PowerSGD too.
 
-Local steps are tried with rounds that are waited for and beside rounds. Each test trains some global steps of a few seconds with four or five peers.
+Local steps are tried with rounds that are waited for, and beside rounds. Each test trains some global steps of a few
+seconds with four or five peers.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import time
 from typing import Any
 
 import pytest
+import torch
 
 from peer.swarm.credit import HEADROOM
 from tests.support.swarms import (
@@ -58,7 +60,9 @@ def test_local_steps_survive_what_happens_to_peers(swarm: SwarmFactory, config: 
     assert any(outcomes[2][step]["samples"] > 0 for step in complete if step in outcomes[2])  # in client mode
     ahead = any(outcome["begun_with"] > 0 for of_peer in outcomes[1:] for outcome in of_peer.values())
     assert ahead == config["averaging"].get("delay", False)
-    require_one_state([peer.stop() for peer in peers])
+    states = [peer.stop() for peer in peers]
+    require_one_state(states)
+    assert all(torch.equal(state[name], states[0][name]) for state in states for name in states[0])
 
 
 @pytest.mark.parametrize("config", [DELAYED, FACTORED], ids=["whole", "factors"])
