@@ -105,9 +105,9 @@ def _fill(source: Engine, address: str) -> None:
 
 
 def _is_free(engine: Engine, expected: dict[str, TableContent]) -> bool:
-    """Whether the database is empty; false if it holds exactly these rows, which an earlier try has left.
+    """Return whether the database is empty; false if it holds exactly these rows, which an earlier attempt left.
 
-    Raises `ConfigError` for all others, which are not touched: they may be an older version's.
+    Raises `ConfigError` for any other database, which is not touched: it may be an older version's.
     """
     with engine.connect() as connection:
         if is_empty(connection):

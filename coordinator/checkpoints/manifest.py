@@ -123,6 +123,6 @@ def _read_manifest(path: Path) -> bytes:
 
 
 def _matches(path: Path, entry: FileEntry) -> bool:
-    """Whether a plain file (no link, pipe or device, which might never end) is what the manifest says."""
+    """Return whether a plain file (no link, pipe or device, which might never end) is what the manifest says."""
     status = path.lstat()
     return stat.S_ISREG(status.st_mode) and status.st_size == entry.size_bytes and file_entry(path) == entry

@@ -12,15 +12,9 @@ from coordinator.checkpoints.export import exporting
 from coordinator.checkpoints.manifest import StoredCheckpoint, verify
 from coordinator.context.open_run import OpenRun, open_run
 from coordinator.ledger.presence import checkpoints
-from coordinator.publishing.card_facts import (
-    CARD,
-    card_of_run,
-    facts_of_checkpoint,
-    facts_of_run,
-    hub_repository,
-)
+from coordinator.publishing.card_facts import facts_of_checkpoint, facts_of_run, hub_repository
 from coordinator.publishing.embedding import export_embedder, require_bidirectional, require_package
-from coordinator.publishing.model_card import write_card
+from coordinator.publishing.model_card import card_files
 from coordinator.publishing.places import open_place
 from coordinator.publishing.soundness import ONNX_TASKS, check_loads, export_onnx, find_exporter
 from coordinator.run.directory import RunDirectory
@@ -129,9 +123,8 @@ def _export_embedder(stored: StoredCheckpoint, run_dir: Path | None, out: Path, 
     require_bidirectional(facts.config)
     if run_dir is not None:
         with open_run(run_dir) as run:
-            settings = run.directory.settings
-            terms, repository = settings.model_license or "", hub_repository(settings)
-            facts = facts_of_run(run.database, run.ledger, run.directory.config, stored, terms, repository=repository)
+            repository = hub_repository(run.directory.settings)
+            facts = facts_of_run(run.directory, run.database, stored, repository=repository)
     width = export_embedder(stored, out, facts)
     if as_json:
         say_json({"folder": str(out), "step": stored.manifest.step, "dimensions": width})
@@ -142,7 +135,6 @@ def _export_embedder(stored: StoredCheckpoint, run_dir: Path | None, out: Path, 
 
 def _card(stored: StoredCheckpoint, run_dir: Path | None, repository: str) -> Mapping[str, str]:
     if run_dir is None:
-        return {CARD: write_card(facts_of_checkpoint(stored))}
+        return card_files(facts_of_checkpoint(stored))
     with open_run(run_dir) as run:
-        terms = run.directory.settings.model_license or ""
-        return card_of_run(run.database, run.ledger, run.directory.config, stored, terms, repository=repository)
+        return card_files(facts_of_run(run.directory, run.database, stored, repository=repository))

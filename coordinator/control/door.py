@@ -324,7 +324,7 @@ class _Visitor(_End):
 
 
 def _has_whole_record(arrived: bytearray) -> bool | None:
-    """Whether a handshake's first record of TLS has arrived; None: it is none, or longer than one can be."""
+    """Return whether a handshake's first TLS record has arrived; None if it is no such record, or too long for one."""
     if arrived[0] != HANDSHAKE_RECORD:
         return None
     length = int.from_bytes(arrived[3:RECORD_HEAD_BYTES], "big")

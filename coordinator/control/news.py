@@ -47,7 +47,7 @@ class MemberStanding:
     time_left_s: float = field(default=0.0, compare=False)
 
     def is_news_to(self, told: MemberStanding | None) -> bool:
-        """Whether it is worth a message to a session that was told that one last."""
+        """Return whether the standing is worth a message to a session that was told the other one last."""
         if told is None or self != told:
             return True
         change = abs(self.samples_per_second - told.samples_per_second)

@@ -47,9 +47,9 @@ PRESETS: Mapping[str, BenchmarkPreset] = {
     "indicxtreme-xnli": BenchmarkPreset("classification", "accuracy", _INFERENCE),
     "indicxtreme-ner": BenchmarkPreset("ner", "f1", {"text": "words", "label": "ner"}),
     "indicxtreme-qa": BenchmarkPreset("qa", "f1"),
-    "euroeval-sentiment": BenchmarkPreset("classification", "macro_f1", _TEXT),
-    "euroeval-acceptability": BenchmarkPreset("classification", "macro_f1", _TEXT),
-    "euroeval-ner": BenchmarkPreset("ner", "f1", {"text": "tokens", "label": "labels"}),
+    "euroeval-sentiment": BenchmarkPreset("classification", "matthews_correlation", _TEXT),
+    "euroeval-acceptability": BenchmarkPreset("classification", "matthews_correlation", _TEXT),
+    "euroeval-ner": BenchmarkPreset("ner", "f1_without_misc", {"text": "tokens", "label": "labels"}),
     "euroeval-qa": BenchmarkPreset("qa", "f1"),
 }
 

@@ -45,7 +45,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class ReportVerdict:
-    """Whether a report counts; a refused one is not to be sent again, unless it is only ahead of what is known."""
+    """The answer to a report: counted or refused; of refused ones only a report ahead of the ledger is sent again."""
 
     accepted: bool
     reason: str = ""
@@ -88,17 +88,17 @@ class Judgement:
 
     @property
     def stored(self) -> bool:
-        """Whether the report becomes a row."""
+        """Return whether the report becomes a row."""
         return self.outcome in (ReportOutcome.COUNTED, ReportOutcome.UNDONE)
 
     @property
     def refused(self) -> bool:
-        """Whether the report is refused for good."""
+        """Return whether the report is refused for good."""
         return self.outcome in (ReportOutcome.SECOND, ReportOutcome.REFUSED)
 
     @property
     def brings_receipt(self) -> bool:
-        """Whether the report's receipt is evidence: one that cannot be true brings none."""
+        """Return whether the report's receipt is evidence; that of a report that cannot be true is not."""
         return self.stored or self.outcome is ReportOutcome.SECOND
 
     @property

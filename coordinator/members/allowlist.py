@@ -44,7 +44,7 @@ class Entry:
 
     @property
     def is_organisation(self) -> bool:
-        """Whether the entry stands for many accounts."""
+        """Return whether the entry stands for many accounts."""
         return self.kind == "-org"
 
 

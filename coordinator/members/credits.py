@@ -12,7 +12,7 @@ from coordinator.store.models import Member, UnnamedMember
 
 
 def set_named(database: Database, name: str, named: bool) -> None:
-    """Whether the model card names the member from now on; raises `ConfigError` where nobody has that name."""
+    """Set whether the model card names the member from now on. Raises `ConfigError` if nobody has that name."""
 
     def change(session: Session) -> None:
         member = find_member(session, name)

@@ -192,7 +192,7 @@ class Logins:
 
 
 def _is_from(page: AtPage, returned: AuthorizationResponse, browser: str) -> bool:
-    """Whether the browser was sent off with this state, and is the one that was."""
+    """Return whether this browser was sent to the provider, and with this state."""
     return (
         page.trip is not None
         and secrets.compare_digest(page.trip.state.encode(), returned.state.encode())

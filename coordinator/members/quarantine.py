@@ -90,7 +90,7 @@ class QuarantineDecision:
 
 
 def decide(words: Iterable[Accusation], policy: Policy, members_may: bool, now: float) -> QuarantineDecision | None:
-    """Whether the words of others against a device suffice; `members_may`: whether members' words may still do it."""
+    """Return the decision if the accusations suffice to cut a device off; `members_may`: members' words may suffice."""
     if not policy.strikes:
         return None
     recent = [word for word in words if word.at > now - policy.window_s]
@@ -121,7 +121,7 @@ def incidents(words: Iterable[Accusation]) -> list[str]:
 
 
 def members_may(quarantined: int, active: int) -> bool:
-    """Whether members' words may cut off one more, so that two who lie together cannot empty the run."""
+    """Return whether members' words may cut off one more device: two liars together must not empty the run."""
     return quarantined < max(1, active // MEMBERS_SHARE)
 
 
@@ -215,7 +215,7 @@ def _take(session: Session, policy: Policy, claim: SuspicionReport, witness_id: 
 
 
 def _was_said(session: Session, device: Device, witness: Device, kind: str, now: float) -> bool:
-    """Whether the witness's member has said so a moment ago, by whichever device."""
+    """Return whether the witness's member has said so a moment ago, by any device."""
     same = (
         select(StoredSuspicion.id)
         .join(Device, Device.id == StoredSuspicion.witness_id)

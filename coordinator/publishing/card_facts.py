@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from itertools import groupby
 from math import prod
 from pathlib import Path
 
@@ -14,69 +14,64 @@ from safetensors import SafetensorError, safe_open
 from sqlalchemy import select
 
 from coordinator.checkpoints.manifest import StoredCheckpoint
-from coordinator.checkpoints.validations import validations
-from coordinator.evaluation.evaluations import evaluations
-from coordinator.ledger.reading import LedgerReader, StepRow
+from coordinator.checkpoints.validations import ValidationRow, validations
+from coordinator.evaluation.evaluations import EvaluationRow, evaluations
+from coordinator.ledger.reading import LedgerReader
 from coordinator.members.credits import unnamed_members
 from coordinator.members.names import display_names, publicly
-from coordinator.publishing.model_card import CardFacts, write_card
+from coordinator.run.directory import RunDirectory
 from coordinator.run.publish_settings import HUB
 from coordinator.run.settings import Settings
-from coordinator.statistics.curve import draw_curve
+from coordinator.statistics.curve import Point
 from coordinator.store.engine import Database
 from coordinator.store.models import KEEPER_ROLE, Device, DeviceSession
-from peer.config.phases import all_phases
 from peer.config.run import RunConfig
 
-CARD, CURVE = "README.md", "loss.svg"
 
+@dataclass(frozen=True)
+class CardFacts:
+    """The facts that a model card tells."""
 
-def card_of_run(
-    database: Database,
-    ledger: LedgerReader,
-    config: RunConfig,
-    checkpoint: StoredCheckpoint,
-    model_license: str,
-    choice: str = "",
-    repository: str = "",
-) -> Mapping[str, str]:
-    """The card and its curve by file name, with all that the run's database knows up to the checkpoint's step.
-
-    `choice`: why this checkpoint is released, if it was chosen. `repository`: the model's on the hub, if it has one.
-    """
-    facts = facts_of_run(database, ledger, config, checkpoint, model_license, choice, repository)
-    points = [(float(row.step), row.loss) for row in _steps(ledger, checkpoint) if row.loss is not None]
-    if not points:
-        return {CARD: write_card(facts)}
-    boundaries = {phase.from_step: f"phase {phase.number}" for phase in all_phases(config)[1:]}
-    by_set = groupby(facts.validations, lambda row: row.set_sha256)  # losses on other samples join no line
-    held_out = [[(float(row.step), row.loss) for row in group if row.loss is not None] for _, group in by_set]
-    curve = draw_curve(points, f"Loss of {config.run.name} over {len(points)} global steps", boundaries, held_out)
-    return {CARD: write_card(facts), CURVE: curve}
+    config: RunConfig
+    step: int
+    manifest_sha256: str  # of the checkpoint
+    license: str  # as the hub names it; "": none is given
+    samples: int | None  # that all steps together took; None: nobody counted
+    losses: Sequence[Point]  # (step, loss) of each step that has a loss: the curve
+    hardware: Mapping[str, int]  # as devices say of themselves -> how many devices
+    validations: Sequence[ValidationRow]  # up to this step
+    contributors: Sequence[tuple[str, int]]  # public name, samples; who asked not to be named is not here
+    unnamed: int  # how many members these are
+    model_class: str = ""  # transformers' name of it; "", like the next: nobody looked
+    probe_loss: float | None = None
+    choice: str = ""  # why this checkpoint was released
+    evaluations: Sequence[EvaluationRow] = ()  # of just this checkpoint
+    device_hours: float | None = None  # that all devices trained
+    year: int | None = None  # of the checkpoint
+    parameters: int | None = None  # weights in the checkpoint's file
+    repository: str = ""  # on the hub; "": the model lies in a folder
 
 
 def facts_of_run(
-    database: Database,
-    ledger: LedgerReader,
-    config: RunConfig,
-    checkpoint: StoredCheckpoint,
-    model_license: str,
-    choice: str = "",
-    repository: str = "",
+    directory: RunDirectory, database: Database, checkpoint: StoredCheckpoint, *, choice: str = "", repository: str = ""
 ) -> CardFacts:
-    """Gather the facts that the run's database knows up to the checkpoint's step."""
+    """Gather the facts that the run knows up to the checkpoint's step.
+
+    `choice`: why this checkpoint is released, if it was chosen. `repository`: the model's on the hub, if it has one.
+    """
     step = checkpoint.manifest.step
-    steps = _steps(ledger, checkpoint)
+    ledger = LedgerReader(database)
+    steps = [row for row in ledger.steps() if row.step <= step]
     given = [row for row in ledger.contributions() if row.samples or row.averaged_bytes]
     hidden = unnamed_members(database)
     named = publicly([row for row in given if row.member not in hidden], display_names(database))
     return CardFacts(
-        config=config,
+        config=directory.config,
         step=step,
         manifest_sha256=checkpoint.manifest_sha256,
-        license=model_license,
+        license=directory.settings.model_license or "",
         samples=sum(row.samples for row in steps),
-        has_curve=any(row.loss is not None for row in steps),
+        losses=[(float(row.step), row.loss) for row in steps if row.loss is not None],
         hardware=_hardware(database),
         validations=[row for row in validations(database) if row.step <= step],
         contributors=[(row.member, row.samples) for row in named],
@@ -92,10 +87,6 @@ def facts_of_run(
     )
 
 
-def _steps(ledger: LedgerReader, checkpoint: StoredCheckpoint) -> list[StepRow]:
-    return [row for row in ledger.steps() if row.step <= checkpoint.manifest.step]
-
-
 def facts_of_checkpoint(checkpoint: StoredCheckpoint) -> CardFacts:
     """Gather the facts that the checkpoint alone knows: no contributors, no curve, no licence."""
     return CardFacts(
@@ -104,7 +95,7 @@ def facts_of_checkpoint(checkpoint: StoredCheckpoint) -> CardFacts:
         manifest_sha256=checkpoint.manifest_sha256,
         license="",
         samples=None,
-        has_curve=False,
+        losses=(),
         hardware={},
         validations=(),
         contributors=(),

@@ -15,25 +15,23 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import yaml
-
 from auth.errors import ConfigError
 from auth.files import new_directory, sync
 from coordinator.checkpoints.manifest import StoredCheckpoint
 from coordinator.evaluation.tasks.plan import EmbedderPlan
 from coordinator.evaluation.tasks.running import save_embedder
-from coordinator.publishing.card_facts import CARD, count_parameters
+from coordinator.publishing.card_facts import CardFacts, count_parameters
+from coordinator.publishing.front_matter import document, shared_front_matter
 from coordinator.publishing.model_card import (
+    CARD,
     FOLDER,
     NO_PROBES,
-    CardFacts,
     citation,
     escaped,
     language_limit,
     longest_sequence,
     origin,
     place_note,
-    shared_front_matter,
     training_data,
 )
 from coordinator.publishing.soundness import check_loads
@@ -84,8 +82,6 @@ def export_embedder(stored: StoredCheckpoint, out: Path, facts: CardFacts) -> in
     with new_directory(out) as folder:
         check_loads(stored.path)
         width = save_embedder(EmbedderPlan(str(stored.path), str(folder), length))
-        for weights in folder.glob("*.safetensors"):
-            weights.chmod(0o644)  # like its neighbours; safetensors writes for the owner alone
         card = embedding_card(facts, width, length, count_parameters(folder))
         (folder / CARD).write_text(card, encoding="utf-8")
         for path in (*folder.rglob("*"), folder):
@@ -98,8 +94,7 @@ def embedding_card(facts: CardFacts, width: int, length: int, parameters: int | 
     tags = ("sentence-transformers", "feature-extraction")
     front = shared_front_matter(facts, "sentence-transformers", "sentence-similarity", tags)
     front |= {"base_model": facts.repository} if facts.repository else {}
-    head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
-    return f"---\n{head}---\n\n" + "\n\n".join(filter(None, _sections(facts, width, length, parameters))) + "\n"
+    return document(front, _sections(facts, width, length, parameters))
 
 
 def _sections(facts: CardFacts, width: int, length: int, parameters: int | None) -> Iterator[str]:

@@ -1,26 +1,27 @@
-"""The model card: the README.md of a published model, with the front matter that the Hugging Face Hub reads.
+"""The model card: the README.md of a published model, and the loss curve that it shows.
 
-Text only, from facts that `coordinator.publishing.card_facts` gathers. Text from members (names, hardware) is escaped:
-a name is never a heading, a link or a tag.
+Both are made of the facts that `coordinator.publishing.card_facts` gathers. Text from members (names, hardware) is
+escaped: a name is never a heading, a link or a tag.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import yaml
+from itertools import groupby
 
 from coordinator.checkpoints.validations import ValidationRow
 from coordinator.evaluation.evaluations import EvaluationRow
 from coordinator.evaluation.tasks.results import CLASS_HEADINGS, ProbeResult, TaskResult, class_rows, score_text
+from coordinator.publishing.card_facts import CardFacts
+from coordinator.publishing.front_matter import PIPELINES, document, front_matter, is_dataset_name, is_discriminator
+from coordinator.statistics.curve import draw_curve
 from peer.config.data import Source
-from peer.config.evaluation import HUB, Task
+from peer.config.evaluation import Task
 from peer.config.phases import all_phases
 from peer.config.run import RunConfig
 
+CARD, CURVE = "README.md", "loss.svg"
 _MARKS = re.compile(r"([\\`*_{}\[\]<>()#+\-.!|~&:@])")
 
 FOLDER = "DIR"  # in code, where the model has no repository
@@ -55,9 +56,6 @@ ORDER_NOTE = (
 )
 ASKED = {"fill-mask": "To fill a mask", "text-generation": "To go on with a text"}
 
-# Of the hub's tasks; no pipeline runs a discriminator.
-PIPELINES = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation", "rtd": "replaced-token-detection"}
-
 OBJECTIVES = {
     "mlm": "masked language modelling",
     "mlm+sop": "masked language modelling and sentence order",
@@ -78,112 +76,26 @@ DECAYS = {
     "warmup_stable_decay": "constant, in the last {:,} steps",
 }
 
-TASK_TYPES = {
-    "ner": "token-classification",
-    "pos": "token-classification",
-    "classification": "text-classification",
-    "qa": "question-answering",
-    "fill-mask": "fill-mask",
-    "bias": "fill-mask",
-    "retrieval": "sentence-similarity",
-}
-
 MAX_HARDWARE = 50  # kinds
-_DATASET = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)  # a name on the hub, and no folder
 
 
-@dataclass(frozen=True)
-class CardFacts:
-    """The facts that a model card tells."""
-
-    config: RunConfig
-    step: int
-    manifest_sha256: str  # of the checkpoint
-    license: str  # as the hub names it; "": none is given
-    samples: int | None  # that all steps together took; None: nobody counted
-    has_curve: bool
-    hardware: Mapping[str, int]  # as devices say of themselves -> how many devices
-    validations: Sequence[ValidationRow]  # up to this step
-    contributors: Sequence[tuple[str, int]]  # public name, samples; who asked not to be named is not here
-    unnamed: int  # how many members these are
-    model_class: str = ""  # transformers' name of it; "", like the next: nobody looked
-    probe_loss: float | None = None
-    choice: str = ""  # why this checkpoint was released
-    evaluations: Sequence[EvaluationRow] = ()  # of just this checkpoint
-    device_hours: float | None = None  # that all devices trained
-    year: int | None = None  # of the checkpoint
-    parameters: int | None = None  # weights in the checkpoint's file
-    repository: str = ""  # on the hub; "": the model lies in a folder
+def card_files(facts: CardFacts) -> Mapping[str, str]:
+    """Return the card and, if any step has a loss, its curve, by file name."""
+    files = {CARD: write_card(facts)}
+    return files | ({CURVE: _curve(facts)} if facts.losses else {})
 
 
 def write_card(facts: CardFacts) -> str:
-    """The whole README.md."""
-    front = yaml.safe_dump(_front_matter(facts), sort_keys=False, allow_unicode=True)
-    sections = "\n\n".join(section for section in _sections(facts) if section)
-    return f"---\n{front}---\n\n{sections}\n"
+    """Return the whole README.md."""
+    return document(front_matter(facts), _sections(facts))
 
 
-def _front_matter(facts: CardFacts) -> dict[str, Any]:
-    config = facts.config
-    newest = facts.validations[-1] if facts.validations else None
-    pipeline = "" if _is_discriminator(config) else PIPELINES[config.objective.name]
-    front = shared_front_matter(facts, "transformers", pipeline)
-    results = [] if newest is None else [_held_out_index(config, newest)]
-    tasks = {task.name: task for task in config.evaluation.tasks}
-    for row in facts.evaluations:
-        if row.result.mean() is not None:
-            results.append(task_index(row.result, tasks.get(row.result.task)))
-    return front | (model_index(config.run.name, results) if results else {})
-
-
-def shared_front_matter(facts: CardFacts, library: str, pipeline: str, tags: Sequence[str] = ()) -> dict[str, Any]:
-    """Return language, library, licence, task and data sets, as the hub reads them."""
-    config = facts.config
-    paths = {path for source in config.all_sources if source.kind == "hub" for path in source.paths}
-    datasets = sorted(path for path in paths if _DATASET.fullmatch(path))
-    front: dict[str, Any] = {"language": config.run.language.partition("-")[0], "library_name": library}
-    front |= {"license": facts.license.lower()} if facts.license else {}  # as the hub spells all of them
-    front |= {"pipeline_tag": pipeline} if pipeline else {}
-    front |= {"tags": [*tags, config.model.architecture, "manyhands", "collaborative-training"]}
-    return front | ({"datasets": datasets} if datasets else {})
-
-
-def model_index(name: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The measures of a model in the form in which the hub shows them."""
-    return {"model-index": [{"name": name, "results": list(results)}]}
-
-
-def _held_out_index(config: RunConfig, row: ValidationRow) -> dict[str, Any]:
-    values = {
-        "loss": row.mlm_loss,
-        "perplexity": row.perplexity,
-        "accuracy": row.accuracy,
-        "sentence_order_accuracy": row.sop_accuracy,
-    }
-    if _is_discriminator(config):
-        values = {"accuracy": row.detection_accuracy, "f1": row.detection_f1}
-    dataset = {"name": "held-out text of the run", "type": "held-out"}
-    return {"task": {"type": PIPELINES[config.objective.name]}, "dataset": dataset, "metrics": _metrics(values)}
-
-
-def task_index(result: TaskResult, task: Task | None) -> dict[str, Any]:
-    """A task's measures for `model_index`; a dataset of the hub is named as the hub knows it."""
-    dataset = {"name": result.task, "type": result.task}
-    if task is not None and task.test.path.startswith(HUB) and _DATASET.fullmatch(task.test.path.removeprefix(HUB)):
-        test = task.test
-        dataset["type"] = test.path.removeprefix(HUB)
-        given = {"config": test.config_name, "split": test.split, "revision": test.revision}
-        dataset |= {key: value for key, value in given.items() if value is not None}
-    values = {name: result.mean(name) for name in result.metrics}
-    return {"task": {"type": TASK_TYPES[result.kind]}, "dataset": dataset, "metrics": _metrics(values)}
-
-
-def _metrics(values: Mapping[str, float | None]) -> list[dict[str, Any]]:
-    return [
-        {"type": kind, "value": round(value, 4), "name": kind.replace("_", " ")}
-        for kind, value in values.items()
-        if value is not None
-    ]
+def _curve(facts: CardFacts) -> str:
+    boundaries = {phase.from_step: f"phase {phase.number}" for phase in all_phases(facts.config)[1:]}
+    by_set = groupby(facts.validations, lambda row: row.set_sha256)  # losses on other samples join no line
+    held_out = [[(float(row.step), row.loss) for row in group if row.loss is not None] for _, group in by_set]
+    title = f"Loss of {facts.config.run.name} over {len(facts.losses)} global steps"
+    return draw_curve(facts.losses, title, boundaries, held_out)
 
 
 def _sections(facts: CardFacts) -> Iterator[str]:
@@ -201,7 +113,7 @@ def _sections(facts: CardFacts) -> Iterator[str]:
     yield "## Use\n" + usage(config, facts.repository)
     yield "## Intended use and limits\n" + intended_use(config)
     yield training_data(config)
-    curve = f"![Loss over global steps](loss.svg)\n\n{_curve_caption(config)}\n\n" if facts.has_curve else ""
+    curve = f"![Loss over global steps](loss.svg)\n\n{_curve_caption(config)}\n\n" if facts.losses else ""
     yield "## Training\n" + curve + hyperparameters(config)
     if facts.validations:
         yield "## Evaluation\n" + _evaluation(facts.validations)
@@ -245,7 +157,7 @@ def usage(config: RunConfig, repository: str) -> str:
         f'tokenizer = AutoTokenizer.from_pretrained("{place}")\nmodel = {kind}.from_pretrained("{place}")\n```'
     )
     told = place_note(repository)
-    if _is_discriminator(config):
+    if is_discriminator(config):
         more = f"The generator that it was trained with lies beside it:\n\n{generator_code(repository)}"
     else:
         more = f"{ASKED[PIPELINES[config.objective.name]]}:\n\n{pipeline_code(config, place)}"
@@ -287,10 +199,6 @@ def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
-def _is_discriminator(config: RunConfig) -> bool:
-    return config.objective.name == "rtd"
-
-
 def _describe(source: Source) -> str:
     """A source without what is the operator's own: folders of the machine, logins, queries."""
     if source.kind == "builtin":
@@ -309,7 +217,7 @@ def _public_address(path: str, is_dataset: bool) -> str:
     if separator and scheme != "file":
         place, _, inside = re.split(r"[?#]", rest)[0].partition("/")
         return f"{scheme}://{place.rpartition('@')[2]}/{inside}".replace("`", "")
-    return (path if is_dataset and _DATASET.fullmatch(path) else path.rpartition("/")[2]).replace("`", "")
+    return (path if is_dataset and is_dataset_name(path) else path.rpartition("/")[2]).replace("`", "")
 
 
 def _hardware(hardware: Mapping[str, int]) -> str:
@@ -430,7 +338,7 @@ def _probe(probe: ProbeResult) -> str:
 def check_code(config: RunConfig, model_class: str, probe_loss: float, repository: str) -> str:
     """Code by which anybody can check the weights: a fixed batch, and their loss on it."""
     download, place = _folder_code(repository)
-    loss = "the discriminator's loss" if _is_discriminator(config) else LOSSES[config.objective.name]
+    loss = "the discriminator's loss" if is_discriminator(config) else LOSSES[config.objective.name]
     return (
         f"`probe.safetensors` holds a fixed batch. On it the weights have a loss of **{probe_loss:.4f}** ({loss}):\n\n"
         f"```python\nfrom pathlib import Path\n\nimport torch\n{download}"

@@ -81,7 +81,7 @@ def record_failure(database: Database, place: str, checkpoint: CheckpointRow, er
 
 
 def is_due(row: PublicationRow | None, now: float) -> bool:
-    """Whether to try (again): after each failure twice as late, an hour at most."""
+    """Return whether an attempt is due; the pause doubles after each failure, up to an hour."""
     if row is None or not row.attempts:
         return True
     return now - row.updated_at >= pause_s(row.attempts) or now < row.updated_at  # a clock that was set back

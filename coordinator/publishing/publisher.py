@@ -20,8 +20,8 @@ from auth.files import make_private_directory
 from coordinator.checkpoints.export import exporting
 from coordinator.checkpoints.manifest import StoredCheckpoint, verify
 from coordinator.ledger.presence import CheckpointRow
-from coordinator.ledger.reading import LedgerReader
-from coordinator.publishing.card_facts import card_of_run, hub_repository
+from coordinator.publishing.card_facts import facts_of_run, hub_repository
+from coordinator.publishing.model_card import card_files
 from coordinator.publishing.places import open_place, published_name
 from coordinator.publishing.publications import is_due, pause_s, pending_publication, record_failure, record_published
 from coordinator.publishing.soundness import check_loads
@@ -94,10 +94,8 @@ class Publisher:
         return stored, folder
 
     def _card(self, stored: StoredCheckpoint) -> Mapping[str, str]:
-        config, settings = self.directory.config, self.directory.settings
-        ledger = LedgerReader(self.database, self.clock)
-        terms, repository = settings.model_license or "", hub_repository(settings)
-        return card_of_run(self.database, ledger, config, stored, terms, repository=repository)
+        repository = hub_repository(self.directory.settings)
+        return card_files(facts_of_run(self.directory, self.database, stored, repository=repository))
 
     def _tidy(self) -> None:
         """Remove staged folders that no place waits for any more, and what an export left that was killed."""
@@ -113,7 +111,7 @@ class Publisher:
 
 
 def _holds(folder: Path, card: Mapping[str, str]) -> bool:
-    """Whether the folder is a whole export with just this card."""
+    """Return whether the folder is a whole export with just this card."""
     try:
         verify(folder)
         return all((folder / name).read_text(encoding="utf-8") == text for name, text in card.items())

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from auth.errors import ConfigError
 from auth.files import new_directory
 from coordinator.checkpoints.export import exporting
@@ -24,9 +22,10 @@ from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import TaskResult, score_text
 from coordinator.evaluation.tasks.running import run_apart
 from coordinator.ledger.presence import CheckpointRow, checkpoints
-from coordinator.publishing.card_facts import card_of_run
+from coordinator.publishing.card_facts import facts_of_run
 from coordinator.publishing.embedding import USAGE
-from coordinator.publishing.model_card import PIPELINES, TASK_TYPES, by_class, escaped, model_index, table, task_index
+from coordinator.publishing.front_matter import PIPELINES, TASK_TYPES, document, model_index, task_index
+from coordinator.publishing.model_card import by_class, card_files, escaped, table
 from coordinator.publishing.soundness import check_loads
 from coordinator.run.directory import RunDirectory
 from peer.config.evaluation import Examples, Task
@@ -80,11 +79,10 @@ def make_release(
     stored = verify(run.directory.checkpoint_dir(row.step))
     with new_directory(out) as folder:
         tuned = _tune(run, folder, stored, wanted, wanted_models, clock, run_plan)
-        terms = run.directory.settings.model_license or ""
-        card = card_of_run(run.database, run.ledger, config, stored, terms, choice, wanted.repository)
-        with exporting(stored, folder / MODEL, card) as exported:
+        facts = facts_of_run(run.directory, run.database, stored, choice=choice, repository=wanted.repository)
+        with exporting(stored, folder / MODEL, card_files(facts)) as exported:
             loss = check_loads(exported).loss
-        base = wanted.repository or config.run.name
+        base, terms = wanted.repository or config.run.name, facts.license
         for task, result in tuned.items():
             text = task_card(config.run.name, config.run.language, base, terms, task, result)
             (folder / task.name / "README.md").write_text(text, encoding="utf-8")
@@ -256,8 +254,7 @@ def task_card(run_name: str, language: str, base_model: str, terms: str, task: T
         by_class(result),
         f"## Recipe\n{table(('what', 'value'), facts.items())}",
     ]
-    head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
-    return f"---\n{head}---\n\n" + "\n\n".join(filter(None, sections)) + "\n"
+    return document(front, sections)
 
 
 def _shown_examples(examples: Examples | None) -> str:
@@ -292,6 +289,5 @@ def _write_demo(folder: Path, run_name: str, terms: str, models: Mapping[str, Sh
     front: dict[str, object] = {"title": f"Try {run_name}", "sdk": "docker", "app_port": 7860}
     front |= {"license": terms.lower()} if terms else {}
     front |= {"models": repositories} if repositories else {}
-    head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
-    text = f"---\n{head}---\n\n# Try {run_name}\n\nA page to try the models of the run `{run_name}`.\n"
+    text = document(front, [f"# Try {run_name}", f"A page to try the models of the run `{run_name}`."])
     (folder / "README.md").write_text(text, encoding="utf-8")

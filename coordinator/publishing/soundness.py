@@ -71,7 +71,7 @@ def difference(expected: float | None, found: LoadingResult) -> str:
 
 
 def is_same(expected: float, found: float) -> bool:
-    """Whether two losses differ by no more than rounding."""
+    """Return whether two losses differ by no more than rounding."""
     return math.isfinite(found) and abs(found - expected) <= TOLERANCE * max(1.0, abs(expected))
 
 

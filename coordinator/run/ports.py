@@ -58,7 +58,7 @@ def bound_socket(listener: Listener) -> socket.socket:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a port can be listened on now."""
+    """Return whether a port can be listened on now."""
     try:
         _bind(host, port).close()
     except OSError:

@@ -66,12 +66,12 @@ class PlaceSettings(Section):
 
     @property
     def is_hub(self) -> bool:
-        """Whether the place is a Hugging Face repository."""
+        """Return whether the place is a Hugging Face repository."""
         return self.to.startswith(HUB)
 
     @property
     def is_public(self) -> bool:
-        """Whether the public is told of the place: not of a private one, nor of a folder on the operator's machine."""
+        """Return whether the public is told of the place: neither a private one nor a folder of this machine."""
         return not (self.private or self.to.startswith(LOCAL))
 
 

@@ -194,7 +194,7 @@ def stop_in_order(processes: Sequence[CommandProcess], grace_s: float) -> list[C
 
 
 def answers(url: str) -> bool:
-    """Whether a web server of ours is up."""
+    """Return whether a web server of ours is up."""
     try:
         with reaching(url), asking("GET", url, timeout_s=ANSWER_S) as answer:
             return answer.status_code == 200

@@ -239,7 +239,7 @@ STAGES: dict[str, Check] = {
 
 
 def _is_this_run(directory: RunDirectory, *hosts: str) -> bool:
-    """Whether what answers on the control port shows this run's certificate, at any of these hosts."""
+    """Return whether a server on the control port shows this run's certificate, at any of these hosts."""
     return any(_shows_certificate(link) for link in _links(directory, hosts))
 
 

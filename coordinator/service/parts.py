@@ -186,7 +186,7 @@ class PartProcess:
         return _pid(self._process)
 
     def has_ended(self) -> bool:
-        """Whether the process itself has ended; others of its group may still live."""
+        """Return whether the process itself has ended; others of its group may still live."""
         return self._process is None or has_ended(_pid(self._process))
 
     def ask_to_stop(self) -> None:

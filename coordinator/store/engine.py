@@ -267,7 +267,7 @@ def own_words(error: DBAPIError) -> str:
 
 
 def is_empty(connection: Connection) -> bool:
-    """Whether no table, of those that there are, has a row."""
+    """Return whether none of the existing tables has a row."""
     known = inspect(connection).get_table_names()
     tables = [table for table in Base.metadata.sorted_tables if table.name in known]
     return not any(connection.scalar(select(func.count()).select_from(table)) for table in tables)

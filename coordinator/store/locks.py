@@ -31,7 +31,7 @@ class Lock(IntEnum):
 
 
 def is_postgresql(bound: Session | Connection) -> bool:
-    """Whether other processes may write at the same time, and can be told of it."""
+    """Return whether the database is PostgreSQL, where other processes may write at the same time and be notified."""
     connection = bound if isinstance(bound, Connection) else bound.get_bind()
     return connection.dialect.name == "postgresql"
 

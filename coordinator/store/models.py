@@ -356,7 +356,7 @@ class DeviceLogin(Base):
 
 
 class Naming(Base):
-    """Whether the public sees a name at all; without a row, it does."""
+    """The visibility of a member's name to the public; without a row the name is shown."""
 
     __tablename__ = "namings"
 

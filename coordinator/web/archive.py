@@ -194,7 +194,7 @@ def _without_trials(services: RunServices) -> RunServices:
 
 
 def _earlier(directory: RunDirectory, wish: Wish) -> bool:
-    """Whether there is an archive to replace; raises `ConfigError` for one of another run."""
+    """Return whether there is an archive to replace. Raises `ConfigError` for one of another run."""
     path = wish.out / MANIFEST
     if not (wish.overwrite and wish.out.is_dir() and any(wish.out.iterdir())):
         return False

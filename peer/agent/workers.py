@@ -114,9 +114,9 @@ class Workers:
 
     @property
     def are_well(self) -> bool:
-        """Whether the worker that runs, if one does, has given a sign of life lately.
+        """Return whether the running worker has given a sign of life lately.
 
-        None runs during a pause, or while the keeper is waited for: nothing is wrong with this machine then.
+        True if no worker runs, as during a pause or while waiting for the keeper: nothing is wrong with this machine.
         """
         return self._watchdog is None or self._watchdog.silent_s < SILENT_S
 
@@ -279,7 +279,7 @@ def _failure_of(worker: WorkerProcess, last: Stopped | Failed | None, kills: int
 
 
 def restart_allowed(failures: list[float], now: float) -> bool:
-    """Whether a worker that failed at these times (seconds, `now` the last) is worth another start."""
+    """Return whether a worker that failed at these times (seconds, `now` the last) is worth another start."""
     return len([at for at in failures if at > now - FAILURE_WINDOW_S]) < MAX_FAILURES
 
 

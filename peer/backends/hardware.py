@@ -28,7 +28,7 @@ def has_tpu(devices: Path = Path("/dev")) -> bool:
 
 
 def has_mps() -> bool:
-    """Whether PyTorch can use an Apple GPU."""
+    """Return whether PyTorch can use an Apple GPU."""
     return torch.backends.mps.is_available()
 
 

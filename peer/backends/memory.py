@@ -101,7 +101,7 @@ class FoundSizes:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that the device or the system gives no more memory."""
+    """Return whether an error means that the device or the system gives no more memory."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(phrase in str(error).lower() for phrase in PHRASES)

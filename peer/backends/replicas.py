@@ -101,7 +101,7 @@ class ReplicaBackend:
 
     @property
     def on_gpus(self) -> bool:
-        """Whether compiled layers are worth a try unasked."""
+        """Return whether the replicas are on GPUs, where compiled layers are tried without a request."""
         return any(device.type == "cuda" for device in self._devices)
 
     def rehearse(self, batch: Batch) -> None:

@@ -48,7 +48,7 @@ class TorchBackend:
 
     @property
     def on_gpus(self) -> bool:
-        """Whether compiled layers are worth a try unasked."""
+        """Return whether the model is on GPUs, where compiled layers are tried without a request."""
         return False
 
     def rehearse(self, batch: Batch) -> None:

@@ -45,7 +45,7 @@ Name = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 def is_remote(address: str) -> bool:
-    """Whether it names a place elsewhere, and not a path on this machine."""
+    """Return whether an address names a place elsewhere, and not a path on this machine."""
     return _SCHEME.match(address) is not None
 
 
@@ -202,7 +202,7 @@ class Source(Section):
 
     @property
     def is_remote(self) -> bool:
-        """Whether its text comes over a network."""
+        """Return whether the source's text comes over a network."""
         return self.kind == "hub" or any(map(is_remote, self.paths))
 
     @model_validator(mode="after")

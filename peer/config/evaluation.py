@@ -18,8 +18,10 @@ from peer.config.base import Fraction, Positive, PositiveFloat, Section, Sha256,
 Kind = Literal["ner", "pos", "classification", "qa", "fill-mask", "bias", "retrieval"]
 Metric = Literal[
     "f1",
+    "f1_without_misc",
     "accuracy",
     "macro_f1",
+    "matthews_correlation",
     "exact_match",
     "pseudo_perplexity",
     "distance",
@@ -29,9 +31,9 @@ Metric = Literal[
 ]
 # Of each kind: what it measures, the one that is drawn first.
 METRICS: Mapping[str, tuple[str, ...]] = {
-    "ner": ("f1", "accuracy"),
+    "ner": ("f1", "f1_without_misc", "accuracy"),
     "pos": ("accuracy",),
-    "classification": ("accuracy", "macro_f1"),
+    "classification": ("accuracy", "macro_f1", "matthews_correlation"),
     "qa": ("f1", "exact_match"),
     "fill-mask": ("pseudo_perplexity", "accuracy"),
     "bias": ("distance",),
@@ -46,7 +48,7 @@ Name = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 def is_web(path: str) -> bool:
-    """Whether the path is a web address."""
+    """Return whether the path is a web address."""
     return path.startswith(("http://", "https://"))
 
 
@@ -199,7 +201,7 @@ class Task(Section):
 
     @property
     def is_trained(self) -> bool:
-        """Whether checkpoints are fine-tuned for it, once for each seed."""
+        """Return whether checkpoints are fine-tuned for the task, once for each seed."""
         return self.train is not None
 
     @property
@@ -209,7 +211,7 @@ class Task(Section):
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger value of it is a better one."""
+        """Return whether a larger value of the main metric is better."""
         return self.main_metric not in LOWER_IS_BETTER
 
     @property

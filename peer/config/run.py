@@ -179,7 +179,7 @@ class RunConfig(Section):
         return max(begun, default=0)
 
     def starts_optimizer(self, step: int) -> bool:
-        """Whether the optimizer holds no moments after `step` completed steps, because a fresh phase begins there."""
+        """Return whether the optimizer has no moments after `step` completed steps: a fresh phase begins there."""
         return any(phase.from_step == step and phase.optimizer == "fresh" for phase in self.phases)
 
     @classmethod

@@ -41,7 +41,7 @@ class Steering(BaseModel):
         return past[-1] if past else Change(from_step=0)
 
     def has_ended(self, step: int) -> bool:
-        """Whether no step is to be taken after this one."""
+        """Return whether the run ends with this step or ended before it."""
         return self.last_step is not None and step >= self.last_step
 
 

@@ -189,7 +189,7 @@ class Phase(Section):
 
     @property
     def begins_schedule(self) -> bool:
-        """Whether the learning rate starts anew at `from_step`; else the schedule before goes on."""
+        """Return whether the learning rate starts anew at `from_step`; otherwise the earlier schedule continues."""
         return any(key is not None for key in (self.warmup_steps, self.total_steps, self.schedule, self.decay_steps))
 
     @property

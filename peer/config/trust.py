@@ -80,7 +80,7 @@ def host_of(address: str) -> str:
 
 
 def is_private(host: str) -> bool:
-    """Whether a host is, by its name or number, this machine or in a network of its own (no look-up is made)."""
+    """Return whether a host is, by its name or number, this machine or in its private network (no look-up is made)."""
     number = _number(host)
     if number is not None:
         return not_public(number)
@@ -88,7 +88,7 @@ def is_private(host: str) -> bool:
 
 
 def not_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether a number is none of the public internet: loopback, private, link-local (cloud metadata), reserved."""
+    """Return whether an address is not public: loopback, private, link-local (cloud metadata), reserved."""
     inner = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None) or address
     return not inner.is_global or inner.is_multicast
 
@@ -105,12 +105,12 @@ def _number(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def _is_repository(source: Source, path: str) -> bool:
-    """Whether a hub source is really one: `datasets` prefers a folder of that name."""
+    """Return whether a hub source is a repository: `datasets` prefers a folder of that name."""
     return source.kind == "hub" and _REPOSITORY.fullmatch(path) is not None and not Path(path).exists()
 
 
 def _is_within(path: str, folders: tuple[Path, ...]) -> bool:
-    """Whether everything that a path or pattern can name lies in one of the folders, links resolved."""
+    """Return whether all files that a path or pattern can name lie in one of the folders, links resolved."""
     parts = Path(os.path.expanduser(path)).parts  # noqa: PTH111 - as fsspec does, also for unknown users
     plain = next((number for number, part in enumerate(parts) if has_magic(part)), len(parts))
     if ".." in parts[plain:]:

@@ -142,7 +142,7 @@ async def _fetch(
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether another attempt may succeed; where nobody is there, it is no use to wait."""
+    """Return whether another attempt may succeed; if nobody answers at the address, waiting is of no use."""
     nobody_there = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
     return isinstance(error, (aiohttp.ClientError, asyncio.TimeoutError)) and not nobody_there
 

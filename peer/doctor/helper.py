@@ -149,7 +149,7 @@ def _wait_for_end(pid: int, timeout_s: float) -> None:
 
 
 def _wait(pipe: Connection, pid: int, timeout_s: float) -> bool:
-    """Whether an answer is there; false at the timeout or when the process has ended."""
+    """Return whether an answer has come; false at the timeout or if the process ended without one."""
     for _ in range(max(1, round(timeout_s / POLL_S))):
         if pipe.poll(POLL_S):
             return True

@@ -50,7 +50,7 @@ def answer(question: Question) -> Answer:
 
 
 async def start_daemon(question: StartDaemon) -> Daemon:
-    """Whether the daemon starts and listens; with its own words if it does not."""
+    """Start the daemon, and return its addresses, or the error and the daemon's log."""
     with _listening_to_daemon() as words:
         try:
             async with _daemon(question.timeout_s, question.listen) as p2p:
@@ -60,7 +60,7 @@ async def start_daemon(question: StartDaemon) -> Daemon:
 
 
 async def dial(question: Dial) -> Dialled:
-    """Whether the peer answers at just this address, and relays."""
+    """Dial the peer at just this address, and return whether it relays, or the error."""
     address, _, peer = question.address.rpartition("/p2p/")
     peer_id = PeerID.from_base58(peer)
     try:

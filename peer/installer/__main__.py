@@ -86,7 +86,7 @@ def own_cache(program: Sequence[str], folder: Path) -> list[str]:
 
 
 def has_nvidia_driver() -> bool:
-    """Whether there is a GPU for PyTorch's CUDA build."""
+    """Return whether there is a GPU for PyTorch's CUDA build."""
     try:
         return subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=PROBE_S, check=False).returncode == 0  # noqa: S607
     except (OSError, subprocess.TimeoutExpired):

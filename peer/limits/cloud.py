@@ -43,12 +43,12 @@ class Metadata:
 
 
 def google_takes_back(metadata: Metadata) -> bool:
-    """Whether this spot or preemptible machine, or TPU VM, has been preempted: half a minute is left."""
+    """Return whether this spot or preemptible machine, or TPU VM, has been preempted: half a minute is left."""
     return metadata.ask("/computeMetadata/v1/instance/preempted", {"Metadata-Flavor": "Google"}) == "TRUE"
 
 
 def amazon_takes_back(metadata: Metadata) -> bool:
-    """Whether this spot instance will be interrupted: two minutes are left."""
+    """Return whether this spot instance will be interrupted: two minutes are left."""
     token = metadata.ask("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, "PUT")
     if token is None:
         return False
@@ -57,7 +57,7 @@ def amazon_takes_back(metadata: Metadata) -> bool:
 
 
 def azure_takes_back(metadata: Metadata) -> bool:
-    """Whether this spot machine will be preempted: half a minute is left. Events of its neighbours come along."""
+    """Return whether this spot machine will be preempted: half a minute is left. Azure lists neighbours' events too."""
     headers = {"Metadata": "true"}
     found = _parsed(metadata.ask("/metadata/scheduledevents?api-version=2020-07-01", headers))
     events = found.get("Events") if isinstance(found, dict) else None

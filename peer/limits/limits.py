@@ -94,7 +94,7 @@ class TimeWindow:
         return window
 
     def holds(self, now: time) -> bool:
-        """Whether this time of the day lies within."""
+        """Return whether this time of the day lies within the window."""
         if self.start < self.end:
             return self.start <= now < self.end
         return now >= self.start or now < self.end

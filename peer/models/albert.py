@@ -132,7 +132,7 @@ def _apply(layer: nn.Linear, inputs: Tensor) -> Tensor:
 
 @cache
 def onednn_available() -> bool:
-    """Whether this build of PyTorch has oneDNN's product for float32 matrices."""
+    """Return whether this build of PyTorch has oneDNN's product for float32 matrices."""
     built_in: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return built_in and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 

@@ -25,7 +25,7 @@ _SERVED = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}\.(json|json\.gz|model|t
 
 
 def is_served_name(name: str) -> bool:
-    """Whether a run may have a file of this name."""
+    """Return whether a run may have a file of this name."""
     return _SERVED.fullmatch(name) is not None
 
 
@@ -41,7 +41,7 @@ def check_announced(name: str, size_bytes: int) -> None:
 
 
 def has_digest(path: Path, digest: bytes) -> bool:
-    """Whether a plain file is there (no link, pipe or device) and its SHA-256 is `digest`."""
+    """Return whether the path is a plain file (no link, pipe or device) with the SHA-256 `digest`."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return False

@@ -85,7 +85,7 @@ def read_endpoint(maddr: str) -> Endpoint | None:
 
 
 def is_peer_address(maddr: str) -> bool:
-    """Whether it is an address of a peer, in the only form that is taken from the network."""
+    """Return whether a multiaddress is a peer's, in the only form that is accepted from the network."""
     return len(maddr) <= MAX_ADDRESS_CHARS and _PEER_ADDRESS.fullmatch(maddr) is not None
 
 

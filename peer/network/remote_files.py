@@ -42,7 +42,7 @@ class FileLocation:
 
     @property
     def is_web(self) -> bool:
-        """Whether the file's host may or may not tell its size and give parts of it."""
+        """Return whether the file is on a web server, which may not tell its size or send parts of it."""
         return "http" in _protocols(self.filesystem)
 
     @property

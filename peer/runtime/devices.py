@@ -41,7 +41,7 @@ def check_device_name(name: str) -> str:
 
 
 def may_have_accelerator(devices: Path = Path("/dev"), platform: str = sys.platform) -> bool:
-    """Whether there are a driver's files; without them PyTorch need not be loaded to look for what it drives."""
+    """Return whether a driver's files exist; without them PyTorch need not be loaded to look for accelerators."""
     return platform == "darwin" or any(any(devices.glob(pattern)) for pattern in GPUS + TPU_CORES)
 
 
@@ -92,14 +92,14 @@ class Trial:
 
     @property
     def pays(self) -> bool:
-        """Whether compiled layers are so much faster that one should keep them."""
+        """Return whether compiled layers are so much faster that they should be kept."""
         return self.compiled_s <= (1 - LEAST_GAIN) * self.plain_s
 
 
 def worth_trying(mode: CompileMode, on_gpus: bool, stay: Stay) -> tuple[bool, str]:
-    """Whether to compile, and why not.
+    """Return whether to compile, and why not.
 
-    On CPUs it is left to who asks for it: there it takes a C++ compiler and a minute or more of one core.
+    On CPUs layers are compiled only on request, because that takes a C++ compiler and a minute or more of one core.
     """
     if mode != "auto":
         return mode == "on", f"--compile {mode}"

@@ -36,7 +36,7 @@ Line = TypeVar("Line")
 
 
 class Telling(Enum):
-    """Whether a line is told."""
+    """The treatment of a line: written as the first or a further one of its cause, or left out."""
 
     FIRST = auto()  # of a cause that was silent
     MORE = auto()
@@ -99,7 +99,7 @@ class Folding(Generic[Line]):
 
     @property
     def waits(self) -> bool:
-        """Whether there is a count to be told some time."""
+        """Return whether a count of left-out lines is still to be written."""
         return self._left_out > 0
 
 
@@ -111,7 +111,7 @@ class Budget:
         self.left_out = 0  # lines since they were last told
 
     def spend(self, now: float, size_bytes: int, kept_bytes: int) -> bool:
-        """Whether a line may be written that leaves so many bytes to more important ones; if not, it is counted."""
+        """Return whether a line may be written that leaves `kept_bytes` to more important ones; count it if not."""
         grown = self._bytes + (now - self._at) * (BYTES_AN_HOUR - BURST_BYTES) / 3600
         self._bytes, self._at = min(float(BURST_BYTES), grown), now
         if size_bytes > self._bytes - kept_bytes:

@@ -96,7 +96,7 @@ def kill_forks_at_end() -> None:
 
 
 def has_ended(child_pid: int) -> bool:
-    """Whether a child has ended, without reaping it, so that its id and its group's are still nobody else's.
+    """Return whether a child has ended, without reaping it, so that its id and its group's are still nobody else's.
 
     `multiprocessing`'s sentinel cannot tell: it is a pipe, which the child's own forks inherit and keep open.
     """

@@ -199,7 +199,7 @@ def _systemctl(*arguments: str) -> str:
 
 
 def _lingers() -> bool:
-    """Whether the user's services begin without a login."""
+    """Return whether the user's services begin without a login."""
     try:
         return _ask("loginctl", "show-user", "--property=Linger", "--value").strip() == "yes"
     except ConfigError:

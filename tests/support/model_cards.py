@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from coordinator.evaluation.evaluations import EvaluationRow
 from coordinator.evaluation.tasks.results import ClassScores, SeedResult, result_of
-from coordinator.publishing.model_card import CardFacts
+from coordinator.publishing.card_facts import CardFacts
 from peer.config.evaluation import Task
 from peer.config.run import RunConfig
 from tests.support.evaluated_runs import NER
@@ -15,7 +15,7 @@ from tests.support.served_page import validation_row
 
 def facts(config: RunConfig, terms: str = "") -> CardFacts:
     """Of a run that nobody has contributed to."""
-    return CardFacts(config, 5, "0" * 64, terms, None, False, {}, (), (), 0)
+    return CardFacts(config, 5, "0" * 64, terms, None, (), {}, (), (), 0)
 
 
 def full_facts() -> CardFacts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +13,9 @@ from peer.config.architectures import ARCHITECTURES
 from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
 from peer.data.tokenization.special_tokens import SpecialIds
-from peer.models.build import build_model
+from peer.data.tokenization.tokenizers import load_special_ids
+from peer.models.build import build_model, checkpoint_config
+from tests.support.tiny_bert import save_tiny_bert
 
 VOCABULARY = 150
 LENGTH = 32
@@ -49,6 +53,15 @@ def family_config(name: str, **model: Any) -> RunConfig:
     }
     objective = {"name": ARCHITECTURES[architecture].objectives[0]}
     return RunConfig.from_mapping({"model": shape, "objective": objective, "data": {"sequence_length": LENGTH}})
+
+
+def save_family(name: str, folder: Path) -> Path:
+    """Save a fresh model, with the tiny BERT's tokenizer, in a folder that plain transformers loads."""
+    save_tiny_bert(folder)
+    model = build_model(family_config(name), VOCABULARY, load_special_ids(folder))
+    model.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(checkpoint_config(model)))
+    return folder
 
 
 def family_model(config: RunConfig) -> PreTrainedModel:

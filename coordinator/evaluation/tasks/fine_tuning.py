@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, get_linear_schedule_with_warmup
 
 from coordinator.evaluation.tasks.metrics import ScoreReport, Scores
-from coordinator.evaluation.tasks.pretrained import padded
+from coordinator.evaluation.tasks.pretrained import padded, tuning
 from coordinator.evaluation.tasks.results import SeedResult
 from peer.config.evaluation import Recipe, Task
 
@@ -157,7 +157,8 @@ def fine_tune(
     for epoch in range(1, recipe.epochs + 1):
         model.train()
         for batch in loader:
-            loss = model(**batch).loss
+            with tuning(model):
+                loss = model(**batch).loss
             if not bool(torch.isfinite(loss)):
                 return Tuned(epoch, best, finite=False)
             accelerator.backward(loss)

@@ -17,12 +17,13 @@ from seqeval.metrics import (
     precision_score,
     recall_score,
 )
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from coordinator.evaluation.tasks.results import ClassScores
 
 Scores = dict[str, float]
 NO_ENTITY = "O"
+MISC = "MISC"  # in CoNLL 2003 the class of names of neither people, places nor organisations
 _PREFIXED = re.compile(r"[BIES]-.")
 _PUNCTUATION = frozenset(string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -37,7 +38,11 @@ class ScoreReport:
 
 
 def entity_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> ScoreReport:
-    """Score sentences' tags: precision, recall and F1 over whole entities and for each class, accuracy over words."""
+    """Score sentences' tags: precision, recall and F1 over whole entities and for each class, accuracy over words.
+
+    `f1_without_misc` leaves out entities of the class `MISC`, both right and predicted ones, as EuroEval does (Nielsen
+    2023, arXiv 2304.00906).
+    """
     right, found = [list(map(_prefixed, tags)) for tags in truth], [list(map(_prefixed, tags)) for tags in predicted]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a class, or the whole set, without entities has a score of 0
@@ -46,6 +51,7 @@ def entity_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[s
             "precision": float(precision_score(right, found)),
             "recall": float(recall_score(right, found)),
             "accuracy": float(tag_accuracy(right, found)),
+            "f1_without_misc": float(entity_f1(_without_misc(right), _without_misc(found))),
         }
         return ScoreReport(scores, _class_scores(right, found))
 
@@ -75,14 +81,28 @@ def _prefixed(tag: str) -> str:
     return tag if tag == NO_ENTITY or _PREFIXED.match(tag) else f"I-{tag}"
 
 
+def _without_misc(sentences: list[list[str]]) -> list[list[str]]:
+    return [[NO_ENTITY if tag[2:].upper() == MISC else tag for tag in tags] for tags in sentences]
+
+
 def tag_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:
     """Score sentences' tags: accuracy and macro F1 over words."""
     flat = [tag for tags in truth for tag in tags], [tag for tags in predicted for tag in tags]
-    return label_scores(*flat)
+    return _accuracy_and_f1(*flat)
 
 
 def label_scores(truth: Sequence[str], predicted: Sequence[str]) -> Scores:
-    """Accuracy, and F1 averaged over the labels."""
+    """Score labels: accuracy, F1 averaged over the labels, and Matthews' correlation for two labels or more.
+
+    The correlation (Gorodkin 2004) is 1 without mistakes, and 0 for a constant answer, however frequent its label is.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about a set with one label only, whose correlation is 0
+        correlation = float(matthews_corrcoef(list(truth), list(predicted)))
+    return _accuracy_and_f1(truth, predicted) | {"matthews_correlation": correlation}
+
+
+def _accuracy_and_f1(truth: Sequence[str], predicted: Sequence[str]) -> Scores:
     return {
         "accuracy": float(accuracy_score(list(truth), list(predicted))),
         "macro_f1": float(f1_score(list(truth), list(predicted), average="macro", zero_division=0)),

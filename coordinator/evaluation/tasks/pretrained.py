@@ -9,7 +9,10 @@ cut between words. So every word of a test set is judged, whichever tokenizer th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,6 +110,15 @@ class Pretrained:
         return stated - max((offset + 1 for offset in offsets if offset is not None), default=0)
 
 
+def share_weights(folder: Path) -> None:
+    """Give a saved model's weights the mode of the configuration beside them, which follows the umask.
+
+    safetensors writes files that only their owner can read.
+    """
+    for weights in folder.glob("*.safetensors"):
+        shutil.copymode(folder / "config.json", weights)
+
+
 def be_quiet() -> None:
     """Log only errors while loading; warnings about a newly initialized head are expected."""
     transformers.logging.set_verbosity(logging.ERROR)
@@ -117,6 +129,27 @@ def _complaint(source: str, what: str, error: Exception) -> str:
     reason = " ".join(str(error).split()).rstrip(".")
     remedy = "name a checkpoint's folder or a model of the hub"
     return f"{source} cannot be loaded by transformers ({what}: {reason:.200}): {remedy}."
+
+
+@contextmanager
+def tuning(model: PreTrainedModel) -> Iterator[None]:
+    """Raise `ConfigError` if the model is a Reformer that cannot train on texts of these lengths."""
+    try:
+        yield
+    except ValueError as error:
+        config = model.config
+        if config.model_type != "reformer":
+            raise
+        if config.axial_pos_embds:
+            raise ConfigError(
+                f"{model.name_or_path} is a Reformer with axial positions, which trains only on sequences of exactly "
+                f"{math.prod(config.axial_pos_shape)} tokens: it cannot be fine-tuned for this task."
+            ) from error
+        chunk = min(getattr(config, f"{kind}_attn_chunk_length") for kind in config.attn_layers)
+        raise ConfigError(
+            f"{model.name_or_path} is a Reformer, whose attention works in chunks of {chunk} tokens: set `max_length` "
+            f"to {chunk} or less to fine-tune it."
+        ) from error
 
 
 def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -34,7 +34,7 @@ from auth.errors import ConfigError, StorageError, UnsoundWeightsError
 from coordinator.evaluation.tasks.examples import RetrievalSet, TextPair
 from coordinator.evaluation.tasks.fine_tuning import split
 from coordinator.evaluation.tasks.metrics import Scores, retrieval_scores
-from coordinator.evaluation.tasks.pretrained import Pretrained
+from coordinator.evaluation.tasks.pretrained import Pretrained, tuning
 from coordinator.evaluation.tasks.results import SeedResult
 from peer.config.evaluation import Recipe, Task
 
@@ -129,14 +129,17 @@ def tune(model: SentenceTransformer, pairs: Sequence[TextPair], recipe: Recipe, 
             dataloader_pin_memory=False,
             use_cpu=True,
         )
-        SentenceTransformerTrainer(
+        trainer = SentenceTransformerTrainer(
             model=model,
             args=arguments,
             train_dataset=Dataset.from_dict(
                 {"anchor": [pair.text for pair in pairs], "positive": [pair.pair for pair in pairs]}
             ),
             loss=MultipleNegativesRankingLoss(model),
-        ).train()
+        )
+        body: Any = model[0]
+        with tuning(body.auto_model):
+            trainer.train()
 
 
 def set_of_pairs(pairs: Sequence[TextPair]) -> RetrievalSet:

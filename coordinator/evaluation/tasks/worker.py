@@ -19,7 +19,7 @@ from coordinator.evaluation.tasks.fill_mask import fill_scores, probe_scores
 from coordinator.evaluation.tasks.fine_tuning import Subject, run_trials, split
 from coordinator.evaluation.tasks.metrics import Scores
 from coordinator.evaluation.tasks.plan import EmbedderPlan, Plan
-from coordinator.evaluation.tasks.pretrained import Pretrained, be_quiet
+from coordinator.evaluation.tasks.pretrained import Pretrained, be_quiet, share_weights
 from coordinator.evaluation.tasks.question_answering import Answering
 from coordinator.evaluation.tasks.results import ProbeResult, SeedResult, TaskResult, result_of
 from peer.config.evaluation import Task
@@ -108,6 +108,7 @@ class _Best:
         if score > self._best:
             self._best = score
             model.save_pretrained(self._folder)
+            share_weights(self._folder)
             if self._tokenizer is not None:
                 self._tokenizer.save_pretrained(self._folder)
 
@@ -120,7 +121,9 @@ def save_embedder(plan: EmbedderPlan) -> int:
     pretrained = Pretrained(plan.checkpoint)
     probe = load_file(Path(plan.checkpoint) / "probe.safetensors")["input_ids"]  # (b, l)
     text = pretrained.tokenizer().decode(probe[0], skip_special_tokens=True)
-    return save_checked(pretrained, Path(plan.folder), str(text).strip(), plan.length)
+    width = save_checked(pretrained, Path(plan.folder), str(text).strip(), plan.length)
+    share_weights(Path(plan.folder))
+    return width
 
 
 def main(plan: Plan | EmbedderPlan, answer: Any) -> None:

@@ -57,7 +57,7 @@ def require_privacy(request: Request) -> None:
 
 
 def _is_local(request: Request) -> bool:
-    """Whether the browser is on this machine; what a proxy on this machine passes on may come from anywhere."""
+    """Return whether the browser is on this machine; requests from a proxy on this machine may come from anywhere."""
     return FORWARDED not in request.headers and is_loopback(request.client.host if request.client else "")
 
 

@@ -114,7 +114,7 @@ async def joining(request: Request) -> Response:
 
 @router.post("/api/v1/invite", response_model=InviteAnswer)
 async def invite(request: Request, body: InviteCode) -> Response:
-    """Whether this code still admits somebody, and whom."""
+    """Return the state of an invite code: whether it still admits somebody, and whom."""
     services = request.app.state.services
     found = await asyncio.to_thread(invite_facts, services.database, body.code, services.clock())
     invitation = None

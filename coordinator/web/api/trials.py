@@ -63,7 +63,7 @@ class QuestionStatus(_Body):
 
 
 class Playground(_Body):
-    """Whether the model can be tried, and how."""
+    """The state of the page on which visitors try the model."""
 
     on: bool
     kind: Literal["blanks", "continuation"]
@@ -83,7 +83,7 @@ async def admit_asking(request: Request) -> None:
 
 @router.get("", response_model=Playground)
 async def trial(request: Request) -> Response:
-    """Whether the model can be tried, and which checkpoints can be asked."""
+    """Return whether the model can be tried, and which checkpoints can be asked."""
     snapshot = live_of(request).current
     return await cached(request, "trials", snapshot.taken_at, partial(trial_of, request.app.state.config, snapshot))
 

@@ -69,13 +69,13 @@ def answer(request: Request, encoded: Encoded, cache_control: str = REVALIDATE, 
 
 
 def has_already(request: Request, etag: str) -> bool:
-    """Whether the asker names this ETag, compared weakly (RFC 9110, 13.1.2)."""
+    """Return whether the client names this ETag, compared weakly (RFC 9110, 13.1.2)."""
     named = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
     return etag.removeprefix("W/") in named or "*" in named
 
 
 def takes_gzip(request: Request) -> bool:
-    """Whether the asker takes gzip, by its name or as any coding, with a weight above 0 (RFC 9110, 12.5.3)."""
+    """Return whether the client accepts gzip, by name or as any coding, with a weight above 0 (RFC 9110, 12.5.3)."""
     is_taken: dict[str, bool] = {}
     for named in ",".join(request.headers.getlist("accept-encoding")).lower().split(","):
         coding, _, weight = named.partition(";")

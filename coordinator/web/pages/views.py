@@ -196,7 +196,7 @@ MISSING = View("404", "404", in_navigation=False, in_archive=True, is_live=False
 
 
 def is_shown(view: View, state: Any) -> bool:
-    """Whether the application of this state has a view."""
+    """Return whether the application of this state has a view."""
     return (view.in_archive or not state.archive) and (view.in_rehearsal or not state.is_rehearsed)
 
 

@@ -62,7 +62,7 @@ class Snapshot:
 
     @property
     def stale(self) -> bool:
-        """Whether the picture is known not to be up to date."""
+        """Return whether the snapshot is known to be out of date."""
         return self.refresh_failed or self.swarm is None or self.taken_at - self.swarm.updated_at > STALE_AFTER_S
 
     @property

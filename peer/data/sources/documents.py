@@ -98,7 +98,7 @@ class SourceStream:
         return self._position if self._block is None else {**self._position, "index": self._index}
 
     def is_ready(self) -> bool:
-        """Whether `take` has a document, or will wait for one."""
+        """Return whether `take` has a document, or will wait for one."""
         in_hand = self._block is not None and self._index < len(self._block.documents)
         return in_hand or self.trouble is None or not self._blocks.empty() or self._crash is not None
 

@@ -306,7 +306,7 @@ def _open_plain(address: FileLocation, offset: int) -> io.RawIOBase:
 
 
 def _gives_ranges(address: FileLocation, file: Any) -> bool:
-    """Whether the file can be read from any place on: web servers do not say so, they are tried."""
+    """Return whether the file can be read from any offset; a web server is tried, because servers do not say so."""
     if not address.is_web:
         return True
     if not file.size:

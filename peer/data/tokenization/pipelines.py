@@ -85,12 +85,12 @@ def frame(tokenizer: Tokenizer, names: Mapping[str, str]) -> PostProcessor:
 
 
 def uses_bytes(config: TokenizerConfig) -> bool:
-    """Whether the vocabulary is one of bytes."""
+    """Return whether the vocabulary is one of bytes."""
     return any(step.name == "byte-level" for step in config.chosen_pre_tokenizers)
 
 
 def marks_continuation(config: TokenizerConfig) -> bool:
-    """Whether the pieces of a word but the first begin with `CONTINUED`."""
+    """Return whether all pieces of a word but the first begin with `CONTINUED`."""
     marked_spaces = any(step.name in ("metaspace", "byte-level") for step in config.chosen_pre_tokenizers)
     return config.chosen_algorithm == "wordpiece" or (config.chosen_algorithm == "bpe" and not marked_spaces)
 

@@ -105,7 +105,7 @@ def _block_end(text: str, start: int) -> int:
 
 
 def _goes_on(piece: str, following: str) -> bool:
-    """Whether the full stop at the piece's end ends no sentence: within a word or number, or as `UNFINISHED`."""
+    """Return whether the full stop at the piece's end ends no sentence: within a word or number, or as `UNFINISHED`."""
     stripped = piece.rstrip()
     touches = len(stripped) == len(piece) and not following.isspace()
     return touches or following.islower() or UNFINISHED.search(stripped[-UNFINISHED_CHARACTERS:]) is not None

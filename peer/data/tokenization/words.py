@@ -95,7 +95,7 @@ class Cut:
         return tokens, np.bincount(owners, minlength=len(words))
 
     def _is_plain(self, text: str) -> bool:
-        """Whether a tokenizer sees no space in the text but those at which it is cut."""
+        """Return whether a tokenizer sees no space in the text except those at which the text is cut."""
         if self.any_gap:
             text = text.replace("\n", " ").replace("\r", " ").replace("\t", " ")
         elif "  " in text:
@@ -136,7 +136,7 @@ def find_cut(tokenizer: Tokenizer, sentences: list[str]) -> Cut | None:
 
 
 def _fits(cut: Cut, tokenizer: Tokenizer, sentences: list[str], whole: tuple[Tokens, Ints]) -> bool:
-    """Whether words have the same tokens among strangers, which stand beside them in the alphabet, as in sentences."""
+    """Return whether words have the same tokens in alphabetical order, among other neighbours, as in sentences."""
     by_sentence = cut.words(sentences)
     words = list(chain.from_iterable(by_sentence))
     alphabet = sorted(set(words))
@@ -374,7 +374,7 @@ def _boundaries(tokenizer: Tokenizer) -> NDArray[np.bool_]:
 
 
 def _cuts(tokenizer: Tokenizer, text: str) -> bool:
-    """Whether the tokenizer takes these two characters apart before it looks for tokens."""
+    """Return whether the tokenizer separates these two characters before it looks for tokens."""
     if tokenizer.normalizer is not None:
         text = tokenizer.normalizer.normalize_str(text)
     return tokenizer.pre_tokenizer is not None and len(tokenizer.pre_tokenizer.pre_tokenize_str(text)) > 1

@@ -80,7 +80,10 @@ def test_probes_are_shown_side_by_side(tmp_path: Path) -> None:
         (("--task", "other"), "must be one of: ner, pos"),
         (("--task", "ner", "--train", "x"), "`--test` is missing"),
         (("--task", "ner", "--test", "x"), "`--train` is missing"),
-        (("--task", "ner", "--train", "x", "--test", "y", "--metric", "distance"), "must be one of: f1, accuracy"),
+        (
+            ("--task", "ner", "--train", "x", "--test", "y", "--metric", "distance"),
+            "must be one of: f1, f1_without_misc, accuracy",
+        ),
         (("--config", "run/run.yaml", "--epochs", "2"), "`--epochs` is for one task"),
         (("--config", "run/run.yaml"), "names no tasks"),
     ],

@@ -16,8 +16,8 @@ from coordinator.ledger.presence import open_session
 from coordinator.members.credits import set_named, unnamed_members
 from coordinator.members.erasure import erase
 from coordinator.members.names import set_display_name
-from coordinator.publishing.card_facts import card_of_run
-from coordinator.publishing.model_card import CardFacts, escaped, write_card
+from coordinator.publishing.card_facts import CardFacts, facts_of_run
+from coordinator.publishing.model_card import card_files, escaped, write_card
 from coordinator.publishing.release import task_card
 from peer.config.run import RunConfig
 from peer.reporting.messages import StepReport
@@ -83,7 +83,7 @@ def test_a_discriminators_card_loads_both_models_and_names_no_pipeline(opened_ru
     model = {**content["model"], "architecture": "electra", "num_hidden_groups": None, "options": {}}
     config = RunConfig.from_mapping({**content, "model": model, "objective": {"name": "rtd"}})
     row = validation_row(5, detection_accuracy=0.9, detection_f1=0.6)
-    facts = CardFacts(config, 5, "ab" * 32, "", None, False, {}, [row], [], 0)
+    facts = CardFacts(config, 5, "ab" * 32, "", None, (), {}, [row], [], 0)
     card = write_card(facts)
     front = yaml.safe_load(card.split("---")[1])
     assert "pipeline_tag" not in front
@@ -116,7 +116,7 @@ def test_everybody_is_named_who_did_not_ask_not_to_be(run: OpenRun) -> None:
     set_named(run.database, "carol", named=False)
     erase(run.database, run.membership, "dave")
     stored = add_sound_checkpoint(run.directory, run.database, 5)
-    files = card_of_run(run.database, run.ledger, run.directory.config, stored, "mit")
+    files = card_files(facts_of_run(run.directory, run.database, stored))
     contributors = files["README.md"].partition("## Contributors")[2]
     assert f"- alice: {TARGET_BATCH_SIZE // len(NAMES):,} samples" in contributors
     assert "Night \\[Owl\\]\\(http" in contributors

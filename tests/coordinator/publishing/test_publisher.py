@@ -164,7 +164,7 @@ def test_a_card_that_waits_forgets_who_asked_to(
     """What was staged before somebody asked not to be named is not what is published."""
     checks: list[Path] = []
     monkeypatch.setattr("coordinator.publishing.publisher.check_loads", checks.append)
-    monkeypatch.setattr("coordinator.publishing.publisher.card_of_run", lambda *_, **__: {"README.md": card})
+    monkeypatch.setattr("coordinator.publishing.publisher.card_files", lambda _: {"README.md": card})
     (tmp_path / "place").touch()  # in the way
     publisher = publisher_to(opened_run, clock, {"to": f"file://{tmp_path}/place"})
     add_sound_checkpoint(opened_run.directory, opened_run.database, 5)

@@ -26,6 +26,7 @@ from coordinator.evaluation.tasks.running import run_apart
 from coordinator.evaluation.tasks.worker import run_plan
 from peer.config.evaluation import Task
 from tests.support.tiny_bert import save_tiny_bert
+from tests.support.tiny_families import save_family
 
 FAST = {"seeds": [0, 1], "epochs": 6, "batch_size": 8, "learning_rate": 0.01, "max_length": 32}
 
@@ -47,14 +48,16 @@ def write_ner(folder: Path) -> None:
         (folder / name).write_text("\n".join(lines), encoding="utf-8")
 
 
+@pytest.mark.usefixtures("shared_with_the_group")
 def test_entities_are_learnt_and_the_best_model_is_kept(model: Path, tmp_path: Path) -> None:
-    """Both seeds converge; the kept folder loads and tags by the names of the training set."""
+    """Both seeds converge; the kept folder, of the umask's modes, loads and tags by the names of the training set."""
     write_ner(tmp_path)
-    asked = plan(model, tmp_path, kind="ner", train="train", test="test")
+    asked = plan(model, tmp_path, kind="ner", metric="f1_without_misc", train="train", test="test")
     found = run_plan(Plan(asked.checkpoint, asked.task, asked.base, asked.cache, save_to=str(tmp_path / "kept")))
     assert [seed.failure for seed in found.seeds] == ["", ""]
-    assert found.mean() == 1.0
+    assert found.mean() == found.mean("f1") == 1.0
     assert found.examples == 20
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "kept").iterdir()} == {0o640}
     kept = AutoModelForTokenClassification.from_pretrained(tmp_path / "kept", use_safetensors=True)
     ids = AutoTokenizer.from_pretrained(tmp_path / "kept")("ada lives in paris", return_tensors="pt")
     tags = [kept.config.id2label[int(number)] for number in kept(**ids).logits[0].argmax(-1)]
@@ -95,10 +98,9 @@ def test_pairs_are_classified(model: Path, tmp_path: Path) -> None:
             label = rng.choice(["good", "bad"])
             rows.append({"a": "the film is", "b": f"very {label} " + "film " * rng.choice([1, 50]), "label": label})
         (tmp_path / name).write_text("\n".join(map(json.dumps, rows)))
-    columns = {"text": "a", "pair": "b"}
-    found = run_plan(plan(model, tmp_path, kind="classification", train="train", test="test", columns=columns))
-    assert found.mean() == 1.0
-    assert found.mean("macro_f1") == 1.0
+    places = {"train": "train", "test": "test", "columns": {"text": "a", "pair": "b"}}
+    found = run_plan(plan(model, tmp_path, kind="classification", metric="matthews_correlation", **places))
+    assert found.mean() == found.mean("accuracy") == found.mean("macro_f1") == 1.0
 
 
 def test_pseudo_perplexity_is_what_masking_one_by_one_gives(model: Path, tmp_path: Path) -> None:
@@ -200,6 +202,26 @@ def test_a_length_beyond_the_positions_is_one_sentence(tmp_path: Path, task: str
                 run_plan(plan(model, tmp_path, recipe=recipe, **asked))
         else:
             assert run_plan(plan(model, tmp_path, recipe=recipe, **asked)).examples in {1, wanted - 2}
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        ("reformer", "trains only on sequences of exactly 32 tokens: it cannot be fine-tuned for this task"),
+        ("reformer with plain positions", "chunks of 8 tokens: set `max_length` to 8 or less"),
+    ],
+)
+def test_a_reformer_that_cannot_train_on_the_texts_is_one_sentence(tmp_path: Path, family: str, said: str) -> None:
+    """Texts that fit into a chunk tune one with plain positions."""
+    rows = [json.dumps({"text": f"{label} film " * 6, "label": label}) for label in ("good", "bad")]
+    (tmp_path / "train").write_text("\n".join(rows * 4))
+    model = save_family(family, tmp_path / "model")
+    asked, recipe = {"kind": "classification", "train": "train", "test": "train"}, {**FAST, "seeds": [0], "epochs": 1}
+    with pytest.raises(ConfigError, match=rf"model is a Reformer.* {said}"):
+        run_plan(plan(model, tmp_path, **asked, recipe=recipe))
+    if "plain" in family:
+        found = run_plan(plan(model, tmp_path, **asked, recipe={**recipe, "max_length": 8}))
+        assert math.isfinite(found.seeds[0].scores["accuracy"])
 
 
 def test_what_is_no_checkpoint_is_one_sentence(tmp_path: Path) -> None:

@@ -20,10 +20,7 @@ from coordinator.evaluation.tasks.retrieval import embedder, save_checked, set_o
 from coordinator.evaluation.tasks.worker import run_plan
 from peer.config.architectures import ARCHITECTURES
 from peer.config.evaluation import Task
-from peer.data.tokenization.tokenizers import load_special_ids
-from peer.models.build import build_model, checkpoint_config
-from tests.support.tiny_bert import save_tiny_bert
-from tests.support.tiny_families import LENGTH, VOCABULARY, family_config
+from tests.support.tiny_families import LENGTH, save_family
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # sentence-transformers' own
@@ -108,6 +105,7 @@ def retrieval_plan(model: Path, folder: Path, save_to: str = "", **task: Any) ->
     return Plan(str(model), Task.model_validate(content), str(folder), str(folder), save_to=save_to)
 
 
+@pytest.mark.usefixtures("shared_with_the_group")
 def test_tuning_on_pairs_finds_what_the_checkpoint_does_not(model: Path, tmp_path: Path) -> None:
     """The checkpoint alone is scored without seeds; the tuned model is one that sentence-transformers loads."""
     write_retrieval(tmp_path)
@@ -118,6 +116,7 @@ def test_tuning_on_pairs_finds_what_the_checkpoint_does_not(model: Path, tmp_pat
     tuned = run_plan(retrieval_plan(model, tmp_path, str(tmp_path / "kept"), train="train.jsonl"))
     assert tuned.mean() == tuned.mean("mrr_at_10") == 1.0
     assert tuned.seeds[0].dev_score is not None
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "kept").rglob("*.*")} == {0o640}
     kept = SentenceTransformer(str(tmp_path / "kept"), device="cpu", local_files_only=True)
     assert kept.max_seq_length == 16
     asked = kept.encode(["where is ada ?"])
@@ -131,13 +130,18 @@ FAMILIES = [name for name in ARCHITECTURES if name not in ("albert", "gpt2")]  #
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_that_masks_has_embeddings(family: str, tmp_path: Path) -> None:
     """A checkpoint is saved and loaded with the same embedding, and a random start has one of that size."""
-    folder = save_tiny_bert(tmp_path / "checkpoint")  # for its tokenizer
-    trained = build_model(family_config(family), VOCABULARY, load_special_ids(folder))
-    trained.save_pretrained(folder)
-    (folder / "config.json").write_text(json.dumps(checkpoint_config(trained)))
+    folder = save_family(family, tmp_path / "checkpoint")
     width = save_checked(Pretrained(str(folder)), tmp_path / "saved", "ada lives in berlin .", LENGTH)
     fresh = embedder(Pretrained(str(folder), random_start=True), LENGTH, 0)
     assert fresh.encode(["ada lives in berlin .", "grace"]).shape == (2, width)
+
+
+def test_a_reformer_that_cannot_train_on_the_texts_is_one_sentence(tmp_path: Path) -> None:
+    """Its axial positions fit sequences of one length."""
+    model = save_family("reformer", tmp_path / "model")
+    write_retrieval(tmp_path)
+    with pytest.raises(ConfigError, match=r"model is a Reformer with axial positions, .* exactly 32 tokens"):
+        run_plan(retrieval_plan(model, tmp_path, train="train.jsonl"))
 
 
 def test_held_out_pairs_are_a_retrieval_set() -> None:
