@@ -76,7 +76,7 @@ class OuterSteps(Protocol):
 def with_local_steps(
     config: RunConfig, backend: Backend, own: torch.nn.Module, common: torch.nn.Module, swarm: OuterSteps
 ) -> Backend:
-    """The backend that the trainer is to use, over one for `own`."""
+    """Return the backend that the trainer is to use, over one for `own`."""
     return backend if own is common else LocalSteps(config, backend, own, common, swarm)
 
 

@@ -46,7 +46,7 @@ def delayed_run(name: str = "sgd", outer: tuple[float, float] = (0.7, 0.9), *, d
 
 
 def flat(model: torch.nn.Module) -> torch.Tensor:
-    """All trained parameters as one vector."""
+    """Return all trained parameters as one vector."""
     return torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad])
 
 
@@ -80,7 +80,7 @@ class Peer:
         self.averager.take_back()
 
     def mean(self) -> tuple[int, list[torch.Tensor]]:
-        """The samples and the mean that this peer brings to a round."""
+        """Return the samples and the mean that this peer brings to a round."""
         self.averager.load_accumulators_into_averager_()
         with self.averager.get_tensors() as tensors:
             return self.averager.due_samples, [tensor.clone() for tensor in tensors]
@@ -125,7 +125,7 @@ class Peer:
         self.state.step += 1
 
     def pseudo_gradient(self) -> torch.Tensor:
-        """The mean that a round would average now, as one vector in the model's order."""
+        """Return the mean that a round would average now, as one vector in the model's order."""
         self.backend.collect()
         grads = [cast(torch.Tensor, p.grad).flatten() for p in self.common.parameters() if p.requires_grad]
         return torch.cat(grads) / self.averager.due_samples
@@ -184,7 +184,7 @@ class Reference:
 def stepped(
     outer: torch.optim.SGD, common: torch.Tensor, gradient: torch.Tensor, *, keep: bool = False
 ) -> torch.Tensor:
-    """The parameters after a step of torch's SGD with Nesterov momentum from here; `keep` its momentum."""
+    """Return the parameters after a step of torch's SGD with Nesterov momentum; keep its momentum only if `keep`."""
     parameter = outer.param_groups[0]["params"][0]
     before = outer.state_dict()["state"].get(0, {}).get("momentum_buffer")
     before = None if before is None else before.clone()
@@ -219,7 +219,7 @@ def new_peer(dht: hivemind.DHT, key: DeviceKey) -> Callable[[RunConfig], Peer]:
 
 
 def average_of(peers: Sequence[Peer]) -> list[torch.Tensor]:
-    """The mean of the peers' means by samples."""
+    """Return the mean of the peers' means by samples."""
     brought = [peer.mean() for peer in peers]
     total = sum(samples for samples, _ in brought)
     parts = [[mean * (samples / total) for mean in means] for samples, means in brought]
@@ -227,7 +227,7 @@ def average_of(peers: Sequence[Peer]) -> list[torch.Tensor]:
 
 
 def require_one_state(peers: Sequence[Peer]) -> None:
-    """All common parameters and outer momenta are the same, bit by bit."""
+    """Require the same common parameters and outer momenta of all, bit by bit."""
     for peer in peers[1:]:
         assert torch.equal(flat(peer.common), flat(peers[0].common))
         for mine, theirs in zip(peer.averager.parameters, peers[0].averager.parameters, strict=True):
@@ -329,7 +329,7 @@ EVENTS = ("train", "train", "begin", "wait", "follow", "fail", "end")
 
 
 def can_happen(event: str, peer: Peer) -> bool:
-    """Whether the event can be the peer's next."""
+    """Return whether the event can be the peer's next."""
     if event in ("fail", "end"):
         return peer.averager.holds
     return event == "train" or (not peer.averager.holds and peer.averager.due_samples > 0)
