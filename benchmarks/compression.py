@@ -36,6 +36,7 @@ BASELINE = "float16"
 MICROBATCH = 16
 TRAINERS = 2
 LOCAL_BATCH = 4 * MICROBATCH
+DELAY: Changes = {"averaging": {"delay": True}}
 EIGHT_BITS: Changes = {"averaging": {"compression": "8bit-blockwise"}}
 LOCAL: Changes = {"optimizer": {"name": "adamw", "learning_rate": 0.005}}
 CHANGES: dict[str, tuple[Changes, ...]] = {
@@ -44,8 +45,9 @@ CHANGES: dict[str, tuple[Changes, ...]] = {
     "8bit-blockwise": (EIGHT_BITS,),
     "float16, PowerSGD rank 4": ({"averaging": {"powersgd_rank": 4}},),
     "float16, PowerSGD rank 16": ({"averaging": {"powersgd_rank": 16}},),
-    "float16, delay": ({"averaging": {"delay": True}},),
+    "float16, delay": (DELAY,),
     "float16, local steps": (LOCAL,),
+    "float16, local steps, delay": (LOCAL, DELAY),
     "8bit-blockwise, local steps": (LOCAL, EIGHT_BITS),
     "float16 again": (),
 }
