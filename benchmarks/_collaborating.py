@@ -26,7 +26,8 @@ from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import read_swarm_status
 from coordinator.statistics.history import TABLES, write_parquet
 from coordinator.store.engine import Database, open_engine
-from peer.backends.torch_cpu import TorchBackend
+from peer.backends.choice import choose_backend
+from peer.backends.hardware import find_device
 from peer.config.run import RunConfig
 from peer.data.batching.batches import open_batches
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
@@ -58,11 +59,17 @@ class Trained:
 
 
 def train_alone(config: RunConfig, tokenizer: Path, samples: int, folder: Path) -> Trained:
-    """Train in this process: microbatches of one stream, their mean gradient, the optimizer's step, and no swarm."""
+    """Train in this process: microbatches of one stream, their mean gradient, the optimizer's step, and no swarm.
+
+    It computes on the device that `manyhands join` would take.
+    """
     batch, special = config.averaging.target_batch_size, load_special_ids(tokenizer)
     model = build_model(config, load_tokenizer(tokenizer).get_vocab_size(), special)
     optimizer = build_optimizer(config, parameter_groups(model, config))
-    scheduler, backend = build_scheduler(config, optimizer), TorchBackend(config, model)
+    scheduler, backend = (
+        build_scheduler(config, optimizer),
+        choose_backend(find_device("auto"), "auto", config, model)(1),
+    )
     steps, checkpoints = -(-samples // batch), dict[int, Path]()
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -155,14 +162,15 @@ def _train(people: Volunteers, config: RunConfig, samples: int, events: Sequence
         ledger, serving = Ledger(database, config), run.start_serving()
         stack.callback(serving.kill)
         stack.callback(people.kill)
-        wait_until("the keeper says where the swarm stands", lambda: read_swarm_status(database), run.log("serve"))
+        wait_until("the keeper says where the swarm stands", partial(_status, run, serving, database), run.log("serve"))
         for name in NAMES:
             people.come(name)
         waiting, before, moved_at = list(events), 0, time.monotonic()
         while (reached := sum(row.samples for row in ledger.steps())) < samples:
             if reached > before:
                 before, moved_at = reached, time.monotonic()
-            if serving.process.poll() is not None or time.monotonic() > moved_at + STEP_PATIENCE_S:
+            _require_serving(run, serving)
+            if time.monotonic() > moved_at + STEP_PATIENCE_S:
                 raise RuntimeError(f"no further step: {run.log('serve').read_text()[-2000:]}")
             while waiting and reached >= waiting[0][0] * samples:
                 waiting.pop(0)[1]()
@@ -178,3 +186,13 @@ def _train(people: Volunteers, config: RunConfig, samples: int, events: Sequence
     reached_by = dict(zip([row.step for row in rows], accumulate(row.samples for row in rows), strict=True))
     steps = [step for step in stored_steps(run.run.checkpoints_dir) if step in reached_by]
     return Trained(reached_by, {step: run.run.checkpoint_dir(step) for step in steps})
+
+
+def _status(run: ServedRun, serving: Command, database: Database) -> object:
+    _require_serving(run, serving)
+    return read_swarm_status(database)
+
+
+def _require_serving(run: ServedRun, serving: Command) -> None:
+    if serving.process.poll() is not None:
+        raise RuntimeError(f"the coordinator has ended: {run.log('serve').read_text()[-2000:]}")

@@ -104,7 +104,7 @@ def take_part(plan: Plan, task: dict[str, Any], batches: list[Batch]) -> None:
         while not swarm.state.download():
             time.sleep(POLL_S)
         own = own_model(config, model)
-        backend = with_local_steps(config, TorchBackend(config, own), own, model, lambda: swarm.step)
+        backend = with_local_steps(config, TorchBackend(config, own), own, model, swarm)
         _say({"joined": True})
         sys.stdin.readline()  # all are there
         sent_before, received_before, last = traffic.up.total_bytes, traffic.down.total_bytes, task["steps"]

@@ -76,9 +76,10 @@ class ServedRun:
 
     def start_volunteer(self, name: str, invite: str) -> Command:
         """Start a volunteer, who needs the invite the first time."""
-        machine = ("--threads", "1", "--listen", f"/ip4/{self._address(name)}/tcp/0", "--data-folder", "/")
+        machine = ("--threads", "1", "--compile", "off", "--data-folder", "/")  # a stay is too short to compile
         known = ("join", str(self.run.join_link), "--state-dir", str(self.state_dir(name)))
-        arguments = (*known, *machine, "--log-format", "json")
+        line = ("--listen", f"/ip4/{self._address(name)}/tcp/0")
+        arguments = (*known, *machine, *line, "--log-format", "json")
         return Command(self.log(name), *arguments, invite=invite, begin=self._enter(name))
 
     def _address(self, name: str) -> str:

@@ -1,6 +1,7 @@
 """One way to compute gradients, measured alone: `python -m benchmarks._trainer_variant PLAN`, which trainer.py starts.
 
-Each variant gets a process of its own, so that its peak memory is its own, and the same batches and threads.
+Each variant gets a process of its own, so that its peak memory is its own, and the same batches and threads. On a GPU
+all variants compute in the same precision, transformers' own forward by `torch.autocast`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
+from peer.backends.choice import choose_backend
+from peer.backends.hardware import find_device
+from peer.backends.passes import DTYPES, to_device
+from peer.backends.replicas import ReplicaBackend
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.architectures import ARCHITECTURES
 from peer.config.run import RunConfig
@@ -25,9 +30,11 @@ from peer.data.batching.batches import Batch
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.models.build import build_model
 from peer.models.objectives import compute_losses
+from peer.runtime.devices import Precision
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 FIRST_WORD = 5  # ids below are special
+SIDE = 8192  # of the square matrices whose product is the card's pace
 Accumulate = Callable[[Batch], float]  # adds a microbatch's gradient to `.grad`, returns its loss
 
 
@@ -40,6 +47,8 @@ class Plan:
     vocabulary: int
     microbatches: int
     threads: int
+    device: str = "cpu"
+    precision: Precision = "fp32"
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,7 @@ class Outcome:
     """What was measured."""
 
     samples_per_second: float
-    peak_mib: float  # resident, the interpreter and its libraries included
+    peak_mib: float  # of a GPU what PyTorch had allocated; else resident, the interpreter and its libraries included
     losses: tuple[float, ...]
     first_s: float  # for the first microbatch
 
@@ -79,12 +88,12 @@ def random_batch(config: RunConfig, vocabulary: int, samples: int, seed: int) ->
     )
 
 
-def worker(config: RunConfig, model: PreTrainedModel) -> Accumulate:
+def worker(plan: Plan, config: RunConfig, model: PreTrainedModel) -> Accumulate:
     """What a volunteer's worker does: the backend, with its guards against what is not finite."""
-    backend = TorchBackend(config, model)
+    backend = choose_backend(find_device(plan.device), plan.precision, config, model)(plan.threads)
 
     def accumulate(batch: Batch) -> float:
-        result = backend.accumulate(batch)
+        result = backend.accumulate(backend.stage(batch))
         if not result.finite:
             raise ArithmeticError("the benchmark's model has blown up")
         return result.loss
@@ -92,54 +101,68 @@ def worker(config: RunConfig, model: PreTrainedModel) -> Accumulate:
     return accumulate
 
 
-def compiled_worker(config: RunConfig, model: PreTrainedModel) -> Accumulate:
+def compiled_worker(plan: Plan, config: RunConfig, model: PreTrainedModel) -> Accumulate:
     """The worker with `--compile on`; the first microbatches compile, and are never the fastest."""
-    backend = TorchBackend(config, model)
-    backend.layers.switch_on(Path(tempfile.gettempdir()) / "manyhands-benchmark-compiled", warnings.warn)
+    backend = choose_backend(find_device(plan.device), plan.precision, config, model)(plan.threads)
+    assert isinstance(backend, TorchBackend | ReplicaBackend)
+    layers = backend.layers
+    layers.switch_on(Path(tempfile.gettempdir()) / "manyhands-benchmark-compiled", warnings.warn)
 
     def accumulate(batch: Batch) -> float:
-        result = backend.accumulate(batch)
-        if not backend.layers.on:
+        result = backend.accumulate(backend.stage(batch))
+        if not layers.on:
             raise RuntimeError("the layers could not be compiled")
         return result.loss
 
     return accumulate
 
 
-def plain_loop(config: RunConfig, model: PreTrainedModel) -> Accumulate:
+def plain_loop(plan: Plan, config: RunConfig, model: PreTrainedModel) -> Accumulate:
     """The same model in a loop without guards."""
+    device = torch.device(plan.device)
+    model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides torch's signature
 
     def accumulate(batch: Batch) -> float:
-        loss = compute_losses(model, batch, config).total
+        with _autocast(plan):
+            loss = compute_losses(model, to_device(batch, device), config).total
         (loss * batch.samples).backward()  # type: ignore[no-untyped-call]
         return loss.item()
 
     return accumulate
 
 
-def transformers_forward(config: RunConfig, model: PreTrainedModel) -> Accumulate:
+def transformers_forward(plan: Plan, config: RunConfig, model: PreTrainedModel) -> Accumulate:
     """transformers' own forward, which takes labels for all positions, and finds the next tokens by itself."""
+    device = torch.device(plan.device)
+    model.to(device)  # type: ignore[arg-type]
 
     def accumulate(batch: Batch) -> float:
+        batch = to_device(batch, device)
         labels = batch.input_ids
         if config.objective.masks:
             labels = torch.full_like(batch.input_ids, -100)
             labels.view(-1)[batch.label_positions] = batch.labels
         more = {"token_type_ids": batch.token_type_ids, "sentence_order_label": batch.sop_labels}
         given = {name: value for name, value in more.items() if value is not None}
-        loss = model(input_ids=batch.input_ids, labels=labels, **given).loss
+        with _autocast(plan):
+            loss = model(input_ids=batch.input_ids, labels=labels, **given).loss
         (loss * batch.samples).backward()
         return float(loss.detach())
 
     return accumulate
 
 
-VARIANTS: dict[str, Callable[[RunConfig, PreTrainedModel], Accumulate]] = {
+def _autocast(plan: Plan) -> torch.autocast:
+    kind = torch.device(plan.device).type
+    return torch.autocast(kind, DTYPES[plan.precision], enabled=plan.precision != "fp32")
+
+
+VARIANTS: dict[str, Callable[[Plan, RunConfig, PreTrainedModel], Accumulate]] = {
     "worker": worker,
     "plain loop": plain_loop,
     "transformers": transformers_forward,
 }
-COMPILED: dict[str, Callable[[RunConfig, PreTrainedModel], Accumulate]] = {"worker, compiled": compiled_worker}
+COMPILED: dict[str, Callable[[Plan, RunConfig, PreTrainedModel], Accumulate]] = {"worker, compiled": compiled_worker}
 
 
 def measure(plan: Plan) -> Outcome:
@@ -148,11 +171,12 @@ def measure(plan: Plan) -> Outcome:
     One thread is measured by its processor's time, which a busy machine lengthens less than the time on the clock.
     """
     torch.set_num_threads(plan.threads)
-    clock = time.process_time if plan.threads == 1 else time.perf_counter
+    on_gpu = plan.device != "cpu"
+    clock = time.process_time if plan.threads == 1 and not on_gpu else time.perf_counter
     config = RunConfig.from_json(plan.config_json)
     samples = config.data.microbatch_size
     model = build_model(config, plan.vocabulary, SPECIAL)
-    accumulate = (VARIANTS | COMPILED)[plan.variant](config, model)
+    accumulate = (VARIANTS | COMPILED)[plan.variant](plan, config, model)
     losses, seconds, first_s = [], [], 0.0
     for seed in range(plan.microbatches):
         batch = random_batch(config, plan.vocabulary, samples, seed)
@@ -161,8 +185,23 @@ def measure(plan: Plan) -> Outcome:
         losses.append(accumulate(batch))
         seconds.append(clock() - began)
         first_s = first_s or time.perf_counter() - on_the_clock  # compilers are processes of their own
-    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Outcome(samples / min(seconds), peak_kib / 1024, tuple(losses), first_s)
+    peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if on_gpu:
+        peak_bytes = torch.cuda.max_memory_allocated()
+    return Outcome(samples / min(seconds), peak_bytes / 2**20, tuple(losses), first_s)
+
+
+def products_per_second(precision: Precision) -> float:
+    """Return the GPU's operations a second in the product of two large random matrices: what a model could reach."""
+    left, right = (torch.randn(SIDE, SIDE, device="cuda", dtype=DTYPES[precision]) for _ in range(2))
+    seconds = []
+    for _ in range(10):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        torch.mm(left, right)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return 2.0 * SIDE**3 / min(seconds)
 
 
 def main() -> None:

@@ -42,6 +42,7 @@ TRAINERS = 2
 LOCAL_BATCH = 4 * MICROBATCH
 CODED_VALUES, PART_VALUES = 2**23, 2**18
 INFO = CompressionInfo.from_tensor(torch.zeros(1))
+DELAY: Changes = {"averaging": {"delay": True}}
 EIGHT_BITS: Changes = {"averaging": {"compression": "8bit-blockwise"}}
 SPARSE: Changes = {"averaging": {"compression": "topk-2bit"}}
 LOCAL: Changes = {"optimizer": {"name": "adamw", "learning_rate": 0.005}}
@@ -53,8 +54,9 @@ CHANGES: dict[str, tuple[Changes, ...]] = {
     "topk-2bit": (SPARSE,),
     "float16, PowerSGD rank 4": ({"averaging": {"powersgd_rank": 4}},),
     "float16, PowerSGD rank 16": ({"averaging": {"powersgd_rank": 16}},),
-    "float16, delay": ({"averaging": {"delay": True}},),
+    "float16, delay": (DELAY,),
     "float16, local steps": (LOCAL,),
+    "float16, local steps, delay": (LOCAL, DELAY),
     "8bit-blockwise, local steps": (LOCAL, EIGHT_BITS),
     "topk-2bit, local steps": (LOCAL, SPARSE, PLAIN_OUTER_STEPS),
     "float16 again": (),

@@ -1,10 +1,14 @@
 """Samples per second and peak memory of one worker, against plain PyTorch and transformers' own forward.
 
-    python benchmarks/trainer.py [--quick] [--json] [--threads N] [--model NAME | --recipes] [--compile]
+    python -m benchmarks.trainer [--quick] [--json] [--threads N] [--model NAME | --recipes] [--compile]
+                                 [--device cuda] [--precision bf16] [--microbatch N]
 
 Forward and backward passes over the same batches with the same threads; "demo" is the demo's model, "base" a 12-layer,
 768-wide ALBERT with 32,000 words at length 512, and the others are the recipes, a sample at a time at their length.
-Memory is the whole process's, its libraries included.
+Memory is the whole process's, its libraries included; on a GPU, PyTorch's on the card.
+
+On a GPU all variants compute in the given precision. The share of the card's pace compares the operations that a sample
+needs (`peer.rehearsal.population.training_flops`) with those of a large matrix product, measured in the same run.
 """
 
 from __future__ import annotations
@@ -18,9 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks._trainer_variant import products_per_second
 from benchmarks.reporting import Figure, argument_parser, report
+from peer.backends.passes import DTYPES
 from peer.config.recipes import RECIPES, load_recipe
 from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.rehearsal.population import training_flops
 
 ROOT = Path(__file__).resolve().parent.parent
 BASE = {
@@ -43,43 +50,56 @@ class Model:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure each variant of each model in its own process and compare."""
     options = _parse(arguments)
-    figures = []
+    figures, pace = [], 0.0
+    if options.device != "cpu":
+        pace = products_per_second(options.precision)
+        figures.append(Figure(f"pace of the card in {options.precision}", pace / 1e12, "TFLOP/s"))
     for model in _models(options):
-        outcomes = {name: _run(model, name, options.threads) for name in model.variants}
+        outcomes = {name: _run(model, name, options) for name in model.variants}
         figures += _figures(model.name, outcomes)
+        best = outcomes["worker"]
         if options.compile:
-            compiled = _run(model, "worker, compiled", options.threads)
-            figures += _compiled_figures(model.name, compiled, outcomes["worker"])
+            compiled = _run(model, "worker, compiled", options)
+            figures += _compiled_figures(model.name, compiled, best)
+            best = max(best, compiled, key=lambda outcome: float(outcome["samples_per_second"]))
+        if pace:
+            share = best["samples_per_second"] * training_flops(model.config) / pace
+            figures.append(Figure(f"{model.name}: share of the card's pace", share, ""))
     report("trainer", figures, options.json)
 
 
 def _models(options: argparse.Namespace) -> list[Model]:
+    microbatch = {} if options.microbatch is None else {"microbatch_size": options.microbatch}
     if options.recipes or options.model in RECIPES:
         names = RECIPES if options.recipes else (options.model,)
-        return [_recipe(name, 2 if options.quick else 3) for name in names]
-    base = {**BASE, "data": {**BASE["data"], "microbatch_size": 1}} if options.quick else BASE
+        number = 2 if options.quick else 3 if options.device == "cpu" else 10
+        return [_recipe(name, number, {"microbatch_size": 1} | microbatch) for name in names]
+    base = {**BASE, "data": {**BASE["data"], **({"microbatch_size": 1} if options.quick else {}), **microbatch}}
+    demo = RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml").model_dump(mode="json")
     models = [
-        Model("demo", RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml"), 15 if options.quick else 60),
+        Model("demo", RunConfig.from_mapping(demo | {"data": demo["data"] | microbatch}), 15 if options.quick else 60),
         Model("base", RunConfig.from_mapping(base), 3 if options.quick else 6),
     ]
     return [model for model in models if options.model in (None, model.name)]
 
 
-def _recipe(name: str, microbatches: int) -> Model:
-    """Return a recipe with microbatches of one sample, and without the plain loop, which would take minutes more."""
+def _recipe(name: str, microbatches: int, data: dict[str, int]) -> Model:
+    """Return a recipe with these microbatches, and without the plain loop, which would take minutes more."""
     config = load_recipe(name)
-    one = config.model_copy(update={"data": config.data.model_copy(update={"microbatch_size": 1})})
-    return Model(name, one, microbatches, variants=("worker", "transformers"))
+    changed = config.model_copy(update={"data": config.data.model_copy(update=data)})
+    return Model(name, changed, microbatches, variants=("worker", "transformers"))
 
 
-def _run(model: Model, variant: str, threads: int) -> dict[str, Any]:
+def _run(model: Model, variant: str, options: argparse.Namespace) -> dict[str, Any]:
     """The outcome of one variant, from a process that inherits nothing but the plan."""
     plan = {
         "variant": variant,
         "config_json": model.config.to_json(),
         "vocabulary": model.config.tokenizer.vocab_size,
         "microbatches": model.microbatches,
-        "threads": threads,
+        "threads": options.threads,
+        "device": options.device,
+        "precision": options.precision,
     }
     command = [sys.executable, "-m", "benchmarks._trainer_variant", json.dumps(plan)]
     finished = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
@@ -117,6 +137,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     models = parser.add_mutually_exclusive_group()
     models.add_argument("--model", choices=("demo", "base", *RECIPES), help="only this model (default: demo and base)")
     models.add_argument("--recipes", action="store_true", help="the recipes instead of demo and base")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
+    parser.add_argument("--precision", choices=tuple(DTYPES), default="fp32", help="on a GPU (default: fp32)")
+    parser.add_argument("--microbatch", type=int, metavar="N", help="samples at a time")
     parser.add_argument("--compile", action="store_true", help="also the worker with compiled layers")
     return parser.parse_args(arguments)
 

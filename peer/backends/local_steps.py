@@ -4,9 +4,30 @@ DiLoCo (Douillard et al. 2023, arXiv 2311.08105), for lines too slow to average 
 is then a copy that goes its own way from the common parameters. When the global batch is full, the difference of the
 two is averaged, weighted by samples, as gradients are otherwise; the outer step (`peer.models.optimizers`) changes the
 common parameters, and the copy begins from them again. To the swarm the common parameters are all there is: they are
-what it sketches, gives to joiners and keeps in checkpoints.
+what it sketches, gives to joiners and keeps in checkpoints. To the trainer all this is a backend around its backend.
 
-To the trainer all this is a backend around its backend.
+θ and v: common parameters and outer momentum; θᵢ: the copy of peer i, after local steps on nᵢ samples from the base bᵢ:
+
+    (1)  dᵢ = bᵢ - θᵢ                                     the peer's pseudo-gradient
+    (2)  g = Σᵢ nᵢ dᵢ / Σᵢ nᵢ                              the round's average
+    (3)  v' = μ v + g,  θ' = θ - η (g + μ v')             the outer step, Outer(θ, v, g)
+    (4)  θᵢ, bᵢ ← θ'
+
+With `averaging.delay` local steps go on while the round runs. The outer step, (2) and (3), is the same. With its first
+microbatch beside the round the copy begins at the peer's own guess of θ'; when the average comes, the copy keeps its
+progress since then:
+
+    (5)  eᵢ = Outer(θ, v, dᵢ),  θᵢ ← eᵢ,  bᵢ ← eᵢ + dᵢ    the round has begun; bᵢ - θᵢ is still dᵢ
+    (6)  θᵢ ← θ' + (θᵢ - eᵢ),  bᵢ ← θ'                    the round has brought the step
+    (7)  θᵢ ← θ' + (θᵢ - bᵢ),  bᵢ ← θ'                    a late peer follows the step, and its samples still count
+
+(5) is the eager update of Kale, Douillard & Donchev 2025 (arXiv 2502.12996): the peer's own pseudo-gradient now, in
+place of the average, which comes one round late. There each worker's own θ and v take that step. Here only the copy
+does, so θ and v stay identical on all peers. None of (5) to (7) changes the part of bᵢ - θᵢ that is still to be
+averaged, so every local step is in exactly one average. If a round fails, nothing moves: bᵢ - θᵢ has the local steps
+of the samples set aside and those since. A mixture of θᵢ and θ' (Douillard et al. 2025, arXiv 2501.18512) would count
+a part of dᵢ again. The inner optimizer's moments are kept in all cases; only a phase with a fresh optimizer clears
+them.
 """
 
 from __future__ import annotations
@@ -14,7 +35,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from transformers import PreTrainedModel
@@ -23,7 +44,7 @@ from peer.backends import Backend, MicrobatchResult
 from peer.config.run import RunConfig
 from peer.models.build import copy_model
 from peer.models.optimizers import build_inner_optimizer, parameter_groups, rate_in_phase
-from peer.models.update_rules import gradient_norm
+from peer.models.update_rules import OuterNesterov, gradient_norm
 
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
@@ -36,11 +57,27 @@ def own_model(config: RunConfig, common: PreTrainedModel) -> PreTrainedModel:
     return copy_model(common) if config.averaging.local_steps > 1 else common
 
 
+class OuterSteps(Protocol):
+    """The part of `peer.swarm.swarm.Swarm` that local steps need."""
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def own_samples(self) -> int: ...
+
+    @property
+    def set_aside_samples(self) -> int: ...
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer: ...
+
+
 def with_local_steps(
-    config: RunConfig, backend: Backend, own: torch.nn.Module, common: torch.nn.Module, step: Callable[[], int]
+    config: RunConfig, backend: Backend, own: torch.nn.Module, common: torch.nn.Module, swarm: OuterSteps
 ) -> Backend:
-    """The backend that the trainer is to use, over one for `own`; `step` says how many global steps are completed."""
-    return backend if own is common else LocalSteps(config, backend, own, common, step)
+    """Return the backend that the trainer is to use, over one for `own`."""
+    return backend if own is common else LocalSteps(config, backend, own, common, swarm)
 
 
 class LocalSteps:
@@ -52,14 +89,19 @@ class LocalSteps:
         backend: Backend,
         own: torch.nn.Module,
         common: torch.nn.Module,
-        step: Callable[[], int],
+        swarm: OuterSteps,
     ) -> None:
-        self._config, self._backend, self._own, self._step = config, backend, own, step
+        self._config, self._backend, self._own, self._swarm = config, backend, own, swarm
         trained = zip(own.parameters(), common.parameters(), strict=True)
         self._pairs = [(mine, shared) for mine, shared in trained if shared.requires_grad]
         self.inner = build_inner_optimizer(config, parameter_groups(own, config))
-        self._began_at = step()
-        self._samples = self._pending = 0  # since the common parameters; of these, in no local step yet
+        self._bases: list[torch.Tensor] = [shared for _, shared in self._pairs]  # b of (1)
+        if config.averaging.delay:
+            self._bases = [base.detach().clone() for base in self._bases]
+        self._guesses = self._bases  # e of (5), while a round runs beside local steps
+        self._began_at = swarm.step
+        self._samples = self._pending = 0  # since the base; of these, in no local step yet
+        self._set_aside = 0  # of the samples: before the guess
         self.synchronize()
 
     @property
@@ -77,6 +119,8 @@ class LocalSteps:
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
         """Add the microbatch's gradient, and take a local step when its batch is full."""
+        if self._swarm.set_aside_samples not in (0, self._set_aside):
+            self._go_ahead()
         result = self._backend.accumulate(batch)
         if result.finite:
             self._samples += result.samples
@@ -87,25 +131,55 @@ class LocalSteps:
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Have (common - own parameters) * samples in the common parameters' `.grad`: as a sum of gradients would be.
+        """Have (base - own parameters) * samples in the common parameters' `.grad`: as a sum of gradients would be.
 
-        Pending samples get a local step first. A round that is tried again finds the same numbers.
+        Samples set aside for a round that runs are left out. Pending samples get a local step first. A round that is
+        tried again finds the same numbers.
         """
         if self._pending:
             self._take_step()
-        for mine, shared in self._pairs:
+        samples = self._samples - self._swarm.set_aside_samples
+        for (mine, shared), origin in zip(self._pairs, self._origins(samples), strict=True):
             if shared.grad is None:
                 shared.grad = torch.zeros_like(shared)
-            shared.grad.copy_(shared - mine.to(shared.device)).mul_(self._samples)
+            shared.grad.copy_(origin - mine).mul_(samples)
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        """Go on from the common parameters: the swarm has taken an outer step, or this peer was out of sync."""
-        for mine, shared in self._pairs:
-            mine.copy_(shared)
-        self._samples = 0
+        """Go on from the common parameters: the swarm has taken an outer step, or this peer was out of sync.
+
+        The progress of the samples that the swarm still has to average is kept: (6), (7).
+        """
+        kept = self._swarm.own_samples
+        for (mine, shared), origin in zip(self._pairs, self._origins(kept), strict=True):
+            if kept:
+                mine.sub_(origin).add_(shared)
+            else:
+                mine.copy_(shared)
+        for base, (_, shared) in zip(self._bases, self._pairs, strict=True):
+            if base is not shared:
+                base.copy_(shared)
+        self._guesses, self._samples, self._set_aside = self._bases, kept, 0
         self._clear()
-        self._enter(self._step())
+        self._enter(self._swarm.step)
+
+    @torch.no_grad()
+    def _go_ahead(self) -> None:
+        """Go on from a guess of the next common parameters, (5): the round that began has all samples so far."""
+        outer = self._swarm.optimizer
+        assert isinstance(outer, OuterNesterov)
+        progress = [base - mine for (mine, _), base in zip(self._pairs, self._bases, strict=True)]
+        foreseen = outer.foresee({shared: moved for (_, shared), moved in zip(self._pairs, progress, strict=True)})
+        self._guesses = [foreseen[shared] for _, shared in self._pairs]
+        for (mine, _), guess, base, moved in zip(self._pairs, self._guesses, self._bases, progress, strict=True):
+            mine.copy_(guess)
+            torch.add(guess, moved, out=base)
+        self._set_aside = self._samples
+        self._clear()
+
+    def _origins(self, samples: int) -> list[torch.Tensor]:
+        """Return the parameters from which the local steps on the newest `samples` samples began."""
+        return self._bases if samples == self._samples else self._guesses
 
     def _enter(self, step: int) -> None:
         """Take up what is in force after the outer step."""

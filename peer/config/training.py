@@ -100,7 +100,8 @@ class Averaging(Section):
     """Number of local steps into which the target batch is divided; 1: gradients are averaged, and no peer steps alone.
     """
     delay: bool = False
-    """Let peers train on while gradients are averaged, with parameters that are one step old."""
+    """Let peers train on while a step is averaged: with parameters that are one step old or, with local steps, from
+    their own guess of the next ones."""
     aggregation: Literal["mean", "centered_clipping"] = "mean"
     """Combination of all senders' gradients: their mean by samples, or centred clipping for runs among strangers."""
     clipping_radius: PositiveFloat = 2.0
@@ -141,14 +142,6 @@ class Averaging(Section):
             raise ValueError(
                 f"`initial_batch_size` ({self.initial_batch_size}) must not exceed `target_batch_size` "
                 f"({self.target_batch_size})"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _delays_gradients_only(self) -> Averaging:
-        if self.delay and self.local_steps > 1:
-            raise ValueError(
-                f"`delay` (true) is for averaged gradients: leave it out, or `local_steps` ({self.local_steps})"
             )
         return self
 

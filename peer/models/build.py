@@ -26,6 +26,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention
 
 from auth.errors import ConfigError
 from peer.config.model import Model, generator_of, reformer_settings
@@ -200,6 +201,24 @@ def _prepare_gpt2(model: Any) -> None:
         block.attn.c_attn.bias.register_hook(without_key)
 
 
+def _prepare_deberta(model: Any) -> None:
+    """Let attention compute in half precision: transformers masks its scores by the least number of the queries' type.
+
+    Queries are sums with a bias of float32, and float32's least number fits into no score of half precision.
+    """
+    use_onednn(model)
+    for module in model.modules():
+        if isinstance(module, DisentangledSelfAttention):
+            module.transpose_for_scores = partial(_transpose_for_scores, module)
+
+
+def _transpose_for_scores(attention: DisentangledSelfAttention, values: Tensor) -> Tensor:
+    """Return transformers' own result, of autocast's type where that is on."""
+    heads: Tensor = DisentangledSelfAttention.transpose_for_scores(attention, values)
+    device = heads.device.type
+    return heads.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else heads
+
+
 def _encode_modernbert(model: Any, batch: Batch, wanted: Tensor) -> Tensor:
     apart = getattr(model, "documents_apart", False)
     return encode_apart(model, batch, wanted) if apart else encode(model, batch, wanted)
@@ -245,7 +264,12 @@ FAMILIES: Mapping[str, Family] = {
         token_logits=_generated_logits,
         untrained=lambda _: _KEY_BIASES,
     ),
-    "deberta": Family("DebertaForMaskedLM", _deberta, lambda model, hidden: model.cls(hidden)),
+    "deberta": Family(
+        model="DebertaForMaskedLM",
+        settings=_deberta,
+        token_logits=lambda model, hidden: model.cls(hidden),
+        prepare=_prepare_deberta,
+    ),
     "deberta-v2": Family(
         model="DebertaV2ForMaskedLM",
         settings=_deberta_v2,

@@ -332,6 +332,18 @@ class OuterNesterov(SharedOptimizer):
         torch._foreach_add_(parameters, grads, alpha=-lr)
         torch._foreach_add_(parameters, momenta, alpha=-lr * momentum)
 
+    @torch.no_grad()
+    def foresee(self, gradients: Mapping[torch.nn.Parameter, Tensor]) -> dict[torch.nn.Parameter, Tensor]:
+        """Compute the parameters after a step from these gradients, and change nothing."""
+        foreseen = {}
+        for group in self.param_groups:
+            lr, momentum = float(group["lr"]), float(group["momentum"])
+            for parameter in group["params"]:
+                gradient = gradients[parameter]
+                momenta = momentum * self.state[parameter]["momentum"] + gradient
+                foreseen[parameter] = parameter.detach() - lr * (gradient + momentum * momenta)
+        return foreseen
+
 
 def gradient_norm(grads: list[Tensor]) -> Tensor:
     """The global L2 norm, (), where the gradients are; not finite if any of them is not (or overflows)."""

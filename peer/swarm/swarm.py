@@ -194,6 +194,21 @@ class Swarm:
         return self._overlapping is None and has_other
 
     @property
+    def own_samples(self) -> int:
+        """This peer's samples that are in no step yet, those set aside included."""
+        return self._gradients.all_samples
+
+    @property
+    def set_aside_samples(self) -> int:
+        """This peer's samples that are averaged while it trains on; 0 while no such round runs."""
+        return self._gradients.due_samples if self._gradients.holds else 0
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of the global steps."""
+        return self.state.optimizer
+
+    @property
     def wants_samples(self) -> bool:
         """Whether another microbatch of this peer would count: it has the swarm's state, and room for more samples."""
         return not (self.is_behind or self._has_enough or self._rounds.line_is_too_slow)

@@ -190,7 +190,7 @@ class Worker:
 
         def take_part(swarm: Swarm, peer_id: str) -> None:
             started = start_backend(pick_threads(plan.threads))
-            backend = with_local_steps(config, started, own, model, lambda: swarm.step)
+            backend = with_local_steps(config, started, own, model, swarm)
             fitting = partial(fitting_microbatch_size, backend, vocab_size=vocabulary, special=special, found=found)
             now = config.in_phase(swarm.step)
             size = plan.microbatch_size or fitting(now)

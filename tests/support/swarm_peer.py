@@ -145,7 +145,7 @@ def take_part(plan: Plan, orders: Orders) -> None:
         time.sleep(0.5)
     if plan.role == "auxiliary":
         swarm.begin_training()
-    backend = with_local_steps(config, start_backend(1), own, model, lambda: swarm.step)
+    backend = with_local_steps(config, start_backend(1), own, model, swarm)
     target = swarm.progress().target_batch_size
     say(
         "joined",

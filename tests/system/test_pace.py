@@ -1,6 +1,7 @@
 """Ways to average less, each in a real swarm: local steps with sparse gradients; delayed steps, with PowerSGD too.
 
-Each test trains some global steps of a few seconds with four or five peers.
+Local steps are tried with rounds that are waited for, and beside rounds. Each test trains some global steps of a few
+seconds with four or five peers.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import time
 from typing import Any
 
 import pytest
+import torch
 
 from peer.swarm.credit import HEADROOM
 from tests.support.swarms import (
@@ -27,25 +29,28 @@ LOCAL: dict[str, Any] = LOSING | {
     "averaging": LOSING["averaging"]
     | {"compression": "topk-2bit", "target_batch_size": 2 * TARGET, "local_steps": 2 * TARGET // MICROBATCH // 2},
 }
+DELAYED_LOCAL: dict[str, Any] = LOCAL | {"averaging": LOCAL["averaging"] | {"delay": True}}
 DELAYED: dict[str, Any] = LOSING | {"averaging": LOSING["averaging"] | {"delay": True, "compression": "float16"}}
 FACTORED: dict[str, Any] = DELAYED | {"averaging": DELAYED["averaging"] | {"powersgd_rank": 2}}
 
 
-def test_local_steps_survive_what_happens_to_peers(swarm: SwarmFactory) -> None:
+@pytest.mark.parametrize("config", [LOCAL, DELAYED_LOCAL], ids=["waited for", "delayed"])
+def test_local_steps_survive_what_happens_to_peers(swarm: SwarmFactory, config: dict[str, Any]) -> None:
     """With one peer in client mode, one killed within a step and one that joins late, all end with the same parameters.
 
-    Each step has its target's samples, and every one of them is some peer's.
+    Each step has its target's samples, and every one of them is some peer's. With delayed steps, some begin with
+    samples that were computed beside the round before.
     """
     middle, last = 4, 10
-    keeper = swarm.start_keeper(config=LOCAL, last_step=middle)
-    first = swarm.start("first", "trainer", LOCAL, seed=1, microbatch_s=0.25, last_step=0)
-    client = swarm.start("client", "trainer", LOCAL, seed=2, microbatch_s=0.25, last_step=0, client_mode=True)
-    victim = swarm.start("victim", "trainer", LOCAL, seed=3, microbatch_s=0.25, last_step=0)
+    keeper = swarm.start_keeper(config=config, last_step=middle)
+    first = swarm.start("first", "trainer", config, seed=1, microbatch_s=0.25, last_step=0)
+    client = swarm.start("client", "trainer", config, seed=2, microbatch_s=0.25, last_step=0, client_mode=True)
+    victim = swarm.start("victim", "trainer", config, seed=3, microbatch_s=0.25, last_step=0)
     begin_together([first, client, victim], middle)
     victim.wait_for_step(2)
     time.sleep(0.5)  # into the next step: the victim has taken local steps by now
     victim.kill()
-    late = swarm.start("late", "trainer", LOCAL, seed=4, microbatch_s=0.25, last_step=middle)
+    late = swarm.start("late", "trainer", config, seed=4, microbatch_s=0.25, last_step=middle)
     assert late.joined()["downloaded"]
     peers = [keeper, first, client, late]
     for peer in peers:  # nobody goes beyond the middle before the late one is there
@@ -53,7 +58,11 @@ def test_local_steps_survive_what_happens_to_peers(swarm: SwarmFactory) -> None:
     outcomes = [outcomes_until(peer, last) for peer in peers]
     complete = complete_steps(outcomes, 2 * TARGET)
     assert any(outcomes[2][step]["samples"] > 0 for step in complete if step in outcomes[2])  # in client mode
-    require_one_state([peer.stop() for peer in peers])
+    ahead = any(outcome["begun_with"] > 0 for of_peer in outcomes[1:] for outcome in of_peer.values())
+    assert ahead == config["averaging"].get("delay", False)
+    states = [peer.stop() for peer in peers]
+    require_one_state(states)
+    assert all(torch.equal(state[name], states[0][name]) for state in states for name in states[0])
 
 
 @pytest.mark.parametrize("config", [DELAYED, FACTORED], ids=["whole", "factors"])

@@ -110,6 +110,11 @@ def changes_to_try(config: RunConfig) -> list[TriedChange]:
     """Return the changes that the run file's rules allow."""
     averaging = config.averaging
     batch, larger = averaging.target_batch_size, "a step averages more samples: adapt the learning rate"
+    late = (
+        "gradients are one step old: a large learning rate may have to be reduced"
+        if averaging.local_steps == 1
+        else "averages come one round late, and each peer goes on from its own guess of them"
+    )
     fewer_rounds = "fewer rounds for the same samples, so lines are busy for less of the time"
     changes = [
         TriedChange(
@@ -130,7 +135,7 @@ def changes_to_try(config: RunConfig) -> list[TriedChange]:
             "delay",
             {"delay": True},
             "peers train on while gradients are averaged",
-            "gradients are one step old: a large learning rate may have to be reduced",
+            late,
         ),
         *(
             TriedChange("batch", {"target_batch_size": factor * batch}, fewer_rounds, larger)

@@ -38,6 +38,8 @@ def batch(config: RunConfig, sender: int, step: int, part: int) -> Batch:
 class HonestRun:
     """All senders of a run in one process, each round reduced by each of them and by a keeper without samples."""
 
+    own_samples = set_aside_samples = 0  # after a step: all samples are in it
+
     def __init__(self, **averaging: Any) -> None:
         self.config = RunConfig.from_mapping(CONFIG | {"averaging": CONFIG["averaging"] | averaging})
         self.model = build_model(self.config, VOCABULARY, SPECIAL)
@@ -51,8 +53,7 @@ class HonestRun:
         self.feedback = [ErrorFeedback() for _ in MICROBATCHES]
         owns = [own_model(self.config, self.model) for _ in MICROBATCHES]
         self.backends = [
-            with_local_steps(self.config, TorchBackend(self.config, own), own, self.model, lambda: self.step)
-            for own in owns
+            with_local_steps(self.config, TorchBackend(self.config, own), own, self.model, self) for own in owns
         ]
 
     def gradients(self, sender: int) -> tuple[list[torch.Tensor], int]:

@@ -186,17 +186,22 @@ def test_a_change_counts_only_if_every_seed_gains(report: RehearsalReport) -> No
     assert both.is_better
 
 
-@pytest.mark.parametrize("averaging", [{}, {"delay": True}, {"local_steps": 2}, {"compression": "8bit-blockwise"}])
+@pytest.mark.parametrize(
+    "averaging",
+    [{}, {"delay": True}, {"local_steps": 2}, {"local_steps": 2, "delay": True}, {"compression": "8bit-blockwise"}],
+)
 def test_advice_keeps_the_rules_of_the_run_file(averaging: dict[str, Any]) -> None:
-    """Every change gives a run file that loads, none is what the run has, and local steps exclude delay."""
+    """Every change gives a run file that loads, and none is what the run has."""
     config = run_with(**averaging)
     changes = changes_to_try(config)
     assert all(change.applied(config) not in (None, config) for change in changes)
     dials = {change.dial for change in changes}
-    assert ("local steps" in dials) == (not config.averaging.delay)
-    assert ("delay" in dials) == (not config.averaging.delay and config.averaging.local_steps == 1)
+    assert "local steps" in dials
+    assert ("delay" in dials) == (not config.averaging.delay)
     assert ("compression" in dials) == (config.averaging.compression == "float16")
     assert all(change.training for change in changes if change.dial in ("batch", "local steps", "delay"))
+    told = next((change.training for change in changes if change.dial == "delay"), "")
+    assert ("gradients are one step old" in told) == ("delay" in dials and config.averaging.local_steps == 1)
 
 
 def test_a_planned_run_keeps_its_promise() -> None:
