@@ -17,6 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 
 import torch
+from pyarrow import parquet
 from transformers import PreTrainedModel
 
 from benchmarks._network import HostPlan, Network
@@ -59,34 +60,53 @@ class Trained:
 
 
 def train_alone(config: RunConfig, tokenizer: Path, samples: int, folder: Path) -> Trained:
-    """Train in this process: microbatches of one stream, their mean gradient, the optimizer's step, and no swarm.
+    """Train in this process, with batches of the target size."""
+    batch = config.averaging.target_batch_size
+    return _train_alone(config, tokenizer, [batch] * -(-samples // batch), folder)
 
-    It computes on the device that `manyhands join` would take.
+
+def train_as(way: str, config: RunConfig, tokenizer: Path, samples: int, folder: Path) -> Trained:
+    """Train in this process, with as many samples in each step as the volunteers had who trained in this way."""
+    del samples  # those of the other run
+    history = folder.with_name(f"{way}-{config.run.seed}") / "steps.parquet"
+    if not history.exists():
+        raise RuntimeError(f"{history} is not there: train `{way}` with this seed first")
+    steps = parquet.read_table(history).sort_by("step")
+    return _train_alone(config, tokenizer, steps["samples"].to_pylist(), folder)
+
+
+def _train_alone(config: RunConfig, tokenizer: Path, batches: Sequence[int], folder: Path) -> Trained:
+    """Train on microbatches of one stream: their mean gradient, the optimizer's step, and no swarm.
+
+    A batch is the whole number of microbatches that is nearest. All is computed on the device that `manyhands join`
+    would take.
     """
-    batch, special = config.averaging.target_batch_size, load_special_ids(tokenizer)
+    special, microbatch = load_special_ids(tokenizer), config.data.microbatch_size
     model = build_model(config, load_tokenizer(tokenizer).get_vocab_size(), special)
     optimizer = build_optimizer(config, parameter_groups(model, config))
     scheduler, backend = (
         build_scheduler(config, optimizer),
         choose_backend(find_device("auto"), "auto", config, model)(1),
     )
-    steps, checkpoints = -(-samples // batch), dict[int, Path]()
+    checkpoints, samples = dict[int, Path](), dict[int, int]()
     with (
         tempfile.TemporaryDirectory() as scratch,
-        open_batches(config, tokenizer, Path(scratch), 1, config.data.microbatch_size) as batches,
+        open_batches(config, tokenizer, Path(scratch), 1, microbatch) as stream,
     ):
-        for step in range(1, steps + 1):
-            for _ in range(batch // config.data.microbatch_size):
-                backend.accumulate(next(batches))
+        for step, batch in enumerate(batches, 1):
+            taken = microbatch * max(1, round(batch / microbatch))
+            for _ in range(taken // microbatch):
+                backend.accumulate(next(stream))
             backend.collect()
-            torch._foreach_div_([weights.grad for weights in model.parameters() if weights.grad is not None], batch)
+            torch._foreach_div_([weights.grad for weights in model.parameters() if weights.grad is not None], taken)
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad(set_to_none=False)
             backend.synchronize()
-            if step % config.checkpoints.every_steps == 0 or step == steps:
+            samples[step] = samples.get(step - 1, 0) + taken
+            if step % config.checkpoints.every_steps == 0 or step == len(batches):
                 checkpoints[step] = save(model, tokenizer, folder / f"step-{step:08}")
-    return Trained({step: step * batch for step in range(1, steps + 1)}, checkpoints)
+    return Trained(samples, checkpoints)
 
 
 def save(model: PreTrainedModel, tokenizer: Path, folder: Path) -> Path:

@@ -1,6 +1,6 @@
 """One model trained by one process, by volunteers of whom one comes and goes, and by volunteers on home lines.
 
-    python -m benchmarks.collaboration DIR --text TEXT [--ways alone,together,homes] [--seeds 0,1,2] [--samples N]
+    python -m benchmarks.collaboration DIR --text TEXT [--ways alone,together,...] [--seeds 0,1,2] [--samples N]
                                        [--ner-train FILE --ner-test FILE] [--quick] [--json]
 
 All ways learn from the same number of samples of the same text (JSON Lines), with the same tokenizer and the run file
@@ -13,8 +13,11 @@ apart; a folder with other text, samples or `--quick` is refused.
   returns at two fifths, is killed at three, and returns at four.
 - `homes` is the same with three volunteers who stay, on lines of 5 to 20 Mbit/s up and 25 to 100 down, one behind a
   router that takes no connections, with the default compression. It needs root, iproute2 and nftables.
+- `as-together` and `as-homes` are a plain process that takes in each step as many samples as those volunteers had.
+  Where computing is fast, volunteers have more than the target: samples come in while they agree on a step.
 
-DIR gets curves.parquet with all that was judged, curves.png, and for each run its run file, checkpoints and history.
+DIR gets curves.parquet with all that was judged, steps.parquet with the volunteers' steps, curves.png, curves.json (the
+same picture for Plotly), and for each run its run file, checkpoints and history.
 A way is judged by each run's checkpoint that is nearest to the number of samples: a swarm's batches are seldom exact.
 With NER files (CoNLL), these and the first checkpoint, which has seen too few samples, are fine-tuned beside random
 starts. Test sentences that are training sentences, too, are left out.
@@ -34,6 +37,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -42,7 +46,7 @@ import pyarrow
 from matplotlib import figure
 from pyarrow import parquet
 
-from benchmarks._collaborating import Trained, train_alone, train_at_homes, train_together
+from benchmarks._collaborating import Trained, train_alone, train_as, train_at_homes, train_together
 from benchmarks.reporting import Figure, argument_parser, report
 from peer.config.run import RunConfig
 from peer.data.prepare import prepare_tokenizer
@@ -54,9 +58,18 @@ RUN_FILE = Path(__file__).with_suffix(".yaml")
 WAYS: Mapping[str, Callable[[RunConfig, Path, int, Path], Trained]] = {
     "alone": train_alone,
     "together": train_together,
+    "as-together": partial(train_as, "together"),
     "homes": train_at_homes,
+    "as-homes": partial(train_as, "homes"),
 }
-COLOURS = {"alone": "#222222", "together": "#2563a8", "homes": "#d9822b"}
+BESIDE = {"together": "as-together", "homes": "as-homes"}  # what a way is compared with, as far as it is there
+LINES = {  # colour, style of matplotlib, dash of Plotly
+    "alone": ("#8a93a0", "-", "solid"),
+    "together": ("#2563a8", "-", "solid"),
+    "as-together": ("#2563a8", ":", "dot"),
+    "homes": ("#d9822b", "-", "solid"),
+    "as-homes": ("#d9822b", ":", "dot"),
+}
 SAMPLES, QUICK_SAMPLES = 286_720, 512  # 280 steps of the run file, and 4 of QUICK
 QUICK = {"averaging": {"target_batch_size": 128}, "checkpoints": {"every_steps": 2}}
 NER_OPTIONS = ("--task", "ner", "--epochs", "6", "--patience", "2", "--learning-rate", "5e-4", "--max-length", "64")
@@ -77,6 +90,23 @@ class Point:
     sop_loss: float
     sop_accuracy: float
     checkpoint: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of the picture; `across` and `up` are fields of `Point`."""
+
+    title: str
+    across: str
+    across_title: str
+    up: str
+
+
+PANELS = (
+    Panel("Loss of masked tokens, held-out text", "samples", "samples in steps", "mlm_loss"),
+    Panel("Loss of masked tokens, held-out text", "step", "steps", "mlm_loss"),
+    Panel("Sentence orders right, held-out text", "step", "steps", "sop_accuracy"),
+)
 
 
 @dataclass(frozen=True)
@@ -151,6 +181,15 @@ class Study:
                 checkpoint=str(checkpoint),
             )
 
+    def steps(self, points: Sequence[Point]) -> pyarrow.Table:
+        """Return the swarms' histories of steps, with the way and the seed of each."""
+        rows = []
+        for way, seed in sorted({(point.way, point.seed) for point in points}, key=_place):
+            history = self.folder / f"{way}-{seed}" / "steps.parquet"
+            if history.exists():
+                rows += [{"way": way, "seed": seed, **row} for row in parquet.read_table(history).to_pylist()]
+        return pyarrow.Table.from_pylist(rows)
+
     @property
     def _special(self) -> Any:
         return load_special_ids(self.tokenizer)
@@ -163,7 +202,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     study.prepare()
     points = [point for way in options.ways for seed in options.seeds for point in study.points(way, seed)]
     parquet.write_table(pyarrow.Table.from_pylist([asdict(point) for point in points]), study.folder / "curves.parquet")
-    draw(points, study.folder / "curves.png")
+    parquet.write_table(study.steps(points), study.folder / "steps.parquet")
+    draw(points, study.folder)
     figures = figures_of(points, options.samples)
     if options.ner_train is not None:
         figures += names_of(points, options)
@@ -216,10 +256,12 @@ def reached(points: Sequence[Point], way: str, samples: int) -> list[Point]:
 def figures_of(points: Sequence[Point], samples: int) -> list[Figure]:
     """Return each way's losses and accuracies after so many samples, with their spread, beside those of one process."""
     rows = []
-    alone = reached(points, "alone", samples)
     for way in [way for way in WAYS if reached(points, way, samples)]:
         last = reached(points, way, samples)
+        name_beside = BESIDE[way] if way in BESIDE and reached(points, BESIDE[way], samples) else "alone"
+        others = [] if way == "alone" else reached(points, name_beside, samples)
         for name, text in {
+            "step": "steps",
             "samples": "samples",
             "mlm_loss": "loss of masked tokens",
             "accuracy": "masked tokens right",
@@ -227,33 +269,53 @@ def figures_of(points: Sequence[Point], samples: int) -> list[Figure]:
             "sop_accuracy": "sentence orders right",
         }.items():
             mean, spread = band([getattr(point, name) for point in last])
-            beside = None if way == "alone" or not alone else fmean(getattr(point, name) for point in alone)
-            rows.append(Figure(f"{way}: {text}", mean, "", beside, "alone"))
+            beside = fmean(getattr(point, name) for point in others) if others else None
+            rows.append(Figure(f"{way}: {text}", mean, "", beside, name_beside))
             rows.append(Figure(f"{way}: {text}, standard deviation of {len(last)} seeds", spread, ""))
     return rows
 
 
-def draw(points: Sequence[Point], path: Path) -> None:
-    """Draw the held-out losses and the sentence order by samples, a line a run."""
-    picture = figure.Figure(figsize=(12, 5), layout="constrained", facecolor="white")
-    axes = picture.subplots(1, 2)
-    for way in WAYS:
-        for number, seed in enumerate(sorted({point.seed for point in points if point.way == way})):
+def draw(points: Sequence[Point], folder: Path) -> None:
+    """Draw the panels, a line a run: as curves.png, and as curves.json for Plotly."""
+    picture = figure.Figure(figsize=(16, 5), layout="constrained", facecolor="white")
+    runs = sorted({(way, point.seed) for way in WAYS for point in points if point.way == way}, key=_place)
+    traces: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {"grid": {"rows": 1, "columns": len(PANELS), "pattern": "independent"}}
+    for number, (axis, panel) in enumerate(zip(picture.subplots(1, len(PANELS)), PANELS, strict=True), 1):
+        for way, seed in runs:
             run = [point for point in points if (point.way, point.seed) == (way, seed)]
-            samples = [point.samples / 1000 for point in run]
-            for axis, values in (
-                (axes[0], [each.mlm_loss for each in run]),
-                (axes[1], [each.sop_accuracy for each in run]),
-            ):
-                axis.plot(samples, values, color=COLOURS[way], linewidth=1, label="" if number else way)
-    axes[0].set_title("Loss of masked tokens on held-out text")
-    axes[1].set_title("Sentence orders told right on held-out text")
-    axes[1].axhline(0.5, color="#9aa3ad", linewidth=1, linestyle="--", label="by chance")
-    for axis in axes:
-        axis.set_xlabel("samples in steps, in thousands")
+            across, up = [getattr(each, panel.across) for each in run], [getattr(each, panel.up) for each in run]
+            colour, style, dash = LINES[way]
+            is_first = seed == min(other for name, other in runs if name == way)
+            axis.plot(across, up, style, color=colour, linewidth=1, label=way if is_first else "")
+            traces.append(
+                {
+                    "x": across,
+                    "y": up,
+                    "xaxis": f"x{number}",
+                    "yaxis": f"y{number}",
+                    "name": way,
+                    "legendgroup": way,
+                    "showlegend": is_first and number == 1,
+                    "line": {"color": colour, "dash": dash, "width": 1.5},
+                    "hovertemplate": f"{way}, seed {seed}: %{{y:.4g}} at %{{x:,}}<extra></extra>",
+                }
+            )
+        axis.set_title(panel.title)
+        axis.set_xlabel(panel.across_title)
+        axis.xaxis.set_major_formatter("{x:,.0f}")
         axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(frameon=False)
-    picture.savefig(path, dpi=120)
+        layout |= {
+            f"xaxis{number}": {"title": {"text": panel.across_title}},
+            f"yaxis{number}": {"title": {"text": panel.title}},
+        }
+    picture.axes[0].legend(frameon=False)
+    picture.savefig(folder / "curves.png", dpi=110)
+    (folder / "curves.json").write_text(json.dumps({"data": traces, "layout": layout}))
+
+
+def _place(run: tuple[str, int]) -> tuple[int, int]:
+    return list(WAYS).index(run[0]), run[1]
 
 
 def names_of(points: Sequence[Point], asked: argparse.Namespace) -> list[Figure]:

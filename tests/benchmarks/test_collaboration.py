@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
+from plotly.graph_objects import Figure
 
 from benchmarks.collaboration import Point, draw, figures_of, reached, write_unseen
 
@@ -35,10 +37,23 @@ def test_the_checkpoint_nearest_to_the_samples_counts_of_each_run() -> None:
     assert not any(name.startswith("together") for name in rows)
 
 
-def test_the_curves_are_a_picture(tmp_path: Path) -> None:
-    """Also where a way was not trained."""
-    draw(POINTS, tmp_path / "curves.png")
+def test_volunteers_stand_beside_a_process_with_their_batches_where_there_is_one() -> None:
+    """Otherwise beside the process with batches of the target size."""
+    rows = {row.name: row for row in figures_of([*POINTS, point("as-homes", 0, 3, 2.2)], 300)}
+    assert rows["homes: loss of masked tokens"].ratio == pytest.approx(2.0)
+    assert rows["homes: loss of masked tokens"].baseline_name == "as-homes"
+    assert rows["as-homes: loss of masked tokens"].baseline_name == "alone"
+
+
+def test_the_curves_are_a_picture_and_a_figure_for_plotly(tmp_path: Path) -> None:
+    """Also where a way was not trained; Plotly itself takes the figure, with one entry of the legend a way."""
+    draw(POINTS, tmp_path)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    curves = json.loads((tmp_path / "curves.json").read_text())
+    drawn = Figure(curves)
+    assert [trace.name for trace in drawn.data if trace.showlegend] == ["alone", "homes"]
+    assert len(drawn.data) == 3 * 4
+    assert list(drawn.data[0].y) == [8.0, 6.0]
 
 
 def test_sentences_to_train_on_are_not_judged_by(tmp_path: Path) -> None:

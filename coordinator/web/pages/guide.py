@@ -15,6 +15,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
 from coordinator.web.http.answers import FOR_EVER, REVALIDATE, Encoded, answer, encode
+from coordinator.web.pages.headers import PLOTLY_STYLES
 from dashboards import CONTENT_TYPES
 
 TYPES = CONTENT_TYPES | {".html": "text/html; charset=utf-8", ".png": "image/png"}
@@ -46,14 +47,14 @@ class Guide:
 
     @cached_property
     def policy(self) -> str:
-        """The Content-Security-Policy of all pages; the theme's icons are images inside its style (`data:`)."""
+        """The Content-Security-Policy of all pages; icons, of the theme and of Plotly, are images of `data:`."""
         pages = (file.read_bytes() for name, file in self._files.items() if name.endswith(".html"))
         scripts = sorted({script for page in pages for script in _SCRIPT.findall(page)})
         hashes = "".join(
             f" 'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'" for script in scripts
         )
         return (
-            f"default-src 'none'; script-src 'self'{hashes}; style-src 'self'; img-src 'self' data:; "
+            f"default-src 'none'; script-src 'self'{hashes}; style-src 'self' {PLOTLY_STYLES}; img-src 'self' data:; "
             "connect-src 'self'; worker-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
         )
 

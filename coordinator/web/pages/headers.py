@@ -13,11 +13,12 @@ from coordinator.statistics.curve import STYLE_SHA256
 
 # Plotly adds its rules one by one to a <style> element that it inserts empty, and has one for its maps (of Plotly 6.x;
 # we draw none, so of another version only the browser's log would tell). These two, by their hashes, and no other.
-EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
-MAPS_STYLE = "'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='"
+PLOTLY_STYLES = (
+    "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=' 'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='"
+)
 _NOWHERE = "base-uri 'none'; frame-ancestors 'none'"
 DASHBOARD_POLICY = (
-    f"default-src 'none'; script-src 'self'; style-src 'self' {EMPTY_STYLE} {MAPS_STYLE}; img-src 'self'; "
+    f"default-src 'none'; script-src 'self'; style-src 'self' {PLOTLY_STYLES}; img-src 'self'; "
     f"connect-src 'self'; form-action 'none'; {_NOWHERE}"
 )
 ARCHIVE_POLICY = DASHBOARD_POLICY.replace("; frame-ancestors 'none'", "")  # in a page it can only say the rest
