@@ -28,7 +28,7 @@ const drawCurves = async (picture) => {
   const transparent = "rgba(0, 0, 0, 0)"; // the page's own background, light or dark
   const look = {
     grid: { ...layout.grid, rows: isNarrow ? panels : 1, columns: isNarrow ? 1 : panels },
-    height: isNarrow ? 300 * panels : 400,
+    height: isNarrow ? 340 * panels : 400,
     paper_bgcolor: transparent,
     plot_bgcolor: transparent,
     font: { color: getComputedStyle(box).color },
