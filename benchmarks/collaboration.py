@@ -103,9 +103,9 @@ class Panel:
 
 
 PANELS = (
-    Panel("Loss of masked tokens, held-out text", "samples", "samples in steps", "mlm_loss"),
-    Panel("Loss of masked tokens, held-out text", "step", "steps", "mlm_loss"),
-    Panel("Sentence orders right, held-out text", "step", "steps", "sop_accuracy"),
+    Panel("Held-out loss, masked tokens", "samples", "samples in steps", "mlm_loss"),
+    Panel("Held-out loss, masked tokens", "step", "steps", "mlm_loss"),
+    Panel("Sentence orders right", "step", "steps", "sop_accuracy"),
 )
 
 
@@ -294,6 +294,7 @@ def draw(points: Sequence[Point], folder: Path) -> None:
                     "y": up,
                     "xaxis": f"x{number}",
                     "yaxis": f"y{number}",
+                    "mode": "lines",
                     "name": way,
                     "legendgroup": way,
                     "showlegend": is_first and number == 1,

@@ -52,7 +52,10 @@ def test_the_coordinator_can_serve_all_of_it(site: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("screen", SCREENS)
 def test_everybody_can_search_and_read_it(browser: Browser, run: FakeRun, site: Path, screen: str) -> None:
-    """The search needs no other host, axe-core finds no barrier, nothing moves, and the policy forbids nothing used."""
+    """The search needs no other host, axe-core finds no barrier, nothing moves, and the policy forbids nothing used.
+
+    Curves are drawn by the coordinator's Plotly.
+    """
     complaints: list[str] = []
     server = PageServer(run, site)
     try:
@@ -69,6 +72,13 @@ def test_everybody_can_search_and_read_it(browser: Browser, run: FakeRun, site: 
                 page.evaluate(DRAWN)  # guide.js looks at widths when the page is drawn
                 assert barriers(page) == []
                 assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            page.goto(f"{server.url}guide/results.html")
+            expect(page.locator(".js-plotly-plot .legend")).to_be_visible()
+            assert page.locator("img[data-curves]").count() == 0
+            assert barriers(page) == []
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            page.locator(".js-plotly-plot").scroll_into_view_if_needed()
+            keep_screenshot(page, f"guide-results-{screen}")
     finally:
         server.close()
     assert complaints == []

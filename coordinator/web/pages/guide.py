@@ -18,7 +18,11 @@ from coordinator.web.http.answers import FOR_EVER, REVALIDATE, Encoded, answer, 
 from coordinator.web.pages.headers import PLOTLY_STYLES
 from dashboards import CONTENT_TYPES
 
-TYPES = CONTENT_TYPES | {".html": "text/html; charset=utf-8", ".png": "image/png"}
+TYPES = CONTENT_TYPES | {
+    ".html": "text/html; charset=utf-8",
+    ".parquet": "application/vnd.apache.parquet",
+    ".png": "image/png",
+}
 START = "index.html"
 _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)  # with attributes it is a file of its own, or data
 _HASHED = re.compile(r"\.[0-9a-f]{8}\.min\.(js|css)$")  # the name changes with the content
