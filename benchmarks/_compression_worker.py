@@ -107,9 +107,10 @@ def take_part(plan: Plan, task: dict[str, Any], batches: list[Batch]) -> None:
         backend = with_local_steps(config, TorchBackend(config, own), own, model, swarm)
         _say({"joined": True})
         sys.stdin.readline()  # all are there
-        sent_before, last = traffic.up.total_bytes, task["steps"]
+        sent_before, received_before, last = traffic.up.total_bytes, traffic.down.total_bytes, task["steps"]
         train(backend, RepeatedBatches(batches), swarm, lambda _: None, lambda: swarm.step >= last, time.monotonic)
-        _say({"sent_bytes": traffic.up.total_bytes - sent_before})
+        sent, received = traffic.up.total_bytes - sent_before, traffic.down.total_bytes - received_before
+        _say({"sent_bytes": sent, "received_bytes": received})
     sys.stdin.readline()  # all are done, and nobody needs this one's state any more
     swarm.leave()
     _say({"left": True})

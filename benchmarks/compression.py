@@ -21,14 +21,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
+from hivemind.compression import CompressionInfo
 
 from auth.keys import AuthorityKey
 from auth.tokens import Role
 from benchmarks._members import admit
 from benchmarks.reporting import Figure, argument_parser, report
 from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.config.training import Compression
 from peer.data.prepare import prepare_tokenizer
+from peer.reduction.compression import HALF_BYTES, compression_of
 
 ROOT = Path(__file__).resolve().parent.parent
 Changes = Mapping[str, Mapping[str, Any]]  # of a run file's sections
@@ -36,19 +40,25 @@ BASELINE = "float16"
 MICROBATCH = 16
 TRAINERS = 2
 LOCAL_BATCH = 4 * MICROBATCH
+CODED_VALUES, PART_VALUES = 2**23, 2**18
+INFO = CompressionInfo.from_tensor(torch.zeros(1))
 DELAY: Changes = {"averaging": {"delay": True}}
 EIGHT_BITS: Changes = {"averaging": {"compression": "8bit-blockwise"}}
+SPARSE: Changes = {"averaging": {"compression": "topk-2bit"}}
 LOCAL: Changes = {"optimizer": {"name": "adamw", "learning_rate": 0.005}}
+PLAIN_OUTER_STEPS: Changes = {"averaging": {"outer_learning_rate": 1.0, "outer_momentum": 0.0}}
 CHANGES: dict[str, tuple[Changes, ...]] = {
     BASELINE: (),
     "none": ({"averaging": {"compression": "none"}},),
     "8bit-blockwise": (EIGHT_BITS,),
+    "topk-2bit": (SPARSE,),
     "float16, PowerSGD rank 4": ({"averaging": {"powersgd_rank": 4}},),
     "float16, PowerSGD rank 16": ({"averaging": {"powersgd_rank": 16}},),
     "float16, delay": (DELAY,),
     "float16, local steps": (LOCAL,),
     "float16, local steps, delay": (LOCAL, DELAY),
     "8bit-blockwise, local steps": (LOCAL, EIGHT_BITS),
+    "topk-2bit, local steps": (LOCAL, SPARSE, PLAIN_OUTER_STEPS),
     "float16 again": (),
 }
 
@@ -66,7 +76,7 @@ class Scale:
 
 
 FULL = Scale(8192, 512, matchmaking_time_s=1.0, line_mbit=4.0, rarer=4, ways=tuple(CHANGES))
-QUICK_WAYS = (BASELINE, "8bit-blockwise", "float16, PowerSGD rank 4", "8bit-blockwise, local steps")
+QUICK_WAYS = (BASELINE, "8bit-blockwise", "topk-2bit", "float16, PowerSGD rank 4", "8bit-blockwise, local steps")
 QUICK = Scale(192, 64, 1.0, 40.0, rarer=3, ways=QUICK_WAYS)
 
 
@@ -88,6 +98,7 @@ class Outcome:
     """What came of one way."""
 
     sent_mb: float  # by both trainers, all that they sent, with headers
+    received_mb: float  # likewise
     seconds: float  # from the start to the last step
     loss: float  # on held-out text
 
@@ -103,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         outcomes = {name: train(processes, config, scale) for name, config in ways(scale).items()}
     report(
         f"{scale.samples:,} samples, {TRAINERS} trainers on lines of {scale.line_mbit:g} Mbit/s",
-        figures(outcomes),
+        [*figures(outcomes), *processor_figures(scale)],
         options.json,
     )
 
@@ -207,17 +218,53 @@ def train(processes: Sequence[PeerProcess], config: RunConfig, scale: Scale) -> 
         process.tell("leave")
     for process in processes:
         process.answer()
-    return Outcome(sum(said["sent_bytes"] for said in trained) / 1e6, seconds, kept["loss"])
+    sent_mb, received_mb = (sum(said[way] for said in trained) / 1e6 for way in ("sent_bytes", "received_bytes"))
+    return Outcome(sent_mb, received_mb, seconds, kept["loss"])
+
+
+def processor_figures(scale: Scale) -> list[Figure]:
+    """The processor's time for each code among the ways: of a sender, and of a peer that returns or takes averages."""
+    used = {change["averaging"]["compression"] for name in scale.ways for change in CHANGES[name] if is_code(change)}
+    seconds = {name: code_seconds(name) for name in sorted({BASELINE, *used})}
+    return [
+        Figure(f"{name}: a core, {what}", now, "ns a value", before, BASELINE)
+        for name in seconds
+        if name != BASELINE
+        for what, now, before in zip(("a gradient", "an average"), seconds[name], seconds[BASELINE], strict=True)
+    ]
+
+
+def is_code(change: Changes) -> bool:
+    """True of a change of the compression."""
+    return "compression" in change.get("averaging", {})
+
+
+def code_seconds(name: Compression) -> tuple[float, float]:
+    """Nanoseconds of one core for each value of a gradient and of an average, to encode and to decode it once."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    gradient = torch.randn(CODED_VALUES, generator=torch.Generator().manual_seed(0))
+    senders, reducers = compression_of(name), HALF_BYTES if name == "topk-2bit" else compression_of(name)
+    average = torch.cat([senders.extract(senders.compress(part, INFO)) for part in torch.split(gradient, PART_VALUES)])
+    found = []
+    for code, values in ((senders, gradient), (reducers, average)):
+        began = time.process_time()
+        for part in torch.split(values, PART_VALUES):
+            code.extract(code.compress(part, INFO))
+        found.append((time.process_time() - began) / CODED_VALUES * 1e9)
+    torch.set_num_threads(threads)
+    return found[0], found[1]
 
 
 def figures(outcomes: Mapping[str, Outcome]) -> list[Figure]:
-    """Three of each way, beside the baseline's."""
+    """Four of each way, beside the baseline's."""
     baseline = outcomes[BASELINE]
     rows = []
     for name, outcome in outcomes.items():
         if outcome is not baseline:
             rows += [
                 Figure(f"{name}: sent by the trainers", outcome.sent_mb, "MB", baseline.sent_mb, BASELINE),
+                Figure(f"{name}: received by them", outcome.received_mb, "MB", baseline.received_mb, BASELINE),
                 Figure(f"{name}: time", outcome.seconds, "s", baseline.seconds, BASELINE),
                 Figure(f"{name}: loss on held-out text", outcome.loss, "loss", baseline.loss, BASELINE),
             ]

@@ -24,6 +24,7 @@ from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annota
 import torch
 from hivemind.averaging.allreduce import AllreduceException, AllReduceRunner
 from hivemind.averaging.partition import BannedException, TensorPartReducer
+from hivemind.compression import CompressionBase
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor
@@ -42,10 +43,11 @@ from peer.reduction.attestation import (
 )
 from peer.reduction.audit import Drawn, Evidence
 from peer.reduction.combine import Combine, PartReducer, ReducedPart, RefusedPart
-from peer.reduction.compression import decode
+from peer.reduction.compression import HALF_BYTES, decode
 from peer.reduction.findings import Finding
 from peer.reduction.guard import RoundGuard, norm_of
 from peer.reduction.screening import require_weight
+from peer.reduction.top_k import TOP_K
 from peer.reporting.event_log import MOST_PEERS, PartsOfPeer, PartsPassed
 
 Answer = tuple[runtime_pb2.Tensor, float]  # a part's average as it travels, and the weight behind it
@@ -80,10 +82,17 @@ class ExactAllReduce(AllReduceRunner):
         unawaited: Collection[str] = (),
         tensors: Sequence[torch.Tensor],
         attesting: Attesting,
+        is_sparse: bool = False,
         **kwargs: Any,
     ) -> None:
-        """`unawaited`: senders (peer IDs) that were silent in the last rounds."""
+        """`unawaited`: senders (peer IDs) that were silent in the last rounds.
+
+        `is_sparse`: each peer's tensors are what the sparse code decodes to; averages travel in half a byte a value.
+        """
         super().__init__(tensors=tensors, group_id=attesting.round.group_id, **kwargs)
+        self._own_code = TOP_K.compression_type if is_sparse else runtime_pb2.CompressionType.NONE
+        self._part_code = self.tensor_part_container.compression
+        self._answer_code = HALF_BYTES if is_sparse else self._part_code
         self._unawaited = {peer for peer in self.sender_peer_ids if peer.to_base58() in unawaited}
         indices = [self.sender_peer_ids.index(peer) for peer in self._unawaited]
         self.tensor_part_reducer: PartReducer = _own_reducer(self.tensor_part_reducer, guard.combine, indices)
@@ -197,11 +206,11 @@ class ExactAllReduce(AllReduceRunner):
         weight = self._guard.believed(sender_index, self.weight)
         try:
             for part_index, part in enumerate(self.parts_for_local_averaging):
-                self.evidence.keep_own(part)
+                self.evidence.keep_own(part, self._own_code)
                 reduced = await self.tensor_part_reducer.accumulate_part(sender_index, part_index, part, weight=weight)
                 self.least_weight = min(self.least_weight, reduced.weight)
                 wire, _ = self._answer(part_index, reduced)
-                rounded = decode(wire)  # the same rounding as everybody else's copy went through
+                rounded = decode(wire, self._answer_code)  # the same rounding as everybody else's copy went through
                 self.evidence.keep_returned(Drawn(peer_index, part_index), wire, rounded, reduced.weight)
                 self._returned[peer_index] += 1
                 if part_index == len(self.parts_for_local_averaging) - 1:
@@ -230,7 +239,7 @@ class ExactAllReduce(AllReduceRunner):
         answer = self._answers[part_index]
         if not answer.done():
             info = self._own_infos[part_index]
-            wire = self.tensor_part_container.compression.compress(reduced.average, info, allow_inplace=False)
+            wire = self._answer_code.compress(reduced.average, info, allow_inplace=False)
             answer.set_result((wire, reduced.weight))
         return answer.result()
 
@@ -339,7 +348,7 @@ class ExactAllReduce(AllReduceRunner):
             return None, message
         if message.code != averaging_pb2.AVERAGED_PART:
             raise AllreduceException(f"{reducer} answered {averaging_pb2.MessageCode.Name(message.code)}")
-        average = decode(message.tensor_part)
+        average = decode(message.tensor_part, self._answer_code)
         if not (is_finite(average) and math.isfinite(message.weight)):
             self._note(Finding(reducer.to_base58(), "average", "returned an average that is not finite"))
             raise FalseAverage(f"{reducer} returned an average that is not finite")
@@ -402,7 +411,7 @@ class ExactAllReduce(AllReduceRunner):
         """Reduce a sender's parts with those of the others; yield the average of each."""
         part_index = 0
         async for part, weight, digest, size in amap_in_executor(
-            _received_part, messages, max_prefetch=self.tensor_part_container.prefetch
+            partial(_received_part, self._part_code), messages, max_prefetch=self.tensor_part_container.prefetch
         ):
             self._check_part(part_index, part)
             await self._check_weight(sender_index, weight)
@@ -483,11 +492,13 @@ def _own_reducer(hiveminds: TensorPartReducer, combine: Combine, unawaited: Coll
     return PartReducer(hiveminds.part_shapes, hiveminds.num_senders, combine, unawaited)
 
 
-def _received_part(message: averaging_pb2.AveragingData) -> tuple[torch.Tensor, float, bytes, int]:
+def _received_part(
+    code: CompressionBase, message: averaging_pb2.AveragingData
+) -> tuple[torch.Tensor, float, bytes, int]:
     """Read a sender's part, weight, digest and size in bytes. Raises `RefusedPart` if the part is not finite."""
     wire = message.tensor_part
     try:
-        part = decode(wire)
+        part = decode(wire, code)
     except ValueError as error:
         raise RefusedPart(f"sent what is no part: {error}") from error
     if not is_finite(part):

@@ -107,8 +107,8 @@ class BalancedRounds:
             raise MatchmakingException(f"beside {group_info.group_size} without the keeper others may take this step")
         self._lines = lines = self._read_lines(group_info, tokens)
         try:
-            shares = reduction_shares(self.total_size, lines.rates, lines.reduces, lines.trusted)
-            promised_s = round_time(self.round_bytes, shares, lines.rates)
+            shares = reduction_shares(self.total_size, lines.rates, lines.reduces, lines.trusted, lines.averages)
+            promised_s = round_time(self.round_bytes, shares, lines.rates, lines.averages)
             patience_s = self._deadline.bounded(round_limit(lines.patience_s, promised_s))
             kwargs |= {"sender_timeout": patience_s * SENDERS_SHARE, "reducer_timeout": patience_s * REDUCERS_SHARE}
             before = self._traffic.passed()
@@ -133,6 +133,8 @@ class BalancedRounds:
 class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, GradientAverager):
     """An averager that accumulates gradients in `.grad` (sums over samples) and averages them, weighted by samples."""
 
+    averages = 1.0  # bytes of an average for each byte that a sender's line passes
+
     def __init__(
         self,
         *args: Any,
@@ -146,7 +148,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         events: EventLog = NOWHERE,
         **kwargs: Any,
     ) -> None:
-        """`round_bytes`: size of a peer's gradients as it sends them; `events`: log of the averager's own process."""
+        """`round_bytes`: size of a peer's gradients on its line; `events`: log of the averager's own process."""
         self.round_bytes, self._may_reduce = round_bytes, may_reduce
         self._events = events
         self._guard = guard or ReductionGuard()
@@ -340,7 +342,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             assert self._leaders is not None
             self._leaders.avoid_leader_of(group_info, str(error))
             raise MatchmakingException(str(error)) from error
-        return group_lines(group_info.peer_ids, known, said)
+        return replace(group_lines(group_info.peer_ids, known, said), averages=self.averages)
 
     def _round_failed(self) -> None:
         """Take in a failed round, unless this peer gave it up itself: it may have had too little time."""

@@ -12,6 +12,9 @@ A peer without samples (the keeper, an auxiliary peer) sends V * (n - 1) * f val
 * f) from s peers with samples: as many as before where it is the only one without. A declaration names the line's
 slower direction alone, so the shares do not depend on who has samples.
 
+Where averages take r times the bytes of senders' values (`averages`), a peer that reduces the fraction f sends V * (1 +
+((n - 1) * r - 1) * f), with V the bytes of its own values.
+
 The peer that reduces a part says what its average is, and a line's rate is a claim. So no device but the keeper reduces
 more than a quarter of the values, or twice an equal share where that is more (`largest_share`), whatever it claims.
 That costs time only where one or two lines are much faster than all others and the keeper, which is bound by nothing,
@@ -61,14 +64,18 @@ def largest_share(reducers: int) -> float:
 
 
 def reduction_shares(
-    values: int, bandwidths: Sequence[float | None], reduces: Sequence[bool], trusted: Sequence[bool] = ()
+    values: int,
+    bandwidths: Sequence[float | None],
+    reduces: Sequence[bool],
+    trusted: Sequence[bool] = (),
+    averages: float = 1.0,
 ) -> tuple[int, ...]:
     """Divide `values` among the peers that reduce, so that the round ends as soon as it can.
 
     `bandwidths`: bytes per second of each peer's line, the slower direction of the two; None is unlimited as far as is
     known, which counts like the fastest known line of those that may reduce. `reduces`: which peers may reduce.
-    `trusted`: the peers whose share has no bound (the keeper); empty for none. Raises `ValueError` if no peer may
-    reduce.
+    `trusted`: the peers whose share has no bound (the keeper); empty for none. `averages`: the bytes of an average for
+    each byte of a sender's values. Raises `ValueError` if no peer may reduce.
     """
     if not any(reduces):
         raise ValueError("nobody in the group accepts connections, so nobody can reduce")
@@ -79,7 +86,7 @@ def reduction_shares(
         rates = [float(may) for may in reduces]
     bound = largest_share(sum(rate > 0 for rate in rates))
     limits = [1.0 if is_trusted else bound for is_trusted in trusted or [False] * len(rates)]
-    return _whole_shares(values, _fractions(rates, limits))
+    return _whole_shares(values, _fractions(rates, limits, averages))
 
 
 def part_size(size_bytes: int, group_size: int) -> int:
@@ -91,9 +98,14 @@ def part_size(size_bytes: int, group_size: int) -> int:
     return min(MOST_PART_BYTES, max(LEAST_PART_BYTES, size_bytes // (PARTS_PER_REDUCER * group_size)))
 
 
-def round_time(values_bytes: int, shares: Sequence[int], bandwidths: Sequence[float | None]) -> float:
-    """Seconds that the slowest line needs for its traffic in a round with these shares; 0.0 where no rate is known."""
-    total, others = sum(shares), len(shares) - 2
+def round_time(
+    values_bytes: float, shares: Sequence[int], bandwidths: Sequence[float | None], averages: float = 1.0
+) -> float:
+    """Seconds that the slowest line needs for its traffic in a round with these shares; 0.0 where no rate is known.
+
+    `values_bytes`: of one sender's values; `averages`: the bytes of an average for each of them.
+    """
+    total, others = sum(shares), (len(shares) - 1) * averages - 1
     times = [
         values_bytes * (1 + others * share / total) / rate
         for share, rate in zip(shares, bandwidths, strict=True)
@@ -131,16 +143,16 @@ def _relative_time(lines: GroupLines, more: int) -> float:
     """What a round of `SCALE` bytes takes on these lines, and on those of so many auxiliary peers more."""
     rates = (*lines.rates, *[AUXILIARY_RATE] * more)
     reduces = (*lines.reduces, *[True] * more)
-    shares = reduction_shares(SCALE, rates, reduces, (*lines.trusted, *[False] * more))
-    return round_time(SCALE, shares, rates)
+    shares = reduction_shares(SCALE, rates, reduces, (*lines.trusted, *[False] * more), lines.averages)
+    return round_time(SCALE, shares, rates, lines.averages)
 
 
-def _fractions(rates: Sequence[float], limits: Sequence[float]) -> list[float]:
+def _fractions(rates: Sequence[float], limits: Sequence[float], averages: float) -> list[float]:
     """The fractions that minimize the longest time, none above its limit; they sum to 1.
 
     The excess above a limit falls to the other peers, which then need longer; so a peer above its limit stays at it.
     """
-    others = len(rates) - 2
+    others = (len(rates) - 1) * averages - 1
     if others <= 0:  # two peers pass all their values whoever reduces
         return [rate / math.fsum(rates) for rate in rates]
     fractions, rest = [0.0] * len(rates), 1.0
@@ -158,7 +170,7 @@ def _fractions(rates: Sequence[float], limits: Sequence[float]) -> list[float]:
     return fractions
 
 
-def _filled_up(rates: Sequence[float], others: int, rest: float) -> list[float]:
+def _filled_up(rates: Sequence[float], others: float, rest: float) -> list[float]:
     """Divide the fraction `rest` among these lines, by filling up the fastest first.
 
     With the k fastest reducing, all of them end at T = (others * rest + k) / (the sum of their rates); the k-th has a
@@ -189,6 +201,7 @@ class GroupLines:
     trusted: tuple[bool, ...]
     second_reducers: tuple[PeerID, ...]  # who looks after others: all with connections of their own, not over a relay
     patience_s: float = math.inf  # for the whole round
+    averages: float = 1.0  # bytes of an average for each byte of a sender's values
 
 
 NOBODY = GroupLines((), (), (), ())

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from peer.config.base import Fraction, Positive, PositiveFloat, Section, WholeNumber
 from peer.config.data import Source
 
-Compression = Literal["float16", "8bit-blockwise", "none"]
+Compression = Literal["float16", "8bit-blockwise", "none", "topk-2bit"]
 Shape = Literal["linear", "cosine", "warmup_stable_decay"]
 
 
@@ -92,7 +92,8 @@ class Averaging(Section):
     progress_refresh_s: PositiveFloat = 0.5
     """Shortest time, in seconds, between two looks at the swarm's progress."""
     compression: Compression = "float16"
-    """Format of averaged values on the wire: `float16` (2 bytes a value), `8bit-blockwise` (1) or `none` (4)."""
+    """Format of averaged values on the wire: `float16` (2 bytes a value), `8bit-blockwise` (1), `none` (4), or
+    `topk-2bit` (0.03 from senders, 0.53 from reducers)."""
     powersgd_rank: int = Field(0, ge=0)
     """Rank of the factors as which large matrices are averaged (PowerSGD); 0: they are averaged as they are."""
     local_steps: Positive = 1
@@ -112,6 +113,11 @@ class Averaging(Section):
     """Share of the peers' mean progress that a global step takes over, with local steps."""
     outer_momentum: float = Field(0.9, ge=0, lt=1)
     """Nesterov momentum of the global steps, with local steps."""
+
+    @property
+    def sends_sparse(self) -> bool:
+        """True if senders send few of their values, and keep the rest for later steps."""
+        return self.compression == "topk-2bit"
 
     @property
     def local_batch_size(self) -> int:
@@ -141,10 +147,22 @@ class Averaging(Section):
 
     @model_validator(mode="after")
     def _clips_gradients_as_they_are(self) -> Averaging:
-        if self.aggregation == "centered_clipping" and self.powersgd_rank:
+        if self.aggregation == "centered_clipping" and (self.powersgd_rank or self.sends_sparse):
+            remedy = "another `compression` than `topk-2bit`"
+            if self.powersgd_rank:
+                remedy = f"set `powersgd_rank` ({self.powersgd_rank}) to 0"
             raise ValueError(
                 "`aggregation` (centered_clipping) is for gradients that are averaged as they are: take `mean`, "
-                f"or set `powersgd_rank` ({self.powersgd_rank}) to 0"
+                f"or {remedy}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_error_feedback(self) -> Averaging:
+        if self.sends_sparse and self.powersgd_rank:
+            raise ValueError(
+                f"`compression` (topk-2bit) and `powersgd_rank` ({self.powersgd_rank}) each keep a remainder of the "
+                "gradient: take one of them"
             )
         return self
 

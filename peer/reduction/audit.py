@@ -33,11 +33,13 @@ from peer.reduction.attestation import (
     digest_of_all,
 )
 from peer.reduction.combine import WeightedPart, weighted_mean
-from peer.reduction.compression import FLOAT16_LEAST, decode, encode, most_rounding
+from peer.reduction.compression import FLOAT16_LEAST, HALF_BYTES, decode, encode, half_steps
 from peer.reduction.findings import Finding, FindingKind
 from peer.reduction.screening import LEAST_SENDERS, MARGIN as LARGE
+from peer.reduction.top_k import TOP_K
 
-TOLERANCE = 1e-3  # of a part's norm: other processors round sums otherwise, and a code now and then to its next value
+TOLERANCE = 1e-3  # of a part's norm: other processors round sums otherwise
+ON_EDGE = 1e-3  # of half a step between two codes: so close to the edge such sums may be rounded to either
 MOST_DIFFERING = 4  # attestations that one peer is asked for
 
 
@@ -110,10 +112,10 @@ class Evidence:
         self._inputs[reducer] = [digest_of(part) for part in parts]
         return self._inputs[reducer]
 
-    def keep_own(self, part: torch.Tensor) -> None:
-        """Keep the next part that this peer reduces itself, as it added it."""
+    def keep_own(self, part: torch.Tensor, compression: int = runtime_pb2.CompressionType.NONE) -> None:
+        """Keep the next part that this peer reduces itself, as it added it, in a code that loses nothing of it."""
         if self.weight:
-            wire = encode(part, runtime_pb2.CompressionType.NONE)
+            wire = encode(part, compression)
             self._sent[self._own].append(wire)
             self._inputs[self._own].append(digest_of(wire))
 
@@ -184,7 +186,7 @@ class Audit:
         }
         mine = None if self._drawn is None else evidence.sent(self._drawn)
         if mine is not None:
-            self._inputs[self.peers.index(own)] = decode(mine[0])
+            self._inputs[self.peers.index(own)] = decode(mine[0], TOP_K)
 
     def hear(self, peer: PeerID, digests: Sequence[bytes]) -> Wanted | None:
         """Take another peer's digests of the attestations that it holds, its first only; return what it is to show."""
@@ -244,7 +246,7 @@ class Audit:
             return
         returned = self.evidence.returned
         try:
-            part = decode(wire)
+            part = decode(wire, TOP_K)
         except ValueError:
             return  # no honest reducer has combined it
         is_part = returned is not None and part.shape == returned.average.shape and part.dtype == torch.float32
@@ -285,8 +287,13 @@ def falsified(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer:
     """
     if not given:
         return None
-    expected = decode(encode(weighted_mean(0, given), returned.compression))
-    distance, norm = float((returned.average - expected).norm()), float(expected.norm())
+    mean = weighted_mean(0, given)
+    expected = decode(encode(mean, returned.compression), HALF_BYTES)
+    is_rounded = (returned.average - mean).double().flatten().abs() <= (1 + ON_EDGE) * half_steps(
+        expected, returned.compression
+    )
+    difference = (returned.average - expected).flatten().masked_fill(is_rounded, 0.0)
+    distance, norm = float(difference.norm()), float(expected.norm())
     least = FLOAT16_LEAST if returned.compression == runtime_pb2.CompressionType.FLOAT16 else 0.0
     if distance <= TOLERANCE * norm + least or _may_be_limited(returned, given, reducer):
         return None
@@ -303,7 +310,9 @@ def _may_be_limited(returned: ReturnedAverage, given: Sequence[WeightedPart], re
     usual = sum((column for column, is_large in zip(columns, large, strict=True) if not is_large), 0 * average)
     limited = torch.stack([column for column, is_large in zip(columns, large, strict=True) if is_large], dim=1)
     nearest = lsq_linear(limited.numpy(), (average - usual).numpy(), bounds=(0.0, 1.0))
-    lost = TOLERANCE * float(average.norm()) + most_rounding(returned.average, returned.compression)
+    is_rounded = torch.stack(columns).any(dim=0)  # zero is zero in each code
+    rounding = half_steps(returned.average, returned.compression)[is_rounded]
+    lost = TOLERANCE * float(average.norm()) + float(rounding.norm())
     return bool(math.sqrt(2 * nearest.cost) <= lost)
 
 

@@ -1,4 +1,4 @@
-"""Codes for the wire: gradients as they are, in 16 bits, or in 8 bits by blocks; moments as roots in 16 bits by blocks.
+"""Codes for the wire: gradients in 32 or 16 bits, in 8 or 4 bits by blocks, or sparse; moments as roots in 16 bits.
 
 hivemind's own 8-bit codes cannot be read back with today's NumPy, and its blockwise one needs bitsandbytes, a download
 of a hundred megabytes for each volunteer. In the blockwise code here each block of 128 values has a scale of its own,
@@ -22,21 +22,24 @@ from hivemind.compression import (
     serialize_torch_tensor,
 )
 from hivemind.proto import runtime_pb2
+from numpy.typing import NDArray
 
 from peer.config.training import Compression
 from peer.reduction.sizes import BLOCK, SCALE_BYTES
+from peer.reduction.top_k import TOP_K, TopKCompression
 
 
 class BlockwiseCompression(CompressionBase):
     """A code of one byte a value: a block's largest magnitude becomes 127, others their share of it, rounded."""
 
     compression_type: int = runtime_pb2.CompressionType.BLOCKWISE_8BIT
+    bits = 8  # of a value, without its share of the scale
     code: np.dtype[Any] = np.dtype(np.int8)
 
     @property
     def levels(self) -> int:
         """The number of levels on each side of zero."""
-        return int(np.iinfo(self.code).max)
+        return int(2 ** (self.bits - 1) - 1)
 
     def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
         """Encode values of any shape; one that is not finite spoils its block, which the decoder notices."""
@@ -49,7 +52,7 @@ class BlockwiseCompression(CompressionBase):
         codes = levels.numpy().astype(self.code).reshape(-1)[: len(values)]
         return runtime_pb2.Tensor(
             compression=self.compression_type,
-            buffer=scales.numpy().tobytes() + codes.tobytes(),
+            buffer=scales.numpy().tobytes() + self._pack(codes),
             size=tensor.shape,
             dtype="float32",
         )
@@ -57,22 +60,47 @@ class BlockwiseCompression(CompressionBase):
     def _round(self, shares: torch.Tensor) -> torch.Tensor:
         return shares.round_()
 
+    def _pack(self, codes: NDArray[Any]) -> bytes:
+        return codes.tobytes()
+
+    def _unpack(self, content: bytes, count: int) -> NDArray[Any]:
+        return np.frombuffer(content, self.code, count)
+
     def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
         """Decode the values. Raises `ValueError` if the bytes are not as many as the shape needs."""
-        count = math.prod(serialized_tensor.size)
-        blocks, bits = -(-count // BLOCK), 8 * self.code.itemsize
-        if len(serialized_tensor.buffer) != blocks * SCALE_BYTES + count * self.code.itemsize:
-            raise ValueError(f"{len(serialized_tensor.buffer)} bytes are not {count} values in {bits} bits by blocks")
-        scales = np.frombuffer(serialized_tensor.buffer, np.float32, blocks)
+        count, content = math.prod(serialized_tensor.size), serialized_tensor.buffer
+        blocks = -(-count // BLOCK)
+        if len(content) != blocks * SCALE_BYTES + -(-count * self.bits // 8):
+            raise ValueError(f"{len(content)} bytes are not {count} values in {self.bits} bits by blocks")
+        scales = np.frombuffer(content, np.float32, blocks)
         codes = np.zeros(blocks * BLOCK, np.float32)
-        codes[:count] = np.frombuffer(serialized_tensor.buffer, self.code, count, blocks * SCALE_BYTES)
+        codes[:count] = self._unpack(content[blocks * SCALE_BYTES :], count)
         with np.errstate(invalid="ignore", over="ignore"):  # of an infinite scale: who averages looks for such values
             values = codes.reshape(blocks, BLOCK) * scales[:, None]
         return torch.from_numpy(values.reshape(-1)[:count]).reshape(tuple(serialized_tensor.size))
 
     def estimate_compression_ratio(self, info: CompressionInfo) -> float:
         """Return the bytes on the wire for each byte of the tensor."""
-        return (self.code.itemsize + SCALE_BYTES / BLOCK) / info.descriptor.dtype.itemsize
+        return (self.bits / 8 + SCALE_BYTES / BLOCK) / info.descriptor.dtype.itemsize
+
+
+class HalfByteCompression(BlockwiseCompression):
+    """A code of half a byte a value: a block's largest magnitude becomes 7. The earlier value has the lower half."""
+
+    compression_type = 18  # hivemind has no such code, and no number so high
+    bits = 4
+
+    def _pack(self, codes: NDArray[Any]) -> bytes:
+        halves = np.pad(codes, (0, -len(codes) % 2)).view(np.uint8).reshape(-1, 2)
+        packed: bytes = (halves[:, 0] & 0xF | halves[:, 1] << 4).tobytes()
+        return packed
+
+    def _unpack(self, content: bytes, count: int) -> NDArray[Any]:
+        packed = np.frombuffer(content, np.uint8)
+        halves = np.stack([packed << 4, packed & 0xF0], axis=1).reshape(-1).view(self.code) >> 4  # with their signs
+        if halves[count:].any() or (halves < -self.levels).any():
+            raise ValueError("a value is below the lowest level, or bits behind the last value are set")
+        return halves[:count]
 
 
 class RootCompression(BlockwiseCompression):
@@ -84,6 +112,7 @@ class RootCompression(BlockwiseCompression):
     """
 
     compression_type = 16  # hivemind has no such code, and no number so high
+    bits = 16
     code = np.dtype(np.int16)
 
     def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
@@ -101,6 +130,7 @@ class RootCompression(BlockwiseCompression):
 
 
 BLOCKWISE = BlockwiseCompression()
+HALF_BYTES = HalfByteCompression()
 ROOTS = RootCompression()
 FLOAT16_LEAST = 2.0**-24  # between two values that are nearly zero
 MAX_DIMENSIONS = 16
@@ -108,43 +138,45 @@ MOST_STRIDE = 2**63  # torch counts a tensor's strides in 64 bits, even where it
 _READERS: dict[int, CompressionBase] = {
     code.compression_type: code for code in (NoCompression(), Float16Compression(), BLOCKWISE)
 }
+_CODES = _READERS | {code.compression_type: code for code in (HALF_BYTES, TOP_K)}
 _DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "int64": 8, "int32": 4, "uint8": 1, "int8": 1}
 
 
 def compression_of(name: Compression) -> CompressionBase:
-    """Return the code that a run file's `averaging.compression` names."""
+    """Return the code of what senders send, which a run file's `averaging.compression` names."""
     known: dict[Compression, CompressionBase] = {
         "none": NoCompression(),
         "float16": Float16Compression(),
         "8bit-blockwise": BLOCKWISE,
+        "topk-2bit": TOP_K,
     }
     return known[name]
 
 
 def encode(tensor: torch.Tensor, compression_type: int) -> runtime_pb2.Tensor:
     """Encode a tensor on the CPU for the wire, in the given code (hivemind's enumeration)."""
-    if compression_type == BLOCKWISE.compression_type:
-        return BLOCKWISE.compress(tensor, CompressionInfo.from_tensor(tensor))
+    code = _CODES.get(compression_type)
+    if isinstance(code, (BlockwiseCompression, TopKCompression)):
+        return code.compress(tensor, CompressionInfo.from_tensor(tensor))
     return serialize_torch_tensor(tensor, compression_type)
 
 
-def most_rounding(values: torch.Tensor, compression_type: int) -> float:
-    """Return the L2 norm of the largest rounding error in these values, which were decoded from such a code."""
-    sizes = values.flatten().double().abs()
-    if compression_type == BLOCKWISE.compression_type:
+def half_steps(values: torch.Tensor, compression_type: int) -> torch.Tensor:
+    """Return the largest rounding error of each of these values, (values,) float64, decoded from such a code."""
+    sizes, code = values.flatten().double().abs(), _CODES.get(compression_type)
+    if isinstance(code, BlockwiseCompression):
         blocks = torch.nn.functional.pad(sizes, (0, -len(sizes) % BLOCK)).view(-1, BLOCK)
-        half_steps = (blocks.amax(dim=1) / BLOCKWISE.levels / 2).repeat_interleave(BLOCK)[: len(sizes)]
-    elif compression_type == Float16Compression.compression_type:
-        half_steps = (sizes * torch.finfo(torch.float16).eps / 2).clamp_min(FLOAT16_LEAST / 2)
-    else:
-        return 0.0
-    return float(half_steps.norm())
+        return (blocks.amax(dim=1) / code.levels / 2).repeat_interleave(BLOCK)[: len(sizes)]
+    if isinstance(code, Float16Compression):
+        return (sizes * torch.finfo(torch.float16).eps / 2).clamp_min(FLOAT16_LEAST / 2)
+    return torch.zeros_like(sizes)
 
 
-def decode(message: runtime_pb2.Tensor, also: BlockwiseCompression = BLOCKWISE) -> torch.Tensor:
+def decode(message: runtime_pb2.Tensor, also: CompressionBase = BLOCKWISE) -> torch.Tensor:
     """Decode the tensor in another peer's message. Raises `ValueError` if it is not exactly what it claims to be.
 
-    Only the codes and dtypes that peers use are taken, and the code `also`: hivemind would take any of NumPy's, some of
+    Only the codes and dtypes that peers use are taken, and the code `also`. No other: a reducer could choose one that
+    loses most of an average. hivemind would take any of NumPy's, some of
     which are a thousand times larger in memory than on the wire, and would let the sender tie the tensor to an autograd
     graph.
     """
@@ -154,7 +186,7 @@ def decode(message: runtime_pb2.Tensor, also: BlockwiseCompression = BLOCKWISE) 
         raise ValueError(f"a tensor in code {message.compression} of dtype {message.dtype:.40} is not taken")
     width = 2 if message.compression == Float16Compression.compression_type else _DTYPE_BYTES[message.dtype]
     count = math.prod(message.size)
-    if not isinstance(reader, BlockwiseCompression) and len(message.buffer) != count * width:
+    if isinstance(reader, (NoCompression, Float16Compression)) and len(message.buffer) != count * width:
         raise ValueError(f"{len(message.buffer)} bytes are not {count} values of {width} bytes")
     if not count:
         if math.prod(size or 1 for size in message.size) >= MOST_STRIDE:

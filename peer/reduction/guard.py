@@ -230,8 +230,11 @@ class RoundGuard:
 
     @property
     def _judges_noise(self) -> bool:
-        """Whether noise tells of samples: how far local steps have led a peer is no mean over its samples."""
-        return self._averaging.local_steps == 1
+        """True if the noise of a part tells of samples, as that of a mean over them does.
+
+        Progress over local steps is no such mean, nor is a sparse gradient: it holds remainders of many steps.
+        """
+        return self._averaging.local_steps == 1 and not self._averaging.sends_sparse
 
     def _aggregated(self, part_index: int, place: PartPlace, bounded: Sequence[WeightedPart]) -> torch.Tensor:
         if self._averaging.aggregation == "mean":

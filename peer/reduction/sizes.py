@@ -19,7 +19,44 @@ BLOCK = 128  # values that share a scale
 SCALE_BYTES = 4
 ROUNDED_BYTES = 2 + SCALE_BYTES / BLOCK  # of an optimizer's statistic on its way, in 16 bits by blocks
 LEAST_SAVING = 2  # a matrix that would not shrink by this factor is averaged as it is
-VALUE_BYTES: dict[Compression, float] = {"none": 4, "float16": 2, "8bit-blockwise": 1 + SCALE_BYTES / BLOCK}
+CHUNK = 4096  # values of which a sparse sender sends `CHUNK_SENT`
+CHUNK_SENT = 64
+CHUNK_BYTES = 2 * SCALE_BYTES + CHUNK_SENT * (12 + 2) // 8  # two scales; of each value sent, its index and its code
+VALUE_BYTES: dict[Compression, float] = {  # from a sender to its reducers
+    "none": 4,
+    "float16": 2,
+    "8bit-blockwise": 1 + SCALE_BYTES / BLOCK,
+    "topk-2bit": CHUNK_BYTES / CHUNK,
+}
+AVERAGE_BYTES: dict[Compression, float] = VALUE_BYTES | {"topk-2bit": 4 / 8 + SCALE_BYTES / BLOCK}  # from a reducer
+DOWN_TIMES_UP = 10  # the downlink of a home line, in terms of its uplink
+
+
+@dataclass(frozen=True)
+class RoundBytes:
+    """The bytes of all averaged values in a round, in each direction."""
+
+    sent: float  # by a sender
+    averages: float  # that come back to a peer
+
+    @classmethod
+    def of(cls, compression: Compression, values: int = 1) -> RoundBytes:
+        """Return the bytes of so many values."""
+        return cls(VALUE_BYTES[compression] * values, AVERAGE_BYTES[compression] * values)
+
+    @property
+    def own(self) -> float:
+        """The bytes of a peer's own gradient over the slower direction of its line.
+
+        Where averages are larger than what a sender sends, the line is taken to be a home line, whose downlink is
+        faster.
+        """
+        return max(self.sent, self.averages / DOWN_TIMES_UP)
+
+    @property
+    def averages_of_own(self) -> float:
+        """The bytes of averages for each byte of a peer's own gradient."""
+        return self.averages / self.own
 
 
 def shrinks(shape: Sequence[int], rank: int) -> bool:
@@ -38,9 +75,9 @@ def values_sent(shapes: Iterable[Sequence[int]], rank: int) -> int:
 
 
 def gradient_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
-    """Return how large a gradient of this model is when it is averaged."""
+    """Return how many bytes of a peer's gradient pass the slower direction of its line when it is averaged."""
     shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
-    return round(VALUE_BYTES[averaging.compression] * values_sent(shapes, averaging.powersgd_rank))
+    return round(RoundBytes.of(averaging.compression, values_sent(shapes, averaging.powersgd_rank)).own)
 
 
 @dataclass(frozen=True)

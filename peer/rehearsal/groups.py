@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median_low
 
 import simpy
@@ -29,6 +29,7 @@ from peer.averaging.shares import (
     round_time,
 )
 from peer.reduction.attestation import AttestedWeight
+from peer.reduction.sizes import RoundBytes
 from peer.rehearsal.lines import Direction, Lines, Process
 from peer.rehearsal.troubles import Troubles
 from peer.swarm.decision import Demands
@@ -138,13 +139,13 @@ class Groups:
         self,
         env: simpy.Environment,
         lines: Lines,
-        values_bytes: int,
+        round_bytes: RoundBytes,
         longest_s: float,
         troubles: Troubles,
         rng: random.Random,
     ) -> None:
-        """`values_bytes`: of all averaged values as they travel; `longest_s`: that the run allows a round."""
-        self._env, self._lines, self._values_bytes, self._longest_s = env, lines, values_bytes, longest_s
+        """`round_bytes`: of all averaged values; `longest_s`: that the run allows a round."""
+        self._env, self._lines, self._bytes, self._longest_s = env, lines, round_bytes, longest_s
         self._troubles, self._rng = troubles, rng
         self._seeking: dict[tuple[Position, tuple[bool, ...]], list[Seeker]] = {}
         self._changed = env.event()
@@ -249,9 +250,9 @@ class Groups:
                 if not each.is_gone:
                     each.done.succeed(FailedRound(frozenset(), frozenset()))
             return
-        lines = _lines_of(group)
-        shares = reduction_shares(2**20, lines.rates, lines.reduces, lines.trusted)
-        promised_s = round_time(self._values_bytes, shares, lines.rates)
+        lines = replace(_lines_of(group), averages=self._bytes.averages_of_own)
+        shares = reduction_shares(2**20, lines.rates, lines.reduces, lines.trusted, lines.averages)
+        promised_s = round_time(self._bytes.own, shares, lines.rates, lines.averages)
         patience_s = min(self._longest_s, round_limit(lines.patience_s, promised_s))
         round_ = _Round(
             present=list(group),
@@ -309,7 +310,7 @@ class Groups:
                     lines=lines,
                     traffic=traffic,
                     ended_at=self._env.now,
-                    averaged_bytes=self._values_bytes * round_.share_of[each.name] * len(senders - {each.name}),
+                    averaged_bytes=self._bytes.sent * round_.share_of[each.name] * len(senders - {each.name}),
                 )
             )
 
@@ -393,8 +394,9 @@ class Groups:
         for each in present:
             share, sends = share_of[each.name], each.name in senders
             returned = share * (len(present) - 1)
-            traffic[each.name, "up"] = self._values_bytes * ((1 - share) * sends + returned)
-            traffic[each.name, "down"] = self._values_bytes * (1 - share + share * (len(senders) - sends))
+            brought = share * (len(senders) - sends)
+            traffic[each.name, "up"] = self._bytes.sent * (1 - share) * sends + self._bytes.averages * returned
+            traffic[each.name, "down"] = self._bytes.averages * (1 - share) + self._bytes.sent * brought
         return traffic
 
 

@@ -16,7 +16,7 @@ from auth.errors import ConfigError
 from peer.config.base import Fraction, Positive, PositiveFloat, Section, WholeNumber, first_mistake
 from peer.config.training import Averaging
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
-from peer.reduction.sizes import VALUE_BYTES
+from peer.reduction.sizes import RoundBytes
 
 MOST_PEERS = 20_000
 KEEPER = "keeper"  # the name of its device
@@ -161,8 +161,12 @@ class Scenario(Section):
     """Measured figures of the past run that this scenario is of; `manyhands scenario` writes them."""
 
     def gradient_bytes(self, averaging: Averaging) -> int:
-        """Return how many bytes a peer's gradients are on their way."""
-        return round(VALUE_BYTES[averaging.compression] * (self.averaged or self.parameters))
+        """Return how many bytes of a peer's gradients pass the slower direction of its line."""
+        return round(self.round_bytes(averaging).own)
+
+    def round_bytes(self, averaging: Averaging) -> RoundBytes:
+        """Return the bytes of a round in each direction."""
+        return RoundBytes.of(averaging.compression, self.averaged or self.parameters)
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Scenario:

@@ -116,8 +116,15 @@ class World:
         self.lines = Lines(env)
         self.troubles = Troubles(env, self.lines, scenario)
         self.board = Board(env, config.averaging.statistics_expiration_s, self.troubles)
-        self.gradient_bytes, longest_s = scenario.gradient_bytes(config.averaging), config.averaging.averaging_timeout_s
-        self.groups = Groups(env, self.lines, self.gradient_bytes, longest_s, self.troubles, self.rng)
+        self.gradient_bytes = scenario.gradient_bytes(config.averaging)
+        self.groups = Groups(
+            env,
+            self.lines,
+            scenario.round_bytes(config.averaging),
+            config.averaging.averaging_timeout_s,
+            self.troubles,
+            self.rng,
+        )
         self._watch = watch
         self._states: dict[tuple[int, int], int] = {}
         self.recorded = 0  # the newest step of which the coordinator knows

@@ -7,7 +7,7 @@ gradients when averaging fails, and takes any peer's state.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from hivemind.p2p import PeerID
 from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import RecordKey
 from peer.averaging.averager import SwarmGradientAverager
+from peer.averaging.error_feedback import SparseAverager
 from peer.averaging.matchmaking import Gathering
 from peer.averaging.power_sgd import PowerSGDAverager
 from peer.config.run import RunConfig
@@ -90,9 +91,7 @@ class Assembly:
     ) -> SwarmGradientAverager:
         """Start the averager of these parameters' gradients; `bandwidth` is the line's rate, if it is known."""
         averaging = self.config.averaging
-        rank = averaging.powersgd_rank
-        kind = partial(PowerSGDAverager, rank=rank) if rank else SwarmGradientAverager
-        return kind(
+        return self._kind_of_gradients()(
             parameters,
             prefix=f"{self.config.run.name}_grad_averager",
             round_bytes=round_bytes,
@@ -107,6 +106,12 @@ class Assembly:
             warn=False,
             **self._shared,
         )
+
+    def _kind_of_gradients(self) -> Callable[..., SwarmGradientAverager]:
+        averaging = self.config.averaging
+        if averaging.powersgd_rank:
+            return partial(PowerSGDAverager, rank=averaging.powersgd_rank)
+        return SparseAverager if averaging.sends_sparse else SwarmGradientAverager
 
     @property
     def _shared(self) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from peer.limits.usage import require_memory
 from peer.models.build import build_model
 from peer.models.optimizers import state_size
 from peer.network.traffic import Throttle, Traffic, require_rate
-from peer.reduction.sizes import gradient_bytes
+from peer.reduction.sizes import RoundBytes, gradient_bytes
 from peer.reporting.advice import Adviser, SparingReports
 from peer.reporting.event_log import FOLDER, EventLog, ProcessEnded, ProcessStarted
 from peer.reporting.messages import (
@@ -249,12 +249,13 @@ class Worker:
 
     def _require_rates(self, config: RunConfig, model: PreTrainedModel) -> None:
         """Raise `ConfigError` for a rate of the volunteer's at which this peer could only stand by."""
-        for option, rate in (
-            ("--max-upload-rate", self._plan.upload_rate),
-            ("--max-download-rate", self._plan.download_rate),
+        averaging = config.averaging
+        for option, rate, values in (
+            ("--max-upload-rate", self._plan.upload_rate, 1.0),
+            ("--max-download-rate", self._plan.download_rate, RoundBytes.of(averaging.compression).averages_of_own),
         ):
-            needed_bytes = gradient_bytes(config.averaging, model)
-            require_rate(option, rate, needed_bytes, config.averaging.averaging_timeout_s)
+            needed_bytes = round(values * gradient_bytes(averaging, model))
+            require_rate(option, rate, needed_bytes, averaging.averaging_timeout_s)
 
     def _tell_traffic(self, swarm: Swarm) -> None:
         """Tell the agent of traffic and of a doubtful line, every two seconds, in a thread of its own."""

@@ -1,4 +1,4 @@
-"""Ways to average less, each in a real swarm: local steps with gradients in 8 bits; delayed steps, with PowerSGD too.
+"""Ways to average less, each in a real swarm: local steps with sparse gradients; delayed steps, with PowerSGD too.
 
 Local steps are tried with rounds that are waited for, and beside rounds. Each test trains some global steps of a few
 seconds with four or five peers.
@@ -27,7 +27,7 @@ from tests.support.swarms import (
 LOCAL: dict[str, Any] = LOSING | {
     "optimizer": {"name": "adamw", "learning_rate": 0.003},
     "averaging": LOSING["averaging"]
-    | {"compression": "8bit-blockwise", "target_batch_size": 2 * TARGET, "local_steps": 2 * TARGET // MICROBATCH // 2},
+    | {"compression": "topk-2bit", "target_batch_size": 2 * TARGET, "local_steps": 2 * TARGET // MICROBATCH // 2},
 }
 DELAYED_LOCAL: dict[str, Any] = LOCAL | {"averaging": LOCAL["averaging"] | {"delay": True}}
 DELAYED: dict[str, Any] = LOSING | {"averaging": LOSING["averaging"] | {"delay": True, "compression": "float16"}}

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from peer.config.run import RunConfig
+from peer.reduction.sizes import AVERAGE_BYTES
 from peer.rehearsal.forecast.report import RehearsalReport, rehearse_seeds, samples_per_hour, shown
 from peer.rehearsal.population import HOUR_S
 from peer.rehearsal.scenario import Scenario
@@ -148,12 +149,11 @@ def changes_to_try(config: RunConfig) -> list[TriedChange]:
         ),
     ]
     current = averaging.model_dump()
-    sizes = {"none": 4, "float16": 2, "8bit-blockwise": 1}
     return [
         change
         for change in changes
         if any(current[key] != value for key, value in change.keys.items())
-        and sizes[change.keys.get("compression", averaging.compression)] <= sizes[averaging.compression]
+        and AVERAGE_BYTES[change.keys.get("compression", averaging.compression)] <= AVERAGE_BYTES[averaging.compression]
         and change.applied(config) is not None
     ]
 

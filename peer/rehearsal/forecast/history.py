@@ -26,7 +26,7 @@ from peer.config.base import first_mistake
 from peer.config.run import RunConfig
 from peer.network.http import fetch
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
-from peer.reduction.sizes import VALUE_BYTES
+from peer.reduction.sizes import RoundBytes
 from peer.rehearsal.forecast.report import ModelValues, SeedQuantiles
 from peer.rehearsal.lines import BOTH_WAYS, ON_THE_LINE
 from peer.rehearsal.peer import STATE_BYTES
@@ -196,7 +196,7 @@ def past_scenario(config: RunConfig, history: RunHistory, stretch: PastStretch, 
     for report in sorted(reports, key=lambda each: each.completed_at):
         by_device.setdefault(report.device, []).append(report)
     rounds = _whole_rounds(reports)
-    bounds = _line_bounds(rounds, values.averaged * VALUE_BYTES[config.averaging.compression])
+    bounds = _line_bounds(rounds, RoundBytes.of(config.averaging.compression, values.averaged))
     keeper = _line(bounds[None])
     devices, ready_s, absent = [], [], 0
     members: dict[str, str] = {}
@@ -334,7 +334,7 @@ def _whole_rounds(reports: Iterable[PastReport]) -> list[list[PastReport]]:
     ]
 
 
-def _line_bounds(rounds: Iterable[Sequence[PastReport]], values_bytes: float) -> defaultdict[int | None, list[float]]:
+def _line_bounds(rounds: Iterable[Sequence[PastReport]], size: RoundBytes) -> defaultdict[int | None, list[float]]:
     """Return the least rates of each device's line in bytes per second, one a round; None is the keeper.
 
     A rehearsed round begins when all are there, so it may take the shortest wait of its group. Only peers with samples
@@ -344,20 +344,21 @@ def _line_bounds(rounds: Iterable[Sequence[PastReport]], values_bytes: float) ->
     for group in rounds:
         others = len(group)  # of any peer, with the keeper
         senders = sum(each.samples > 0 for each in group)
-        passed = ON_THE_LINE * (1 + BOTH_WAYS) * values_bytes / min(each.averaging_s for each in group)
+        times = ON_THE_LINE * (1 + BOTH_WAYS) / min(each.averaging_s for each in group)
         left = 1.0  # of the values: the keeper's share
         for each in group:
             sends = each.samples > 0
-            share = min(left, each.averaged_bytes / (values_bytes * max(1, senders - sends)))
+            share = min(left, each.averaged_bytes / (size.sent * max(1, senders - sends)))
             left -= share
-            bounds[each.device].append(_busier(share, sends, senders - sends, others) * passed)
-        bounds[None].append(_busier(left, False, senders, others) * passed)
+            bounds[each.device].append(_busier_bytes(size, share, sends, senders - sends, others) * times)
+        bounds[None].append(_busier_bytes(size, left, False, senders, others) * times)
     return bounds
 
 
-def _busier(share: float, sends: bool, senders: int, others: int) -> float:
-    """Return how often all values pass a line's busier direction; `senders`: of the other peers, those with samples."""
-    up, down = (1 - share) * sends + others * share, 1 - share + senders * share
+def _busier_bytes(size: RoundBytes, share: float, sends: bool, senders: int, others: int) -> float:
+    """Return the bytes in a line's busier direction; `senders`: of the other peers, those with samples."""
+    up = size.sent * (1 - share) * sends + size.averages * others * share
+    down = size.averages * (1 - share) + size.sent * senders * share
     return max(up, down)
 
 

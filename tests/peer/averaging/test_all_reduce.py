@@ -13,7 +13,7 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric import rsa
 from hivemind.averaging.allreduce import AllreduceException
-from hivemind.compression import serialize_torch_tensor
+from hivemind.compression import NoCompression, serialize_torch_tensor
 from hivemind.p2p import PeerID, ServicerBase
 from hivemind.proto import averaging_pb2, runtime_pb2
 
@@ -33,9 +33,10 @@ from peer.reduction.attestation import (
 )
 from peer.reduction.audit import Drawn
 from peer.reduction.combine import PartReducer, RefusedPart
-from peer.reduction.compression import decode
+from peer.reduction.compression import HALF_BYTES, decode, encode
 from peer.reduction.findings import Finding, Findings
 from peer.reduction.guard import Past, ReductionGuard, RoundGuard
+from peer.reduction.top_k import TOP_K
 from peer.reduction.weight_caps import CapsOfRound
 from tests.support.waiting import PATIENCE_S
 
@@ -54,6 +55,7 @@ def round_of_two(
     unawaited: Collection[str] = (),
     sender_timeout: float = PATIENCE_S,
     reducer_timeout: float = 2 * PATIENCE_S,
+    is_sparse: bool = False,
 ) -> ExactAllReduce:
     """A trainer's (0) side of its round with an auxiliary peer (1), without a network; one of them reduces all."""
 
@@ -78,6 +80,8 @@ def round_of_two(
         unawaited=unawaited,
         sender_timeout=sender_timeout,
         reducer_timeout=reducer_timeout,
+        compression=TOP_K if is_sparse else NoCompression(),
+        is_sparse=is_sparse,
     )
 
 
@@ -187,12 +191,32 @@ def test_who_returns_no_numbers_is_named(values: float, weight: float) -> None:
     """The round fails before anything is taken from it."""
     found: list[Finding] = []
     reducing = ExactAllReduce.__new__(ExactAllReduce)
-    reducing._note = found.append
+    reducing._note, reducing._answer_code = found.append, NoCompression()
     wire = serialize_torch_tensor(torch.full((3,), values))
     message = averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=weight)
     with pytest.raises(AllreduceException, match="not finite"):
         reducing._averaged_part(TRAINER, message)
     assert [(finding.peer_id, finding.kind) for finding in found] == [(TRAINER.to_base58(), "average")]
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_a_reducer_may_not_choose_a_code_that_loses_most_of_an_average(is_sparse: bool) -> None:
+    """The code of senders' parts is for these, and half bytes are for runs whose reducers all use them."""
+
+    async def take_each() -> None:
+        reducing = round_of_two(is_sparse=is_sparse)
+        for code in (TOP_K, HALF_BYTES):
+            wire = encode(torch.ones(3), code.compression_type)
+            message = averaging_pb2.AveragingData(code=averaging_pb2.AVERAGED_PART, tensor_part=wire, weight=1.0)
+            if is_sparse and code is HALF_BYTES:
+                average, _ = reducing._averaged_part(TRAINER, message)
+                assert average is not None
+                assert torch.equal(average, torch.ones(3))
+            else:
+                with pytest.raises(ValueError, match="not taken"):
+                    reducing._averaged_part(TRAINER, message)
+
+    asyncio.run(take_each())
 
 
 @pytest.mark.parametrize(
@@ -405,6 +429,14 @@ def garbled() -> averaging_pb2.AveragingData:
     return message
 
 
+def sparse_with_an_index_twice() -> averaging_pb2.AveragingData:
+    """Two values of one place."""
+    message = written(torch.ones(130))
+    message.tensor_part.CopyFrom(encode(torch.ones(130), TOP_K.compression_type))
+    message.tensor_part.buffer = message.tensor_part.buffer[:8] + bytes(6) + message.tensor_part.buffer[14:]
+    return message
+
+
 @pytest.mark.parametrize(
     ("message", "named"),
     [
@@ -417,13 +449,14 @@ def garbled() -> averaging_pb2.AveragingData:
         (written(torch.ones(3, dtype=torch.int64)), "not asked for"),
         (written(torch.ones(2)), "not asked for"),
         (garbled(), "no part"),
+        (sparse_with_an_index_twice(), "no part"),
     ],
 )
 def test_who_sends_what_is_no_part_is_banned_and_named(message: averaging_pb2.AveragingData, named: str) -> None:
     """The others' average comes at once, without that sender, and the trainer is told who it was."""
 
     async def reduce_both() -> None:
-        reducing = round_of_two()
+        reducing = round_of_two(is_sparse=message.tensor_part.compression == TOP_K.compression_type)
         reducing._may_contribute = anybody
         honest = reducing._accumulate_parts_streaming(sent(torch.ones(3), 2.0), 1)
         first = asyncio.ensure_future(anext(honest))

@@ -199,7 +199,7 @@ async def test_a_group_without_the_keeper_averages_only_with_enough_peers(
         raise ZeroDivisionError  # the group was found good, and its round begins
 
     monkeypatch.setattr("peer.averaging.averager.reduction_shares", shares)
-    lines = SimpleNamespace(rates=[], reduces=[], trusted=[], patience_s=PATIENCE_S)
+    lines = GroupLines((), (), (), (), PATIENCE_S)
     monkeypatch.setattr(averager, "_read_lines", lambda *_: lines)
     peers = [PeerID(f"{role}{index}".encode()) for index, role in enumerate(roles)]
     averager._directory = cast(

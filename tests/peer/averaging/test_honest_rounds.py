@@ -10,6 +10,7 @@ import pytest
 import torch
 from hivemind.averaging.partition import TensorPartContainer
 
+from peer.averaging.error_feedback import ErrorFeedback
 from peer.averaging.power_sgd import LowRank, orthonormal
 from peer.backends.local_steps import own_model, with_local_steps
 from peer.backends.torch_cpu import TorchBackend
@@ -18,6 +19,7 @@ from peer.data.batching.batches import Batch
 from peer.models.build import build_model
 from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
 from peer.reduction.combine import WeightedPart, weighted_mean
+from peer.reduction.compression import HALF_BYTES, decode, encode
 from peer.reduction.guard import ReductionGuard
 from tests.security.member_swarm import CONFIG
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
@@ -36,6 +38,8 @@ def batch(config: RunConfig, sender: int, step: int, part: int) -> Batch:
 class HonestRun:
     """All senders of a run in one process, each round reduced by each of them and by a keeper without samples."""
 
+    own_samples = set_aside_samples = 0  # after a step: all samples are in it
+
     def __init__(self, **averaging: Any) -> None:
         self.config = RunConfig.from_mapping(CONFIG | {"averaging": CONFIG["averaging"] | averaging})
         self.model = build_model(self.config, VOCABULARY, SPECIAL)
@@ -46,10 +50,10 @@ class HonestRun:
         self.guards = [ReductionGuard() for _ in range(len(MICROBATCHES) + 1)]
         shapes = [parameter.shape for parameter in self.parameters]
         self.factors = [LowRank(shapes, self.config.averaging.powersgd_rank) for _ in MICROBATCHES]
+        self.feedback = [ErrorFeedback() for _ in MICROBATCHES]
         owns = [own_model(self.config, self.model) for _ in MICROBATCHES]
         self.backends = [
-            with_local_steps(self.config, TorchBackend(self.config, own), own, self.model, lambda: self.step)
-            for own in owns
+            with_local_steps(self.config, TorchBackend(self.config, own), own, self.model, self) for own in owns
         ]
 
     def gradients(self, sender: int) -> tuple[list[torch.Tensor], int]:
@@ -91,6 +95,8 @@ class HonestRun:
         senders, weights = [tensors for tensors, _ in brought], [samples for _, samples in brought]
         if self.config.averaging.powersgd_rank:
             averages = self.by_factors(senders, weights)
+        elif self.config.averaging.sends_sparse:
+            averages = self.sparse(senders, weights)
         else:
             averages = self.average(senders, weights, b"")
         for parameter, average in zip(self.parameters, averages, strict=True):
@@ -116,8 +122,27 @@ class HonestRun:
             low_rank.restore(tensors)
         return senders[0]
 
+    def sparse(self, senders: Sequence[list[torch.Tensor]], weights: Sequence[int]) -> list[torch.Tensor]:
+        """The same with sparse gradients, which have remainders."""
+        sums = [[mean * samples for mean in means] for means, samples in zip(senders, weights, strict=True)]
+        for memory, tensors, samples in zip(self.feedback, senders, weights, strict=True):
+            memory.load(tensors, samples)
+        averages = self.average(senders, weights, b"")
+        for memory, tensors, of_sender in zip(self.feedback, senders, sums, strict=True):
+            memory.averaged()
+            memory.settle(tensors, of_sender)
+        return [decode(encode(average, HALF_BYTES.compression_type), HALF_BYTES) for average in averages]
 
-@pytest.mark.parametrize("averaging", [{}, {"powersgd_rank": 2}, {"local_steps": 4}], ids=["plain", "factors", "local"])
+
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "factors": {"powersgd_rank": 2},
+    "local": {"local_steps": 4},
+    "sparse": {"compression": "topk-2bit"},
+}
+
+
+@pytest.mark.parametrize("averaging", WAYS.values(), ids=WAYS)
 def test_no_part_of_an_honest_run_is_made_smaller(averaging: dict[str, Any]) -> None:
     """Not in the first rounds, not in a warm-up, with factors as well as with local steps."""
     run = HonestRun(**averaging)

@@ -19,6 +19,7 @@ from hivemind.proto import averaging_pb2, runtime_pb2
 from auth.keys import RSA_BITS, RSA_EXPONENT, DeviceKey
 from auth.swarm.hivemind_patches import patch_hivemind
 from peer.averaging.all_reduce import Attesting, ExactAllReduce, take_averages
+from peer.averaging.error_feedback import ErrorFeedback
 from peer.averaging.power_sgd import FIRST, LowRank, orthonormal
 from peer.config.training import Averaging
 from peer.network.traffic import Traffic
@@ -26,6 +27,8 @@ from peer.reduction.attestation import AttestedRound, layout_of
 from peer.reduction.audit import Audit
 from peer.reduction.findings import Findings
 from peer.reduction.guard import Past, RoundGuard
+from peer.reduction.sizes import CHUNK_BYTES
+from peer.reduction.top_k import TOP_K
 from peer.reduction.weight_caps import CapsOfRound
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -117,6 +120,7 @@ async def round_of(
     shares: Sequence[int] = SHARES,
     kinds: dict[int, type[ExactAllReduce]] | None = None,
     part_size_bytes: int = 2**11,
+    is_sparse: bool = False,
 ) -> Round:
     """Prepare a round; `kinds`: the peers that are not honest."""
     ids, group = [peer.peer_id for peer in peers], f"round {next(NUMBERS)}".encode() + half
@@ -139,8 +143,9 @@ async def round_of(
             attesting=attesting,
             guard=RoundGuard(CapsOfRound({}, math.inf), Findings(), Averaging(), Past(), set(), {}),
             sender_timeout=PATIENCE_S,
-            compression=Float16Compression(),
+            compression=TOP_K if is_sparse else Float16Compression(),
             part_size_bytes=part_size_bytes,
+            is_sparse=is_sparse,
         )
         await runner.add_p2p_handlers(peer, namespace=group.decode())
         runners.append(runner)
@@ -242,6 +247,38 @@ async def test_both_halves_of_a_round_with_factors_come_to_the_same_bits(peers: 
     averages = second.require_one_average()
     assert all(average.abs().sum() > 0 for average in averages)
     assert all(runner._traffic.up.total_bytes < WORDS_BYTES for runner in (second.runners[0], second.runners[3]))
+
+
+async def test_sparse_gradients_come_to_the_same_bits_and_what_was_not_sent_comes_later(peers: list[P2P]) -> None:
+    """Senders send a small part of what reducers return, and audits find nothing; no decay, so nothing is lost.
+
+    The same gradient in every round: what all rounds brought, and what is left over, are together what there was.
+    """
+    weights, shapes, rounds = (0.0, 4.0, 8.0, 0.0), [torch.Size((7, 4096)), torch.Size((600,))], 3
+    feedback = [ErrorFeedback(decay=1.0) for _ in peers]
+    expected = mean_of_trainers(gradients(weights, shapes))
+    brought = [torch.zeros(shape) for shape in shapes]
+    for _ in range(rounds):
+        own = gradients(weights, shapes)
+        for memory, tensors, weight in zip(feedback, own, weights, strict=True):
+            memory.load(tensors, int(weight))
+        exact = mean_of_trainers(own)
+        round_ = await round_of(peers, weights, own, part_size_bytes=2 * CHUNK_BYTES, is_sparse=True)
+        assert await round_.run() == [""] * len(peers)
+        averages = round_.require_one_average()
+        for average, mean in zip(averages, exact, strict=True):
+            assert 0 < float((average - mean).norm()) < 0.1 * float(mean.norm())  # of half bytes
+        require_sound(round_, weights)
+        for memory, tensors, means, weight in zip(feedback, own, gradients(weights, shapes), weights, strict=True):
+            memory.averaged()
+            memory.settle(tensors, [mean * weight for mean in means])
+        brought = [total + mean for total, mean in zip(brought, exact, strict=True)]
+    for index, (total, mean) in enumerate(zip(brought, expected, strict=True)):
+        left = (feedback[FIRST_TRAINER]._lost[index] + feedback[SECOND_TRAINER]._lost[index]) / 12
+        assert torch.allclose(total + left, rounds * mean, atol=1e-4)
+    sender = round_.runners[FIRST_TRAINER]._traffic
+    assert sender.up.total_bytes < sender.down.total_bytes / 4
+    assert not any(feedback[at]._lost for at in (KEEPER, AUXILIARY))
 
 
 def opening(runner: ExactAllReduce, digests: bytes = b"") -> averaging_pb2.AveragingData:

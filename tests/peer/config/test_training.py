@@ -150,6 +150,7 @@ def test_a_shape_brings_its_own_decay() -> None:
     assert (now.shape, now.decay_steps, config.schedule_start(450)) == ("cosine", None, 300)
 
 
+SPARSE = {"compression": "topk-2bit"}
 STABLE = {"shape": "warmup_stable_decay", "warmup_steps": 6, "total_steps": 10}
 CAUSAL = {"model": {"architecture": "gpt2"}, "objective": {"name": "clm"}}
 
@@ -186,6 +187,14 @@ CAUSAL = {"model": {"architecture": "gpt2"}, "objective": {"name": "clm"}}
             "in phase 2 (from step 5), `mask_probability` is for masked language modelling, not for `clm`",
         ),
         ({"optimizer": {"name": "sgd"}}, "`optimizer.name` (sgd) is for local steps"),
+        (
+            {"averaging": SPARSE | {"powersgd_rank": 4}},
+            "`compression` (topk-2bit) and `powersgd_rank` (4) each keep a remainder of the gradient: take one of them",
+        ),
+        (
+            {"averaging": SPARSE | {"aggregation": "centered_clipping"}},
+            "averaged as they are: take `mean`, or another `compression` than `topk-2bit`",
+        ),
     ],
 )
 def test_a_section_that_does_not_fit_is_one_sentence(content: dict[str, Any], words: str) -> None:
@@ -195,10 +204,10 @@ def test_a_section_that_does_not_fit_is_one_sentence(content: dict[str, Any], wo
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("averaging", [{"local_steps": 2}, {"powersgd_rank": 4}, {"delay": True}, {}])
+@pytest.mark.parametrize("averaging", [{"local_steps": 2}, {"powersgd_rank": 4}, SPARSE, {"delay": True}, {}])
 @pytest.mark.parametrize("optimizer", ["lamb", "adamw", "stable_adamw", "muon"])
 def test_every_optimizer_goes_with_every_way_to_average(optimizer: str, averaging: dict[str, Any]) -> None:
-    """Neither local steps nor factors nor delayed steps ask for an optimizer of their own."""
+    """Neither local steps nor factors nor sparse gradients nor delayed steps ask for an optimizer of their own."""
     content = SHORT | {"optimizer": {"name": optimizer}, "averaging": {"target_batch_size": 2048} | averaging}
     assert RunConfig.from_mapping(content).optimizer.name == optimizer
 

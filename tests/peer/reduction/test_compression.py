@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from hivemind.compression import CompressionInfo
+from hypothesis import given, settings, strategies as st
 
 from peer.config.training import Compression
-from peer.reduction.compression import BLOCKWISE, ROOTS, compression_of, decode, encode, most_rounding
-from peer.reduction.sizes import BLOCK
+from peer.reduction.compression import BLOCKWISE, HALF_BYTES, ROOTS, compression_of, decode, encode, half_steps
+from peer.reduction.sizes import AVERAGE_BYTES, BLOCK
 
 
 def there_and_back(values: torch.Tensor, name: Compression = "8bit-blockwise") -> torch.Tensor:
@@ -46,15 +47,15 @@ def test_tiny_gradients_are_no_smaller_in_eight_bits_than_in_sixteen() -> None:
     assert relative_error(tiny) < 0.01 < relative_error(tiny, "float16")
 
 
-@pytest.mark.parametrize("name", ["none", "float16", "8bit-blockwise"])
+@pytest.mark.parametrize("code", [0, 2, BLOCKWISE.compression_type, HALF_BYTES.compression_type])  # 2: 16 bits
 @pytest.mark.parametrize("scale", [1e-7, 1e-4, 1.0, 1000.0])
-def test_writing_changes_no_more_than_is_said_of_what_was_read(name: Compression, scale: float) -> None:
+def test_writing_changes_no_more_than_is_said_of_what_was_read(code: int, scale: float) -> None:
     """Also where values are so small that 16 bits have few steps for them; and not much less."""
     values = scale * torch.randn(3 * BLOCK + 5, generator=torch.Generator().manual_seed(4))
-    read = there_and_back(values, name)
-    changed = float((read - values).norm())
-    most = most_rounding(read, compression_of(name).compression_type)
-    assert changed <= most * 1.001 <= 3 * changed * 1.001
+    read = decode(encode(values, code), HALF_BYTES)
+    changed, most = (read - values).double().abs(), half_steps(read, code)
+    assert torch.all(changed <= most * 1.001)
+    assert most.norm() <= 3 * changed.norm()
 
 
 def test_what_was_decoded_is_coded_without_loss() -> None:
@@ -137,6 +138,60 @@ def test_no_sender_ties_a_tensor_to_a_graph() -> None:
     message = encode(torch.ones(3), compression_of("none").compression_type)
     message.requires_grad = True
     assert not decode(message).requires_grad
+
+
+HALF = HALF_BYTES.compression_type
+COUNTS = st.sampled_from([0, 1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK + 3])
+
+
+@settings(max_examples=40)
+@given(count=COUNTS, scale=st.sampled_from([1e-30, 1e-7, 1.0, 1e30]), seed=st.integers(0, 2**32 - 1))
+def test_half_bytes_change_a_value_by_half_a_level_of_its_block(count: int, scale: float, seed: int) -> None:
+    """Of any number of values; a block's largest value is hardly changed, and zeros not at all."""
+    values = scale * torch.randn(count, generator=torch.Generator().manual_seed(seed))
+    values[::3] = 0.0
+    wire = encode(values, HALF)
+    read = decode(wire, HALF_BYTES)
+    assert wire == encode(values.clone(), HALF)
+    assert torch.equal(read[::3], values[::3])
+    for own, came in zip(values.split(BLOCK), read.split(BLOCK), strict=True):
+        most = own.abs().max() if len(own) else torch.tensor(0.0)
+        assert torch.all((came - own).abs() <= most / HALF_BYTES.levels / 2 * 1.001)
+        assert not len(own) or came.abs().max() == pytest.approx(float(most), rel=1e-6)
+
+
+def test_half_bytes_for_each_value() -> None:
+    """The bytes on the wire are those with which rounds are planned."""
+    values = torch.ones(100 * BLOCK)
+    assert len(encode(values, HALF).buffer) == AVERAGE_BYTES["topk-2bit"] * len(values)
+    assert HALF_BYTES.estimate_compression_ratio(CompressionInfo.from_tensor(values)) == 0.53125 / 4
+
+
+@pytest.mark.parametrize("content", [b"\x08", b"\x80", b"\x88"])
+def test_a_level_that_no_reducer_writes_is_refused(content: bytes) -> None:
+    """The lowest of sixteen would be larger than the block's largest value."""
+    wire = encode(torch.ones(6), HALF)
+    wire.buffer = wire.buffer[:4] + b"\x77" + content + b"\x77"
+    with pytest.raises(ValueError, match="below the lowest level"):
+        decode(wire, HALF_BYTES)
+
+
+@pytest.mark.parametrize("change", [b"", b"\x17", b"\x07\x00"])
+def test_half_bytes_that_do_not_fit_the_shape_are_refused(change: bytes) -> None:
+    """Fewer or more of them than the shape has values, or another value behind the last."""
+    wire = encode(torch.ones(5), HALF)
+    assert wire.buffer[-1:] == b"\x07"
+    wire.buffer = wire.buffer[:-1] + change
+    with pytest.raises(ValueError, match=r"bytes are not 5 values|bits behind the last"):
+        decode(wire, HALF_BYTES)
+
+
+@pytest.mark.parametrize("scale", [3e38, float("inf"), float("nan")])
+def test_a_scale_too_large_for_half_bytes_stays_noticeable(scale: float) -> None:
+    """Its values overflow to infinite ones, quietly, and the peer that averages looks for these."""
+    wire = encode(torch.ones(3), HALF)
+    wire.buffer = np.float32(scale).tobytes() + wire.buffer[4:]
+    assert not decode(wire, HALF_BYTES).isfinite().any()
 
 
 def moments_there_and_back(values: torch.Tensor) -> torch.Tensor:

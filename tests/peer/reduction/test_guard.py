@@ -188,9 +188,10 @@ def test_who_points_away_does_not_count() -> None:
     assert guard.findings.take() == []
 
 
-def test_noise_says_nothing_of_samples_where_peers_take_steps_of_their_own() -> None:
-    """Nobody's weight is cut for that, and a new member's share is not bounded."""
-    guard, rng = ReductionGuard(averaging=Averaging(local_steps=2)), torch.Generator().manual_seed(0)
+@pytest.mark.parametrize("averaging", [Averaging(local_steps=2), Averaging(compression="topk-2bit")])
+def test_noise_says_nothing_of_samples_where_a_gradient_is_no_mean_over_them(averaging: Averaging) -> None:
+    """Nobody's weight is cut for noise of local steps or of remainders, and a new member's share is not bounded."""
+    guard, rng = ReductionGuard(averaging=averaging), torch.Generator().manual_seed(0)
     for _ in range(3):
         assert taken(guard, [160.0, 8.0, 8.0, 8.0], [1.0] * 4, {}, rng) == [160.0, 8.0, 8.0, 8.0]
 

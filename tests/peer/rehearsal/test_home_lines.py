@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -129,10 +130,10 @@ def wait_for_the_window(view: SwarmView, **facts: object) -> Demands:
 
 
 def share_alike(
-    values: int, bandwidths: Sequence[float | None], reduces: Sequence[bool], trusted: Sequence[bool] = ()
+    values: int, bandwidths: Sequence[float | None], reduces: Sequence[bool], *others: Any
 ) -> tuple[int, ...]:
     """The old decision: slow lines reduce as much as fast ones."""
-    return reduction_shares(values, [None] * len(bandwidths), reduces, trusted)
+    return reduction_shares(values, [None] * len(bandwidths), reduces, *others)
 
 
 def swarm_with_a_liar(lie: str) -> Scenario:

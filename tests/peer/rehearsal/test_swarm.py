@@ -10,6 +10,8 @@ import pytest
 from peer.config.run import RunConfig
 from peer.rehearsal.board import LOOK_BYTES, PEER_BYTES
 from peer.rehearsal.groups import ROUND_BYTES
+from peer.rehearsal.lines import ON_THE_LINE
+from peer.rehearsal.peer import STATE_BYTES
 from peer.rehearsal.scenario import HomeLine, Mishap, Rehearsed, Scenario, Visit
 from peer.rehearsal.swarm import rehearse
 from tests.support.tiny_albert import tiny_config
@@ -45,6 +47,19 @@ def test_a_step_takes_as_long_as_its_batch_and_its_round() -> None:
     assert run.counted_share > 0.98
     assert run.utilisation == pytest.approx(16 / run.step_s, rel=0.1)
     assert run.suspected == {}
+
+
+@pytest.mark.parametrize(("compression", "up", "down"), [("float16", 2.0, 2.0), ("topk-2bit", 0.0293, 0.53125)])
+def test_each_direction_has_its_own_bytes(compression: str, up: float, down: float) -> None:
+    """Where the keeper reduces everything a volunteer sends its gradient, and receives averages and once the state."""
+    devices = [volunteer(name, is_reachable=False) for name in "ab"]
+    run = rehearse(run_with(compression=compression), swarm_of(*devices), seed=0)
+    values = ON_THE_LINE * 1_000_000
+    for device in run.devices:
+        steps = device.work.steps
+        assert 0.25e6 < device.sent_bytes / steps - values * up < 0.4e6  # beside the parts
+        averages = values * (down - up) * steps
+        assert device.received_bytes - device.sent_bytes == pytest.approx(averages + STATE_BYTES * values, rel=0.001)
 
 
 def test_traffic_beside_the_parts_counts() -> None:

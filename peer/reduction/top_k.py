@@ -1,0 +1,151 @@
+"""The sparse code of gradients: of each chunk of 4096 values the 64 of the largest magnitude, in 2 bits each.
+
+Sarfi et al. 2025 (SparseLoCo, arXiv 2508.15706) train with so few values of each peer, if the peer adds what it did
+not send to its next gradient (`peer.averaging.error_feedback`). A value's 2 bits are its sign and one of two magnitudes
+of its chunk; its index within the chunk takes 12 bits. A chunk that is shorter, the last of a tensor, sends one value
+in 64, rounded up.
+
+Values that were decoded encode again to the same values. So a peer makes its gradient sparse once, and any split of it
+into parts of whole chunks changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from hivemind.compression import CompressionBase, CompressionInfo
+from hivemind.proto import runtime_pb2
+from numpy.typing import NDArray
+
+from peer.reduction.sizes import CHUNK, CHUNK_BYTES, CHUNK_SENT, SCALE_BYTES
+
+MOST_DECODED = 2**20  # values: a decoded part is 137 times as large in memory as on the wire
+REFINEMENTS = 3  # of a chunk's two magnitudes
+_SCALE = np.dtype("<f4")
+
+
+@dataclass(frozen=True)
+class SparseValues:
+    """The values sent of a tensor."""
+
+    count: int  # of the tensor's values
+    places: torch.Tensor  # (sent,) int64: their indices in the flat tensor, ascending
+    scales: torch.Tensor  # (chunks, 2) float32: a chunk's smaller magnitude, and its larger one
+    codes: torch.Tensor  # (sent,) uint8: 1 for the larger magnitude, and 2 for a negative value
+
+    @classmethod
+    def largest_of(cls, tensor: torch.Tensor) -> SparseValues:
+        """Choose each chunk's values; a chunk with a value that is not finite has such a scale."""
+        values = tensor.detach().to("cpu", torch.float32).flatten()
+        whole = len(values) // CHUNK * CHUNK
+        places, scales, codes = [], [], []
+        for begin, rows in ((0, values[:whole].view(-1, CHUNK)), (whole, values[whole:].view(1, -1))):
+            if not rows.numel():
+                continue
+            length = rows.shape[1]
+            indices = rows.abs().topk(sent_of(length), dim=1, sorted=False).indices.sort(dim=1).values
+            chosen = rows.gather(1, indices)
+            of_rows, is_larger = _two_magnitudes(chosen.abs())
+            is_negative = (chosen < 0) & (of_rows.gather(1, is_larger.long()) > 0)
+            places.append((indices + begin + length * torch.arange(len(rows))[:, None]).flatten())
+            scales.append(of_rows)
+            codes.append((is_larger.byte() | is_negative.byte() << 1).flatten())
+        if not places:
+            return cls(0, torch.zeros(0, dtype=torch.int64), torch.zeros(0, 2), torch.zeros(0, dtype=torch.uint8))
+        return cls(len(values), torch.cat(places), torch.cat(scales), torch.cat(codes))
+
+    def dense(self) -> torch.Tensor:
+        """Return all values, (count,) float32: those that were not sent are zero."""
+        values = torch.zeros(self.count)
+        magnitudes = self.scales[self.places // CHUNK, (self.codes & 1).long()]
+        values[self.places] = torch.where(self.codes >= 2, -magnitudes, magnitudes)
+        return values
+
+    def packed(self) -> bytes:
+        """Return the bytes on the wire: all scales, then all indices, then all codes."""
+        indices = _padded((self.places % CHUNK).numpy().astype(np.uint16), 2)
+        first, second = indices[::2], indices[1::2]
+        pairs = np.stack([first & 0xFF, first >> 8 | (second & 0xF) << 4, second >> 4], axis=1).astype(np.uint8)
+        quarters = _padded(self.codes.numpy(), 4).reshape(-1, 4) << np.array([0, 2, 4, 6], np.uint8)
+        scales, codes = self.scales.numpy().astype(_SCALE), np.bitwise_or.reduce(quarters, axis=1)
+        return scales.tobytes() + pairs.tobytes() + codes.tobytes()
+
+    @classmethod
+    def unpacked(cls, content: bytes, count: int) -> SparseValues:
+        """Read the bytes of a tensor of so many values. Raises `ValueError` for what no sender writes."""
+        sent, chunks = sent_of(count), -(-count // CHUNK)
+        scale_bytes, index_bytes, code_bytes = 2 * SCALE_BYTES * chunks, 3 * (-(-sent // 2)), -(-sent // 4)
+        if len(content) != scale_bytes + index_bytes + code_bytes:
+            raise ValueError(f"{len(content)} bytes are not {count} values of which one in {CHUNK // CHUNK_SENT} came")
+        scales = np.frombuffer(content, _SCALE, 2 * chunks).astype(np.float32).reshape(-1, 2)
+        if not (np.isfinite(scales).all() and (scales[:, 0] >= 0).all() and (scales[:, 0] <= scales[:, 1]).all()):
+            raise ValueError("a chunk's magnitudes are not two finite numbers in their order")
+        pairs = np.frombuffer(content, np.uint8, index_bytes, scale_bytes).reshape(-1, 3).astype(np.int64)
+        indices = np.stack([pairs[:, 0] | (pairs[:, 1] & 0xF) << 8, pairs[:, 1] >> 4 | pairs[:, 2] << 4], axis=1)
+        quarters = np.frombuffer(content, np.uint8, code_bytes, scale_bytes + index_bytes)
+        codes = (quarters[:, None] >> np.array([0, 2, 4, 6], np.uint8) & 3).reshape(-1)
+        if indices.reshape(-1)[sent:].any() or codes[sent:].any():
+            raise ValueError("bits behind the last value are set")
+        places = np.arange(sent) // CHUNK_SENT * CHUNK + indices.reshape(-1)[:sent]
+        if sent and (places[-1] >= count or (np.diff(places) <= 0).any()):
+            raise ValueError("a chunk's indices are not ascending, or one is out of its range")
+        return cls(count, torch.from_numpy(places), torch.from_numpy(scales), torch.from_numpy(codes[:sent]))
+
+
+def sent_of(count: int) -> int:
+    """Return the number of values that are sent of so many: of the last chunk one in 64, rounded up."""
+    return -(-count * CHUNK_SENT // CHUNK)
+
+
+def _two_magnitudes(sizes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two magnitudes (rows, 2) for each row, and which values (rows, sent) are nearer to the larger one.
+
+    They are the means of two groups, as Lloyd's method finds them. The smaller one is zero if any value is, so that
+    nothing else than zero is made of zero; a row of two magnitudes has those.
+    """
+    least, most = sizes.amin(dim=1, keepdim=True), sizes.amax(dim=1, keepdim=True)
+    smaller, larger = least, most
+    for _ in range(REFINEMENTS):
+        is_larger = sizes - smaller > larger - sizes
+        above, below = torch.where(is_larger, sizes, torch.inf), torch.where(is_larger, -torch.inf, sizes)
+        numbers = is_larger.sum(dim=1, keepdim=True)
+        mean = (sizes * is_larger).sum(dim=1, keepdim=True) / numbers.clamp(min=1)
+        larger = torch.where(numbers > 0, mean.clamp(above.amin(dim=1, keepdim=True), most), larger)
+        mean = (sizes * ~is_larger).sum(dim=1, keepdim=True) / (sizes.shape[1] - numbers).clamp(min=1)
+        smaller = torch.where(least > 0, mean.clamp(least, below.amax(dim=1, keepdim=True)), least)
+    return torch.cat([smaller, larger], dim=1), sizes - smaller > larger - sizes
+
+
+def _padded(values: NDArray[Any], multiple: int) -> NDArray[Any]:
+    return np.pad(values, (0, -len(values) % multiple))
+
+
+class TopKCompression(CompressionBase):
+    """The sparse code as hivemind's partition of tensors uses it: for parts of whole chunks."""
+
+    compression_type: int = 17  # hivemind has no such code, and no number so high
+
+    def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
+        """Encode values of any shape."""
+        del info, allow_inplace
+        content = SparseValues.largest_of(tensor).packed()
+        return runtime_pb2.Tensor(compression=self.compression_type, buffer=content, size=tensor.shape, dtype="float32")
+
+    def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
+        """Decode the values. Raises `ValueError` for bytes that no sender writes, and for more than a part's values."""
+        count = math.prod(serialized_tensor.size)
+        if count > MOST_DECODED:
+            raise ValueError(f"a part has {MOST_DECODED} values at most, and not {count}")
+        values = SparseValues.unpacked(serialized_tensor.buffer, count).dense()
+        return values.reshape(tuple(serialized_tensor.size))
+
+    def estimate_compression_ratio(self, info: CompressionInfo) -> float:
+        """Return the bytes on the wire for each byte of the tensor."""
+        return CHUNK_BYTES / CHUNK / info.descriptor.dtype.itemsize
+
+
+TOP_K = TopKCompression()

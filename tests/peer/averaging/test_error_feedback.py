@@ -1,0 +1,278 @@
+"""Sparse gradients and their remainders; the code's own tests are in tests/peer/reduction, rounds in tests/system."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import hivemind
+import pytest
+import torch
+from hivemind.averaging.allreduce import AllreduceException
+from hivemind.averaging.partition import TensorPartContainer
+
+from auth.swarm.access import SwarmAccess
+from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
+from peer.averaging.error_feedback import DECAY, ErrorFeedback, SparseAverager
+from peer.averaging.matchmaking import Gathering
+from peer.network.traffic import Traffic
+from peer.reduction.compression import decode, encode
+from peer.reduction.sizes import CHUNK
+from peer.reduction.top_k import TOP_K, sent_of
+from tests.support.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
+SHAPES = [torch.Size((30, 300)), torch.Size((7,)), torch.Size((0, 4))]
+GROUP = SimpleNamespace(group_id=b"group", group_size=2)
+Tensors = list[torch.Tensor]
+
+
+def sums_of(seed: int, samples: int) -> Tensors:
+    """A peer's accumulated gradients."""
+    generator = torch.Generator().manual_seed(seed)
+    return [samples * torch.randn(shape, generator=generator) for shape in SHAPES]
+
+
+def means_of(sums: Tensors, samples: int) -> Tensors:
+    return [gradient / samples if samples else torch.zeros_like(gradient) for gradient in sums]
+
+
+def take_round(memory: ErrorFeedback, seed: int, samples: int, sums: Tensors | None = None) -> Tensors:
+    """One round that succeeds, and the step after it; return what was sent, as sums over samples."""
+    sums = sums_of(seed, samples) if sums is None else sums
+    tensors = means_of(sums, samples)
+    memory.load(tensors, samples)
+    sent = [tensor * samples for tensor in tensors]
+    memory.averaged()
+    memory.settle(tensors, sums)
+    return sent
+
+
+def added_up(all_sent: Sequence[Tensors]) -> Tensors:
+    return [torch.stack(same).sum(0) for same in zip(*all_sent, strict=True)]
+
+
+def left_of(memory: ErrorFeedback) -> Tensors:
+    """The remainders, which are zero before the first round."""
+    return memory._lost or [torch.zeros(shape) for shape in SHAPES]
+
+
+def close(some: Tensors, others: Tensors) -> bool:
+    return all(torch.allclose(ours, theirs, rtol=0, atol=1e-3) for ours, theirs in zip(some, others, strict=True))
+
+
+def test_all_is_sent_or_left_over() -> None:
+    """Without a decay, whatever the samples of each step were: the sums that were sent and the rest are all."""
+    memory, samples = ErrorFeedback(decay=1.0), [4, 0, 9, 1, 12]
+    sent = [take_round(memory, seed, number) for seed, number in enumerate(samples)]
+    there_was = added_up([sums_of(seed, number) for seed, number in enumerate(samples)])
+    assert left_of(memory)[0].norm() > 1
+    assert close(added_up([*sent, left_of(memory)]), there_was)
+
+
+def test_a_remainder_decays_at_each_step_and_nothing_else_is_lost() -> None:
+    """At the end a twentieth of each remainder with which a step began is missing."""
+    memory, decayed, sent = ErrorFeedback(), list[Tensors](), list[Tensors]()
+    for seed in range(5):
+        decayed.append([(1 - DECAY) * lost for lost in left_of(memory)])
+        sent.append(take_round(memory, seed, 8))
+    assert close(added_up([*sent, *decayed, left_of(memory)]), added_up([sums_of(seed, 8) for seed in range(5)]))
+
+
+def test_the_mean_of_all_rounds_comes_to_the_gradient() -> None:
+    """Of a gradient that stays the same one value in 64 is sent at a time, and all of them in the end."""
+    memory, gradient, rounds = ErrorFeedback(decay=1.0), sums_of(3, 8), 400
+    errors = []
+    total = [torch.zeros(shape) for shape in SHAPES]
+    for number in range(1, rounds + 1):
+        total = added_up([total, take_round(memory, 0, 8, [part.clone() for part in gradient])])
+        errors.append(float((total[0] / number - gradient[0]).norm() / gradient[0].norm()))
+    assert errors[0] > 0.9
+    assert errors[-1] < 0.15
+    assert errors[-1] < errors[199] < errors[49]
+
+
+def test_what_is_loaded_is_what_is_sent() -> None:
+    """One value in 64 of each tensor; in any parts of whole chunks, it passes the wire without a change."""
+    memory, tensors = ErrorFeedback(), means_of(sums_of(1, 8), 8)
+    memory.load(tensors, 8)
+    assert [int((tensor != 0).sum()) for tensor in tensors] == [sent_of(tensor.numel()) for tensor in tensors]
+    for shares in ([1.0], [0.3, 0.7], [0.0, 1.0, 2.0]):
+        container = TensorPartContainer(tensors, shares, compression=TOP_K, part_size_bytes=120)
+        parts = [part for of_peer in container._input_parts_by_peer for part, _ in of_peer]
+        assert max(len(part) for part in parts) == CHUNK
+        assert all(torch.equal(decode(encode(part, TOP_K.compression_type), TOP_K), part) for part in parts)
+
+
+def test_a_round_without_its_step_changes_nothing() -> None:
+    """A round that failed, or whose step was not taken, is tried again from the same numbers, with more samples too."""
+    memory, other = ErrorFeedback(), ErrorFeedback()
+    for each in (memory, other):
+        take_round(each, 1, 8)
+    failed = means_of(sums_of(2, 8), 8)
+    memory.load(failed, 8)
+    memory.averaged()
+    later = [means_of(sums_of(3, 12), 12) for _ in range(2)]
+    memory.load(later[0], 12)
+    other.load(later[1], 12)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*later, strict=True))
+
+
+def test_a_peer_without_samples_keeps_its_remainders() -> None:
+    """The remainders wait for the next step to which it brings samples, and none decays meanwhile."""
+    memory = ErrorFeedback()
+    take_round(memory, 1, 8)
+    before = [lost.clone() for lost in memory._lost]
+    tensors = [torch.zeros(shape) for shape in SHAPES]
+    memory.load(tensors, 0)
+    assert not any(tensor.any() for tensor in tensors)
+    memory.averaged()
+    memory.settle(tensors, tensors)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(memory._lost, before, strict=True))
+
+
+def test_a_step_alone_pays_all_back() -> None:
+    """A peer that no other sees takes its step from all that it has, and then has nothing left over."""
+    for first in (False, True):
+        memory = ErrorFeedback()
+        if not first:
+            take_round(memory, 1, 8)
+        left = left_of(memory)
+        sums = sums_of(2, 4)
+        tensors = means_of(sums, 4)
+        memory.load(tensors, 4)
+        memory.settle(tensors, sums)
+        assert close(tensors, [(own + DECAY * lost) / 4 for own, lost in zip(sums, left, strict=True)])
+        assert memory._lost == []
+
+
+def test_what_cannot_be_kept_is_dropped() -> None:
+    """A sum that runs over is forgotten: kept, it would make every later round fail."""
+    memory = ErrorFeedback()
+    take_round(memory, 1, 8, [torch.full(shape, 3e38) for shape in SHAPES])
+    take_round(memory, 2, 8, [torch.full(shape, 3e38) for shape in SHAPES])
+    tensors = means_of(sums_of(3, 8), 8)
+    memory.load(tensors, 8)
+    assert all(tensor.isfinite().all() for tensor in tensors)
+
+
+@pytest.fixture
+def parameters() -> list[torch.nn.Parameter]:
+    """A matrix of more than two chunks, and a bias."""
+    return [torch.nn.Parameter(torch.zeros(SHAPES[0])), torch.nn.Parameter(torch.zeros(SHAPES[1]))]
+
+
+@pytest.fixture
+def averager(dht: hivemind.DHT, parameters: list[torch.nn.Parameter]) -> SparseAverager:
+    """An averager that is never started, with gradients of six samples."""
+    averager = SparseAverager(
+        parameters,
+        dht=dht,
+        prefix="test",
+        access=cast(SwarmAccess, None),  # nobody asks to take part
+        traffic=Traffic(),
+        gathering=Gathering(5.0),
+        allreduce_timeout=PATIENCE_S,
+        round_bytes=0,
+        start=False,
+    )
+    accumulate(averager, parameters, seed=1, samples=6)
+    return averager
+
+
+def accumulate(averager: SparseAverager, parameters: list[torch.nn.Parameter], seed: int, samples: int) -> None:
+    """Add a microbatch's gradients."""
+    for parameter, gradient in zip(parameters, sums_of(seed, samples), strict=False):
+        assert parameter.grad is not None
+        parameter.grad.add_(gradient)
+    averager.accumulate_grads_(samples)
+
+
+def averaged(averager: SparseAverager) -> Tensors:
+    """Copies of the averaged tensors."""
+    with averager.get_tensors() as tensors:
+        return [tensor.clone() for tensor in tensors]
+
+
+def average(averager: SparseAverager, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> list[Any]:
+    """Average with a group whose average is all ones; return the options of each round."""
+    seen: list[Any] = []
+
+    async def run(_: Any, tensors: Sequence[torch.Tensor], group: Any, half: Any, **options: Any) -> AveragedGroup:
+        seen.append(options)
+        if error is not None:
+            raise error
+        for tensor in tensors:
+            tensor.fill_(1.0)
+        return AveragedGroup(size=group.group_size, samples=12, averaged_bytes=0)
+
+    monkeypatch.setattr(SwarmGradientAverager, "_run_allreduce_inplace_", run)
+    averager.load_accumulators_into_averager_()
+    loop = asyncio.new_event_loop()  # which leaves hivemind's alone
+    try:
+        with averager.get_tensors() as tensors:
+            loop.run_until_complete(averager._run_allreduce_inplace_(tensors, cast(Any, GROUP)))
+    finally:
+        loop.close()
+    return seen
+
+
+def test_parts_are_whole_chunks(averager: SparseAverager, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are as large as parts of averages are to be, so 120 bytes of a chunk that is sent are 2176 that return."""
+    assert average(averager, monkeypatch) == [{"part_size_bytes": 8 * 120, "is_sparse": True}]
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_what_a_step_does_not_send_comes_with_the_next(
+    averager: SparseAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch, delayed: bool
+) -> None:
+    """Also with delayed steps: what is accumulated beside the round is neither in it nor in what it leaves over."""
+    if delayed:
+        averager.hold()
+        accumulate(averager, parameters, seed=2, samples=4)
+    memory = ErrorFeedback()
+    take_round(memory, 1, 6)
+    average(averager, monkeypatch)
+    with averager.making_room():
+        assert all(bool((tensor == 1).all()) for tensor in averaged(averager))
+    if not delayed:
+        accumulate(averager, parameters, seed=2, samples=4)
+    expected = means_of(sums_of(2, 4), 4)
+    memory.load(expected, 4)
+    averager.load_accumulators_into_averager_()
+    assert close(averaged(averager), expected[:2])
+
+
+def test_a_round_that_fails_leaves_all(
+    averager: SparseAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next attempt has the same numbers, and those of samples that came meanwhile."""
+    averager.load_accumulators_into_averager_()
+    before = averaged(averager)
+    with pytest.raises(AllreduceException, match="a value is missing"):
+        average(averager, monkeypatch, AllreduceException("a value is missing"))
+    averager.load_accumulators_into_averager_()
+    assert all(torch.equal(old, new) for old, new in zip(before, averaged(averager), strict=True))
+    accumulate(averager, parameters, seed=2, samples=2)
+    both = means_of(added_up([sums_of(1, 6), sums_of(2, 2)]), 8)
+    ErrorFeedback().load(both, 8)
+    averager.load_accumulators_into_averager_()
+    assert close(averaged(averager), both[:2])
+
+
+def test_who_takes_anothers_state_owes_nothing(
+    averager: SparseAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The remainders belonged to parameters that this peer no longer has."""
+    average(averager, monkeypatch)
+    with averager.making_room():
+        pass
+    accumulate(averager, parameters, seed=2, samples=3)
+    assert averager.drop_all() == 3
+    accumulate(averager, parameters, seed=3, samples=2)
+    expected = means_of(sums_of(3, 2), 2)
+    ErrorFeedback().load(expected, 2)
+    averager.load_accumulators_into_averager_()
+    assert close(averaged(averager), expected[:2])
