@@ -209,12 +209,12 @@ def _prepare_deberta(model: Any) -> None:
     use_onednn(model)
     for module in model.modules():
         if isinstance(module, DisentangledSelfAttention):
-            module.transpose_for_scores = partial(_transpose_for_scores, module)
+            module.transpose_for_scores = partial(_transpose_for_scores, module)  # type: ignore[method-assign]
 
 
 def _transpose_for_scores(attention: DisentangledSelfAttention, values: Tensor) -> Tensor:
     """Return transformers' own result, of autocast's type where that is on."""
-    heads: Tensor = DisentangledSelfAttention.transpose_for_scores(attention, values)
+    heads: Tensor = DisentangledSelfAttention.transpose_for_scores(attention, values)  # type: ignore[no-untyped-call]
     device = heads.device.type
     return heads.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else heads
 
