@@ -89,7 +89,7 @@ def random_batch(config: RunConfig, vocabulary: int, samples: int, seed: int) ->
 
 
 def worker(plan: Plan, config: RunConfig, model: PreTrainedModel) -> Accumulate:
-    """What a volunteer's worker does: the backend, with its guards against what is not finite."""
+    """Compute as a volunteer's worker does: by the backend, with its guards against what is not finite."""
     backend = choose_backend(find_device(plan.device), plan.precision, config, model)(plan.threads)
 
     def accumulate(batch: Batch) -> float:

@@ -201,7 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     study = Study(options.folder, options.text, options.samples, options.quick)
     study.prepare()
     points = [point for way in options.ways for seed in options.seeds for point in study.points(way, seed)]
-    parquet.write_table(pyarrow.Table.from_pylist([asdict(point) for point in points]), study.folder / "curves.parquet")
+    judged = pyarrow.Table.from_pylist([asdict(point) for point in points]).drop_columns(["checkpoint"])  # a path
+    parquet.write_table(judged, study.folder / "curves.parquet")
     parquet.write_table(study.steps(points), study.folder / "steps.parquet")
     draw(points, study.folder)
     figures = figures_of(points, options.samples)

@@ -122,7 +122,7 @@ def _figures(model: str, outcomes: dict[str, dict[str, Any]]) -> list[Figure]:
 
 
 def _compiled_figures(model: str, ours: dict[str, Any], theirs: dict[str, Any]) -> list[Figure]:
-    """What `--compile on` changes; the first microbatch's time is nearly all of it compiling."""
+    """Return what `--compile on` changes; the first microbatch's time is nearly all of it compiling."""
     key, unit = "samples_per_second", "samples/s"
     return [
         Figure(f"{model}: speed, compiled", ours[key], unit, theirs[key], "worker"),

@@ -35,7 +35,12 @@ const drawCurves = async (picture) => {
     legend: { orientation: "h", yanchor: "bottom", y: 1.02 },
     margin: { l: 60, r: 10, t: 10, b: 50 },
   };
-  await Plotly.newPlot(box, data, { ...layout, ...look }, { responsive: true, displayModeBar: false });
+  try {
+    await Plotly.newPlot(box, data, { ...layout, ...look }, { responsive: true, displayModeBar: false });
+  } catch (error) {
+    box.replaceWith(picture);
+    throw error;
+  }
 };
 for (const picture of document.querySelectorAll("img[data-curves]")) {
   drawCurves(picture).catch((error) => console.info("The curves stay a picture:", error));

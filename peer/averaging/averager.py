@@ -107,8 +107,8 @@ class BalancedRounds:
             raise MatchmakingException(f"beside {group_info.group_size} without the keeper others may take this step")
         self._lines = lines = self._read_lines(group_info, tokens)
         try:
-            shares = reduction_shares(self.total_size, lines.rates, lines.reduces, lines.trusted, lines.averages)
-            promised_s = round_time(self.round_bytes, shares, lines.rates, lines.averages)
+            shares = reduction_shares(self.total_size, lines.rates, lines.reduces, lines.trusted, lines.averages_of_own)
+            promised_s = round_time(self.round_bytes, shares, lines.rates, lines.averages_of_own)
             patience_s = self._deadline.bounded(round_limit(lines.patience_s, promised_s))
             kwargs |= {"sender_timeout": patience_s * SENDERS_SHARE, "reducer_timeout": patience_s * REDUCERS_SHARE}
             before = self._traffic.passed()
@@ -133,7 +133,7 @@ class BalancedRounds:
 class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, GradientAverager):
     """An averager that accumulates gradients in `.grad` (sums over samples) and averages them, weighted by samples."""
 
-    averages = 1.0  # bytes of an average for each byte that a sender's line passes
+    averages_of_own = 1.0  # bytes of an average for each byte that a sender's line passes
 
     def __init__(
         self,
@@ -219,6 +219,9 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._held, self._held_samples = [], 0
         self.reset_accumulated_grads_()
         return lost
+
+    def forget_remainders(self) -> None:
+        """Drop what was not sent in earlier rounds; here all is sent."""
 
     @contextmanager
     def making_room(self) -> Iterator[None]:
@@ -342,7 +345,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             assert self._leaders is not None
             self._leaders.avoid_leader_of(group_info, str(error))
             raise MatchmakingException(str(error)) from error
-        return replace(group_lines(group_info.peer_ids, known, said), averages=self.averages)
+        return replace(group_lines(group_info.peer_ids, known, said), averages_of_own=self.averages_of_own)
 
     def _round_failed(self) -> None:
         """Take in a failed round, unless this peer gave it up itself: it may have had too little time."""

@@ -81,14 +81,14 @@ class ErrorFeedback:
                 lost.zero_()  # kept, it would spoil every later round
 
     def forget(self) -> None:
-        """Drop the remainders, which belong to a state that this peer no longer has."""
+        """Drop the remainders: they belong to a state that this peer no longer has, or others may have counted them."""
         self._lost, self._sent = [], []
 
 
 class SparseAverager(SwarmGradientAverager):
     """An averager of gradients like `SwarmGradientAverager` that sends them sparse and keeps what it did not send."""
 
-    averages = RoundBytes.of("topk-2bit").averages_of_own
+    averages_of_own = RoundBytes.of("topk-2bit").averages_of_own
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._feedback = ErrorFeedback()
@@ -108,10 +108,9 @@ class SparseAverager(SwarmGradientAverager):
         with super().making_room():
             yield
 
-    def drop_all(self) -> int:
-        """Forget what was accumulated, set aside or not sent before; returns the samples of the first two."""
+    def forget_remainders(self) -> None:
+        """Drop what was not sent in earlier rounds."""
         self._feedback.forget()
-        return super().drop_all()
 
     async def _run_allreduce_inplace_(
         self, tensors: Sequence[torch.Tensor], group_info: GroupInfo, group_id: bytes | None = None, **kwargs: Any
@@ -119,7 +118,7 @@ class SparseAverager(SwarmGradientAverager):
         """Average in place, in parts of whole chunks; raises if a value is missing."""
         averages_bytes = round(AVERAGE_BYTES["topk-2bit"] * self.total_size)
         part_bytes = part_size(averages_bytes, group_info.group_size)
-        chunks = max(1, round(part_bytes / (AVERAGE_BYTES["topk-2bit"] * CHUNK)))
+        chunks = round(part_bytes / (AVERAGE_BYTES["topk-2bit"] * CHUNK))
         options = kwargs | {"part_size_bytes": CHUNK_BYTES * chunks, "is_sparse": True}
         group = await super()._run_allreduce_inplace_(tensors, group_info, group_id, **options)
         self._feedback.averaged()

@@ -165,7 +165,7 @@ class LowRank:
             matrix.copy_(product(factors.left, factors.right))
 
     def forget(self) -> None:
-        """Drop the remainders, which belong to a state that this peer no longer has."""
+        """Drop the remainders: they belong to a state that this peer no longer has, or others may have counted them."""
         self._lost = {}
 
 
@@ -204,10 +204,9 @@ class PowerSGDAverager(SwarmGradientAverager):
         with super().making_room():
             yield
 
-    def drop_all(self) -> int:
-        """Forget what was accumulated, set aside or lost in earlier rounds; returns the samples of the first two."""
+    def forget_remainders(self) -> None:
+        """Drop what was lost in earlier rounds."""
         self._low_rank.forget()
-        return super().drop_all()
 
     @contextmanager
     def _register_allreduce_group(self, group_info: GroupInfo) -> Iterator[None]:

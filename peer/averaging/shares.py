@@ -12,8 +12,8 @@ A peer without samples (the keeper, an auxiliary peer) sends V * (n - 1) * f val
 * f) from s peers with samples: as many as before where it is the only one without. A declaration names the line's
 slower direction alone, so the shares do not depend on who has samples.
 
-Where averages take r times the bytes of senders' values (`averages`), a peer that reduces the fraction f sends V * (1 +
-((n - 1) * r - 1) * f), with V the bytes of its own values.
+Where averages take r times the bytes of senders' values (`averages_of_own`), a peer that reduces the fraction f sends
+V * (1 + ((n - 1) * r - 1) * f), with V the bytes of its own values.
 
 The peer that reduces a part says what its average is, and a line's rate is a claim. So no device but the keeper reduces
 more than a quarter of the values, or twice an equal share where that is more (`largest_share`), whatever it claims.
@@ -68,14 +68,14 @@ def reduction_shares(
     bandwidths: Sequence[float | None],
     reduces: Sequence[bool],
     trusted: Sequence[bool] = (),
-    averages: float = 1.0,
+    averages_of_own: float = 1.0,
 ) -> tuple[int, ...]:
     """Divide `values` among the peers that reduce, so that the round ends as soon as it can.
 
     `bandwidths`: bytes per second of each peer's line, the slower direction of the two; None is unlimited as far as is
     known, which counts like the fastest known line of those that may reduce. `reduces`: which peers may reduce.
-    `trusted`: the peers whose share has no bound (the keeper); empty for none. `averages`: the bytes of an average for
-    each byte of a sender's values. Raises `ValueError` if no peer may reduce.
+    `trusted`: the peers whose share has no bound (the keeper); empty for none. `averages_of_own`: bytes of an average
+    for each byte of a sender's values. Raises `ValueError` if no peer may reduce.
     """
     if not any(reduces):
         raise ValueError("nobody in the group accepts connections, so nobody can reduce")
@@ -86,7 +86,7 @@ def reduction_shares(
         rates = [float(may) for may in reduces]
     bound = largest_share(sum(rate > 0 for rate in rates))
     limits = [1.0 if is_trusted else bound for is_trusted in trusted or [False] * len(rates)]
-    return _whole_shares(values, _fractions(rates, limits, averages))
+    return _whole_shares(values, _fractions(rates, limits, averages_of_own))
 
 
 def part_size(size_bytes: int, group_size: int) -> int:
@@ -99,13 +99,13 @@ def part_size(size_bytes: int, group_size: int) -> int:
 
 
 def round_time(
-    values_bytes: float, shares: Sequence[int], bandwidths: Sequence[float | None], averages: float = 1.0
+    values_bytes: float, shares: Sequence[int], bandwidths: Sequence[float | None], averages_of_own: float = 1.0
 ) -> float:
     """Seconds that the slowest line needs for its traffic in a round with these shares; 0.0 where no rate is known.
 
-    `values_bytes`: of one sender's values; `averages`: the bytes of an average for each of them.
+    `values_bytes`: of one sender's values; `averages_of_own`: the bytes of an average for each of them.
     """
-    total, others = sum(shares), (len(shares) - 1) * averages - 1
+    total, others = sum(shares), (len(shares) - 1) * averages_of_own - 1
     times = [
         values_bytes * (1 + others * share / total) / rate
         for share, rate in zip(shares, bandwidths, strict=True)
@@ -143,16 +143,16 @@ def _relative_time(lines: GroupLines, more: int) -> float:
     """What a round of `SCALE` bytes takes on these lines, and on those of so many auxiliary peers more."""
     rates = (*lines.rates, *[AUXILIARY_RATE] * more)
     reduces = (*lines.reduces, *[True] * more)
-    shares = reduction_shares(SCALE, rates, reduces, (*lines.trusted, *[False] * more), lines.averages)
-    return round_time(SCALE, shares, rates, lines.averages)
+    shares = reduction_shares(SCALE, rates, reduces, (*lines.trusted, *[False] * more), lines.averages_of_own)
+    return round_time(SCALE, shares, rates, lines.averages_of_own)
 
 
-def _fractions(rates: Sequence[float], limits: Sequence[float], averages: float) -> list[float]:
+def _fractions(rates: Sequence[float], limits: Sequence[float], averages_of_own: float) -> list[float]:
     """The fractions that minimize the longest time, none above its limit; they sum to 1.
 
     The excess above a limit falls to the other peers, which then need longer; so a peer above its limit stays at it.
     """
-    others = (len(rates) - 1) * averages - 1
+    others = (len(rates) - 1) * averages_of_own - 1
     if others <= 0:  # two peers pass all their values whoever reduces
         return [rate / math.fsum(rates) for rate in rates]
     fractions, rest = [0.0] * len(rates), 1.0
@@ -201,7 +201,7 @@ class GroupLines:
     trusted: tuple[bool, ...]
     second_reducers: tuple[PeerID, ...]  # who looks after others: all with connections of their own, not over a relay
     patience_s: float = math.inf  # for the whole round
-    averages: float = 1.0  # bytes of an average for each byte of a sender's values
+    averages_of_own: float = 1.0  # bytes of an average for each byte of a sender's values
 
 
 NOBODY = GroupLines((), (), (), ())

@@ -23,6 +23,7 @@ from peer.doctor.helper import Helper, HelperError, training_helper_main
 from peer.doctor.questions import Answer, Compute, DetectedDevice, Look, Question, Speed
 from peer.doctor.stages import CheckResult, failed, ok, warning
 from peer.network.traffic import passes_in_time
+from peer.reduction.sizes import RoundBytes
 from peer.reporting.advice import FASTER_ROUND, Conditions, why_late
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -236,16 +237,18 @@ def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> Ch
     """Judge whether samples of this machine would come in time, with the seconds that decide it."""
     target = description.config.averaging.target_batch_size
     longest_s = description.config.averaging.averaging_timeout_s
+    averages_of_own = RoundBytes.of(description.config.averaging.compression).averages_of_own
+    slower = min(line.up, line.down / averages_of_own)  # by what has to pass
     now = Conditions(
         step_s=target / (description.samples_per_second + speed.samples_per_second),
         sample_s=1 / speed.samples_per_second,
-        round_s=speed.gradient_bytes / min(line.up, line.down),
+        round_s=speed.gradient_bytes / slower,
         longest_round_s=longest_s,
     )
     state_s = speed.state_bytes / line.down
     data = {**asdict(now), "state_s": state_s}
     step = f"With this machine the swarm would take a step every {_seconds(now.step_s)}"
-    if not passes_in_time(speed.gradient_bytes, min(line.up, line.down), longest_s):
+    if not passes_in_time(speed.gradient_bytes, slower, longest_s):
         return failed(
             f"This line needs {_seconds(now.round_s)} for a step's gradients, too long for rounds of averaging that "
             f"last {_seconds(longest_s)} at most.",

@@ -172,15 +172,14 @@ def half_steps(values: torch.Tensor, compression_type: int) -> torch.Tensor:
     return torch.zeros_like(sizes)
 
 
-def decode(message: runtime_pb2.Tensor, also: CompressionBase = BLOCKWISE) -> torch.Tensor:
+def decode(message: runtime_pb2.Tensor, *also: CompressionBase) -> torch.Tensor:
     """Decode the tensor in another peer's message. Raises `ValueError` if it is not exactly what it claims to be.
 
-    Only the codes and dtypes that peers use are taken, and the code `also`. No other: a reducer could choose one that
-    loses most of an average. hivemind would take any of NumPy's, some of
-    which are a thousand times larger in memory than on the wire, and would let the sender tie the tensor to an autograd
-    graph.
+    It takes the codes and dtypes that all peers use, and the codes `also`: in any other a reducer could lose most of an
+    average. hivemind would take any of NumPy's dtypes, some of which are a thousand times larger in memory than on the
+    wire, and would let the sender tie the tensor to an autograd graph.
     """
-    readers = {**_READERS, also.compression_type: also}
+    readers = {**_READERS, **{code.compression_type: code for code in also}}
     reader = readers.get(message.compression)
     if reader is None or message.dtype not in _DTYPE_BYTES or len(message.size) > MAX_DIMENSIONS:
         raise ValueError(f"a tensor in code {message.compression} of dtype {message.dtype:.40} is not taken")

@@ -60,7 +60,7 @@ class RoundBytes:
 
 
 def shrinks(shape: Sequence[int], rank: int) -> bool:
-    """Whether a tensor of this shape is averaged as two factors; `rank` 0 is for none."""
+    """Return whether a tensor of this shape is averaged as two factors; `rank` 0 is for none."""
     if rank == 0 or len(shape) < 2 or 0 in shape:
         return False
     rows, columns = shape[0], math.prod(shape[1:])

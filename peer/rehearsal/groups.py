@@ -250,9 +250,9 @@ class Groups:
                 if not each.is_gone:
                     each.done.succeed(FailedRound(frozenset(), frozenset()))
             return
-        lines = replace(_lines_of(group), averages=self._bytes.averages_of_own)
-        shares = reduction_shares(2**20, lines.rates, lines.reduces, lines.trusted, lines.averages)
-        promised_s = round_time(self._bytes.own, shares, lines.rates, lines.averages)
+        lines = replace(_lines_of(group), averages_of_own=self._bytes.averages_of_own)
+        shares = reduction_shares(2**20, lines.rates, lines.reduces, lines.trusted, lines.averages_of_own)
+        promised_s = round_time(self._bytes.own, shares, lines.rates, lines.averages_of_own)
         patience_s = min(self._longest_s, round_limit(lines.patience_s, promised_s))
         round_ = _Round(
             present=list(group),

@@ -13,7 +13,9 @@ from typing import Any, cast
 
 import simpy
 
+from peer.config.training import Averaging
 from peer.network.least_rate import PATIENCE_S
+from peer.reduction.sizes import AVERAGE_BYTES
 from peer.rehearsal.groups import MetGroup
 from peer.rehearsal.lines import Process
 from peer.rehearsal.rounds import VirtualRounds
@@ -30,7 +32,7 @@ from peer.swarm.swarm import LOOK_AGAIN_S, MOST_SILENT_LOOKS
 from peer.swarm.view import MEETING_S, MOST_BATCHES
 from peer.training.bootstrap import ASK_EVERY, RETRY_S
 
-AVERAGE_BYTES, STATE_BYTES, CHECKPOINT_BYTES = 2, 8, 12  # a value
+STATE_BYTES, CHECKPOINT_BYTES = 8, 12  # a value
 LOOK_S = 10.0  # at a download that is under way; a donor's places are held for longer
 MOMENT_S = 0.05  # the product's polls
 SURVIVORS_WAIT_S, SURVIVORS_TOLD_S, SURVIVORS_STATE_S = 10.0, 60.0, 60.0  # as in `coordinator.keeper.keeper`
@@ -367,7 +369,7 @@ class RehearsedPeer:
             donor = None
         average = Lack.SILENT if donor is None else donor.history.after(self.era, self.step)
         is_whole = not (donor is None or isinstance(average, Lack)) and (
-            yield from self._download(donor, donor.followers, AVERAGE_BYTES)
+            yield from self._download(donor, donor.followers, _missed_average_bytes(self._averaging))
         )
         self._silent_looks = self._silent_looks + 1 if donor is None else 0
         if isinstance(average, Lack) or not is_whole:
@@ -458,7 +460,7 @@ class RehearsedPeer:
             course.judge_donor(donor.name, step, sketch)
         return drifted(sketch, known) or (is_keeper and bool(sketch) and not known)
 
-    def _download(self, donor: RehearsedPeer, places: Donations, value_bytes: int) -> Process:
+    def _download(self, donor: RehearsedPeer, places: Donations, value_bytes: float) -> Process:
         donation = places.begin(self.member, self.name)
         if donation is None:
             self.world.turned_away(donor)
@@ -466,7 +468,7 @@ class RehearsedPeer:
         came = False
         try:
             came = yield from self._receive(
-                value_bytes * self.world.scenario.parameters,
+                round(value_bytes * self.world.scenario.parameters),
                 donor.name,
                 lambda: self.world.is_here(donor) and places.goes_on(donation),
             )
@@ -491,3 +493,9 @@ class RehearsedPeer:
 
     def _tell(self, what: str, *facts: Any) -> None:
         self.world.tell(self.name, what, *facts)
+
+
+def _missed_average_bytes(averaging: Averaging) -> float:
+    """Return the bytes a value of an average that a peer missed, as `peer.swarm.history` encodes it."""
+    fits = averaging.compression in ("float16", "topk-2bit") and not averaging.powersgd_rank
+    return AVERAGE_BYTES[averaging.compression] if fits else 4

@@ -2,7 +2,7 @@
 
 All peers compute the same next state from the same state and average. So a peer that holds the state of an earlier step
 follows: it takes only the averages that it missed, one after another, 2 bytes a value, where the whole state has 8.
-(Averages that do not fit into 16 bits, such as those of factors, have 4.)
+(Averages in half bytes have 0.53; those that fit into neither code, such as averages of factors, have 4.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hivemind.compression import CompressionInfo, Float16Compression, NoCompress
 from hivemind.proto import runtime_pb2
 
 from peer.protocol import HELD_AVERAGES
-from peer.reduction.compression import decode
+from peer.reduction.compression import HALF_BYTES, decode
 
 
 class Lack(str, Enum):
@@ -86,7 +86,10 @@ def encode_average(tensors: Iterable[torch.Tensor]) -> Average:
 
 
 def _exact(tensor: torch.Tensor, key: int) -> runtime_pb2.Tensor:
-    """Encode float32 values in 16 bits if that loses nothing, as of averages that came in 16 bits, else in 32."""
+    """Encode float32 values in 16 or 4 bits if that loses nothing, as of averages that came so, else in 32."""
     info = CompressionInfo.from_tensor(tensor, key=key)
-    half = Float16Compression().compress(tensor, info)
-    return half if torch.equal(decode(half), tensor) else NoCompression().compress(tensor, info)
+    for code in (Float16Compression(), HALF_BYTES):
+        encoded = code.compress(tensor, info)
+        if torch.equal(decode(encoded, HALF_BYTES), tensor):
+            return encoded
+    return NoCompression().compress(tensor, info)

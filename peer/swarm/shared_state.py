@@ -119,6 +119,7 @@ class SharedState:
         )
         with self._changing():
             self._gradients.drop_all()
+            self._gradients.forget_remainders()
         return loaded
 
     def restore(self, step: int, era: int | None = None) -> None:

@@ -40,7 +40,7 @@ from peer.models.update_rules import SharedOptimizer
 from peer.network.least_rate import PATIENCE_S, at_least_rate
 from peer.network.traffic import Traffic
 from peer.protocol.history_pb2 import AverageAfter
-from peer.reduction.compression import ROOTS, decode
+from peer.reduction.compression import HALF_BYTES, ROOTS, decode
 from peer.reporting.event_log import TAKEN, Downloaded, EventLog
 from peer.runtime.processes import name_fork
 from peer.swarm.fingerprint import Sketch, sketch_of
@@ -353,12 +353,12 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
                         logger.info("%s gives to others now", donor)
                         return None
                 if message.tensor_part.dtype and parts:
-                    tensors.append(decode(combine_from_streaming(parts), ROOTS))
+                    tensors.append(decode(combine_from_streaming(parts), ROOTS, HALF_BYTES))
                     parts = []
                 if message.HasField("tensor_part"):
                     parts.append(message.tensor_part)
             if parts:
-                tensors.append(decode(combine_from_streaming(parts), ROOTS))
+                tensors.append(decode(combine_from_streaming(parts), ROOTS, HALF_BYTES))
         except Exception as error:  # noqa: BLE001 - a fault boundary: whatever one donor does, the next is asked
             logger.warning("%s could not be downloaded from: %r", donor, error)
             return None

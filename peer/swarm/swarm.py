@@ -543,8 +543,13 @@ class Swarm:
         return (LostCause.AVERAGING if self._rounds.attempts else LostCause.LATE).value
 
     def _drop_gradients(self) -> int:
-        """Forget what was accumulated towards the next step; returns how many samples that were."""
+        """Forget what was accumulated towards the next step; returns how many samples that were.
+
+        Remainders of earlier steps stay, unless they were in a round: others may have counted what it sent of them.
+        """
         lost = self._gradients.drop_all()
+        if self._rounds.attempts:
+            self._gradients.forget_remainders()
         self._report()
         return lost
 

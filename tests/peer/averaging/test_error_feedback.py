@@ -262,17 +262,23 @@ def test_a_round_that_fails_leaves_all(
     assert close(averaged(averager), both[:2])
 
 
-def test_who_takes_anothers_state_owes_nothing(
-    averager: SparseAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("takes_a_state", [True, False])
+def test_remainders_are_dropped_with_the_state_and_not_with_samples(
+    averager: SparseAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch, takes_a_state: bool
 ) -> None:
-    """The remainders belonged to parameters that this peer no longer has."""
+    """They belong to parameters; a peer that takes a state has these no longer, and one that follows a step has."""
     average(averager, monkeypatch)
     with averager.making_room():
         pass
+    remainders = [each.clone() for each in averager._feedback._lost]
     accumulate(averager, parameters, seed=2, samples=3)
     assert averager.drop_all() == 3
+    if takes_a_state:
+        averager.forget_remainders()
     accumulate(averager, parameters, seed=3, samples=2)
     expected = means_of(sums_of(3, 2), 2)
-    ErrorFeedback().load(expected, 2)
+    memory = ErrorFeedback()
+    memory._lost = [] if takes_a_state else remainders
+    memory.load(expected, 2)
     averager.load_accumulators_into_averager_()
     assert close(averaged(averager), expected[:2])

@@ -158,19 +158,27 @@ def test_gradients_that_were_set_aside_are_shrunk_alike(
     assert torch.allclose(averaged(averager)[0], mean + (own - step) * 6 / 4, rtol=0, atol=1e-4)
 
 
-def test_who_takes_anothers_state_owes_nothing(
-    averager: PowerSGDAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("takes_a_state", [True, False])
+def test_remainders_are_dropped_with_the_state_and_not_with_samples(
+    averager: PowerSGDAverager,
+    parameters: list[torch.nn.Parameter],
+    monkeypatch: pytest.MonkeyPatch,
+    takes_a_state: bool,
 ) -> None:
-    """What was lost belonged to parameters that this peer no longer has."""
+    """What was lost belonged to parameters that a peer has no longer which takes another's state."""
     round_of(averager, Halves(), monkeypatch)
+    own = averaged(averager)[0]
     with averager.making_room():
-        pass
+        step = averaged(averager)[0]
     accumulate(averager, parameters, seed=4, samples=3)
     assert averager.drop_all() == 3
+    if takes_a_state:
+        averager.forget_remainders()
     accumulate(averager, parameters, seed=5, samples=2)
     assert parameters[0].grad is not None
+    expected = parameters[0].grad / 2 + (0 if takes_a_state else (own - step) * 6 / 2)
     averager.load_accumulators_into_averager_()
-    assert torch.allclose(averaged(averager)[0], parameters[0].grad / 2, rtol=0, atol=1e-6)
+    assert torch.allclose(averaged(averager)[0], expected, rtol=0, atol=1e-4)
 
 
 def test_nobody_waits_for_a_half_that_does_not_come(averager: PowerSGDAverager) -> None:

@@ -156,9 +156,9 @@ def test_the_time_of_a_round_counts_the_lines_whose_rate_is_known() -> None:
 
 def test_large_averages_take_the_time_of_who_returns_them() -> None:
     """Of two peers one sends all its values, and ten times as much to the other; of three, to both."""
-    assert round_time(1000, [10, 0], [1000.0, None], averages=10.0) == pytest.approx(10.0)
-    assert round_time(1000, [10, 0, 0], [1000.0, None, None], averages=10.0) == pytest.approx(20.0)
-    assert round_time(1000, [0, 10, 0], [1000.0, None, None], averages=10.0) == pytest.approx(1.0)
+    assert round_time(1000, [10, 0], [1000.0, None], averages_of_own=10.0) == pytest.approx(10.0)
+    assert round_time(1000, [10, 0, 0], [1000.0, None, None], averages_of_own=10.0) == pytest.approx(20.0)
+    assert round_time(1000, [0, 10, 0], [1000.0, None, None], averages_of_own=10.0) == pytest.approx(1.0)
     assert reduction_shares(1000, [20e6, 1e6, 1e6], [True] * 3, [True, False, False], 10.0) == (1000, 0, 0)
     assert reduction_shares(1000, [10e6, 1e6, 1e6], [True] * 3, [True, False, False], 10.0) == (914, 43, 43)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hivemind.compression import Float16Compression
-from hivemind.compression.base import CompressionInfo
+from hivemind.compression import CompressionBase, CompressionInfo, Float16Compression, NoCompression
 from hivemind.proto import runtime_pb2
 
 from peer.protocol import HELD_AVERAGES
-from peer.reduction.compression import decode
+from peer.reduction.compression import HALF_BYTES, decode
 from peer.swarm.history import Average, AverageHistory, Lack, encode_average
 
 NAMES = [encode_average([torch.full((2,), float(step))]) for step in range(HELD_AVERAGES + 4)]
@@ -68,13 +67,16 @@ def test_what_is_held_shares_no_memory_with_another_process() -> None:
     assert led_to(average.copy()) == 1
 
 
-@pytest.mark.parametrize(("came_in_16_bits", "value_bytes"), [(True, 2), (False, 4)])
-def test_an_average_comes_back_bit_by_bit(came_in_16_bits: bool, value_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("came_in", "value_bytes"), [(Float16Compression(), 2), (HALF_BYTES, 0.5 + 4 / 128), (NoCompression(), 4)]
+)
+def test_an_average_comes_back_bit_by_bit(came_in: CompressionBase, value_bytes: float) -> None:
     """In as few bits as it was averaged in."""
-    tensors = [torch.randn(40, 25), torch.randn(7)]
-    if came_in_16_bits:
-        tensors = [decode(Float16Compression().compress(each, CompressionInfo(0, None))) for each in tensors]  # type: ignore[arg-type]
+    tensors = [torch.randn(40, 32), torch.randn(256)]
+    info = CompressionInfo.from_tensor(tensors[0])
+    tensors = [decode(came_in.compress(each, info), HALF_BYTES) for each in tensors]
     average = encode_average(tensors)
-    assert all(torch.equal(decode(wire), tensor) for wire, tensor in zip(average.tensors(), tensors, strict=True))
+    back = [decode(wire, HALF_BYTES) for wire in average.tensors()]
+    assert all(torch.equal(mine, tensor) for mine, tensor in zip(back, tensors, strict=True))
     assert [len(wire.buffer) for wire in average.tensors()] == [tensor.numel() * value_bytes for tensor in tensors]
     assert isinstance(next(average.tensors()), runtime_pb2.Tensor)

@@ -57,10 +57,13 @@ def swarm_with(**parts: Any) -> Any:
 
 def behind(*answers: list[Any] | Lack, **changes: Any) -> Any:
     """A swarm whose peer is a step behind, and whose keeper answers so, one time after another."""
-    left, followed = list(answers), list[Any]()
+    left, followed, forgotten = list(answers), list[Any](), list[int]()
     swarm = swarm_with(
+        forgotten=forgotten,
         _averager=SimpleNamespace(missed_average=lambda: left.pop(0)),
-        _gradients=SimpleNamespace(drop_all=lambda: 12, take_back=lambda: None, due_samples=0),
+        _gradients=SimpleNamespace(
+            drop_all=lambda: 12, take_back=lambda: None, due_samples=0, forget_remainders=lambda: forgotten.append(5)
+        ),
         _rounds=SimpleNamespace(attempts=0),
         _tracker=SimpleNamespace(is_undone=False, swarm_step=5, report_local_progress=lambda step, samples: None),
         state=SimpleNamespace(step=4, follow=followed.append, followed=followed),
@@ -128,11 +131,19 @@ def test_a_peer_computes_only_what_can_count(samples: int, swarm_step: int, want
     assert swarm_with(_overlapping=None, _tracker=tracker, _gradients=gradients).wants_samples is wanted
 
 
+@pytest.mark.parametrize(("attempts", "forgotten"), [(0, []), (1, [5])])
+def test_who_follows_keeps_remainders_that_were_in_no_round(attempts: int, forgotten: list[int]) -> None:
+    """After a round, others may have counted values that this peer sent of them."""
+    swarm = behind(["tensor"], _rounds=SimpleNamespace(attempts=attempts))
+    assert swarm._follow(lambda: None).lost_samples == 12
+    assert swarm.forgotten == forgotten
+
+
 def test_a_peer_on_a_line_too_slow_for_a_round_stands_by_until_the_line_is_faster() -> None:
     """It drops its samples, and the others do not wait for it; it says so once, and computes nothing."""
     calls: list[str] = []
     line = LineEstimate(0.1e6, Clock(), random.Random(1))
-    rounds = SimpleNamespace(line_is_too_slow=True, cancel=lambda: calls.append("gave up its group"))
+    rounds = SimpleNamespace(line_is_too_slow=True, attempts=0, cancel=lambda: calls.append("gave up its group"))
     swarm = swarm_with(
         _last_samples=0,
         _line=line,
