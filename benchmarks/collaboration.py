@@ -1,7 +1,8 @@
 """One model trained by one process, by volunteers of whom one comes and goes, and by volunteers on home lines.
 
-    python -m benchmarks.collaboration DIR --text TEXT [--ways alone,together,...] [--seeds 0,1,2] [--samples N]
-                                       [--ner-train FILE --ner-test FILE] [--quick] [--json]
+    python -m benchmarks.collaboration DIR [--text TEXT] [--ways alone,together,...] [--seeds 0,1,2] [--samples N]
+                                       [--ner-train FILE --ner-test FILE] [--json]
+    python -m benchmarks.collaboration --quick
 
 All ways learn from the same number of samples of the same text (JSON Lines), with the same tokenizer and the run file
 collaboration.yaml, and are judged on the same held-out samples. A seed is that of the first weights and of the order of
@@ -35,6 +36,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -48,7 +50,7 @@ from pyarrow import parquet
 
 from benchmarks._collaborating import Trained, train_alone, train_as, train_at_homes, train_together
 from benchmarks.reporting import Figure, argument_parser, report
-from peer.config.run import RunConfig
+from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.data.prepare import prepare_tokenizer
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.models.build import build_model
@@ -114,7 +116,7 @@ class Study:
     """The folder of all runs, and their common settings."""
 
     folder: Path
-    text: Path
+    text: Path | None  # None: the demo's corpus
     samples: int
     is_quick: bool
 
@@ -127,7 +129,9 @@ class Study:
         """Return the run of this seed."""
         raw = RunConfig.from_yaml(RUN_FILE).model_dump(mode="json")
         raw["run"]["seed"] = seed
-        raw["data"]["sources"] = [{"kind": "jsonl", "path": str(self.text.absolute())}]
+        demo = RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml").model_dump(mode="json")
+        own = None if self.text is None else [{"kind": "jsonl", "path": str(self.text.absolute())}]
+        raw["data"]["sources"] = own or demo["data"]["sources"]
         for section, changes in QUICK.items() if self.is_quick else ():
             raw[section] |= changes
         return RunConfig.from_mapping(raw)
@@ -213,9 +217,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argument_parser("One model trained by one process, by volunteers, and by volunteers on home lines.")
-    parser.add_argument("folder", type=Path, metavar="DIR", help="where runs are kept; those that are there stay")
-    parser.add_argument("--text", type=Path, required=True, help="documents as JSON Lines, also packed with gzip")
-    parser.add_argument("--ways", type=_ways, default=list(WAYS), help=f"of {', '.join(WAYS)} (default: all)")
+    parser.add_argument(
+        "folder",
+        type=Path,
+        metavar="DIR",
+        nargs="?",
+        help="where runs are kept; those that are there stay (with --quick it may be left out)",
+    )
+    parser.add_argument("--text", type=Path, help="documents as JSON Lines, also packed (default: the demo's corpus)")
+    parser.add_argument("--ways", type=_ways, help=f"of {', '.join(WAYS)} (default: all; with --quick the first)")
     parser.add_argument("--seeds", type=_numbers, default=[0, 1, 2], help="(default: 0,1,2)")
     parser.add_argument("--samples", type=int, default=SAMPLES, help=f"of each run (default: {SAMPLES})")
     parser.add_argument("--ner-train", type=Path, help="sentences with names, to fine-tune on")
@@ -223,6 +233,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if (options.ner_train is None) != (options.ner_test is None):
         parser.error("--ner-train and --ner-test go together")
+    if options.folder is None and not options.quick:
+        parser.error("DIR is missing")
+    options.folder = options.folder or Path(tempfile.mkdtemp(prefix="collaboration-"))
+    options.ways = options.ways or list(WAYS)[: 1 if options.quick else None]
     if options.quick:
         options.samples, options.seeds = QUICK_SAMPLES, options.seeds[:2]
     return options
