@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from statistics import fmean, stdev
@@ -125,6 +125,8 @@ class Study:
     text: Path | None
     workers: int
     samples: int
+    _drawn: dict[tuple[int, int], list[Batch]] = field(default_factory=dict)  # by seed and worker
+    _held_out: list[Batch] = field(default_factory=list)  # one, once it is drawn
 
     def config(self, way: Way, seed: int) -> RunConfig:
         """Return the run of a way: a batch is one microbatch of each worker, times the local steps."""
@@ -152,7 +154,7 @@ class Study:
         model = build_model(config, load_tokenizer(tokenizer).get_vocab_size(), load_special_ids(tokenizer))
         swarm = VirtualSwarm(config, model, [iter(self._batches(config, worker)) for worker in range(self.workers)])
         swarm.train(config.schedule.total_steps, delay=config.averaging.delay)
-        found = evaluate(model, self._held_out(config))
+        found = evaluate(model, self._validation(config))
         assert found is not None
         return found.mlm_loss + (found.sop_loss or 0.0)
 
@@ -174,21 +176,22 @@ class Study:
 
     def _batches(self, config: RunConfig, worker: int) -> list[Batch]:
         """Return a worker's microbatches, the same for all ways; drawn once for each seed."""
-        kept = self.folder / f"batches-{config.run.seed}-{worker}.pt"
-        if not kept.exists():
+        key = config.run.seed, worker
+        if key not in self._drawn:
             with (
                 tempfile.TemporaryDirectory() as scratch,
                 open_batches(config, self._tokenizer(), Path(scratch), 1 + worker, MICROBATCH) as stream,
             ):
-                torch.save(list(islice(stream, self.samples // (MICROBATCH * self.workers) + LOCAL_STEPS)), kept)
-        batches: list[Batch] = torch.load(kept, weights_only=False)  # this process's own file
-        return batches
+                number = self.samples // (MICROBATCH * self.workers) + LOCAL_STEPS
+                self._drawn[key] = list(islice(stream, number))
+        return self._drawn[key]
 
-    def _held_out(self, config: RunConfig) -> Any:
-        kept = self.folder / "held-out.pt"
-        if not kept.exists():
-            torch.save(draw_samples(config, self._tokenizer()), kept)
-        return torch.load(kept, weights_only=False)
+    def _validation(self, config: RunConfig) -> Batch:
+        if not self._held_out:
+            drawn = draw_samples(config, self._tokenizer())
+            assert drawn is not None, "the run holds text out"
+            self._held_out.append(drawn)
+        return self._held_out[0]
 
 
 class Wire(Protocol):

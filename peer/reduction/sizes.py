@@ -80,6 +80,12 @@ def gradient_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
     return round(RoundBytes.of(averaging.compression, values_sent(shapes, averaging.powersgd_rank)).own)
 
 
+def missed_average_bytes(averaging: Averaging) -> float:
+    """Return the bytes a value of an average that a peer missed, as `peer.swarm.history` encodes it."""
+    fits = averaging.compression in ("float16", "topk-2bit") and not averaging.powersgd_rank
+    return AVERAGE_BYTES[averaging.compression] if fits else VALUE_BYTES["none"]
+
+
 @dataclass(frozen=True)
 class StateSize:
     """The numbers of values in a run's state, which depend on its optimizer."""

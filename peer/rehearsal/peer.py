@@ -13,9 +13,8 @@ from typing import Any, cast
 
 import simpy
 
-from peer.config.training import Averaging
 from peer.network.least_rate import PATIENCE_S
-from peer.reduction.sizes import AVERAGE_BYTES
+from peer.reduction.sizes import missed_average_bytes
 from peer.rehearsal.groups import MetGroup
 from peer.rehearsal.lines import Process
 from peer.rehearsal.rounds import VirtualRounds
@@ -369,7 +368,7 @@ class RehearsedPeer:
             donor = None
         average = Lack.SILENT if donor is None else donor.history.after(self.era, self.step)
         is_whole = not (donor is None or isinstance(average, Lack)) and (
-            yield from self._download(donor, donor.followers, _missed_average_bytes(self._averaging))
+            yield from self._download(donor, donor.followers, missed_average_bytes(self._averaging))
         )
         self._silent_looks = self._silent_looks + 1 if donor is None else 0
         if isinstance(average, Lack) or not is_whole:
@@ -493,9 +492,3 @@ class RehearsedPeer:
 
     def _tell(self, what: str, *facts: Any) -> None:
         self.world.tell(self.name, what, *facts)
-
-
-def _missed_average_bytes(averaging: Averaging) -> float:
-    """Return the bytes a value of an average that a peer missed, as `peer.swarm.history` encodes it."""
-    fits = averaging.compression in ("float16", "topk-2bit") and not averaging.powersgd_rank
-    return AVERAGE_BYTES[averaging.compression] if fits else 4

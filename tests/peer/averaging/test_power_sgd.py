@@ -165,7 +165,7 @@ def test_remainders_are_dropped_with_the_state_and_not_with_samples(
     monkeypatch: pytest.MonkeyPatch,
     takes_a_state: bool,
 ) -> None:
-    """What was lost belonged to parameters that a peer has no longer which takes another's state."""
+    """A remainder belongs to the parameters of its step; a peer that takes another's state no longer has these."""
     round_of(averager, Halves(), monkeypatch)
     own = averaged(averager)[0]
     with averager.making_room():
