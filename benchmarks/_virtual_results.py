@@ -107,7 +107,7 @@ def draw(bands: Sequence[Band], path: Path) -> None:
     picture = figure.Figure(figsize=(16, 6.5), layout="constrained", facecolor="white")
     numbers = sorted({band.workers for band in bands})
     shape_of = dict(zip(numbers, cycle(SHAPES)))
-    panels = picture.subplots(1, len(PANELS))
+    panels = picture.subplots(1, len(PANELS), sharey=True)
     for axis, (title, names) in zip(panels, PANELS.items(), strict=True):
         for band in [band for band in bands if WAYS[band.way].baseline in names]:
             code, is_delayed = code_of(band.way), WAYS[band.way].averaging.get("delay", False)

@@ -260,7 +260,7 @@ def figures_of(runs: Sequence[Run]) -> list[Figure]:
     for band in bands_of(runs):
         name = f"{band.way}, {band.workers} workers"
         rows.append(Figure(f"{name}: held-out loss", band.loss, "", band.exact_loss, WAYS[band.way].baseline))
-        rows.append(Figure(f"{name}: ratio, mean of {band.seeds} seeds", band.ratio, ""))
+        rows.append(Figure(f"{name}: mean ratio (seeds: {band.seeds})", band.ratio, ""))
         rows.append(Figure(f"{name}: ratio, standard deviation", band.spread, ""))
     for way in WAYS:
         if same := [run for run in runs if run.way == way]:

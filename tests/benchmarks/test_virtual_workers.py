@@ -174,7 +174,7 @@ def test_a_ratio_is_to_exact_averages_with_the_same_optimizer_and_seed() -> None
     assert bands["AdamW, float16", 8].ratio == 1.5
     assert bands["float16", 4].spread == 0.0
     rows = {row.name: row.value for row in figures_of(runs)}
-    assert rows["float16, 8 workers: ratio, mean of 2 seeds"] == pytest.approx(1.05)
+    assert rows["float16, 8 workers: mean ratio (seeds: 2)"] == pytest.approx(1.05)
     assert (rows["float16: sent"], rows["float16: to decode"]) == (1.0, 20.0)
 
 
