@@ -271,7 +271,7 @@ def test_a_model_of_another_size_moves_the_lines_only() -> None:
     """Twice the values in the same time are lines of twice the rate."""
     history = made_up()
     small, large = (
-        past_scenario(CONFIG, history, stretch_of(history, 4.0), ModelValues(values, values)).scenario
+        past_scenario(CONFIG, history, stretch_of(history, 4.0), ModelValues(values, ((values,),))).scenario
         for values in (1_000_000, 2_000_000)
     )
     assert large.devices[0].line.slower_rate > small.devices[0].line.slower_rate
