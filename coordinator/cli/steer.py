@@ -67,7 +67,7 @@ def change(
     ),
     checkpoint_every: int | None = typer.Option(None, help="Steps between two checkpoints.", show_default=False),
     compression: str | None = typer.Option(
-        None, help="Format of averaged values: none, float16, or 8bit-blockwise.", show_default=False
+        None, help="Format of averaged values: none, float16, 8bit-blockwise, or auto.", show_default=False
     ),
     powersgd_rank: int | None = typer.Option(
         None, help="Rank of PowerSGD's factors: 4, 8, 16 or 32; 0 for no factors.", show_default=False

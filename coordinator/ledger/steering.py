@@ -30,6 +30,9 @@ FAR = 10.0  # times: a value changed further than that is confirmed first
 MANY_BYTES = 3.0  # times: a round that sends so many times the bytes is confirmed first
 MAX_ANNOUNCEMENT_CHARS = 500
 MOST_STEP = 2**40
+AUTO = "auto"  # in place of a compression: the keeper chooses
+OFFERED: tuple[str, ...] = (*COMPRESSIONS, AUTO)
+BY_KEEPER = "run:keeper"  # the actor of what the keeper chooses
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,12 @@ class Helm:
     orders: tuple[Orders, ...] = ()  # by step
     paused: bool = False
     last_step: int | None = None
+    is_automatic: bool | None = None  # the keeper chooses the way to average; None: if the run file says so
+    why: str = ""  # the reason of the keeper's last choice
+
+    def chooses(self, config: RunConfig) -> bool:
+        """Return whether the keeper chooses the way to average, by the run file or an operator's last word."""
+        return config.averaging.compression == AUTO if self.is_automatic is None else self.is_automatic
 
     def at(self, step: int) -> Orders:
         """What holds after `step` steps."""
@@ -165,10 +174,15 @@ def helm_of(session: Session) -> Helm:
     acts = session.scalars(select(SteeringAct).where(SteeringAct.act != "announce").order_by(SteeringAct.id)).all()
     holds = [act for act in acts if act.act in ("pause", "resume")]
     ends = [act for act in acts if act.act == "stop"]
+    codes = [act for act in acts if act.compression is not None or act.powersgd_rank is not None]
+    named = [act.compression for act in codes if act.actor != BY_KEEPER]
+    chosen = [act.text for act in codes if act.actor == BY_KEEPER]
     return Helm(
         orders=_summed(act for act in acts if act.act == "change"),
         paused=bool(holds) and holds[-1].act == "pause",
         last_step=ends[-1].step if ends else None,
+        is_automatic=named[-1] == AUTO if named else None,
+        why=chosen[-1] if chosen else "",
     )
 
 
@@ -176,7 +190,8 @@ def _summed(changes: Iterable[SteeringAct]) -> tuple[Orders, ...]:
     orders: dict[int, Orders] = {}
     now = Orders(from_step=0)
     for change in sorted(changes, key=lambda act: (act.step or 0, act.id)):
-        named = {name: value for name in CHANGED if (value := getattr(change, name)) is not None}
+        values = {name: getattr(change, name) for name in CHANGED}
+        named = {name: value for name, value in values.items() if value is not None and value != AUTO}
         now = replace(now, from_step=change.step or 0, **named)
         orders[now.from_step] = now
     return tuple(orders.values())
@@ -235,8 +250,12 @@ class Steersman:
         compression: str | None = None,
         powersgd_rank: int | None = None,
         confirmed: bool = False,
+        why: str = "",
     ) -> str:
         """Change what may be changed from a step on; None: the first at which every peer will have heard of it.
+
+        `compression` may be `auto`: the keeper chooses from then on. Another one ends that, unless it is the keeper's
+        own choice, which says `why`.
 
         Raises `UnconfirmedError` for a change that is far from what holds then, unless it is confirmed.
         """
@@ -266,12 +285,16 @@ class Steersman:
             if len(to_come | {begin}) >= MAX_CHANGES:
                 raise ConfigError(f"{MAX_CHANGES - 1} changes are to come already: wait for the next of them.")
             found = self._present_values(session, begin).consequences(
-                learning_rate_scale, target_batch_size, checkpoint_every, compression, powersgd_rank
+                learning_rate_scale,
+                target_batch_size,
+                checkpoint_every,
+                None if compression == AUTO else compression,
+                powersgd_rank,
             )
             if found and not confirmed:
                 raise UnconfirmedError(" ".join(found))
 
-        self._act("change", check, lambda: {"step": begin, **values})
+        self._act("change", check, lambda: {"step": begin, "text": why, **values})
         named = [
             f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:g}'}"
             for name, value in values.items()
@@ -298,7 +321,7 @@ class Steersman:
             checkpoint_every=helm.at(step).checkpoint_every or self._config.checkpoints.every_steps,
             microbatch_size=self._config.data.microbatch_size,
             trainers=session.scalar(online.where(is_online(self._clock()), Device.role == "trainer")) or 0,
-            compression=averaging.compression,
+            compression=averaging.initial_compression,
             powersgd_rank=averaging.powersgd_rank,
         )
 
@@ -320,8 +343,10 @@ class Steersman:
             raise ConfigError("A run of sparse gradients (topk-2bit) keeps its compression from beginning to end.")
         if compression == "topk-2bit":
             raise ConfigError("No run changes to sparse gradients (topk-2bit): only a run that begins so sends them.")
-        if compression is not None and compression not in COMPRESSIONS:
-            raise ConfigError(f"The compression is one of {', '.join(COMPRESSIONS)}.")
+        if compression is not None and compression not in OFFERED:
+            raise ConfigError(f"The compression is one of {', '.join(OFFERED)}.")
+        if compression == AUTO and rank is not None:
+            raise ConfigError("The keeper chooses PowerSGD's rank, too (auto): name no rank.")
         if rank is not None and rank not in RANKS:
             raise ConfigError(f"PowerSGD's rank is one of {', '.join(map(str, RANKS))}; 0 averages without factors.")
         if rank and averaging.aggregation == "centered_clipping":

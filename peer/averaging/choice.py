@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from peer.averaging.shares import GroupLines, relative_time
 from peer.config.training import Averaging, Compression
@@ -30,7 +30,7 @@ class AveragingWay:
 
     compression: Compression
     powersgd_rank: int = 0  # 0: all tensors are averaged as they are
-    loss: float = 1.0  # times the held-out loss of exact averages
+    loss: float = field(default=1.0, compare=False)  # times the held-out loss of exact averages
 
     @property
     def keys(self) -> dict[str, str | int]:
@@ -61,15 +61,9 @@ def ways_of(averaging: Averaging, *, before_run: bool = False) -> tuple[Averagin
     return DENSE + SPARSE if before_run and has_plain_outer_steps else DENSE
 
 
-def way_of(averaging: Averaging) -> AveragingWay | None:
-    """Return the way of a run's first steps; None for one whose cost was not measured."""
-    return named_way(averaging.initial_code, averaging.powersgd_rank)
-
-
-def named_way(compression: Compression, powersgd_rank: int) -> AveragingWay | None:
-    """Return the measured way of this name, if there is one."""
-    names = {(way.compression, way.powersgd_rank): way for way in DENSE + LOW_RANK + SPARSE}
-    return names.get((compression, powersgd_rank))
+def way_of(averaging: Averaging) -> AveragingWay:
+    """Return the way of a run's first steps, or of the steps for which these settings hold."""
+    return AveragingWay(averaging.initial_compression, averaging.powersgd_rank)
 
 
 @dataclass(frozen=True)
@@ -106,7 +100,7 @@ class RoundPace:
 
         So a claim of almost no line decides nothing.
         """
-        own = round(RoundBytes.of(self.averaging.initial_code, self.values(0)).own)
+        own = round(RoundBytes.of(self.averaging.initial_compression, self.values(0)).own)
         lines, longest_s = self.lines, self.averaging.averaging_timeout_s
         taken = [
             number

@@ -118,7 +118,7 @@ class Averaging(Section):
     """Nesterov momentum of the global steps, with local steps."""
 
     @property
-    def initial_code(self) -> Compression:
+    def initial_compression(self) -> Compression:
         """The format of the first steps: as the run file names it, or the one before the first choice."""
         return CODE_BEFORE_CHOICE if self.compression == "auto" else self.compression
 

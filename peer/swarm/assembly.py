@@ -97,7 +97,7 @@ class Assembly:
             round_bytes=round_bytes,
             may_reduce=self.may_reduce,
             bandwidth=bandwidth,
-            compression=compression_of(averaging.initial_code),
+            compression=compression_of(averaging.initial_compression),
             gathering=Gathering(averaging.matchmaking_time_s),
             guard=guard,
             events=self.events.of_process(f"{self.events.process}-averager"),

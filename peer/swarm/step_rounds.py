@@ -20,7 +20,7 @@ from peer.averaging.averager import GROUP_POLL_S, AveragedGroup, SwarmGradientAv
 from peer.averaging.bandwidth import LineEstimate
 from peer.averaging.matchmaking import LEAST_WINDOW_S
 from peer.averaging.rounds import RoundDeadline, forget_frames
-from peer.averaging.shares import missing_auxiliaries
+from peer.averaging.shares import NOBODY, missing_auxiliaries
 from peer.config.training import Averaging
 from peer.network.traffic import passes_in_time
 from peer.reporting.event_log import NOWHERE, EventLog, RoundBegun, RoundEnded, RoundOutcome
@@ -58,6 +58,7 @@ class StepRounds:
         self.attempts = 0  # failed averagings of the current step
         self._met_nobody = False  # no group came about in the newest of them
         self.missing_auxiliaries: int | None = None  # by the lines of the newest group; None before the first
+        self.lines = NOBODY  # of the newest group
         self._scheduled: StepControl | None = None  # a round that was begun ahead of time
         self._due_view = tracker.view  # in which the batch was full: who began just before is only in the next
         self._due_since = math.inf  # when this peer began to average, while it does
@@ -152,6 +153,7 @@ class StepRounds:
             self._follow_gathering(max(0.0, time.monotonic() - began - group.seconds))
         if group.traffic is not None:
             self._line.passed(group.traffic)
+            self.lines = group.lines
             usual_s = tracker.course.allowances.usual_s
             if usual_s:
                 self.missing_auxiliaries = missing_auxiliaries(group.lines, group.traffic.promised_s, usual_s)

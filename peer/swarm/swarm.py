@@ -8,6 +8,7 @@ the rounds that this peer reduced (`Witness`).
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -27,6 +28,7 @@ from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import Clock
 from peer.averaging.averager import GROUP_POLL_S, AveragedGroup
 from peer.averaging.bandwidth import LineEstimate
+from peer.averaging.shares import GroupLines
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
 from peer.network.placement import Placement
@@ -581,6 +583,17 @@ class Swarm:
     def missing_auxiliaries(self) -> int | None:
         """How many auxiliary peers more would shorten this swarm's rounds; None before there was one."""
         return self._rounds.missing_auxiliaries
+
+    @property
+    def lines(self) -> GroupLines:
+        """The lines of the newest group; nobody's before the first."""
+        return self._rounds.lines
+
+    @property
+    def batch_s(self) -> float:
+        """The seconds in which the present trainers compute a batch; infinite while nobody's rate is known."""
+        rate = self._tracker.view.rate
+        return self._tracker.target_batch_size / rate if rate > 0 else math.inf
 
     @property
     def census(self) -> Census:

@@ -252,7 +252,11 @@ class Worker:
         averaging = config.averaging
         for option, rate, values in (
             ("--max-upload-rate", self._plan.upload_rate, 1.0),
-            ("--max-download-rate", self._plan.download_rate, RoundBytes.of(averaging.initial_code).averages_of_own),
+            (
+                "--max-download-rate",
+                self._plan.download_rate,
+                RoundBytes.of(averaging.initial_compression).averages_of_own,
+            ),
         ):
             needed_bytes = round(values * gradient_bytes(averaging, model))
             require_rate(option, rate, needed_bytes, averaging.averaging_timeout_s)

@@ -13,12 +13,12 @@ from pydantic import BaseModel, Field
 from auth.errors import ConfigError, UnconfirmedError
 from coordinator.checkpoints.rewind import contributors_since, rewind as undo_steps
 from coordinator.ledger.presence import CheckpointRow
-from coordinator.ledger.steering import Act, Steersman, announcements, read_helm
+from coordinator.ledger.steering import OFFERED, Act, Steersman, announcements, read_helm
 from coordinator.members.administration import Administration
 from coordinator.members.administrators import Login
 from coordinator.web.admin.members import Form, Who, act_on, draw
 from coordinator.web.state.live import LiveSnapshot
-from peer.config.steering import COMPRESSIONS, RANKS
+from peer.config.steering import RANKS
 
 router = APIRouter(prefix="/admin", include_in_schema=False)
 
@@ -130,9 +130,10 @@ async def _steering(request: Request, login: Login, status: int = 200, **values:
     averaging = request.app.state.config.averaging
     values = {
         "helm": helm,
+        "chooses": helm.chooses(request.app.state.config),
         "announcements": said[::-1][:SHOWN_ANNOUNCEMENTS],
         "asked": {},
-        "compressions": () if averaging.sends_sparse else COMPRESSIONS,
+        "compressions": () if averaging.sends_sparse else OFFERED,
         "ranks": () if averaging.sends_sparse or averaging.aggregation == "centered_clipping" else RANKS,
     } | values
     return draw(request, "steering.html", login, status, **values)
