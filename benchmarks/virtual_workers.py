@@ -228,8 +228,7 @@ class Sparse:
         exact = int(compression_of("none").compression_type)
         averages = mean_of(means, samples, exact, HALF_BYTES.compression_type)
         for feedback, own, total in zip(self._feedbacks, means, sums, strict=True):
-            feedback.averaged()
-            feedback.settle(own, total)
+            feedback.settle(own, total, averaged=True)
         return averages
 
 
@@ -248,9 +247,9 @@ class LowRanks:
         lefts = [orthonormal(image) for image in mean_of(images, samples, self._code, self._code)]
         coordinates = [peer.coordinates(own, lefts) for peer, own in zip(self._peers, means, strict=True)]
         averages = mean_of(coordinates, samples, self._code, self._code)
-        for peer, own in zip(self._peers, means, strict=True):
+        for peer, own, total in zip(self._peers, means, sums, strict=True):
             peer.take(own, lefts, averages)
-            peer.restore(own)
+            peer.settle(own, total, averaged=True)
         return means[0]
 
 

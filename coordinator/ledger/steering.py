@@ -128,7 +128,7 @@ class PresentValues:
         rank = self.powersgd_rank if rank is None else rank
         if self.powersgd_rank and not rank:
             return ["Each round would send whole gradients in place of their factors, which are many times smaller."]
-        bytes_of: Mapping[str, float] = VALUE_BYTES
+        bytes_of: Mapping[str, float] = {**VALUE_BYTES}
         times = bytes_of[compression or self.compression] / bytes_of[self.compression]
         if self.powersgd_rank:
             times *= rank / self.powersgd_rank

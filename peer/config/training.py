@@ -120,6 +120,15 @@ class Averaging(Section):
         return self.compression == "topk-2bit"
 
     @property
+    def code(self) -> tuple[Compression, int]:
+        """The compression and PowerSGD's rank: only peers that have the same average with each other."""
+        return self.compression, self.powersgd_rank
+
+    def with_code(self, code: tuple[Compression, int]) -> Averaging:
+        """Return these settings with another compression and rank."""
+        return self.model_copy(update=dict(zip(("compression", "powersgd_rank"), code, strict=True)))
+
+    @property
     def local_batch_size(self) -> int:
         """Samples in one local step."""
         return max(1, self.target_batch_size // self.local_steps)
