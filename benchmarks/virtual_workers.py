@@ -164,7 +164,7 @@ class Study:
         model = build_model(config, load_tokenizer(tokenizer).get_vocab_size(), load_special_ids(tokenizer))
         shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
         sent = values_sent(shapes, config.averaging.powersgd_rank) / sum(shape.numel() for shape in shapes)
-        size = RoundBytes.of(config.averaging.compression)
+        size = RoundBytes.of(config.averaging.wire_format)
         return sent * size.sent, sent * size.averages
 
     def _tokenizer(self) -> Path:
@@ -228,8 +228,7 @@ class Sparse:
         exact = int(compression_of("none").compression_type)
         averages = mean_of(means, samples, exact, HALF_BYTES.compression_type)
         for feedback, own, total in zip(self._feedbacks, means, sums, strict=True):
-            feedback.averaged()
-            feedback.settle(own, total)
+            feedback.settle(own, total, averaged=True)
         return averages
 
 
@@ -248,9 +247,9 @@ class LowRanks:
         lefts = [orthonormal(image) for image in mean_of(images, samples, self._code, self._code)]
         coordinates = [peer.coordinates(own, lefts) for peer, own in zip(self._peers, means, strict=True)]
         averages = mean_of(coordinates, samples, self._code, self._code)
-        for peer, own in zip(self._peers, means, strict=True):
+        for peer, own, total in zip(self._peers, means, sums, strict=True):
             peer.take(own, lefts, averages)
-            peer.restore(own)
+            peer.settle(own, total, averaged=True)
         return means[0]
 
 
@@ -276,7 +275,7 @@ def wire_of(config: RunConfig, workers: int, shapes: Sequence[torch.Size]) -> Wi
     averaging = config.averaging
     if averaging.compression == "topk-2bit":
         return Sparse(workers)
-    code = int(compression_of(averaging.compression).compression_type)
+    code = int(compression_of(averaging.wire_format).compression_type)
     return LowRanks(workers, shapes, averaging.powersgd_rank, code) if averaging.powersgd_rank else Coded(code)
 
 

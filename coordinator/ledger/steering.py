@@ -137,7 +137,7 @@ class PresentValues:
         rank = self.powersgd_rank if rank is None else rank
         if self.powersgd_rank and not rank:
             return ["Each round would send whole gradients in place of their factors, which are many times smaller."]
-        bytes_of: Mapping[str, float] = VALUE_BYTES
+        bytes_of: Mapping[str, float] = {**VALUE_BYTES}
         times = bytes_of[compression or self.compression] / bytes_of[self.compression]
         if self.powersgd_rank:
             times *= rank / self.powersgd_rank
@@ -321,7 +321,7 @@ class Steersman:
             checkpoint_every=helm.at(step).checkpoint_every or self._config.checkpoints.every_steps,
             microbatch_size=self._config.data.microbatch_size,
             trainers=session.scalar(online.where(is_online(self._clock()), Device.role == "trainer")) or 0,
-            compression=averaging.initial_compression,
+            compression=averaging.wire_format,
             powersgd_rank=averaging.powersgd_rank,
         )
 

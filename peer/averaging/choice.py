@@ -63,7 +63,7 @@ def ways_of(averaging: Averaging, *, before_run: bool = False) -> tuple[Averagin
 
 def way_of(averaging: Averaging) -> AveragingWay:
     """Return the way of a run's first steps, or of the steps for which these settings hold."""
-    return AveragingWay(averaging.initial_compression, averaging.powersgd_rank)
+    return AveragingWay(averaging.wire_format, averaging.powersgd_rank)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class RoundPace:
 
         So a claim of almost no line decides nothing.
         """
-        own = round(RoundBytes.of(self.averaging.initial_compression, self.values(0)).own)
+        own = round(RoundBytes.of(self.averaging.wire_format, self.values(0)).own)
         lines, longest_s = self.lines, self.averaging.averaging_timeout_s
         taken = [
             number

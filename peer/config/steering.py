@@ -7,7 +7,7 @@ is told apart by the sketch of its state, and takes the keeper's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -40,10 +40,9 @@ class Change(BaseModel):
         """
         if usual.sends_sparse:
             return usual
-        changes: dict[str, Any] = {"compression": self.compression, "powersgd_rank": self.powersgd_rank}
-        if usual.aggregation == "centered_clipping":
-            del changes["powersgd_rank"]
-        return usual.model_copy(update={name: value for name, value in changes.items() if value is not None})
+        compression = usual.wire_format if self.compression is None else self.compression
+        keeps_rank = self.powersgd_rank is None or usual.aggregation == "centered_clipping"
+        return usual.with_code((compression, usual.powersgd_rank if keeps_rank else self.powersgd_rank or 0))
 
 
 class Steering(BaseModel):

@@ -118,14 +118,23 @@ class Averaging(Section):
     """Nesterov momentum of the global steps, with local steps."""
 
     @property
-    def initial_compression(self) -> Compression:
-        """The format of the first steps: as the run file names it, or the one before the first choice."""
+    def wire_format(self) -> Compression:
+        """The format of averaged values: the named one, or with `auto` that of the steps before the first choice."""
         return CODE_BEFORE_CHOICE if self.compression == "auto" else self.compression
 
     @property
     def sends_sparse(self) -> bool:
         """True if senders send few of their values, and keep the rest for later steps."""
         return self.compression == "topk-2bit"
+
+    @property
+    def code(self) -> tuple[Compression, int]:
+        """The compression and PowerSGD's rank: only peers that have the same average with each other."""
+        return self.wire_format, self.powersgd_rank
+
+    def with_code(self, code: tuple[Compression, int]) -> Averaging:
+        """Return these settings with another compression and rank."""
+        return self.model_copy(update=dict(zip(("compression", "powersgd_rank"), code, strict=True)))
 
     @property
     def local_batch_size(self) -> int:

@@ -255,7 +255,7 @@ class Worker:
             (
                 "--max-download-rate",
                 self._plan.download_rate,
-                RoundBytes.of(averaging.initial_compression).averages_of_own,
+                RoundBytes.of(averaging.wire_format).averages_of_own,
             ),
         ):
             needed_bytes = round(values * gradient_bytes(averaging, model))

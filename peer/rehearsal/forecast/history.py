@@ -196,7 +196,7 @@ def past_scenario(config: RunConfig, history: RunHistory, stretch: PastStretch, 
         by_device.setdefault(report.device, []).append(report)
     rounds = _whole_rounds(reports)
     averaged = values.averaged(config.averaging.powersgd_rank)
-    bounds = _line_bounds(rounds, RoundBytes.of(config.averaging.initial_compression, averaged))
+    bounds = _line_bounds(rounds, RoundBytes.of(config.averaging.wire_format, averaged))
     keeper = _line(bounds[None])
     devices, ready_s, absent = [], [], 0
     members: dict[str, str] = {}

@@ -57,7 +57,6 @@ def averager(dht: hivemind.DHT, parameter: torch.nn.Parameter, key: DeviceKey) -
         traffic=Traffic(),
         gathering=Gathering(5.0),
         allreduce_timeout=PATIENCE_S,
-        round_bytes=0,
         start=False,
     )
 
@@ -328,7 +327,7 @@ class AfterRound:
 
     def declared(self, key: DeviceKey) -> Declaration:
         self.averager._declare()
-        return read_declaration(self.averager._declared, key.public_key.decode(), "run", (0, 4))
+        return read_declaration(self.averager._declared, key.public_key.decode(), "run", (0, 4), ("float16", 0))
 
 
 @pytest.fixture

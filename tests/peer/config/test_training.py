@@ -211,9 +211,9 @@ def test_a_section_that_does_not_fit_is_one_sentence(content: dict[str, Any], wo
 def test_a_run_that_chooses_begins_with_eight_bits() -> None:
     """Clipping goes with it; a run that names a compression begins with that."""
     chosen = RunConfig.from_mapping(SHORT | {"averaging": {"compression": "auto", "aggregation": "centered_clipping"}})
-    assert chosen.averaging.initial_compression == "8bit-blockwise"
+    assert chosen.averaging.wire_format == "8bit-blockwise"
     assert RunConfig.from_json(chosen.to_json()) == chosen
-    assert RunConfig.from_mapping(SHORT).averaging.initial_compression == "float16"
+    assert RunConfig.from_mapping(SHORT).averaging.wire_format == "float16"
 
 
 @pytest.mark.parametrize("averaging", [{"local_steps": 2}, {"powersgd_rank": 4}, SPARSE, {"delay": True}, {}])

@@ -16,7 +16,8 @@ from peer.averaging.matchmaking import FULL_GROUP_ATTEMPTS, LEAST_WINDOW_S, NEVE
 from peer.averaging.rounds import LEAST_KNOWN
 from peer.averaging.shares import GroupLines
 from peer.config.run import RunConfig
-from peer.config.steering import Steering
+from peer.config.steering import Change, Steering
+from peer.config.training import Averaging
 from peer.swarm import step_rounds
 from peer.swarm.step_rounds import StepRounds
 from peer.swarm.tracker import StepTracker
@@ -59,7 +60,6 @@ class Scene:
     def __init__(self, *rounds: Round, leads: bool = True, usual_s: float = 0.0, **view: Any) -> None:
         self.heard: list[Any] = []
         self.left = list(rounds)
-        self.steering = Steering()
         self.view = SimpleNamespace(step=4, averaging=4, arriving=1, live=6, newest_step=4, keepers=1, here=HERE)
         vars(self.view).update(view)
         self.tracker: Any = SimpleNamespace(
@@ -72,17 +72,23 @@ class Scene:
             keeper_may_be_late=True,
             ready_to_update_epoch=True,
             is_held=False,
-            course=SimpleNamespace(allowances=SimpleNamespace(usual_s=usual_s)),
+            course=SimpleNamespace(allowances=SimpleNamespace(usual_s=usual_s), steering=Steering()),
             heed=lambda findings: self.heard.extend(findings),
             is_reducing=lambda reduces: None,
             round_ended=lambda weights, _counted, _attested, short: self.heard.append((weights, short)),
         )
+        averaging = RunConfig.from_mapping(
+            {"averaging": {"matchmaking_time_s": 60.0, "averaging_timeout_s": 3600.0}}
+        ).averaging
+        self.bytes_of = {"float16": 64, "8bit-blockwise": 32}
         self.gradients: Any = SimpleNamespace(
             findings=SimpleNamespace(take=list),
             gathering=Gathering(60.0),
             failed_rounds=7,
             due_samples=64,
-            round_bytes=64,
+            averaging=averaging,
+            size_in=lambda averaging: SimpleNamespace(own=self.bytes_of[averaging.compression]),
+            change=self.change,
             schedule_step=lambda timeout: self.left.pop(0),
             step=lambda weight, control, **options: self.heard.append(weight),
             load_accumulators_into_averager_=lambda: self.heard.append("loaded"),
@@ -91,13 +97,19 @@ class Scene:
             rate=5.0, passed=self.heard.append, failed=lambda: self.heard.append("the line may be slow")
         )
         self.interrupted = threading.Event()
-        averaging = RunConfig.from_mapping(
-            {"averaging": {"matchmaking_time_s": 60.0, "averaging_timeout_s": 3600.0}}
-        ).averaging
         self.rounds = StepRounds(
             self.gradients, self.tracker, line, averaging, leads=leads, trains=True, interrupted=self.interrupted
         )
         self.rounds._due_view = "another view"  # type: ignore[assignment]
+
+    def change(self, averaging: Averaging) -> bool:
+        """Take up another code, as the averager does."""
+        before, self.gradients.averaging = self.gradients.averaging, averaging
+        return bool(before.code != averaging.code)
+
+    def steer(self, *changes: Change) -> None:
+        """Hear the operator's changes."""
+        self.tracker.course.steering = Steering(changes=changes)
 
     @property
     def gathering(self) -> Gathering:
@@ -301,9 +313,9 @@ def test_no_step_is_taken_while_the_operator_wants_none(steering: Steering, held
     scene.tracker.ready_to_update_epoch = False
     assert not scene.rounds.is_due
     scene.tracker.ready_to_update_epoch = True
-    scene.gradients.round_bytes = 36_000  # which this line passes in two hours, and a round lasts one at most
+    scene.bytes_of["float16"] = 36_000  # which this line passes in two hours, and a round lasts one at most
     assert not scene.rounds.is_due
-    scene.gradients.round_bytes = 64
+    scene.bytes_of["float16"] = 64
     scene.interrupted.set()
     assert not scene.rounds.is_due
 
