@@ -71,7 +71,7 @@ class Halves:
         self.seen.append((half, [tensor.shape for tensor in tensors]))
         if half == self.failing:
             raise AllreduceException("a value is missing")
-        return AveragedGroup(size=group.group_size, samples=12, averaged_bytes=options["part_size_bytes"])
+        return AveragedGroup(size=group.group_size, samples=12, averaged_bytes=options.get("part_size_bytes", 0))
 
 
 def result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -184,6 +184,24 @@ def test_remainders_are_dropped_with_the_state_and_not_with_samples(
     expected = parameters[0].grad / 2 + (0 if takes_a_state else (own - step) * 6 / 2)
     averager.load_accumulators_into_averager_()
     assert torch.allclose(averaged(averager)[0], expected, rtol=0, atol=1e-4)
+
+
+def test_a_run_that_averages_without_factors_drops_what_they_left(
+    averager: SwarmGradientAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that no gradient comes in one large step; what is loaded then are the new samples, each once."""
+    round_of(averager, Halves(), monkeypatch)
+    with averager.making_room():
+        pass
+    assert cast(LowRank, averager._code)._lost
+    accumulate(averager, parameters, seed=6, samples=2)
+    assert parameters[0].grad is not None
+    mean = parameters[0].grad / 2
+    assert averager.change(averager.averaging.with_code(("8bit-blockwise", 0)))
+    assert torch.equal(own_numbers(averager)[0], mean)
+    halves = Halves()
+    round_of(averager, halves, monkeypatch)
+    assert halves.seen == [(b"", [SHAPE, torch.Size((5,))])]
 
 
 def test_nobody_waits_for_a_half_that_does_not_come(averager: SwarmGradientAverager) -> None:

@@ -320,6 +320,54 @@ def test_no_step_is_taken_while_the_operator_wants_none(steering: Steering, held
     assert not scene.rounds.is_due
 
 
+EIGHT_BITS = Change(from_step=4, compression="8bit-blockwise")
+
+
+@pytest.mark.parametrize(
+    ("step", "changes", "compression"),
+    [
+        (4, [], "float16"),
+        (3, [EIGHT_BITS], "float16"),
+        (4, [EIGHT_BITS], "8bit-blockwise"),
+        (9, [EIGHT_BITS], "8bit-blockwise"),
+        (9, [EIGHT_BITS, Change(from_step=9)], "float16"),
+    ],
+)
+def test_a_round_has_the_code_in_force_after_its_step(step: int, changes: list[Change], compression: str) -> None:
+    """Also that of a peer that went back before a change; the run file's where no change names one."""
+    scene = Scene(Round(FULL))
+    scene.steer(EIGHT_BITS)
+    scene.rounds._take_up_code()
+    scene.steer(*changes)
+    scene.tracker.step = step
+    scene.rounds.average()
+    assert scene.gradients.averaging.compression == compression
+
+
+def test_a_group_sought_in_another_code_is_given_up() -> None:
+    """A change may be heard of late: before the round, and while its group is looked for."""
+    ahead, waiting = Round(FULL), Round(None)
+    scene = Scene(waiting)
+    scene.rounds._scheduled = ahead  # type: ignore[assignment]
+    scene.steer(EIGHT_BITS)
+    scene.tracker.is_reducing = lambda _reduces: scene.steer() if waiting.looks == 2 else None
+    assert scene.rounds.average() is None
+    assert ahead.cancelled
+    assert waiting.cancelled
+    assert waiting.looks == 2
+
+
+def test_a_line_is_judged_by_the_code_of_the_swarms_step() -> None:
+    """A peer that stands by stays at its step, and comes back when the swarm averages what its line can pass."""
+    scene = Scene()
+    scene.bytes_of["float16"] = 36_000
+    scene.steer(Change(from_step=6, compression="8bit-blockwise"))
+    assert scene.rounds.line_is_too_slow
+    scene.tracker.swarm_step = 6
+    assert not scene.rounds.line_is_too_slow
+    assert scene.rounds.round_bytes == 32
+
+
 def test_a_group_that_fills_the_batch_is_what_the_step_is_taken_with() -> None:
     """What passed and what each brought is remembered for the next."""
     scene = Scene(Round(FULL))
