@@ -281,7 +281,10 @@ class Steersman:
             begin = first if begin is None else begin
             if not first <= begin <= MOST_STEP:
                 raise ConfigError(f"A change can begin at step {first}, not before: every peer must hear of it first.")
-            to_come = {order.from_step for order in helm_of(session).orders if order.from_step >= first}
+            helm = helm_of(session)
+            if self._actor == BY_KEEPER and not helm.chooses(self._config):  # said since the keeper looked
+                raise ConfigError("An operator has ended the keeper's choice.")
+            to_come = {order.from_step for order in helm.orders if order.from_step >= first}
             if len(to_come | {begin}) >= MAX_CHANGES:
                 raise ConfigError(f"{MAX_CHANGES - 1} changes are to come already: wait for the next of them.")
             found = self._present_values(session, begin).consequences(

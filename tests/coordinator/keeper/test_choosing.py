@@ -133,6 +133,17 @@ def test_what_an_operator_says_ends_the_choice_until_it_is_given_back(run: LiveR
     assert run.ways[-1][1:] == ("float16", 16)
 
 
+def test_a_choice_comes_too_late_for_an_operator_who_has_just_ended_it(run: LiveRun) -> None:
+    """The keeper has looked before, and nothing of its choice is kept."""
+    run.take(MEASURED_STEPS - 1, SLOW)
+    before = read_helm(run.database)
+    run.operator.change(None, compression="none", confirmed=True)
+    run.chooser.step_taken(homes(SLOW), 10.0)
+    run.chooser.look(before, run.step)
+    assert [way[1] for way in run.ways] == ["none"]
+    assert audit_log(run.database, 10) == []
+
+
 def test_only_a_run_to_which_it_was_given_is_changed(run: LiveRun) -> None:
     """An operator may give it the choice in a run whose file names a compression, and take it back by a rank."""
     named = LiveRun(run.database, RunConfig())
