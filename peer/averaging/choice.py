@@ -153,7 +153,7 @@ def _explained(pace: RoundPace, way: AveragingWay, ways: Sequence[AveragingWay])
     beside = "beside" if pace.averaging.delay else "after"
     why = (
         f"`{way}`: a round takes {round_s:,.1f} s {beside} {pace.batch_s:,.1f} s of training, which leaves "
-        f"{math.floor(100 * pace.utilisation(way))} % of the time to training"
+        f"{math.floor(100 * pace.utilisation(way))} % of that time to training"
     )
     if way != first:
         why += f"; `{first}` would leave {math.floor(100 * pace.utilisation(first))} %"
