@@ -44,7 +44,8 @@ SIGNIFICANT = 5.0  # standard errors below zero
 LEAST_DEVIATION = 0.02  # of cosines
 SCARCE = 8.0  # extra tolerance, divided by the degrees of freedom of the measured deviation
 AGREEING = 1 / 16  # of its cosine's size: so far at least must most others agree among each other
-GROWTH = 2.0  # times the most samples that a member has shown lately: above that its share is bounded
+GROWTH = 2.0  # times the samples that a member has shown lately: above that its share is bounded
+SHOWING = 4  # rounds, at most, whose median is what it has shown: chance makes the noise of single ones small
 LARGEST_SHARE = 1 / 4  # of all weight, of a member that has not shown that it computes so many samples
 Term = tuple[torch.Tensor, torch.Tensor]  # members' rows, and their factors
 
@@ -272,8 +273,9 @@ class Standings:
         return self._judge_directions(observed)
 
     def knows(self, member: str, weight: float) -> bool:
-        """Whether any of the last rounds has shown that this member computes half of these samples at least."""
-        return any(weight <= GROWTH * seen.samples for seen in self._seen.get(member, ()))
+        """Return whether the last few rounds have shown that this member computes half of these samples at least."""
+        shown = [seen.samples for seen in self._seen.get(member, ())][-SHOWING:]
+        return bool(shown) and weight <= GROWTH * median(shown)
 
     def factor(self, member: str, *, by_noise: bool) -> float:
         """Return the factor for this member's weight: 0 if it points away, below 1 if it names more than it shows."""

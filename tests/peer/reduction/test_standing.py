@@ -134,6 +134,14 @@ def test_a_sudden_claim_is_not_borne_out_by_earlier_rounds() -> None:
     assert not swarm.standings.knows("new", 1.0)
 
 
+def test_noise_that_chance_made_small_bears_out_no_claim() -> None:
+    """Of one round among four: before it, in it and after it."""
+    standings = Standings()
+    for shown, is_known in ((12.0, False), (12.0, False), (480.0, False), (12.0, False), (480.0, True)):
+        standings.add({"liar": Observation(0.0, SPREAD, 1.0, shown)})
+        assert standings.knows("liar", 240.0) is is_known
+
+
 def test_a_small_excess_shows_with_the_rounds() -> None:
     """Of one round it may be chance."""
     swarm, factors = Swarm(ALIKE), []
