@@ -7,7 +7,7 @@ is connected to the coordinator. Announcements go down the sessions (`coordinato
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -137,7 +137,7 @@ class PresentValues:
         rank = self.powersgd_rank if rank is None else rank
         if self.powersgd_rank and not rank:
             return ["Each round would send whole gradients in place of their factors, which are many times smaller."]
-        bytes_of: Mapping[str, float] = {**VALUE_BYTES}
+        bytes_of = {str(name): size for name, size in VALUE_BYTES.items()}
         times = bytes_of[compression or self.compression] / bytes_of[self.compression]
         if self.powersgd_rank:
             times *= rank / self.powersgd_rank
