@@ -252,6 +252,11 @@ def _remarks(config: RunConfig, stretch: PastStretch, rounds: int, absent: int) 
         f"no round tells, a line has {UNKNOWN_MBIT:g} Mbit/s. Latencies are assumptions."
     )
     yield ("Devices that averaged nothing for others count as unreachable. Every departure counts as orderly.")
+    if config.averaging.compression == "auto":
+        yield (
+            "The run chose its compression as it went on, which the history does not tell: lines are estimated as if "
+            f"it had averaged in {config.averaging.wire_format}."
+        )
     if not stretch.is_beginning:
         yield "These are not the run's first steps: devices that had joined before join anew in a rehearsal."
     if absent:
