@@ -6,6 +6,7 @@ of its calls of the DHT.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import multiprocessing
@@ -202,9 +203,19 @@ def keep(_plan: Plan, _config: RunConfig, swarm: Swarm, _model: Any, journal: Jo
     while not ended.wait(KEEPER_POLL_S):
         outcome = swarm.advance()
         if outcome is not None and outcome.averaged:
-            facts = {"group": outcome.group_size, "group_samples": outcome.group_samples}
+            facts: dict[str, Any] = {"group": outcome.group_size, "group_samples": outcome.group_samples}
+            facts["digest"] = digest_after(swarm, outcome.step)
             journal.say("step", step=outcome.step, samples=0, seconds=outcome.averaging_s, **facts)
     swarm.leave()
+
+
+def digest_after(swarm: Swarm, step: int) -> str:
+    """Return the digest of the run's parameters, all their bits, after a step; empty if they are of another by now."""
+    found = hashlib.sha256()
+    with swarm.state.lock:
+        for parameter in swarm.state.parameters:
+            found.update(parameter.detach().contiguous().view(torch.uint8).numpy().data)
+        return found.hexdigest() if swarm.step == step else ""
 
 
 def take_part(plan: Plan, config: RunConfig, swarm: Swarm, model: Any, journal: Journal) -> None:
@@ -223,7 +234,8 @@ def take_part(plan: Plan, config: RunConfig, swarm: Swarm, model: Any, journal: 
 
     def note(message: Progress | StepReport | Lost) -> None:
         if isinstance(message, StepReport):
-            facts = {"group": message.group_size, "group_samples": message.group_samples}
+            facts: dict[str, Any] = {"group": message.group_size, "group_samples": message.group_samples}
+            facts["digest"] = digest_after(swarm, message.step)
             journal.say("step", step=message.step, samples=message.samples, seconds=message.averaging_s, **facts)
             if message.lost:
                 journal.say("lost", by_cause=dict(message.lost))

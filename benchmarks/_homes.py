@@ -28,14 +28,29 @@ from peer.runtime.processes import end_group
 
 ROOT = Path(__file__).resolve().parent.parent
 SYSTEMS = "ours,hivemind"
-MODULES = {"ours": "_home_peer", "delayed": "_home_peer", "hivemind": "_hivemind_peer"}
+LOCAL_STEPS = 4  # of the run's batch each
+LOCAL: dict[str, Any] = {"local_steps": LOCAL_STEPS, "compression": "8bit-blockwise"}
+PLAIN_OUTER: dict[str, Any] = {"outer_learning_rate": 1.0, "outer_momentum": 0.0}
+OURS: Mapping[str, Mapping[str, Any]] = {  # the keys of `averaging` that a system sets, by its name
+    "ours": {},
+    "delayed": {"delay": True},
+    "8bit": {"compression": "8bit-blockwise"},
+    "8bit-delayed": {"compression": "8bit-blockwise", "delay": True},
+    "powersgd": {"powersgd_rank": 8},
+    "powersgd-delayed": {"powersgd_rank": 8, "delay": True},
+    "local": LOCAL,
+    "local-delayed": LOCAL | {"delay": True},
+    "local-sparse": LOCAL | PLAIN_OUTER | {"compression": "topk-2bit"},
+    "local-sparse-delayed": LOCAL | PLAIN_OUTER | {"compression": "topk-2bit", "delay": True},
+}
+MODULES = dict.fromkeys(OURS, "_home_peer") | {"hivemind": "_hivemind_peer"}
 JOIN_EVERY_S = 3.0
 LEAVE_S = 60.0
 POLL_S = 0.2
 
 
 def systems_of(text: str) -> list[str]:
-    """Read `--systems`: ours, ours with delayed steps (`averaging.delay`), plain hivemind."""
+    """Read `--systems`: ours, ours with other keys of `averaging`, plain hivemind."""
     systems = text.split(",")
     if unknown := set(systems) - set(MODULES):
         raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: take {', '.join(MODULES)}")
@@ -62,6 +77,13 @@ VOLUNTEERS = (
     Volunteer(HostPlan("home", 1.25, down_mbit_per_second=6.25), 1.5),
     Volunteer(HostPlan("home-nat", 1.25, "nat", down_mbit_per_second=6.25), 1),
 )
+HOMES = (
+    Volunteer(HostPlan("home-1", 0.625, down_mbit_per_second=3.125), 1),
+    Volunteer(HostPlan("home-2", 0.625, down_mbit_per_second=3.125), 1),
+    Volunteer(HostPlan("home-3", 0.625, down_mbit_per_second=3.125), 1),
+    Volunteer(HostPlan("home-nat", 0.625, "nat", down_mbit_per_second=3.125), 1),
+)
+ROOM = tuple(Volunteer(HostPlan(f"room-{number}", 100), 1) for number in range(1, 5))
 TWO_MORE = (
     Volunteer(HostPlan("middle-2", 6.25), 2),
     Volunteer(HostPlan("home-2", 1.25, down_mbit_per_second=6.25), 1.5),
@@ -151,10 +173,11 @@ class Peer:
             self._thread.join()
 
 
-def delayed(config: RunConfig) -> RunConfig:
-    """The run with delayed steps: its volunteers compute the next batch while they average one."""
+def configured(config: RunConfig, system: str) -> RunConfig:
+    """Return the run with the keys that a system sets; a batch of local steps is so many of the run's batches."""
     raw = config.model_dump(mode="json")
-    raw["averaging"]["delay"] = True
+    raw["averaging"] |= OURS.get(system, {})
+    raw["averaging"]["target_batch_size"] *= raw["averaging"]["local_steps"]
     return RunConfig.from_mapping(raw)
 
 
@@ -165,7 +188,7 @@ class Homes:
         self, system: str, config: RunConfig, seconds_per_sample: Mapping[Volunteer, float], directory: Path, logs: Path
     ) -> None:
         self._system, self._directory, self._logs = system, directory, logs
-        self._config = delayed(config) if system == "delayed" else config
+        self._config = configured(config, system)
         self._seconds_per_sample = seconds_per_sample
         self.network = Network([KEEPER, *(volunteer.line for volunteer in seconds_per_sample)])
         self._authority = AuthorityKey.generate()

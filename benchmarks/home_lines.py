@@ -1,7 +1,8 @@
 """A swarm of real homes beside plain hivemind: who contributes, and how much of the computation counts.
 
-    python benchmarks/home_lines.py [--setting stress|ordinary|both] [--seconds 330] [--systems ours,delayed,hivemind]
-                                    [--churn|--drop-line|--dead-link] [--logs DIR] [--quick] [--json]
+    python benchmarks/home_lines.py [--setting stress|ordinary|both|homes|room] [--seconds 330]
+                                    [--systems ours,delayed,hivemind] [--churn|--drop-line|--dead-link] [--logs DIR]
+                                    [--quick] [--json]
 
 Five hosts in network namespaces with lines that `tc` shapes (_network.py): a keeper, a fast volunteer, one half as
 fast, and two home lines that send five times as slowly as they receive, one of them behind a router. Lines and model
@@ -12,21 +13,23 @@ The computation is simulated: a microbatch of a tiny model is really computed, o
 the time has passed that the setting gives a sample on this volunteer's device. So this machine's speed says nothing.
 
 - stress: the four devices compute a batch in 5 seconds, where the slowest line needs 14 for a gradient;
-- ordinary: they compute it in four times the least time of a round.
+- ordinary: they compute it in four times the least time of a round;
+- homes: all four are on lines of 10 Mbit/s up and 50 down (scaled, too), and compute it in 20 seconds;
+- room: all four are on fast lines, and compute it in two seconds: many rounds, to see whether all stay the same.
 
-Exact steps are `ours`, steps with `averaging.delay` are `delayed`; the first system of `--systems` stands beside the
-second. Ours are the product's `Swarm`, `StateTaking` and `train` (_home_peer.py), without agents and checkpoints; the
-keeper is their loop without a database. Theirs are `hivemind.Optimizer` as installed (_hivemind_peer.py): the same
-model, optimizer, target batch and times, exact steps, gradients and averaged parameters in fp16 as in hivemind's own
-ALBERT example, and an auxiliary peer on the keeper's host. hivemind solves for the reducers' shares with a method that
-today's SciPy no longer has, so its peers declare no line, and reduce equal shares. A sample of hivemind's counts if its
-round brought an average of two peers or more, although a step may have several groups there, and an average may lack
-parts; a step on a peer's own gradient only that another volunteer took, too, loses its samples. Its peers begin without
-a download, for all of them draw the same first weights; ours take the keeper's state. In both systems the volunteers
-join one after another.
+Exact steps are `ours`, steps with `averaging.delay` are `delayed`, and further names set other keys of `averaging`
+(`OURS` in _homes.py); the first system of `--systems` stands beside the second. Ours are the product's `Swarm`,
+`StateTaking` and `train` (_home_peer.py), without agents and checkpoints; the keeper is their loop without a database.
+Theirs are `hivemind.Optimizer` as installed (_hivemind_peer.py): the same model, optimizer, target batch and times,
+exact steps, gradients and averaged parameters in fp16 as in hivemind's own ALBERT example, and an auxiliary peer on the
+keeper's host. hivemind solves for the reducers' shares with a method that today's SciPy no longer has, so its peers
+declare no line, and reduce equal shares. A sample of hivemind's counts if its round brought an average of two peers or
+more, although a step may have several groups there, and an average may lack parts; a step on a peer's own gradient only
+that another volunteer took, too, loses its samples. Its peers begin without a download, for all of them draw the same
+first weights; ours take the keeper's state. In both systems the volunteers join one after another.
 
 With `--churn` there are six volunteers, and each 15 seconds one leaves or comes back; with `--drop-line` the line of
-`middle` drops to a tenth at half time, and with `--dead-link` it is dead for a minute from then on.
+the second volunteer drops to a tenth at half time, and with `--dead-link` it is dead for a minute from then on.
 
 The measurement ends with the first step after `--seconds`. Samples that still wait for a step then are neither counted
 nor lost. A volunteer's time begins when it holds the run's state.
@@ -48,8 +51,10 @@ from typing import Any
 import psutil
 
 from benchmarks._homes import (
+    HOMES,
     KEEPER,
     POLL_S,
+    ROOM,
     SYSTEMS,
     TWO_MORE,
     VOLUNTEERS,
@@ -72,10 +77,11 @@ TARGET_BATCH = 64
 MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # the first two are both systems' defaults
 STRESS_BATCH_S = 5.0  # to compute it, by all volunteers at once
 ORDINARY_ROUNDS = 4.0  # so many rounds' least time, likewise
-SETTINGS = {"stress": 2, "ordinary": 1}  # samples in a microbatch
+HOMES_BATCH_S, ROOM_BATCH_S = 20.0, 2.0
+SETTINGS = {"stress": 2, "ordinary": 1, "homes": 1, "room": 4}  # samples in a microbatch
 CHURN_EVERY_S = 15.0
 DROP, DEAD_S = 0.1, 60.0
-STRICKEN = "middle"  # whose line drops or is dead from half of the time on
+STRICKEN = 1  # the volunteer whose line drops or is dead from half of the time on
 OVERTIME = 0.5  # of `--seconds`: how much longer the measurement waits for the step that ends it
 SETTLE_S = 3.0  # so long after it, for the others' reports of it
 
@@ -115,6 +121,7 @@ class Result:
     seconds: float  # from the first volunteer's start to the end
     steps: int
     split_steps: int  # that volunteers took in more than one group
+    unlike_steps: int  # after which two peers had parameters that are not the same to the bit
     volunteers: dict[str, Outcome]
     processors_percent: float  # that were busy, of this machine: near 100 the figures tell of it, not of the lines
 
@@ -122,6 +129,13 @@ class Result:
     def counted(self) -> int:
         """All volunteers' samples that are in steps."""
         return sum(outcome.counted for outcome in self.volunteers.values())
+
+    @property
+    def utilisation(self) -> float:
+        """The time that all volunteers spent on what counts, of all time that they were there."""
+        present_s = sum(outcome.present_s for outcome in self.volunteers.values())
+        useful_s = sum(outcome.counted * outcome.seconds_per_sample for outcome in self.volunteers.values())
+        return useful_s / present_s if present_s else 0.0
 
     @property
     def percent_counted(self) -> float:
@@ -145,12 +159,20 @@ class Case:
 
     @property
     def volunteers(self) -> tuple[Volunteer, ...]:
-        """The volunteers: six for churn, so that a swarm is left."""
-        return VOLUNTEERS + TWO_MORE if self.incident == "churn" else VOLUNTEERS
+        """The volunteers: two more for churn, so that a swarm is left."""
+        those = {"homes": HOMES, "room": ROOM}.get(self.setting, VOLUNTEERS)
+        return those + TWO_MORE if self.incident == "churn" else those
+
+    @property
+    def stricken(self) -> str:
+        """The name of the volunteer whose line fails."""
+        return self.volunteers[STRICKEN].name
 
     def seconds_per_sample(self, config: RunConfig) -> dict[Volunteer, float]:
         """Return the seconds that a sample takes on each volunteer's device."""
-        batch_s = STRESS_BATCH_S if self.setting == "stress" else ORDINARY_ROUNDS * least_round_s(values_of(config))
+        batch_s = {"stress": STRESS_BATCH_S, "homes": HOMES_BATCH_S, "room": ROOM_BATCH_S}.get(self.setting)
+        if batch_s is None:
+            batch_s = ORDINARY_ROUNDS * least_round_s(values_of(config))
         all_speed = sum(volunteer.speed for volunteer in self.volunteers)
         return {each: batch_s / TARGET_BATCH * all_speed / each.speed for each in self.volunteers}
 
@@ -176,13 +198,13 @@ def churn(homes: Homes, case: Case) -> Events:
 
 def drop_line(homes: Homes, case: Case) -> Events:
     """One line drops to a tenth."""
-    return [(case.seconds / 2, partial(homes.network.slow_down, STRICKEN, DROP))]
+    return [(case.seconds / 2, partial(homes.network.slow_down, case.stricken, DROP))]
 
 
 def dead_link(homes: Homes, case: Case) -> Events:
     """One line is dead for a minute."""
     at = case.seconds / 2
-    return [(at, partial(homes.network.cut, STRICKEN)), (at + DEAD_S, partial(homes.network.mend, STRICKEN))]
+    return [(at, partial(homes.network.cut, case.stricken)), (at + DEAD_S, partial(homes.network.mend, case.stricken))]
 
 
 INCIDENTS: dict[str, Callable[[Homes, Case], Events]] = {
@@ -206,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if reason := why_impossible():
         sys.exit(f"Hosts with lines of their own cannot be made here: {reason}. Run this as root, with iproute2.")
-    settings = list(SETTINGS) if options.setting == "both" else [options.setting]
+    settings = ["stress", "ordinary"] if options.setting == "both" else [options.setting]
     systems, seconds = options.systems, options.seconds
     if options.quick:
         settings, systems, seconds = ["stress"], systems[:1], 25.0
@@ -269,7 +291,15 @@ def measure(system: str, case: Case, config: RunConfig, logs: Path | None) -> Re
         outcome.percent_able = 100 * outcome.present_s / outcome.seconds_per_sample / able if able else 0.0
         outcome.percent_counted = 100 * outcome.counted / counted if counted else 0.0
     split = sum(len(set(sizes)) > 1 or len(sizes) > max(sizes) for sizes in groups.values())
-    return Result(ended_at - began_at, len(groups), split, outcomes, busy)
+    return Result(ended_at - began_at, len(groups), split, unlike_steps([homes.keeper, *homes.peers]), outcomes, busy)
+
+
+def unlike_steps(peers: Sequence[Peer]) -> int:
+    """Return the number of steps after which these peers, as far as they were looked at, had not the same bits."""
+    digests: dict[int, set[str]] = {}
+    for event in (event for peer in peers for event in peer.events("step")):
+        digests.setdefault(event["step"], set()).update({event.get("digest", "")} - {""})
+    return sum(len(found) > 1 for found in digests.values())
 
 
 def outcomes_at(homes: Homes, seconds_per_sample: Mapping[Volunteer, float], ended_at: float) -> dict[str, Outcome]:
@@ -350,8 +380,10 @@ def _add_up(peer: Peer, outcome: Outcome, ended_at: float, groups: Mapping[int, 
 SWARM_FIGURES: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
     ("steps", "", lambda result: result.steps),
     ("steps of several groups", "", lambda result: result.split_steps),
+    ("steps after which peers had unlike bits", "", lambda result: result.unlike_steps),
     ("samples counted", "samples/s", lambda result: result.counted / result.seconds),
-    ("batch averaged", "of the target", lambda result: result.counted / TARGET_BATCH / max(1, result.steps)),
+    ("utilisation", "%", lambda result: 100 * result.utilisation),
+    ("batch averaged", "samples", lambda result: result.counted / max(1, result.steps)),
     ("counted, of computed", "%", lambda result: result.percent_counted),
     ("this machine's processors busy", "%", lambda result: result.processors_percent),
 )
