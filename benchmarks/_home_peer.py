@@ -127,12 +127,13 @@ class DownloadWatch:
 class PacedBackend(TorchBackend):
     """Computes, and then waits until the time is over that the plan gives the samples."""
 
-    def __init__(self, config: RunConfig, model: Any, journal: Journal, seconds_per_sample: float) -> None:
+    def __init__(self, config: RunConfig, model: Any, journal: Journal, plan: Plan) -> None:
         super().__init__(config, model)
-        self._journal, self._seconds_per_sample = journal, seconds_per_sample
+        self._journal, self._seconds_per_sample, self._begin_at = journal, plan.seconds_per_sample, plan.begin_at
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
         """Add the gradient, in the time that the volunteer's device would take."""
+        time.sleep(max(0.0, self._begin_at - time.monotonic()))
         began = time.monotonic()
         result = super().accumulate(batch)
         time.sleep(max(0.0, self._seconds_per_sample * batch.samples - (time.monotonic() - began)))
@@ -244,7 +245,7 @@ def take_part(plan: Plan, config: RunConfig, swarm: Swarm, model: Any, journal: 
         else:
             journal.say("progress", step=message.step, swarm_samples=message.swarm_samples, peers=message.peers)
 
-    backend = PacedBackend(config, model, journal, plan.seconds_per_sample)
+    backend = PacedBackend(config, model, journal, plan)
     train(backend, RepeatedBatches(config), swarm, note, ended.is_set, time.monotonic)
     swarm.leave()
 

@@ -101,6 +101,7 @@ class Plan:
     seconds_per_sample: float = 0.0
     rate: float | None = None  # of the line's slower direction, in bytes per second
     behind_nat: bool = False
+    begin_at: float = 0.0  # to compute the first sample, by the monotonic clock, which all processes share
     initial_peers: tuple[str, ...] = ()
 
 
@@ -185,10 +186,18 @@ class Homes:
     """A context in which the keeper and all volunteers are there, on lines of their own; all have left at its end."""
 
     def __init__(
-        self, system: str, config: RunConfig, seconds_per_sample: Mapping[Volunteer, float], directory: Path, logs: Path
+        self,
+        system: str,
+        config: RunConfig,
+        seconds_per_sample: Mapping[Volunteer, float],
+        directory: Path,
+        logs: Path,
+        begin_after_s: float = 0.0,
     ) -> None:
+        """`begin_after_s`: nobody computes a sample before, so that all are there at the first step."""
         self._system, self._directory, self._logs = system, directory, logs
         self._config = configured(config, system)
+        self._begin_at = time.monotonic() + begin_after_s
         self._seconds_per_sample = seconds_per_sample
         self.network = Network([KEEPER, *(volunteer.line for volunteer in seconds_per_sample)])
         self._authority = AuthorityKey.generate()
@@ -230,6 +239,7 @@ class Homes:
             seconds_per_sample=self._seconds_per_sample[volunteer],
             rate=slower_rate(line),
             behind_nat=line.place == "nat",
+            begin_at=self._begin_at,
             initial_peers=self._addresses,
         )
         stays.append(self._start(volunteer.name, plan))

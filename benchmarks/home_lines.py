@@ -15,7 +15,8 @@ the time has passed that the setting gives a sample on this volunteer's device. 
 - stress: the four devices compute a batch in 5 seconds, where the slowest line needs 14 for a gradient;
 - ordinary: they compute it in four times the least time of a round;
 - homes: all four are on lines of 10 Mbit/s up and 50 down (scaled, too), and compute it in 20 seconds;
-- room: all four are on fast lines, and compute it in two seconds: many rounds, to see whether all stay the same.
+- room: all four are on fast lines, and compute it in two seconds, from half a minute on: many rounds, to see whether
+  all who were there at the first step have the same bits (who takes a state later has its moments in 16 bits).
 
 Exact steps are `ours`, steps with `averaging.delay` are `delayed`, and further names set other keys of `averaging`
 (`OURS` in _homes.py); the first system of `--systems` stands beside the second. Ours are the product's `Swarm`,
@@ -78,6 +79,7 @@ MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # the first two are b
 STRESS_BATCH_S = 5.0  # to compute it, by all volunteers at once
 ORDINARY_ROUNDS = 4.0  # so many rounds' least time, likewise
 HOMES_BATCH_S, ROOM_BATCH_S = 20.0, 2.0
+ROOM_BEGINS_S = 30.0  # after the first volunteer's start: all of them have the first state then
 SETTINGS = {"stress": 2, "ordinary": 1, "homes": 1, "room": 4}  # samples in a microbatch
 CHURN_EVERY_S = 15.0
 DROP, DEAD_S = 0.1, 60.0
@@ -121,7 +123,8 @@ class Result:
     seconds: float  # from the first volunteer's start to the end
     steps: int
     split_steps: int  # that volunteers took in more than one group
-    unlike_steps: int  # after which two peers had parameters that are not the same to the bit
+    compared_steps: int  # after which two or more peers were looked at that had been there at the first step
+    unlike_steps: int  # of these, after which their parameters were not the same to the bit
     volunteers: dict[str, Outcome]
     processors_percent: float  # that were busy, of this machine: near 100 the figures tell of it, not of the lines
 
@@ -279,7 +282,8 @@ def measure(system: str, case: Case, config: RunConfig, logs: Path | None) -> Re
     with tempfile.TemporaryDirectory() as scratch:
         log_dir = Path(scratch) if logs is None else logs / f"{case.name.replace(', ', '-')}-{system}"
         log_dir.mkdir(parents=True, exist_ok=True)
-        with Homes(system, config, seconds_per_sample, Path(scratch), log_dir) as homes:
+        begin_after_s = ROOM_BEGINS_S if case.setting == "room" else 0.0
+        with Homes(system, config, seconds_per_sample, Path(scratch), log_dir, begin_after_s) as homes:
             began_at = homes.peers[0].began_at
             psutil.cpu_percent()
             ended_at = _run(homes, case, began_at)
@@ -291,15 +295,20 @@ def measure(system: str, case: Case, config: RunConfig, logs: Path | None) -> Re
         outcome.percent_able = 100 * outcome.present_s / outcome.seconds_per_sample / able if able else 0.0
         outcome.percent_counted = 100 * outcome.counted / counted if counted else 0.0
     split = sum(len(set(sizes)) > 1 or len(sizes) > max(sizes) for sizes in groups.values())
-    return Result(ended_at - began_at, len(groups), split, unlike_steps([homes.keeper, *homes.peers]), outcomes, busy)
+    compared = states_after_steps([homes.keeper, *homes.peers])
+    unlike = sum(len(set(states)) > 1 for states in compared)
+    return Result(ended_at - began_at, len(groups), split, len(compared), unlike, outcomes, busy)
 
 
-def unlike_steps(peers: Sequence[Peer]) -> int:
-    """Return the number of steps after which these peers, as far as they were looked at, had not the same bits."""
-    digests: dict[int, set[str]] = {}
-    for event in (event for peer in peers for event in peer.events("step")):
-        digests.setdefault(event["step"], set()).update({event.get("digest", "")} - {""})
-    return sum(len(found) > 1 for found in digests.values())
+def states_after_steps(peers: Sequence[Peer]) -> list[list[str]]:
+    """Return for each step the digests of the parameters of the peers, two or more, that began before the first."""
+    digests: dict[int, list[str]] = {}
+    for peer in peers:
+        if not any(event["step"] for event in peer.events("ready")) and len(peer.events("download")) <= 1:
+            for event in peer.events("step"):
+                if digest := event.get("digest"):
+                    digests.setdefault(event["step"], []).append(digest)
+    return [found for found in digests.values() if len(found) > 1]
 
 
 def outcomes_at(homes: Homes, seconds_per_sample: Mapping[Volunteer, float], ended_at: float) -> dict[str, Outcome]:
@@ -380,7 +389,8 @@ def _add_up(peer: Peer, outcome: Outcome, ended_at: float, groups: Mapping[int, 
 SWARM_FIGURES: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
     ("steps", "", lambda result: result.steps),
     ("steps of several groups", "", lambda result: result.split_steps),
-    ("steps after which peers had unlike bits", "", lambda result: result.unlike_steps),
+    ("steps after which peers were compared", "", lambda result: result.compared_steps),
+    ("of these, with unlike bits", "", lambda result: result.unlike_steps),
     ("samples counted", "samples/s", lambda result: result.counted / result.seconds),
     ("utilisation", "%", lambda result: 100 * result.utilisation),
     ("batch averaged", "samples", lambda result: result.counted / max(1, result.steps)),
