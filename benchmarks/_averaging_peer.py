@@ -21,7 +21,6 @@ import hivemind
 import psutil
 import torch
 from hivemind.averaging.matchmaking import MatchmakingException
-from hivemind.compression import Float16Compression
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 from hivemind.utils import MPFuture, get_dht_time
@@ -129,10 +128,8 @@ def main() -> None:
         access=access,
         prefix=f"{RUN}_averager",
         parameters=[gradient],
-        compression=Float16Compression(),
         gathering=Gathering(plan.matchmaking_s),
         allreduce_timeout=ROUND_TIMEOUT_S,
-        round_bytes=2 * plan.values,
         next_chunk_timeout=plan.patience_s,
         start=True,
         warn=False,

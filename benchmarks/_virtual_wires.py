@@ -104,8 +104,7 @@ class Sparse:
         averages = self._coded.mean_of(means, samples)
         with self.cost.encoding(self.cost.share):
             for feedback, own, total in zip(self._feedbacks, means, sums, strict=True):
-                feedback.averaged()
-                feedback.settle(own, total)
+                feedback.settle(own, total, averaged=True)
         return averages
 
 
@@ -131,9 +130,9 @@ class LowRanks:
             coordinates = [peer.coordinates(own, lefts) for peer, own in zip(self._peers, means, strict=True)]
         averages = self._coded.mean_of(coordinates, samples)
         with cost.decoding(cost.share):
-            for peer, own in zip(self._peers, means, strict=True):
+            for peer, own, total in zip(self._peers, means, sums, strict=True):
                 peer.take(own, lefts, averages)
-                peer.restore(own)
+                peer.settle(own, total, averaged=True)
         return means[0]
 
 
@@ -153,5 +152,5 @@ def wire_of(config: RunConfig, workers: int, shapes: Sequence[torch.Size]) -> Wi
     averaging = config.averaging
     if averaging.sends_sparse:
         return Sparse(workers)
-    code = int(compression_of(averaging.compression).compression_type)
+    code = int(compression_of(averaging.wire_format).compression_type)
     return LowRanks(workers, shapes, averaging.powersgd_rank, code) if averaging.powersgd_rank else Coded(workers, code)

@@ -64,7 +64,8 @@ def _facts(run: OpenRun, now: float) -> dict[str, object]:
     newest = checkpoints(run.database)[:1]
     validation = validations(run.database)[-1:]
     step = last_step if swarm is None else swarm.step
-    phase = phase_at(run.directory.config, step)
+    phase, helm = phase_at(run.directory.config, step), read_helm(run.database)
+    orders, averaging = helm.at(step), helm.averaging_after(step, run.directory.config)
     return {
         "run": run.directory.config.run.name,
         "step": step,
@@ -74,7 +75,11 @@ def _facts(run: OpenRun, now: float) -> dict[str, object]:
         "target_batch_size": phase.target_batch_size,
         "peers": None if swarm is None else swarm.peers,
         "samples_per_second": None if swarm is None else swarm.samples_per_second,
-        "time_left_s": time_left_s(run.directory.config, read_helm(run.database), swarm),
+        "time_left_s": time_left_s(run.directory.config, helm, swarm),
+        "learning_rate_scale": orders.learning_rate_scale,
+        "compression": averaging.wire_format,
+        "powersgd_rank": averaging.powersgd_rank,
+        "compression_choice": (helm.why or "not made yet") if helm.chooses(run.directory.config) else None,
         "keeper_silent_s": None if swarm is None else round(now - swarm.updated_at, 1),
         "checkpoint": str(run.directory.checkpoint_dir(newest[0].step)) if newest else None,
         **{f"validation_{name}": validation[0].facts[name] if validation else None for name in VALIDATION_FACTS},

@@ -66,6 +66,12 @@ def change(
         None, help="Samples of a global step; not with local steps.", show_default=False
     ),
     checkpoint_every: int | None = typer.Option(None, help="Steps between two checkpoints.", show_default=False),
+    compression: str | None = typer.Option(
+        None, help="Format of averaged values: none, float16, 8bit-blockwise, or auto.", show_default=False
+    ),
+    powersgd_rank: int | None = typer.Option(
+        None, help="Rank of PowerSGD's factors: 4, 8, 16 or 32; 0 for no factors.", show_default=False
+    ),
     yes: bool = typer.Option(False, "--yes", help="Do it also where it is far from what holds now."),
     as_json: bool = JSON,
 ) -> None:
@@ -78,6 +84,8 @@ def change(
             learning_rate_scale=learning_rate_scale,
             target_batch_size=target_batch_size,
             checkpoint_every=checkpoint_every,
+            compression=compression,
+            powersgd_rank=powersgd_rank,
             confirmed=yes,
         ),
     )

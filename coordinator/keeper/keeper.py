@@ -28,6 +28,7 @@ from coordinator.checkpoints.probe import make_probes
 from coordinator.checkpoints.rewind import set_aside_undone
 from coordinator.keeper.alarm_watch import AlarmWatch, DeviceWatch
 from coordinator.keeper.checkpointing import Checkpointing
+from coordinator.keeper.choosing import WayChooser
 from coordinator.keeper.lock import KeeperLock, require_its_checkpoints, require_its_identity
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import tell_keeper_addresses, write_swarm_status
@@ -77,6 +78,7 @@ class Keeper:
     suspicions: WaitingSuspicions
     alarms: AlarmWatch
     devices: DeviceWatch
+    chooser: WayChooser
     lock: KeeperLock
     clock: Callable[[], float] = time.time
     figures: tuple[RoundTally, Census, int | None] | None = None  # that were written last
@@ -143,12 +145,14 @@ class Keeper:
             self._file_receipt()  # of the step before, which this group has taken, too
             self.unfiled = outcome
             self.alarms.step_taken(outcome.era, outcome.step, self.swarm.state.sketch)
+            self.chooser.step_taken(self.swarm.lines, self.swarm.batch_s)
             self.checkpointing.write_if_due()
 
     def _steer(self) -> None:
         """Let everybody do what operators have said; a run that has ended leaves a checkpoint of its last step."""
         helm = read_helm(self.database)
         self.swarm.steer(helm.beacon(self.swarm.step))
+        self.chooser.look(helm, self.swarm.step)
         self.checkpointing.every_steps = helm.at(self.swarm.step).checkpoint_every
         if self.swarm.has_ended:
             self.checkpointing.write_if_due(stopping=True)
@@ -300,6 +304,7 @@ def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock, e
         suspicions=suspicions,
         alarms=AlarmWatch(database, config, ledger, clock),
         devices=DeviceWatch(database, clock),
+        chooser=WayChooser(database, config, [parameter.shape for parameter in swarm.state.parameters], clock),
         lock=lock,
         clock=clock,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from sqlalchemy import func, select
@@ -20,13 +20,19 @@ from coordinator.store.engine import Database
 from coordinator.store.ledger_models import SteeringAct
 from coordinator.store.models import Device, DeviceSession, Step, SwarmStatus
 from peer.config.run import RunConfig
-from peer.config.steering import MAX_CHANGES, MOST_SCALE, Change, Steering, in_force
+from peer.config.steering import COMPRESSIONS, MAX_CHANGES, MOST_SCALE, RANKS, Change, Steering, in_force
+from peer.config.training import Averaging
+from peer.reduction.sizes import VALUE_BYTES
 
 Act = Literal["pause", "resume", "stop", "change", "announce"]
 LEAD_STEPS = 3  # so far ahead a change must be, for every peer to have heard of it
 FAR = 10.0  # times: a value changed further than that is confirmed first
+MANY_BYTES = 3.0  # times: a round that sends so many times the bytes is confirmed first
 MAX_ANNOUNCEMENT_CHARS = 500
 MOST_STEP = 2**40
+AUTO = "auto"  # in place of a compression: the keeper chooses
+OFFERED: tuple[str, ...] = (*COMPRESSIONS, AUTO)
+BY_KEEPER = "run:keeper"  # the actor of what the keeper chooses
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,16 @@ class Orders:
     learning_rate_scale: float = 1.0
     target_batch_size: int | None = None  # None: the run file's
     checkpoint_every: int | None = None  # steps; None: the run file's
+    compression: str | None = None  # None: the run file's
+    powersgd_rank: int | None = None  # None: the run file's
+
+    @property
+    def change(self) -> Change:
+        """The part that peers make."""
+        return Change.model_validate({name: getattr(self, name) for name in Change.model_fields})
+
+
+CHANGED = tuple(field.name for field in fields(Orders) if field.name != "from_step")  # what a change may name
 
 
 @dataclass(frozen=True)
@@ -55,6 +71,12 @@ class Helm:
     orders: tuple[Orders, ...] = ()  # by step
     paused: bool = False
     last_step: int | None = None
+    is_automatic: bool | None = None  # the keeper chooses the way to average; None: if the run file says so
+    why: str = ""  # the reason of the keeper's last choice
+
+    def chooses(self, config: RunConfig) -> bool:
+        """Return whether the keeper chooses the way to average, by the run file or an operator's last word."""
+        return config.averaging.compression == AUTO if self.is_automatic is None else self.is_automatic
 
     def at(self, step: int) -> Orders:
         """What holds after `step` steps."""
@@ -65,9 +87,13 @@ class Helm:
         """Samples that the step after `step` takes: what an operator has set, or the phase in force there."""
         return self.at(step).target_batch_size or config.at_step(step).averaging.target_batch_size
 
+    def averaging_after(self, step: int, config: RunConfig) -> Averaging:
+        """The settings of averaging after `step` steps, with the code of gradients in force there."""
+        return self.at(step).change.averaging(config.averaging)
+
     def beacon(self, step: int) -> Steering:
         """What the beacon of `step` says of it."""
-        changes = [Change(**_without_checkpoints(order)) for order in self.orders]
+        changes = [order.change for order in self.orders]
         return Steering(changes=in_force(changes, step), paused=self.paused, last_step=self.last_step)
 
 
@@ -80,8 +106,17 @@ class PresentValues:
     checkpoint_every: int
     microbatch_size: int
     trainers: int
+    compression: str = "float16"
+    powersgd_rank: int = 0
 
-    def consequences(self, scale: float | None, target: int | None, every: int | None) -> list[str]:
+    def consequences(
+        self,
+        scale: float | None,
+        target: int | None,
+        every: int | None,
+        compression: str | None = None,
+        rank: int | None = None,
+    ) -> list[str]:
         """Sentences about what a change far from these values would do; none for an ordinary change."""
         found = []
         if (times := _far(scale, self.learning_rate_scale)) is not None:
@@ -96,7 +131,19 @@ class PresentValues:
                 f"Steps between two checkpoints would be {every:,} instead of {self.checkpoint_every:,}: "
                 + ("all since the last one can be lost." if times > 1 else "the keeper's disk may not keep up.")
             )
-        return found
+        return found + self._consequences_of_code(compression, rank)
+
+    def _consequences_of_code(self, compression: str | None, rank: int | None) -> list[str]:
+        rank = self.powersgd_rank if rank is None else rank
+        if self.powersgd_rank and not rank:
+            return ["Each round would send whole gradients in place of their factors, which are many times smaller."]
+        bytes_of = {str(name): size for name, size in VALUE_BYTES.items()}
+        times = bytes_of[compression or self.compression] / bytes_of[self.compression]
+        if self.powersgd_rank:
+            times *= rank / self.powersgd_rank
+        if times < MANY_BYTES:
+            return []
+        return [f"Each round would send about {times:.0f} times the bytes: slow lines may not pass them in time."]
 
     def _consequences_of_batch(self, target: int) -> list[str]:
         times = _far(target, self.target_batch_size)
@@ -122,23 +169,20 @@ def _far(wanted: float | None, now: float) -> float | None:
     return float(f"{wanted / now:.3g}")
 
 
-def _without_checkpoints(order: Orders) -> dict[str, Any]:
-    return {
-        "from_step": order.from_step,
-        "learning_rate_scale": order.learning_rate_scale,
-        "target_batch_size": order.target_batch_size,
-    }
-
-
 def helm_of(session: Session) -> Helm:
     """What all acts come to; a change leaves as it was what it does not name."""
     acts = session.scalars(select(SteeringAct).where(SteeringAct.act != "announce").order_by(SteeringAct.id)).all()
     holds = [act for act in acts if act.act in ("pause", "resume")]
     ends = [act for act in acts if act.act == "stop"]
+    codes = [act for act in acts if act.compression is not None or act.powersgd_rank is not None]
+    named = [act.compression for act in codes if act.actor != BY_KEEPER]
+    chosen = [act.text for act in codes if act.actor == BY_KEEPER]
     return Helm(
         orders=_summed(act for act in acts if act.act == "change"),
         paused=bool(holds) and holds[-1].act == "pause",
         last_step=ends[-1].step if ends else None,
+        is_automatic=named[-1] == AUTO if named else None,
+        why=chosen[-1] if chosen else "",
     )
 
 
@@ -146,11 +190,8 @@ def _summed(changes: Iterable[SteeringAct]) -> tuple[Orders, ...]:
     orders: dict[int, Orders] = {}
     now = Orders(from_step=0)
     for change in sorted(changes, key=lambda act: (act.step or 0, act.id)):
-        named = {
-            name: value
-            for name in ("learning_rate_scale", "target_batch_size", "checkpoint_every")
-            if (value := getattr(change, name)) is not None
-        }
+        values = {name: getattr(change, name) for name in CHANGED}
+        named = {name: value for name, value in values.items() if value is not None and value != AUTO}
         now = replace(now, from_step=change.step or 0, **named)
         orders[now.from_step] = now
     return tuple(orders.values())
@@ -206,9 +247,15 @@ class Steersman:
         learning_rate_scale: float | None = None,
         target_batch_size: int | None = None,
         checkpoint_every: int | None = None,
+        compression: str | None = None,
+        powersgd_rank: int | None = None,
         confirmed: bool = False,
+        why: str = "",
     ) -> str:
         """Change what may be changed from a step on; None: the first at which every peer will have heard of it.
+
+        `compression` may be `auto`: the keeper chooses from then on. Another one ends that, unless it is the keeper's
+        own choice, which says `why`.
 
         Raises `UnconfirmedError` for a change that is far from what holds then, unless it is confirmed.
         """
@@ -216,8 +263,16 @@ class Steersman:
             "learning_rate_scale": learning_rate_scale,
             "target_batch_size": target_batch_size,
             "checkpoint_every": checkpoint_every,
+            "compression": compression,
+            "powersgd_rank": powersgd_rank,
         }
         self._require_sound(learning_rate_scale, target_batch_size, checkpoint_every)
+        self._require_code(compression, powersgd_rank)
+        if all(value is None for value in values.values()):
+            raise ConfigError(
+                "Say what to change: the learning rate's scale, the target batch, how often to write, the compression, "
+                "or PowerSGD's rank."
+            )
         begin = from_step
 
         def check(session: Session) -> None:
@@ -226,17 +281,28 @@ class Steersman:
             begin = first if begin is None else begin
             if not first <= begin <= MOST_STEP:
                 raise ConfigError(f"A change can begin at step {first}, not before: every peer must hear of it first.")
-            to_come = {order.from_step for order in helm_of(session).orders if order.from_step >= first}
+            helm = helm_of(session)
+            if self._actor == BY_KEEPER and not helm.chooses(self._config):  # said since the keeper looked
+                raise ConfigError("An operator has ended the keeper's choice.")
+            to_come = {order.from_step for order in helm.orders if order.from_step >= first}
             if len(to_come | {begin}) >= MAX_CHANGES:
                 raise ConfigError(f"{MAX_CHANGES - 1} changes are to come already: wait for the next of them.")
             found = self._present_values(session, begin).consequences(
-                learning_rate_scale, target_batch_size, checkpoint_every
+                learning_rate_scale,
+                target_batch_size,
+                checkpoint_every,
+                None if compression == AUTO else compression,
+                powersgd_rank,
             )
             if found and not confirmed:
                 raise UnconfirmedError(" ".join(found))
 
-        self._act("change", check, lambda: {"step": begin, **values})
-        named = [f"{name.replace('_', ' ')} {value:g}" for name, value in values.items() if value is not None]
+        self._act("change", check, lambda: {"step": begin, "text": why, **values})
+        named = [
+            f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:g}'}"
+            for name, value in values.items()
+            if value is not None
+        ]
         return f"From step {begin} on: {', '.join(named)}."
 
     def announce(self, text: str) -> str:
@@ -250,6 +316,7 @@ class Steersman:
     def _present_values(self, session: Session, step: int) -> PresentValues:
         """What holds after `step` steps, and how many trainers are online now."""
         helm = helm_of(session)
+        averaging = helm.averaging_after(step, self._config)
         online = select(func.count()).select_from(DeviceSession).join(DeviceSession.device)
         return PresentValues(
             learning_rate_scale=helm.at(step).learning_rate_scale,
@@ -257,11 +324,11 @@ class Steersman:
             checkpoint_every=helm.at(step).checkpoint_every or self._config.checkpoints.every_steps,
             microbatch_size=self._config.data.microbatch_size,
             trainers=session.scalar(online.where(is_online(self._clock()), Device.role == "trainer")) or 0,
+            compression=averaging.wire_format,
+            powersgd_rank=averaging.powersgd_rank,
         )
 
     def _require_sound(self, scale: float | None, target: int | None, every: int | None) -> None:
-        if scale is None and target is None and every is None:
-            raise ConfigError("Say what to change: the learning rate's scale, the target batch, or how often to write.")
         if scale is not None and not (math.isfinite(scale) and 0 < scale <= MOST_SCALE):
             raise ConfigError(f"The learning rate's scale must be above 0 and at most {MOST_SCALE:g}.")
         if target is not None and not 1 <= target < 2**31:
@@ -270,6 +337,25 @@ class Steersman:
             raise ConfigError("With local steps the target batch stays: it follows from how many each peer takes.")
         if every is not None and not 1 <= every < 2**31:
             raise ConfigError("Checkpoints are written every so many steps, at least one.")
+
+    def _require_code(self, compression: str | None, rank: int | None) -> None:
+        averaging = self._config.averaging
+        if compression is None and rank is None:
+            return
+        if averaging.sends_sparse:
+            raise ConfigError("A run of sparse gradients (topk-2bit) keeps its compression from beginning to end.")
+        if compression == "topk-2bit":
+            raise ConfigError("No run changes to sparse gradients (topk-2bit): only a run that begins so sends them.")
+        if compression is not None and compression not in OFFERED:
+            raise ConfigError(f"The compression is one of {', '.join(OFFERED)}.")
+        if compression == AUTO and rank is not None:
+            raise ConfigError("The keeper chooses PowerSGD's rank, too (auto): name no rank.")
+        if rank is not None and rank not in RANKS:
+            raise ConfigError(f"PowerSGD's rank is one of {', '.join(map(str, RANKS))}; 0 averages without factors.")
+        if rank and averaging.aggregation == "centered_clipping":
+            raise ConfigError(
+                "`aggregation` (centered_clipping) is for gradients that are averaged as they are: no rank."
+            )
 
     def _act(
         self,

@@ -17,6 +17,7 @@ from coordinator.service.preparation import dashboard_url
 from coordinator.web.archive import Wish, write_archive
 from peer.cli.rehearse import Hours, Region, RunFile, ScenarioFile, Volunteers, chosen_swarm
 from peer.config.run import RunConfig
+from peer.rehearsal.forecast.choosing import with_chosen_way
 from peer.runtime.console import say
 
 MOST_DEVICES = 1000  # whose reports a replay writes within minutes
@@ -47,6 +48,7 @@ def rehearse_page(
     config = RunConfig.from_yaml(run_file)
     settings = choose_settings(port)
     scenario_of, who = chosen_swarm(config, volunteers, scenario, hours, region)
+    config, choice = with_chosen_way(config, scenario_of)
     swarm = scenario_of(config, seed)
     if len(swarm.devices) > MOST_DEVICES:
         raise ConfigError(
@@ -60,6 +62,8 @@ def rehearse_page(
         with opened as event:
             status.stop()
             say(f"Rehearsed: the run `{config.run.name}` with {who}, {_came_to(event)}. No training took place.")
+            if choice is not None:
+                say(f"`averaging.compression` (auto) was rehearsed as {choice.why}")
             if output is None:
                 address = dashboard_url(settings)
                 serve_event(event, lambda: say(f"The dashboard: {address} (Ctrl-C ends it; nothing of it is kept)"))

@@ -90,4 +90,6 @@ class SteeringAct(Base):
     learning_rate_scale: Mapped[float | None] = mapped_column(Float)  # null: as before the change
     target_batch_size: Mapped[int | None] = mapped_column(BigInteger)
     checkpoint_every: Mapped[int | None] = mapped_column(Integer)
+    compression: Mapped[str | None] = mapped_column(String(32))
+    powersgd_rank: Mapped[int | None] = mapped_column(Integer)
     text: Mapped[str] = mapped_column(Text, default="")

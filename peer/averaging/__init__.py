@@ -1,5 +1,4 @@
-"""Averaging of gradients with a group of peers: matchmaking, shares, all-reduce, PowerSGD, sparse gradients.
+"""Averaging of gradients with a group of peers: matchmaking, shares, all-reduce, and the codes of gradients.
 
-`peer.swarm` imports these modules, `peer.training` only `power_sgd`. The checks of what others send are in
-`peer.reduction`.
+`peer.swarm` imports these modules. The checks of what others send are in `peer.reduction`.
 """

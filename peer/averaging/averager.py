@@ -7,10 +7,10 @@ import logging
 import math
 import multiprocessing as mp
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
 import torch
@@ -31,6 +31,8 @@ from peer.averaging.absences import Absences, absent_of, unawaited
 from peer.averaging.all_reduce import Attesting, ExactAllReduce, take_averages
 from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.declarations import MAX_BANDWIDTH, MOST_MISSED, Declaration, read_declaration
+from peer.averaging.error_feedback import ErrorFeedback
+from peer.averaging.gradient_codes import GradientCode
 from peer.averaging.matchmaking import (
     BEGIN_POLL_S,
     Gathering,
@@ -39,6 +41,7 @@ from peer.averaging.matchmaking import (
     request_timeout,
     require_declarations,
 )
+from peer.averaging.power_sgd import LowRank
 from peer.averaging.rounds import RoundDeadline, forget_frames, freeze_imported, give_back
 from peer.averaging.shares import (
     NOBODY,
@@ -49,12 +52,15 @@ from peer.averaging.shares import (
     round_limit,
     round_time,
 )
+from peer.config.training import Averaging
 from peer.network.traffic import Traffic
 from peer.reduction.attestation import AttestedRound, AttestedWeight, layout_of
 from peer.reduction.audit import Audit
 from peer.reduction.audit_rpc import AuditedRounds, Auditing
+from peer.reduction.compression import compression_of
 from peer.reduction.findings import Accusations, Finding
 from peer.reduction.guard import AverageScreen, ReductionGuard
+from peer.reduction.sizes import RoundBytes, values_sent
 from peer.reporting.event_log import MOST_PEERS, NOWHERE, EventLog, GroupMet
 from peer.runtime.processes import name_fork
 
@@ -133,23 +139,28 @@ class BalancedRounds:
 class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, GradientAverager):
     """An averager that accumulates gradients in `.grad` (sums over samples) and averages them, weighted by samples."""
 
-    averages_of_own = 1.0  # bytes of an average for each byte that a sender's line passes
-
     def __init__(
         self,
-        *args: Any,
+        parameters: Iterable[torch.nn.Parameter],
+        *,
         access: SwarmAccess,
         traffic: Traffic,
         gathering: Gathering,
         allreduce_timeout: float,
-        round_bytes: int,
+        averaging: Averaging | None = None,
         may_reduce: bool = True,
         guard: ReductionGuard | None = None,
         events: EventLog = NOWHERE,
         **kwargs: Any,
     ) -> None:
-        """`round_bytes`: size of a peer's gradients on its line; `events`: log of the averager's own process."""
-        self.round_bytes, self._may_reduce = round_bytes, may_reduce
+        """`averaging`: the settings of the first round; `events`: log of the averager's own process."""
+        parameters = tuple(parameters)
+        self._shapes = shapes = [parameter.shape for parameter in parameters]
+        self._values_sent = cache(lambda rank: values_sent(shapes, rank))
+        self.averaging = averaging or Averaging()  # as the code of gradients is now, in either process
+        self._code, gathering.code = self._code_in(self.averaging), self.averaging.code
+        self._averaged = mp.Value("b", False)  # whether a round has averaged the numbers last loaded
+        self._may_reduce = may_reduce
         self._events = events
         self._guard = guard or ReductionGuard()
         self._leaders: Leaders | None = None  # made at the first step, in the averager's own process
@@ -167,9 +178,10 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._failed_rounds = mp.Value("i", 0)
         self._held: list[torch.Tensor] = []  # sums that are being averaged while others accumulate, if there are any
         self._held_samples = 0
+        self._longest_s = allreduce_timeout
         self._deadline = RoundDeadline(allreduce_timeout)
         super().__init__(
-            *args,
+            parameters,
             allreduce_timeout=2 * allreduce_timeout,  # of hivemind's; the limit that the group agrees on comes before
             min_matchmaking_time=gathering.window_s,
             request_timeout=request_timeout(gathering.window_s),
@@ -177,6 +189,39 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             allow_state_sharing=False,
             **kwargs,
         )
+
+    def _code_in(self, averaging: Averaging) -> GradientCode:
+        if averaging.powersgd_rank:
+            return LowRank(self._shapes, averaging.powersgd_rank)
+        return ErrorFeedback() if averaging.sends_sparse else GradientCode()
+
+    def size_in(self, averaging: Averaging) -> RoundBytes:
+        """Return the bytes of a peer's gradients, and of their averages, in the code of these settings."""
+        return RoundBytes.of(averaging.wire_format, self._values_sent(averaging.powersgd_rank))
+
+    @property
+    def round_bytes(self) -> int:
+        """The size of a peer's gradients on its line."""
+        return round(self.size_in(self.averaging).own)
+
+    def change(self, averaging: Averaging) -> bool:
+        """Average in the code of these settings from the next round on; return whether that is another code.
+
+        Call it while no round runs, before the gradients of the next one are loaded. A change of PowerSGD's rank drops
+        the remainders of earlier steps.
+        """
+        self.gathering.code = averaging.code
+        return self._take_up(averaging)
+
+    def _take_up(self, averaging: Averaging) -> bool:
+        """Change what this process holds: other code, other tensors to be usual, other times."""
+        if averaging.code == self.averaging.code:
+            return False
+        if averaging.powersgd_rank != self.averaging.powersgd_rank:
+            self._code, self._screen = self._code_in(averaging), AverageScreen()
+            self._guard.forget_norms()
+        self.averaging, self._deadline = averaging, RoundDeadline(self._longest_s)
+        return True
 
     @property
     def failed_rounds(self) -> int:
@@ -221,11 +266,18 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         return lost
 
     def forget_remainders(self) -> None:
-        """Drop what was not sent in earlier rounds; here all is sent."""
+        """Drop what was not sent in earlier rounds."""
+        self._code.forget()
 
     @contextmanager
     def making_room(self) -> Iterator[None]:
-        """Lend `.grad` to the averaged gradient for a step; then it has the gradients accumulated beside the round."""
+        """Lend `.grad` to the averaged gradient for a step; then it has the gradients accumulated beside the round.
+
+        The averaged tensors have the step's gradient from now on, and what the round left over waits for later steps.
+        """
+        with self.get_tensors() as averaged:
+            sums = self._held or list(self._grad_accumulators())
+            self._code.settle(averaged, sums, averaged=bool(self._averaged.value))
         newer = [parameter.grad for parameter in self.parameters]
         for parameter, spare in zip(self.parameters, self._held, strict=False):  # none is held: the step uses all up
             parameter.grad = spare
@@ -243,6 +295,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         with self.get_tensors() as averaged:
             for gradient, target in zip(self._held or self._grad_accumulators(), averaged, strict=True):
                 target.copy_(gradient).mul_(scale)
+            self._averaged.value = False
+            self._code.load(averaged, self.due_samples)
 
     def run(self) -> None:
         """Run the forked process, with all imported objects left out of garbage collection."""
@@ -258,10 +312,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         rate, mode, _ = MSGPackSerializer.loads(step.data_for_gather)  # as hivemind would declare them
         self._control, self._rate, self._takes_connections = step, rate, mode == AveragingMode.NODE.value
         self._position = self.gathering.position
+        self._take_up(self.averaging.with_code(self.gathering.code))
         self._declare()
         step.wait_for_cancel = partial(given_up, step)
         position = b"".join(number.to_bytes(8, "big") for number in self._position)
-        self._matchmaking.schema_hash = self.schema_hash + position
+        self._matchmaking.schema_hash = self.schema_hash + position + repr(self.averaging.code).encode()
         if self._leaders is None:
             self._leaders = Leaders(self.directory, time.monotonic)
             self._leaders.choose_for(self._matchmaking)
@@ -281,6 +336,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         The others' round then fails, and the same samples are in no other step than that of the next attempt.
         """
         assert self._control is not None  # a group is looked for by a step only
+        if self._averaged.value:  # this peer's own numbers are gone, so it cannot try again with them
+            raise RuntimeError("a round has averaged the gradients, and failed after that")
         averaging = asyncio.create_task(super()._aggregate_with_group(group_info, **kwargs))
         waiting = asyncio.create_task(self._control.wait_for_cancel())
         try:
@@ -309,6 +366,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             run=self.access.run,
             era=era,
             step=step,
+            compression=self.averaging.wire_format,
+            powersgd_rank=self.averaging.powersgd_rank,
             rate=None if self._rate is None else min(MAX_BANDWIDTH, float(self._rate)),
             takes_connections=self._takes_connections,
             reduces=self._may_reduce,
@@ -324,10 +383,14 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         token = self.directory.token_of(peer)
         try:
             if token is not None:
-                read_declaration(gathered, token.public_key, self.access.run, self._position)
+                self._read(gathered, token)
         except ValueError as error:
             return str(error)
         return "" if token is not None else "it holds no valid token"
+
+    def _read(self, gathered: bytes, token: AccessToken) -> Declaration:
+        """Read a peer's declaration towards the round that this peer looks for. Raises `ValueError`."""
+        return read_declaration(gathered, token.public_key, self.access.run, self._position, self.averaging.code)
 
     def _read_lines(self, group_info: GroupInfo, tokens: Sequence[AccessToken | None]) -> GroupLines:
         """Read the group's declarations. Raises `MatchmakingException`, and avoids the leader, if one is no good."""
@@ -337,15 +400,14 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         try:
             if group_info.gathered[group_info.peer_ids.index(self.peer_id)] != self._declared:
                 raise ValueError("the leader changed what this peer had said of itself")
-            said = [
-                read_declaration(gathered, token.public_key, self.access.run, self._position)
-                for gathered, token in zip(group_info.gathered, known, strict=True)
-            ]
+            said = [self._read(gathered, token) for gathered, token in zip(group_info.gathered, known, strict=True)]
         except ValueError as error:
             assert self._leaders is not None
             self._leaders.avoid_leader_of(group_info, str(error))
             raise MatchmakingException(str(error)) from error
-        return replace(group_lines(group_info.peer_ids, known, said), averages_of_own=self.averages_of_own)
+        return replace(
+            group_lines(group_info.peer_ids, known, said), averages_of_own=self.size_in(self.averaging).averages_of_own
+        )
 
     def _round_failed(self) -> None:
         """Take in a failed round, unless this peer gave it up itself: it may have had too little time."""
@@ -385,12 +447,42 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         async for message in self._traffic.sending(super().rpc_aggregate_part(stream, context)):
             yield message
 
+    @contextmanager
+    def _register_allreduce_group(self, group_info: GroupInfo) -> Iterator[None]:
+        """Let others send the parts of every half; senders for a half that does not come are released."""
+        halves = [group_info.group_id + half for half in self._code.halves]
+        for half in halves:  # the last, which has the group's own ID, is registered below
+            self._running_groups[half] = asyncio.Future()
+        with super()._register_allreduce_group(group_info):
+            try:
+                yield
+            finally:
+                for half in halves:
+                    self._running_groups[half].cancel()  # nothing happens to one that has begun
+                    if half != group_info.group_id:
+                        del self._running_groups[half]
+
     async def _run_allreduce_inplace_(
         self, tensors: Sequence[torch.Tensor], group_info: GroupInfo, group_id: bytes | None = None, **kwargs: Any
     ) -> AveragedGroup:
+        """Average in place by the code of gradients; raises if a value is missing."""
+        del group_id
+        began, halves = time.perf_counter(), list[AveragedGroup]()
+        kwargs["compression"] = compression_of(self.averaging.wire_format)
+
+        async def reduce(values: Sequence[torch.Tensor], half: bytes = b"", **options: Any) -> None:
+            halves.append(await self._average_exactly(values, group_info, half, **kwargs | options))
+
+        await self._code.average(tensors, group_info.group_size, reduce)
+        self._averaged.value = True
+        received_bytes, seconds = sum(half.averaged_bytes for half in halves), time.perf_counter() - began
+        return replace(halves[-1], averaged_bytes=received_bytes, seconds=seconds)
+
+    async def _average_exactly(
+        self, tensors: Sequence[torch.Tensor], group_info: GroupInfo, half: bytes, **kwargs: Any
+    ) -> AveragedGroup:
         """Average in place; raises `AllreduceException` unless every value of every tensor came back finite."""
-        group_id = group_info.group_id if group_id is None else group_id
-        half = group_id.removeprefix(group_info.group_id)
+        group_id = group_info.group_id + half
         layout = layout_of(group_info.peer_ids, kwargs["peer_fractions"])
         attested = AttestedRound(self.access.run, *self._position, group_id, layout)
         self.auditing.expect(attested)

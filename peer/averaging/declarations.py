@@ -1,11 +1,11 @@
 """Declarations: a peer's words when it joins a group, signed with its device's key.
 
 The group's leader gathers them and hands all to everybody; the shares of the reduction, who reduces nothing, and the
-limits of time follow from them (`peer.averaging.shares`). A declaration names run, era and step, and the device's key
-signs it. So a leader can neither change the words of others, nor bring those of another step or run, nor make up any
-for a device that is not there. Older words towards the same step a leader could bring; but each peer makes sure that
-its own newest are among those gathered, and all who average together have seen the same ones: the round's ID follows
-from them (`bound`).
+limits of time follow from them (`peer.averaging.shares`). A declaration names run, era, step and the code of gradients,
+and the device's key signs it. So a leader can neither change the words of others, nor bring those of another step, run
+or code, nor make up any for a device that is not there. Older words towards the same step a leader could bring; but
+each peer makes sure that its own newest are among those gathered, and all who average together have seen the same ones:
+the round's ID follows from them (`bound`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pydantic import Field
 from auth.errors import RequestError
 from auth.keys import verify_signature
 from auth.statements import Statement
+from peer.config.training import Compression
 from peer.reduction.findings import MAX_ID_CHARS, MOST_ACCUSED
 
 MAX_BYTES = 4096  # with its signature
@@ -40,6 +41,8 @@ class Declaration(Statement):
     run: Annotated[str, Field(min_length=1, max_length=1024)]
     era: _Count
     step: _Count  # the last that was taken
+    compression: Compression  # in which it averages
+    powersgd_rank: _Count
     rate: Annotated[float, Field(ge=0, le=MAX_BANDWIDTH)] | None = None  # bytes per second of the peer's line
     takes_connections: bool = True
     reduces: bool = True  # false: not all peers can reach it directly
@@ -54,8 +57,10 @@ class Declaration(Statement):
         return sent
 
 
-def read_declaration(gathered: bytes, public_key: str, run: str, position: tuple[int, int]) -> Declaration:
-    """Read a declaration towards the step after `position` (era, step) by the device with this key.
+def read_declaration(
+    gathered: bytes, public_key: str, run: str, position: tuple[int, int], code: tuple[Compression, int]
+) -> Declaration:
+    """Read a declaration towards the step after `position` (era, step), in this code, by the device with this key.
 
     Raises `ValueError` if it is anything else. Every peer comes to the same result.
     """
@@ -66,6 +71,8 @@ def read_declaration(gathered: bytes, public_key: str, run: str, position: tuple
         raise ValueError(str(error)) from error
     if (said.run, said.era, said.step) != (run, *position):
         raise ValueError("The declaration is for another step.")
+    if (said.compression, said.powersgd_rank) != code:
+        raise ValueError("The declaration is for another code of gradients.")
     return said
 
 

@@ -12,28 +12,23 @@ again with more samples or other reducers, changes no remainder.
 
 from __future__ import annotations
 
-import multiprocessing as mp
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from hivemind.averaging.group_info import GroupInfo
 
-from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
+from peer.averaging.gradient_codes import GradientCode, Reduce
 from peer.averaging.shares import part_size
-from peer.reduction.sizes import AVERAGE_BYTES, CHUNK, CHUNK_BYTES, RoundBytes
+from peer.reduction.sizes import AVERAGE_BYTES, CHUNK, CHUNK_BYTES
 from peer.reduction.top_k import SparseValues
 
 DECAY = 0.95  # of a remainder at each step: old gradients are of other parameters
 
 
-class ErrorFeedback:
-    """One peer's remainders: sums over samples, as gradients are."""
+class ErrorFeedback(GradientCode):
+    """The sparse code of gradients, with one peer's remainders: sums over samples, as gradients are."""
 
     def __init__(self, decay: float = DECAY) -> None:
         self._decay = decay
-        self._averaged = mp.Value("b", False)  # whether a round has averaged the numbers last loaded
         self._lost: list[torch.Tensor] = []  # none before the first round, and on a peer without samples
         self._sent: list[SparseValues] = []  # of the numbers last loaded
         self._samples = 0  # behind the numbers last loaded
@@ -45,7 +40,7 @@ class ErrorFeedback:
         Without samples nothing is sent, and the remainders go on waiting. A remainder counts as a sum, so that nothing
         grows or shrinks when a peer's share of the batch changes.
         """
-        self._averaged.value, self._samples, self._sent = False, samples, []
+        self._samples, self._sent = samples, []
         if not samples:
             return
         for lost, tensor in zip(self._lost, tensors, strict=False):  # no remainders, or all
@@ -54,17 +49,20 @@ class ErrorFeedback:
             self._sent.append(SparseValues.largest_of(tensor))
             tensor.copy_(self._sent[-1].dense().view_as(tensor))
 
-    def averaged(self) -> None:
-        """Take in that a round has put the averages in place of the numbers last loaded."""
-        self._averaged.value = True
+    async def average(self, tensors: Sequence[torch.Tensor], group_size: int, reduce: Reduce) -> None:
+        """Average in place, in parts of whole chunks."""
+        values = sum(map(torch.Tensor.numel, tensors))
+        part_bytes = part_size(round(AVERAGE_BYTES["topk-2bit"] * values), group_size)
+        chunks = round(part_bytes / (AVERAGE_BYTES["topk-2bit"] * CHUNK))
+        await reduce(tensors, part_size_bytes=CHUNK_BYTES * chunks, is_sparse=True)
 
     @torch.no_grad()
-    def settle(self, tensors: Sequence[torch.Tensor], sums: Sequence[torch.Tensor]) -> None:
+    def settle(self, tensors: Sequence[torch.Tensor], sums: Sequence[torch.Tensor], *, averaged: bool) -> None:
         """Keep the remainders of the numbers last loaded, which are mean gradients with these sums, for a step.
 
         A peer that was alone takes its step from all that it has, and has no remainders.
         """
-        if not self._averaged.value:
+        if not averaged:
             for index, (tensor, gradient) in enumerate(zip(tensors, sums, strict=True)):
                 tensor.copy_(gradient)
                 if self._lost:
@@ -83,43 +81,3 @@ class ErrorFeedback:
     def forget(self) -> None:
         """Drop the remainders: they belong to a state that this peer no longer has, or others may have counted them."""
         self._lost, self._sent = [], []
-
-
-class SparseAverager(SwarmGradientAverager):
-    """An averager of gradients like `SwarmGradientAverager` that sends them sparse and keeps what it did not send."""
-
-    averages_of_own = RoundBytes.of("topk-2bit").averages_of_own
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._feedback = ErrorFeedback()
-        super().__init__(*args, **kwargs)
-
-    def load_accumulators_into_averager_(self) -> None:
-        """Put what is sent of the mean gradient and of earlier remainders into the averaged tensors."""
-        super().load_accumulators_into_averager_()
-        with self.get_tensors() as averaged:
-            self._feedback.load(averaged, self.due_samples)
-
-    @contextmanager
-    def making_room(self) -> Iterator[None]:
-        """Keep the remainders of the round's gradient, then lend `.grad` to its average for a step."""
-        with self.get_tensors() as averaged:
-            self._feedback.settle(averaged, self._held or list(self._grad_accumulators()))
-        with super().making_room():
-            yield
-
-    def forget_remainders(self) -> None:
-        """Drop what was not sent in earlier rounds."""
-        self._feedback.forget()
-
-    async def _run_allreduce_inplace_(
-        self, tensors: Sequence[torch.Tensor], group_info: GroupInfo, group_id: bytes | None = None, **kwargs: Any
-    ) -> AveragedGroup:
-        """Average in place, in parts of whole chunks; raises if a value is missing."""
-        averages_bytes = round(AVERAGE_BYTES["topk-2bit"] * self.total_size)
-        part_bytes = part_size(averages_bytes, group_info.group_size)
-        chunks = round(part_bytes / (AVERAGE_BYTES["topk-2bit"] * CHUNK))
-        options = kwargs | {"part_size_bytes": CHUNK_BYTES * chunks, "is_sparse": True}
-        group = await super()._run_allreduce_inplace_(tensors, group_info, group_id, **options)
-        self._feedback.averaged()
-        return group

@@ -19,7 +19,7 @@ import logging
 import multiprocessing as mp
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
+from typing import Any, get_args
 
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
@@ -30,6 +30,7 @@ from hivemind.proto.averaging_pb2 import JoinRequest, MessageCode, MessageFromLe
 from auth.swarm.authorizer import TRAINING_ROLES
 from auth.swarm.directory import PeerDirectory
 from peer.averaging.declarations import bound
+from peer.config.training import Compression
 
 logger = logging.getLogger(__name__)
 AVOIDED_S = 60.0  # longer than a few rounds; a leader whose follower was revoked just then loses little
@@ -41,6 +42,7 @@ BEGIN_POLL_S = 0.05
 MOST_REQUEST_S = 3.0  # to wait for a peer's answer; less than the window, or two peers may wait for each other
 NEVER = 2**30  # peers are in no group
 FULL_GROUP_ATTEMPTS = 3  # rounds that wait for everybody; after them a majority is enough
+COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 LEAST_WINDOW_S = 3.0  # seconds; a record in the DHT and an answer of a far peer take up to a second each
 
 
@@ -52,6 +54,7 @@ class Gathering:
         self._keeperless = mp.Value("i", 2)
         self._window_s = mp.Value("d", window_s)
         self._era, self._step = mp.Value("q", 0), mp.Value("q", 0)
+        self._code = mp.Value("q", 0)
 
     @property
     def required(self) -> int:
@@ -88,6 +91,17 @@ class Gathering:
     @position.setter
     def position(self, position: tuple[int, int]) -> None:
         self._era.value, self._step.value = position
+
+    @property
+    def code(self) -> tuple[Compression, int]:
+        """The compression and PowerSGD's rank in which the next group averages, as another process reads them."""
+        rank, number = divmod(int(self._code.value), len(COMPRESSIONS))
+        return COMPRESSIONS[number], rank
+
+    @code.setter
+    def code(self, code: tuple[Compression, int]) -> None:
+        compression, rank = code
+        self._code.value = rank * len(COMPRESSIONS) + COMPRESSIONS.index(compression)
 
     @property
     def window_s(self) -> float:

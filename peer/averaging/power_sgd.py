@@ -14,38 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-import multiprocessing as mp
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from hivemind.averaging.group_info import GroupInfo
 
-from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
+from peer.averaging.gradient_codes import GradientCode, Reduce
 from peer.averaging.shares import part_size
 from peer.reduction.sizes import shrinks
 
 FIRST = b".images"  # after the group's id: what its peers average before the rest
 DEPENDENT = 1e-6  # a direction of which less than this share is left beside the others is rounding noise
 CACHED_VALUES = 2**16  # of float32: a product's rows that are added up without leaving the processor
-
-
-@dataclass(frozen=True)
-class Factors:
-    """The factors of one matrix's average, left.T @ right, on all peers; the next round begins with right."""
-
-    index: int  # of the tensor, in the model's order
-    left: torch.Tensor  # (rank, rows), orthonormal
-    right: torch.Tensor  # (rank, columns)
-
-    def directions(self) -> torch.Tensor:
-        """Return orthonormal directions (rank, columns): those of the last round, random ones where there are none."""
-        found = orthonormal(self.right)
-        none = found.abs().amax(dim=1, keepdim=True) == 0
-        return orthonormal(torch.where(none, first_directions(self.index, found.shape), found))
 
 
 def first_directions(index: int, shape: torch.Size) -> torch.Tensor:
@@ -92,15 +71,21 @@ def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return result
 
 
-class LowRank:
-    """One peer's factors, in memory that it shares with the process that averages, and its remainders."""
+class LowRank(GradientCode):
+    """The code of gradients that averages matrices by factors of one rank, with one peer's remainders.
+
+    A matrix's average is left.T @ right, the same factors on all peers. After a round they lie in the matrix's own
+    place, where the averager's process leaves them to the trainer's.
+    """
+
+    halves = (FIRST, b"")
 
     def __init__(self, shapes: Sequence[torch.Size], rank: int) -> None:
-        self.factors = [
-            _shared_factors(index, shape, rank) for index, shape in enumerate(shapes) if shrinks(shape, rank)
-        ]
-        self._shrunk = {factors.index for factors in self.factors}
-        self._averaged = mp.Value("b", False)  # whether the factors are those of the numbers last loaded
+        self._rights = {  # by index, (rank, columns): of the last round's factors, from which the next one begins
+            index: first_directions(index, torch.Size((rank, math.prod(shape[1:]))))
+            for index, shape in enumerate(shapes)
+            if shrinks(shape, rank)
+        }
         self._lost: dict[int, torch.Tensor] = {}  # by index: sums over samples; none on a peer without samples
         self._samples = 0  # behind the numbers last loaded
 
@@ -111,58 +96,82 @@ class LowRank:
         A remainder counts as a sum, as gradients do, so that nothing grows or shrinks when a peer's share of the batch
         changes.
         """
-        self._averaged.value, self._samples = False, samples
+        self._samples = samples
         if samples:
             for index, lost in self._lost.items():
                 as_matrix(tensors[index]).add_(lost, alpha=1 / samples)
 
+    async def average(self, tensors: Sequence[torch.Tensor], group_size: int, reduce: Reduce) -> None:
+        """Average matrices' images, then their coordinates with all other tensors.
+
+        The group's samples are those of the second half: any images give directions, coordinates are the average.
+        """
+
+        async def in_parts(values: Sequence[torch.Tensor], half: bytes) -> None:
+            await reduce(values, half, part_size_bytes=part_size(2 * sum(map(torch.Tensor.numel, values)), group_size))
+
+        images = await asyncio.to_thread(self.images, tensors)
+        if images:
+            await in_parts(images, FIRST)
+        lefts = await asyncio.to_thread(lambda: [orthonormal(image) for image in images])
+        values = await asyncio.to_thread(self.coordinates, tensors, lefts)
+        await in_parts(values, b"")
+        self.take(tensors, lefts, values)
+
     @torch.no_grad()
     def images(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the values that are averaged first: of each matrix, the image of the directions, (rank, rows)."""
-        return [factors.directions() @ as_matrix(tensors[factors.index]).T for factors in self.factors]
+        return [_directions(index, right) @ as_matrix(tensors[index]).T for index, right in self._rights.items()]
 
     @torch.no_grad()
     def coordinates(self, tensors: Sequence[torch.Tensor], lefts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the values that are averaged next: matrices' coordinates (rank, columns), copies of other tensors."""
-        matrices = (as_matrix(tensors[factors.index]) for factors in self.factors)
-        rest = [tensor.clone() for index, tensor in enumerate(tensors) if index not in self._shrunk]
+        matrices = (as_matrix(tensors[index]) for index in self._rights)
+        rest = [tensor.clone() for index, tensor in enumerate(tensors) if index not in self._rights]
         return [left @ matrix for left, matrix in zip(lefts, matrices, strict=True)] + rest
 
     @torch.no_grad()
     def take(
         self, tensors: Sequence[torch.Tensor], lefts: Sequence[torch.Tensor], averages: Sequence[torch.Tensor]
     ) -> None:
-        """Keep the averages of a round; matrices stay this peer's own numbers until `restore`.
+        """Put the averages of a round, of matrices the factors, in place of this peer's own numbers.
 
         Raises `OverflowError`, and changes nothing, if a value of a product could be infinite.
         """
         rights, rest = averages[: len(lefts)], averages[len(lefts) :]
         if not all(torch.isfinite(2 * right.abs().sum(dim=0)).all() for right in rights):
             raise OverflowError("the product of the averaged factors is not finite")
-        for factors, left, right in zip(self.factors, lefts, rights, strict=True):
-            factors.left.copy_(left)
-            factors.right.copy_(right)
-        others = (tensor for index, tensor in enumerate(tensors) if index not in self._shrunk)
+        for index, left, right in zip(self._rights, lefts, rights, strict=True):
+            for place, factor in zip(_factors_in(tensors[index], len(left)), (left, right), strict=True):
+                place.copy_(factor)
+            self._rights[index].copy_(right)
+        others = (tensor for index, tensor in enumerate(tensors) if index not in self._rights)
         for tensor, average in zip(others, rest, strict=True):
             tensor.copy_(average)
-        self._averaged.value = True
 
     @torch.no_grad()
-    def restore(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Put the averages in place of this peer's numbers, for a step, and keep the remainders of these numbers.
+    def settle(self, tensors: Sequence[torch.Tensor], sums: Sequence[torch.Tensor], *, averaged: bool) -> None:
+        """Put the averages of matrices in place of their factors, for a step, and keep this peer's remainders.
 
         A peer that was alone has no remainders. A remainder is the part of the peer's own numbers beside the common
         directions, not their difference from the average: that would never be paid back if another peer left.
         """
-        if not self._averaged.value:
+        if not averaged:
             self.forget()
             return
-        for factors in self.factors:
-            matrix = as_matrix(tensors[factors.index])
+        for index, right in self._rights.items():
+            matrix = as_matrix(tensors[index])
+            left, right = (factor.clone() for factor in _factors_in(tensors[index], len(right)))
             if self._samples:
-                lost = matrix.addmm(factors.left.T, factors.left @ matrix, alpha=-1).mul_(self._samples)
-                self._lost[factors.index] = lost if bool(torch.isfinite(lost).all()) else torch.zeros_like(lost)
-            matrix.copy_(product(factors.left, factors.right))
+                self._lost[index] = self._remainder(index, as_matrix(sums[index]), left)
+            matrix.copy_(product(left, right))
+
+    def _remainder(self, index: int, sums: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
+        own = sums / self._samples
+        if index in self._lost:
+            own.add_(self._lost[index], alpha=1 / self._samples)
+        lost = own.addmm(left.T, left @ own, alpha=-1).mul_(self._samples)
+        return lost if bool(torch.isfinite(lost).all()) else torch.zeros_like(lost)
 
     def forget(self) -> None:
         """Drop the remainders: they belong to a state that this peer no longer has, or others may have counted them."""
@@ -174,75 +183,15 @@ def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(len(tensor), -1)
 
 
-def _shared_factors(index: int, shape: torch.Size, rank: int) -> Factors:
-    right = first_directions(index, torch.Size((rank, math.prod(shape[1:]))))
-    factors = Factors(index, torch.zeros(rank, shape[0]), right)
-    for tensor in (factors.left, factors.right):
-        tensor.share_memory_()  # type: ignore[no-untyped-call]
-    return factors
+def _directions(index: int, right: torch.Tensor) -> torch.Tensor:
+    """Return orthonormal directions (rank, columns): those of the last round, random ones where there are none."""
+    found = orthonormal(right)
+    none = found.abs().amax(dim=1, keepdim=True) == 0
+    return orthonormal(torch.where(none, first_directions(index, found.shape), found))
 
 
-class PowerSGDAverager(SwarmGradientAverager):
-    """An averager of gradients like `SwarmGradientAverager` that averages matrices by factors of the given rank."""
-
-    def __init__(self, parameters: Iterable[torch.nn.Parameter], *, rank: int, **kwargs: Any) -> None:
-        parameters = tuple(parameters)
-        self._low_rank = LowRank([parameter.shape for parameter in parameters], rank)
-        super().__init__(parameters, **kwargs)
-
-    def load_accumulators_into_averager_(self) -> None:
-        """Put the mean gradient over the samples that are due, with earlier remainders, into the averaged tensors."""
-        super().load_accumulators_into_averager_()
-        with self.get_tensors() as averaged:
-            self._low_rank.load(averaged, self.due_samples)
-
-    @contextmanager
-    def making_room(self) -> Iterator[None]:
-        """Put the averages into the averaged tensors, then lend `.grad` to them for a step."""
-        with self.get_tensors() as averaged:
-            self._low_rank.restore(averaged)
-        with super().making_room():
-            yield
-
-    def forget_remainders(self) -> None:
-        """Drop what was lost in earlier rounds."""
-        self._low_rank.forget()
-
-    @contextmanager
-    def _register_allreduce_group(self, group_info: GroupInfo) -> Iterator[None]:
-        """Let others send the parts of either half; senders for a half that does not come are released."""
-        halves = (group_info.group_id + FIRST, group_info.group_id)
-        self._running_groups[halves[0]] = asyncio.Future()
-        with super()._register_allreduce_group(group_info):
-            try:
-                yield
-            finally:
-                for half in halves:
-                    self._running_groups[half].cancel()  # nothing happens to one that has begun
-                del self._running_groups[halves[0]]
-
-    async def _run_allreduce_inplace_(
-        self, tensors: Sequence[torch.Tensor], group_info: GroupInfo, group_id: bytes | None = None, **kwargs: Any
-    ) -> AveragedGroup:
-        """Average matrices' images, then their coordinates with all other tensors; raises if a value is missing.
-
-        The group's samples are those of the second half: any images give directions, coordinates are the average.
-        """
-        del group_id
-        began, low_rank = time.perf_counter(), self._low_rank
-
-        async def average(values: Sequence[torch.Tensor], half: bytes) -> AveragedGroup:
-            size_bytes = 2 * sum(map(torch.Tensor.numel, values))
-            options = kwargs | {"part_size_bytes": part_size(size_bytes, group_info.group_size)}
-            return await super(PowerSGDAverager, self)._run_allreduce_inplace_(values, group_info, half, **options)
-
-        received_bytes = 0
-        images = await asyncio.to_thread(low_rank.images, tensors)
-        if images:
-            received_bytes = (await average(images, group_info.group_id + FIRST)).averaged_bytes
-        lefts = await asyncio.to_thread(lambda: [orthonormal(image) for image in images])
-        values = await asyncio.to_thread(low_rank.coordinates, tensors, lefts)
-        group = await average(values, group_info.group_id)
-        low_rank.take(tensors, lefts, values)
-        seconds = time.perf_counter() - began
-        return replace(group, averaged_bytes=group.averaged_bytes + received_bytes, seconds=seconds)
+def _factors_in(tensor: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """View the beginning of a tensor as the factors of its matrix, (rank, rows) and (rank, columns)."""
+    rows, columns = as_matrix(tensor).shape
+    places = tensor.view(-1)[: rank * (rows + columns)]
+    return places[: rank * rows].view(rank, rows), places[rank * rows :].view(rank, columns)

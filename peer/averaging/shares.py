@@ -129,22 +129,25 @@ def missing_auxiliaries(lines: GroupLines, round_s: float, step_s: float) -> int
     `round_s`: what the lines need for a round as they are. Each counts only as far as it shortens the round by a tenth:
     a home line that passes its own gradients, and no more, stays as slow as it is.
     """
-    missing, before = 0, _relative_time(lines, 0)
+    missing, before = 0, relative_time(lines)
     longest = before * ROUND_SHARE * step_s / round_s if round_s > 0 else math.inf
     while before > longest:
-        after = _relative_time(lines, missing + 1)
+        after = relative_time(lines, missing + 1)
         if after > WORTHWHILE * before:
             break
         missing, before = missing + 1, after
     return missing
 
 
-def _relative_time(lines: GroupLines, more: int) -> float:
-    """What a round of `SCALE` bytes takes on these lines, and on those of so many auxiliary peers more."""
+def relative_time(lines: GroupLines, more: int = 0) -> float:
+    """Return the seconds of a round for each byte of one sender's values, with so many auxiliary peers more.
+
+    Raises `ValueError` if no peer may reduce.
+    """
     rates = (*lines.rates, *[AUXILIARY_RATE] * more)
     reduces = (*lines.reduces, *[True] * more)
     shares = reduction_shares(SCALE, rates, reduces, (*lines.trusted, *[False] * more), lines.averages_of_own)
-    return round_time(SCALE, shares, rates, lines.averages_of_own)
+    return round_time(1.0, shares, rates, lines.averages_of_own)
 
 
 def _fractions(rates: Sequence[float], limits: Sequence[float], averages_of_own: float) -> list[float]:

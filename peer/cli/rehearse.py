@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -129,7 +130,23 @@ def chosen_swarm(
         raise ConfigError(f"`{extra[0]}` is for drawn volunteers: leave it out, or `--scenario`.")
     loaded = _with_trainers(load_scenario(scenario), scenario)
     who = f"{len(loaded.devices)} devices of {scenario.name} for {_in_hours(loaded.duration_s / 3600)}"
-    return lambda _, __: loaded, who  # the same for each seed
+    return _swarms_of_file(config, loaded), who
+
+
+def _swarms_of_file(config: RunConfig, loaded: Scenario) -> ScenarioOf:
+    """Return a file's scenario for each seed, with fewer averaged values for a change to another rank of PowerSGD."""
+    own = config.averaging.powersgd_rank
+
+    @cache
+    def averaged(rank: int) -> int:
+        values = ModelValues.of(config)
+        return max(1, round((loaded.averaged or loaded.parameters) * values.averaged(rank) / values.averaged(own)))
+
+    def scenario_of(changed: RunConfig, _: int) -> Scenario:
+        rank = changed.averaging.powersgd_rank
+        return loaded if rank == own else loaded.model_copy(update={"averaged": averaged(rank)})
+
+    return scenario_of
 
 
 def _check(option: str, value: float, most: float) -> None:

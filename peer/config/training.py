@@ -14,6 +14,7 @@ from peer.config.base import Fraction, Positive, PositiveFloat, Section, WholeNu
 from peer.config.data import Source
 
 Compression = Literal["float16", "8bit-blockwise", "none", "topk-2bit"]
+CODE_BEFORE_CHOICE: Compression = "8bit-blockwise"  # a choice by itself has no measured lines at the first step
 Shape = Literal["linear", "cosine", "warmup_stable_decay"]
 
 
@@ -91,11 +92,13 @@ class Averaging(Section):
     """Seconds after which a silent peer is no longer counted."""
     progress_refresh_s: PositiveFloat = 0.5
     """Shortest time, in seconds, between two looks at the swarm's progress."""
-    compression: Compression = "float16"
-    """Format of averaged values on the wire: `float16` (2 bytes a value), `8bit-blockwise` (1), `none` (4), or
-    `topk-2bit` (0.03 from senders, 0.53 from reducers)."""
+    compression: Compression | Literal["auto"] = "float16"
+    """Format of averaged values on the wire: `float16` (2 bytes a value), `8bit-blockwise` (1), `none` (4),
+    `topk-2bit` (0.03 from senders, 0.53 from reducers), or `auto`: the keeper chooses format and `powersgd_rank` by
+    the lines of the peers, and the run begins with `8bit-blockwise`."""
     powersgd_rank: int = Field(0, ge=0)
-    """Rank of the factors as which large matrices are averaged (PowerSGD); 0: they are averaged as they are."""
+    """Rank of the factors as which large matrices are averaged (PowerSGD); 0: they are averaged as they are, or
+    `compression: auto` chooses."""
     local_steps: Positive = 1
     """Number of local steps into which the target batch is divided; 1: gradients are averaged, and no peer steps alone.
     """
@@ -115,9 +118,23 @@ class Averaging(Section):
     """Nesterov momentum of the global steps, with local steps."""
 
     @property
+    def wire_format(self) -> Compression:
+        """The format of averaged values: the named one, or with `auto` that of the steps before the first choice."""
+        return CODE_BEFORE_CHOICE if self.compression == "auto" else self.compression
+
+    @property
     def sends_sparse(self) -> bool:
         """True if senders send few of their values, and keep the rest for later steps."""
         return self.compression == "topk-2bit"
+
+    @property
+    def code(self) -> tuple[Compression, int]:
+        """The compression and PowerSGD's rank: only peers that have the same average with each other."""
+        return self.wire_format, self.powersgd_rank
+
+    def with_code(self, code: tuple[Compression, int]) -> Averaging:
+        """Return these settings with another compression and rank."""
+        return self.model_copy(update=dict(zip(("compression", "powersgd_rank"), code, strict=True)))
 
     @property
     def local_batch_size(self) -> int:
@@ -163,6 +180,15 @@ class Averaging(Section):
             raise ValueError(
                 f"`compression` (topk-2bit) and `powersgd_rank` ({self.powersgd_rank}) each keep a remainder of the "
                 "gradient: take one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rank_is_not_chosen_twice(self) -> Averaging:
+        if self.compression == "auto" and self.powersgd_rank:
+            raise ValueError(
+                f"`compression` (auto) chooses the rank, too: set `powersgd_rank` ({self.powersgd_rank}) to 0, or name "
+                "a compression"
             )
         return self
 

@@ -237,7 +237,7 @@ def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> Ch
     """Judge whether samples of this machine would come in time, with the seconds that decide it."""
     target = description.config.averaging.target_batch_size
     longest_s = description.config.averaging.averaging_timeout_s
-    averages_of_own = RoundBytes.of(description.config.averaging.compression).averages_of_own
+    averages_of_own = RoundBytes.of(description.config.averaging.wire_format).averages_of_own
     slower = min(line.up, line.down / averages_of_own)  # by what has to pass
     now = Conditions(
         step_s=target / (description.samples_per_second + speed.samples_per_second),

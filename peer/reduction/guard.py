@@ -89,6 +89,11 @@ class ReductionGuard:
         if self._averaging.aggregation == "centered_clipping":
             past.averages[:] = [average.clone() for average in averages]
 
+    def forget_norms(self) -> None:
+        """Forget what averages were like: from now on other tensors are averaged. Senders' conduct is remembered."""
+        for half, past in self._past.items():
+            self._past[half] = replace(past, history=NormHistory(), averages=[])
+
 
 class RoundGuard:
     """The checks of one reducer in one round."""

@@ -77,13 +77,13 @@ def values_sent(shapes: Iterable[Sequence[int]], rank: int) -> int:
 def gradient_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
     """Return how many bytes of a peer's gradient pass the slower direction of its line when it is averaged."""
     shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
-    return round(RoundBytes.of(averaging.compression, values_sent(shapes, averaging.powersgd_rank)).own)
+    return round(RoundBytes.of(averaging.wire_format, values_sent(shapes, averaging.powersgd_rank)).own)
 
 
 def missed_average_bytes(averaging: Averaging) -> float:
     """Return the bytes a value of an average that a peer missed, as `peer.swarm.history` encodes it."""
-    fits = averaging.compression in ("float16", "topk-2bit") and not averaging.powersgd_rank
-    return AVERAGE_BYTES[averaging.compression] if fits else VALUE_BYTES["none"]
+    fits = averaging.wire_format in ("float16", "topk-2bit") and not averaging.powersgd_rank
+    return AVERAGE_BYTES[averaging.wire_format] if fits else VALUE_BYTES["none"]
 
 
 @dataclass(frozen=True)

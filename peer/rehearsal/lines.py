@@ -17,12 +17,9 @@ from typing import Any
 
 import simpy
 
-from peer.network.traffic import BYTES_PER_S_OF_MBIT
+from peer.network.traffic import BOTH_WAYS, BYTES_PER_S_OF_MBIT, ON_THE_LINE
 from peer.rehearsal.scenario import HomeLine
 
-# Fitted to real swarms on shaped lines, by `benchmarks/rehearsal.py`:
-ON_THE_LINE = 1.06  # bytes for each byte of a part or state: frames of IP, TCP and libp2p, and what is sent twice
-BOTH_WAYS = 0.25  # of its speed that a direction loses to acknowledgements that queue behind the data of the other one
 DONE = 1e-9  # of a transfer: rounding
 LEAST_S = 1e-6  # that a transfer takes: less might not move the clock
 Direction = tuple[str, str]  # whose line, "up" or "down"

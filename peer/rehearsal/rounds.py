@@ -36,6 +36,7 @@ class VirtualRounds:
         self._world, self._env, self._peer, self._device = world, world.env, peer, device
         self._tracker, self._left = tracker, left
         self._timeout_s = averaging.averaging_timeout_s
+        self._code = averaging.code
         self._line = LineEstimate(world.declared_rate(device), lambda: world.env.now, world.rng)
         self._deadline = RoundDeadline(averaging.averaging_timeout_s)
         self._window = RoundDeadline(averaging.matchmaking_time_s, LEAST_WINDOW_S)
@@ -166,6 +167,8 @@ class VirtualRounds:
             run="",
             era=peer.era,
             step=peer.step,
+            compression=self._code[0],
+            powersgd_rank=self._code[1],
             rate=self._line.rate,
             takes_connections=not peer.is_client,
             patience_s=self._deadline.seconds,

@@ -166,7 +166,7 @@ class Scenario(Section):
 
     def round_bytes(self, averaging: Averaging) -> RoundBytes:
         """Return the bytes of a round in each direction."""
-        return RoundBytes.of(averaging.compression, self.averaged or self.parameters)
+        return RoundBytes.of(averaging.wire_format, self.averaged or self.parameters)
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Scenario:

@@ -7,7 +7,7 @@ gradients when averaging fails, and takes any peer's state.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,13 +19,10 @@ from hivemind.p2p import PeerID
 from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import RecordKey
 from peer.averaging.averager import SwarmGradientAverager
-from peer.averaging.error_feedback import SparseAverager
 from peer.averaging.matchmaking import Gathering
-from peer.averaging.power_sgd import PowerSGDAverager
 from peer.config.run import RunConfig
 from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
 from peer.network.traffic import Traffic
-from peer.reduction.compression import compression_of
 from peer.reduction.guard import ReductionGuard
 from peer.reduction.weight_caps import WeightCaps
 from peer.reporting.event_log import EventLog
@@ -85,19 +82,17 @@ class Assembly:
     def gradient_averager(
         self,
         parameters: Iterable[torch.nn.Parameter],
-        round_bytes: int,
         bandwidth: float | None,
         guard: ReductionGuard,
     ) -> SwarmGradientAverager:
         """Start the averager of these parameters' gradients; `bandwidth` is the line's rate, if it is known."""
         averaging = self.config.averaging
-        return self._kind_of_gradients()(
+        return SwarmGradientAverager(
             parameters,
             prefix=f"{self.config.run.name}_grad_averager",
-            round_bytes=round_bytes,
+            averaging=averaging,
             may_reduce=self.may_reduce,
             bandwidth=bandwidth,
-            compression=compression_of(averaging.compression),
             gathering=Gathering(averaging.matchmaking_time_s),
             guard=guard,
             events=self.events.of_process(f"{self.events.process}-averager"),
@@ -106,12 +101,6 @@ class Assembly:
             warn=False,
             **self._shared,
         )
-
-    def _kind_of_gradients(self) -> Callable[..., SwarmGradientAverager]:
-        averaging = self.config.averaging
-        if averaging.powersgd_rank:
-            return partial(PowerSGDAverager, rank=averaging.powersgd_rank)
-        return SparseAverager if averaging.sends_sparse else SwarmGradientAverager
 
     @property
     def _shared(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from peer.averaging.averager import GROUP_POLL_S, AveragedGroup, SwarmGradientAv
 from peer.averaging.bandwidth import LineEstimate
 from peer.averaging.matchmaking import LEAST_WINDOW_S
 from peer.averaging.rounds import RoundDeadline, forget_frames
-from peer.averaging.shares import missing_auxiliaries
+from peer.averaging.shares import NOBODY, missing_auxiliaries
 from peer.config.training import Averaging
 from peer.network.traffic import passes_in_time
 from peer.reporting.event_log import NOWHERE, EventLog, RoundBegun, RoundEnded, RoundOutcome
@@ -52,12 +52,14 @@ class StepRounds:
         self._trains = trains
         self._gradients, self._tracker, self._line = gradients, tracker, line
         self._timeout_s, self._leads, self._interrupted = averaging.averaging_timeout_s, leads, interrupted
+        self._usual = averaging  # as the run file says
         self._events = events
         self._window = RoundDeadline(averaging.matchmaking_time_s, LEAST_WINDOW_S)
         self.counts = RoundCounts(time.monotonic)
         self.attempts = 0  # failed averagings of the current step
         self._met_nobody = False  # no group came about in the newest of them
         self.missing_auxiliaries: int | None = None  # by the lines of the newest group; None before the first
+        self.lines = NOBODY  # of the newest group
         self._scheduled: StepControl | None = None  # a round that was begun ahead of time
         self._due_view = tracker.view  # in which the batch was full: who began just before is only in the next
         self._due_since = math.inf  # when this peer began to average, while it does
@@ -65,6 +67,7 @@ class StepRounds:
 
     def prepare(self) -> None:
         """Look for a group ahead of time when the batch will soon be full."""
+        self._take_up_code()
         self._require_group()
         is_used = self._scheduled is None or self._scheduled.triggered or self._scheduled.done()
         remaining_s = self._tracker.estimated_next_update_time - get_dht_time()
@@ -92,7 +95,30 @@ class StepRounds:
     @property
     def line_is_too_slow(self) -> bool:
         """True if this peer's line is so slow for its gradients that the round would fail for all."""
-        return self._trains and not passes_in_time(self._gradients.round_bytes, self._line.rate, self._timeout_s)
+        return self._trains and not passes_in_time(self.round_bytes, self._line.rate, self._timeout_s)
+
+    @property
+    def averaging(self) -> Averaging:
+        """The settings of averaging, with the code of gradients in force after the swarm's step."""
+        return self._averaging_after(max(self._tracker.step, self._tracker.swarm_step))
+
+    @property
+    def round_bytes(self) -> int:
+        """The size of a peer's gradients on its line, in the swarm's next round."""
+        return round(self._gradients.size_in(self.averaging).own)
+
+    def _averaging_after(self, step: int) -> Averaging:
+        return self._tracker.course.steering.at(step).averaging(self._usual)
+
+    def _take_up_code(self) -> None:
+        """Average in the code in force after this peer's step; a group that is sought in another is given up."""
+        averaging = self._averaging_after(self._tracker.step)
+        if self._gradients.change(averaging):
+            self.cancel()
+            rank = f", PowerSGD of rank {averaging.powersgd_rank}" if averaging.powersgd_rank else ""
+            logger.info(
+                "from step %d on gradients are averaged in %s%s", self._tracker.step, averaging.wire_format, rank
+            )
 
     def declare_line(self) -> None:
         """Tell the next groups how fast the line is by now."""
@@ -123,6 +149,7 @@ class StepRounds:
         """Average gradients with everybody at this step; None if it failed (then nothing has changed)."""
         tracker, gradients = self._tracker, self._gradients
         self._met_nobody = False
+        self._take_up_code()
         if tracker.view.averaging <= 1:
             return self._own_average()
         control, self._scheduled = self._scheduled, None
@@ -152,6 +179,7 @@ class StepRounds:
             self._follow_gathering(max(0.0, time.monotonic() - began - group.seconds))
         if group.traffic is not None:
             self._line.passed(group.traffic)
+            self.lines = group.lines
             usual_s = tracker.course.allowances.usual_s
             if usual_s:
                 self.missing_auxiliaries = missing_auxiliaries(group.lines, group.traffic.promised_s, usual_s)
@@ -260,7 +288,8 @@ class StepRounds:
                 runs = control.stage is AveragingStage.RUNNING_ALLREDUCE
                 tracker.is_reducing(runs)
                 late_s = time.monotonic() - deadline
-                wanted = tracker.ready_to_update_epoch and not self._interrupted.is_set()
+                is_current = self._averaging_after(tracker.step).code == self._gradients.averaging.code
+                wanted = tracker.ready_to_update_epoch and is_current and not self._interrupted.is_set()
                 left_behind = self._gradients.failed_rounds > failed_before and tracker.swarm_step > tracker.step
                 if late_s > self._timeout_s or (not runs and (left_behind or late_s > 0 or not wanted)):
                     raise

@@ -8,6 +8,7 @@ the rounds that this peer reduced (`Witness`).
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -27,12 +28,13 @@ from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import Clock
 from peer.averaging.averager import GROUP_POLL_S, AveragedGroup
 from peer.averaging.bandwidth import LineEstimate
+from peer.averaging.shares import GroupLines
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
+from peer.config.training import Averaging
 from peer.network.placement import Placement
 from peer.network.traffic import Traffic
 from peer.reduction.guard import ReductionGuard
-from peer.reduction.sizes import gradient_bytes
 from peer.reporting.advice import Conditions
 from peer.reporting.event_log import NOWHERE, CaughtUp, EventLog, StepTaken, StoodBy, Suspected
 from peer.reporting.messages import LostCause
@@ -109,8 +111,7 @@ class Swarm:
         self._interrupted = threading.Event()  # told to leave: wait for nobody any more
         self._tracker = assembly.tracker(keeper_ids, guard.caps, suspicions)
         self._averager = assembly.state_averager(model, self._interrupted)
-        round_bytes = gradient_bytes(assembly.config.averaging, model)
-        self._gradients = assembly.gradient_averager(self._averager.main_parameters, round_bytes, line.rate, guard)
+        self._gradients = assembly.gradient_averager(self._averager.main_parameters, line.rate, guard)
         self._rounds = StepRounds(
             self._gradients,
             self._tracker,
@@ -202,6 +203,11 @@ class Swarm:
     def set_aside_samples(self) -> int:
         """This peer's samples that are averaged while it trains on; 0 while no such round runs."""
         return self._gradients.due_samples if self._gradients.holds else 0
+
+    @property
+    def averaging(self) -> Averaging:
+        """The settings of averaging, with the code of gradients in force after the swarm's step."""
+        return self._rounds.averaging
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -296,7 +302,7 @@ class Swarm:
         return Conditions(
             step_s=self._tracker.course.allowances.usual_s,
             sample_s=1 / rate if self._last_samples else 0.0,
-            round_s=self._gradients.round_bytes / line_rate if line_rate else 0.0,
+            round_s=self._rounds.round_bytes / line_rate if line_rate else 0.0,
             longest_round_s=self._config.averaging.averaging_timeout_s,
         )
 
@@ -581,6 +587,17 @@ class Swarm:
     def missing_auxiliaries(self) -> int | None:
         """How many auxiliary peers more would shorten this swarm's rounds; None before there was one."""
         return self._rounds.missing_auxiliaries
+
+    @property
+    def lines(self) -> GroupLines:
+        """The lines of the newest group; nobody's before the first."""
+        return self._rounds.lines
+
+    @property
+    def batch_s(self) -> float:
+        """The seconds in which the present trainers compute a batch; infinite while nobody's rate is known."""
+        rate = self._tracker.view.rate
+        return self._tracker.target_batch_size / rate if rate > 0 else math.inf
 
     @property
     def census(self) -> Census:

@@ -72,7 +72,7 @@ from peer.runtime.processes import (
 )
 from peer.runtime.version import software_version
 from peer.swarm.swarm import StepOutcome, Swarm, SwarmProgress
-from peer.training.bootstrap import StateTaking
+from peer.training.bootstrap import BEACON_WAIT_S, StateTaking
 from peer.training.tally import Tally
 from peer.training.trainer import HeldBatches, train
 
@@ -127,7 +127,6 @@ class Worker:
         role = credentials.access_token(time.time()).role
         self._events.add(ProcessStarted(software=software_version(), role=role, peer=credentials.device_key.peer_id))
         assists = role == "auxiliary"
-        self._require_rates(config, model)
         parameters = sum(parameter.numel() for parameter in model.parameters())
         require_memory(plan.max_memory_bytes, parameters, state_size(config, model).moments)
         take_part = self._assist if assists else self._prepare_training(config, model, vocabulary, special)
@@ -146,6 +145,7 @@ class Worker:
         swarm.keeper_at(self._keeper_at)  # which may have been told while the swarm was being joined
         threading.Thread(target=self._tell_traffic, args=(swarm,), daemon=True).start()
         try:
+            self._require_rates(swarm, model)
             taking = StateTaking(swarm, model, self._tell, self._stop, random.Random(), time.monotonic)
             self._taking = taking
             if taking.run():
@@ -247,12 +247,22 @@ class Worker:
             reserve=self._traffic.down.reserve,
         )
 
-    def _require_rates(self, config: RunConfig, model: PreTrainedModel) -> None:
-        """Raise `ConfigError` for a rate of the volunteer's at which this peer could only stand by."""
-        averaging = config.averaging
+    def _require_rates(self, swarm: Swarm, model: PreTrainedModel) -> None:
+        """Raise `ConfigError` for a rate of the volunteer's at which this peer could only stand by.
+
+        The code of gradients that is in force counts, and the run file's where no beacon tells of another.
+        """
+        if self._plan.upload_rate is None and self._plan.download_rate is None:
+            return
+        swarm.await_beacon(BEACON_WAIT_S)
+        averaging = swarm.averaging
         for option, rate, values in (
             ("--max-upload-rate", self._plan.upload_rate, 1.0),
-            ("--max-download-rate", self._plan.download_rate, RoundBytes.of(averaging.compression).averages_of_own),
+            (
+                "--max-download-rate",
+                self._plan.download_rate,
+                RoundBytes.of(averaging.wire_format).averages_of_own,
+            ),
         ):
             needed_bytes = round(values * gradient_bytes(averaging, model))
             require_rate(option, rate, needed_bytes, averaging.averaging_timeout_s)

@@ -21,7 +21,7 @@ from tests.support.receipts import keeper_confirms
 from tests.support.served_page import FakeRun, fake_run
 
 TABLES: tuple[TableName, ...] = ("steps", "sessions", "contributions")
-VALUES = ModelValues(1_000_000, 1_000_000)
+VALUES = ModelValues(1_000_000, ((1_000_000,),))
 NAMES = ("ada", "grace", "joan")
 
 

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from peer.backends.choice import StartBackend, choose_backend
 from peer.backends.local_steps import own_model, with_local_steps
 from peer.backends.replicas import ReplicaBackend
 from peer.config.run import RunConfig
+from peer.config.steering import Change, Steering
 from peer.data.batching.batches import Batch
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.models.build import build_model
@@ -59,6 +60,7 @@ class Plan:
     port: int = 0  # to listen on; 0: any
     upload_rate: float | None = None  # bytes a second
     asks_again: bool = False  # for the state, until a donor gives it
+    changes: list[dict[str, Any]] = field(default_factory=list)  # of the operator's, which the keeper tells all
     asks_after: str = ""  # say so and wait for this file before asking for the state
     parameters_file: str = ""  # written on leaving
 
@@ -136,6 +138,8 @@ def take_part(plan: Plan, orders: Orders) -> None:
         place=Placement("client" if plan.client_mode else "direct", (f"/ip4/127.0.0.1/tcp/{plan.port}",)),
         traffic=Traffic(Throttle(plan.upload_rate)),
     )
+    if plan.changes:
+        swarm.steer(Steering(changes=tuple(Change(**change) for change in plan.changes)))
     if plan.asks_after:
         say("ready")
         wait_until("the test lets it ask for the state", Path(plan.asks_after).exists)
@@ -175,7 +179,13 @@ def take_part(plan: Plan, orders: Orders) -> None:
         if outcome is not None:
             backend.synchronize()
             now = swarm.progress()
-            say("step", **asdict(outcome), target_batch_size=now.target_batch_size, begun_with=now.own_samples)
+            say(
+                "step",
+                **asdict(outcome),
+                target_batch_size=now.target_batch_size,
+                begun_with=now.own_samples,
+                sketch=swarm.state.sketch,
+            )
             done_this_step = part = 0
             if outcome.averaged and spoil_after is not None and outcome.step >= spoil_after:
                 spoil(swarm, model)

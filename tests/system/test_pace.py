@@ -1,5 +1,6 @@
 """Ways to average less, each in a real swarm: local steps with sparse gradients; delayed steps, with PowerSGD too.
 
+One swarm changes between codes of gradients at some of its steps.
 Local steps are tried with rounds that are waited for, and beside rounds. Each test trains some global steps of a few
 seconds with four or five peers.
 """
@@ -32,6 +33,12 @@ LOCAL: dict[str, Any] = LOSING | {
 DELAYED_LOCAL: dict[str, Any] = LOCAL | {"averaging": LOCAL["averaging"] | {"delay": True}}
 DELAYED: dict[str, Any] = LOSING | {"averaging": LOSING["averaging"] | {"delay": True, "compression": "float16"}}
 FACTORED: dict[str, Any] = DELAYED | {"averaging": DELAYED["averaging"] | {"powersgd_rank": 2}}
+# From which steps on which code of gradients is in force; before the first the run file's, 16 bits.
+CODES: list[dict[str, Any]] = [
+    {"from_step": 3, "compression": "8bit-blockwise"},
+    {"from_step": 6, "compression": "8bit-blockwise", "powersgd_rank": 4},
+    {"from_step": 9},
+]
 
 
 @pytest.mark.parametrize("config", [LOCAL, DELAYED_LOCAL], ids=["waited for", "delayed"])
@@ -81,6 +88,38 @@ def test_delayed_steps_survive_a_killed_peer(swarm: SwarmFactory, config: dict[s
     outcomes = [outcomes_until(peer, last) for peer in peers]
     assert complete_steps(outcomes, TARGET)
     assert any(outcome["begun_with"] > 0 for of_peer in outcomes[1:] for outcome in of_peer.values())
+    require_one_state([peer.stop() for peer in peers])
+
+
+def test_the_code_of_gradients_changes_at_a_step_on_all_peers(swarm: SwarmFactory) -> None:
+    """In 16 bits, in 8, as factors in 8, in 16 again, while one peer is killed and another joins: all have one state.
+
+    A peer that joined later has moments that were rounded on their way, as ever.
+    """
+    config = LOSING | {"averaging": LOSING["averaging"] | {"compression": "float16"}}
+    middle, last = 5, 12
+    keeper = swarm.start_keeper(config=config, last_step=middle, changes=CODES)
+    first = swarm.start("first", "trainer", config, seed=1, microbatch_s=0.2, last_step=0)
+    client = swarm.start("client", "trainer", config, seed=2, microbatch_s=0.2, last_step=0, client_mode=True)
+    victim = swarm.start("victim", "trainer", config, seed=3, microbatch_s=0.2, last_step=0)
+    begin_together([first, client, victim], middle)
+    victim.wait_for_step(3)
+    victim.kill()  # within the first step of the new code, or after it
+    late = swarm.start("late", "trainer", config, seed=4, microbatch_s=0.2, last_step=middle)
+    assert late.joined()["downloaded"]
+    peers = [keeper, first, client, late]
+    for peer in peers:  # nobody goes beyond the middle before the late one is there
+        peer.go_on_to(last)
+    outcomes = [outcomes_until(peer, last) for peer in peers]
+    assert complete_steps(outcomes, TARGET)
+    assert {step for step in outcomes[3] if step > 9}  # the late one took part in the last code, too
+    for step in range(1, last + 1):
+        sketches = [of_peer[step]["sketch"] for of_peer in outcomes[:3] if step in of_peer]
+        assert sketches
+        assert all(sketch == sketches[0] for sketch in sketches), f"step {step}"
+    received = [[outcomes[0][step]["averaged_bytes"] for step in range(begin + 1, begin + 4)] for begin in (0, 3, 6, 9)]
+    in_16, in_8, as_factors, in_16_again = received
+    assert max(as_factors) < min(in_8) <= max(in_8) < min(in_16 + in_16_again)
     require_one_state([peer.stop() for peer in peers])
 
 

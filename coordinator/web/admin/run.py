@@ -13,11 +13,12 @@ from pydantic import BaseModel, Field
 from auth.errors import ConfigError, UnconfirmedError
 from coordinator.checkpoints.rewind import contributors_since, rewind as undo_steps
 from coordinator.ledger.presence import CheckpointRow
-from coordinator.ledger.steering import Act, Steersman, announcements, read_helm
+from coordinator.ledger.steering import OFFERED, Act, Steersman, announcements, read_helm
 from coordinator.members.administration import Administration
 from coordinator.members.administrators import Login
 from coordinator.web.admin.members import Form, Who, act_on, draw
 from coordinator.web.state.live import LiveSnapshot
+from peer.config.steering import RANKS
 
 router = APIRouter(prefix="/admin", include_in_schema=False)
 
@@ -55,6 +56,8 @@ class SteeringRequest(BaseModel):
     learning_rate_scale: float | None = None
     target_batch_size: Count | None = None
     checkpoint_every: Count | None = None
+    compression: Annotated[str, Field(max_length=32)] | None = None
+    powersgd_rank: Count | None = None
     text: Annotated[str, Field(max_length=1000)] = ""
     confirmed: bool = False  # the person has read what the change would do
 
@@ -73,6 +76,8 @@ class SteeringRequest(BaseModel):
             learning_rate_scale=self.learning_rate_scale,
             target_batch_size=self.target_batch_size,
             checkpoint_every=self.checkpoint_every,
+            compression=self.compression,
+            powersgd_rank=self.powersgd_rank,
             confirmed=self.confirmed,
         )
 
@@ -92,7 +97,7 @@ async def steer(request: Request, login: Who, form: Form) -> Response:
         try:
             wish = SteeringRequest.model_validate(fields)
         except ValueError as error:
-            raise ConfigError("Steps and samples are whole numbers, the scale a number.") from error
+            raise ConfigError("Steps, samples and the rank are whole numbers, the scale a number.") from error
         run.steer(request.app.state.config, wish.take)
 
     try:
@@ -122,5 +127,13 @@ async def _checkpoints(request: Request, login: Login, step: int | None, status:
 async def _steering(request: Request, login: Login, status: int = 200, **values: Any) -> Response:
     database = request.app.state.database
     helm, said = await asyncio.to_thread(lambda: (read_helm(database), announcements(database)))
-    values = {"helm": helm, "announcements": said[::-1][:SHOWN_ANNOUNCEMENTS], "asked": {}} | values
+    averaging = request.app.state.config.averaging
+    values = {
+        "helm": helm,
+        "chooses": helm.chooses(request.app.state.config),
+        "announcements": said[::-1][:SHOWN_ANNOUNCEMENTS],
+        "asked": {},
+        "compressions": () if averaging.sends_sparse else OFFERED,
+        "ranks": () if averaging.sends_sparse or averaging.aggregation == "centered_clipping" else RANKS,
+    } | values
     return draw(request, "steering.html", login, status, **values)

@@ -9,8 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from peer.averaging.choice import SPARSE, AveragingWay, way_of, ways_of
 from peer.config.run import RunConfig
-from peer.reduction.sizes import AVERAGE_BYTES
+from peer.config.training import Averaging
 from peer.rehearsal.forecast.report import RehearsalReport, rehearse_seeds, samples_per_hour, shown
 from peer.rehearsal.population import HOUR_S
 from peer.rehearsal.scenario import Scenario
@@ -128,8 +129,13 @@ def changes_to_try(config: RunConfig) -> list[TriedChange]:
             "groups wait for less long for peers that do not come",
         ),
         *(
-            TriedChange("compression", {"compression": compression}, "a round sends fewer bytes")
-            for compression in ("float16", "8bit-blockwise")
+            TriedChange(
+                "compression",
+                {key: value for key, value in way.keys.items() if value},  # no rank: the run has none
+                "a round sends fewer bytes",
+                "senders leave most values for later rounds" if way in SPARSE else "",
+            )
+            for way in _smaller_ways(averaging)
         ),
         TriedChange(
             "delay",
@@ -152,10 +158,16 @@ def changes_to_try(config: RunConfig) -> list[TriedChange]:
     return [
         change
         for change in changes
-        if any(current[key] != value for key, value in change.keys.items())
-        and AVERAGE_BYTES[change.keys.get("compression", averaging.compression)] <= AVERAGE_BYTES[averaging.compression]
-        and change.applied(config) is not None
+        if any(current[key] != value for key, value in change.keys.items()) and change.applied(config) is not None
     ]
+
+
+def _smaller_ways(averaging: Averaging) -> tuple[AveragingWay, ...]:
+    """Return the measured ways behind the run's own, in their order; none for a run that chooses by itself."""
+    ways, own = ways_of(averaging, before_run=True), way_of(averaging)
+    if averaging.compression == "none" and not averaging.powersgd_rank:
+        return ways
+    return ways[ways.index(own) + 1 :] if own in ways and averaging.compression != "auto" else ()
 
 
 def advise(

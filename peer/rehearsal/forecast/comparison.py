@@ -36,6 +36,8 @@ class PastComparison:
     def changes(self) -> tuple[str, ...]:
         """The settings of `averaging` that differ from those of the measured run."""
         then, now = self.measured.averaging, self.report.config.averaging
+        if then.compression == "auto" and self.report.choice is not None:  # both chose by the same rule
+            now = now.model_copy(update={"compression": "auto", "powersgd_rank": 0})
         return tuple(
             f"`averaging.{key}` ({getattr(now, key)}, measured with {getattr(then, key)})"
             for key in Averaging.model_fields

@@ -25,10 +25,9 @@ from auth.errors import ConfigError
 from peer.config.base import first_mistake
 from peer.config.run import RunConfig
 from peer.network.http import fetch
-from peer.network.traffic import BYTES_PER_S_OF_MBIT
+from peer.network.traffic import BOTH_WAYS, BYTES_PER_S_OF_MBIT, ON_THE_LINE
 from peer.reduction.sizes import RoundBytes
 from peer.rehearsal.forecast.report import ModelValues, SeedQuantiles
-from peer.rehearsal.lines import BOTH_WAYS, ON_THE_LINE
 from peer.rehearsal.peer import STATE_BYTES
 from peer.rehearsal.population import HOUR_S
 from peer.rehearsal.scenario import MOST_PEERS, HomeLine, MeasuredRun, Rehearsed, Scenario, Visit
@@ -196,7 +195,8 @@ def past_scenario(config: RunConfig, history: RunHistory, stretch: PastStretch, 
     for report in sorted(reports, key=lambda each: each.completed_at):
         by_device.setdefault(report.device, []).append(report)
     rounds = _whole_rounds(reports)
-    bounds = _line_bounds(rounds, RoundBytes.of(config.averaging.compression, values.averaged))
+    averaged = values.averaged(config.averaging.powersgd_rank)
+    bounds = _line_bounds(rounds, RoundBytes.of(config.averaging.wire_format, averaged))
     keeper = _line(bounds[None])
     devices, ready_s, absent = [], [], 0
     members: dict[str, str] = {}
@@ -229,7 +229,7 @@ def past_scenario(config: RunConfig, history: RunHistory, stretch: PastStretch, 
     scenario = Scenario(
         duration_s=round(stretch.end_at - stretch.begin_at + TAKEN_S, 1),
         parameters=values.parameters,
-        averaged=values.averaged,
+        averaged=averaged,
         start_s=round(max(0.0, median(ready_s)), 1) if ready_s else Scenario.model_fields["start_s"].default,
         keeper=keeper,
         devices=tuple(devices),
@@ -252,6 +252,11 @@ def _remarks(config: RunConfig, stretch: PastStretch, rounds: int, absent: int) 
         f"no round tells, a line has {UNKNOWN_MBIT:g} Mbit/s. Latencies are assumptions."
     )
     yield ("Devices that averaged nothing for others count as unreachable. Every departure counts as orderly.")
+    if config.averaging.compression == "auto":
+        yield (
+            "The run chose its compression as it went on, which the history does not tell: lines are estimated as if "
+            f"it had averaged in {config.averaging.wire_format}."
+        )
     if not stretch.is_beginning:
         yield "These are not the run's first steps: devices that had joined before join anew in a rehearsal."
     if absent:

@@ -18,6 +18,7 @@ from peer.config.languages import sources_in, word_preset
 from peer.config.run import RunConfig
 from peer.config.training import Averaging
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
+from peer.rehearsal.forecast.choosing import with_chosen_way
 from peer.rehearsal.forecast.report import (
     DrawnVolunteers,
     ModelValues,
@@ -104,7 +105,7 @@ def plan_run(
     own_s = gradient_seconds(config, scenario, slowest * BYTES_PER_S_OF_MBIT)
     timeout_s = float(max(LEAST_TIMEOUT_S, 10 * math.ceil(TIMES_SLOWEST * own_s / 10)))
     content["averaging"]["averaging_timeout_s"] = timeout_s
-    batch, why = _choose_batch(content, search, hours, own_s, progress)
+    batch, why = _choose_batch(content, search, hours, slowest * BYTES_PER_S_OF_MBIT, progress)
     content = _with_batch(content, batch)
     config = RunConfig.from_mapping(content)
     event = DrawnVolunteers(values, volunteers, hours, region)
@@ -112,7 +113,8 @@ def plan_run(
     total = max(2, math.floor(SAFE_SHARE * report.figures()["steps"].low))
     content["schedule"] = {"warmup_steps": max(1, round(WARMUP_SHARE * total)), "total_steps": total}
     promised = RehearsalReport(RunConfig.from_mapping(content), report.scenarios, report.runs)
-    reasons = _reasons(size, region, slowest, own_s, why, content)
+    assert report.choice is not None
+    reasons = _reasons(size, region, slowest, own_s, why, report.choice.why, content)
     command = f"manyhands rehearse run.yaml --volunteers {volunteers} --hours {hours:g} --region {region}"
     return _written(content, reasons, promised, f"{command} --seeds {seeds}")
 
@@ -129,7 +131,7 @@ def _content(language: str, size: str) -> dict[str, Any]:
             "sequence_length": its.sequence_length,
             "microbatch_size": its.microbatch_size,
         },
-        "averaging": {"compression": "8bit-blockwise", "matchmaking_time_s": Averaging().matchmaking_time_s},
+        "averaging": {"compression": "auto", "matchmaking_time_s": Averaging().matchmaking_time_s},
         "checkpoints": {"every_minutes": CHECKPOINT_MINUTES},
     }
 
@@ -149,15 +151,27 @@ def _choose_batch(
     content: Mapping[str, Any],
     search: DrawnVolunteers,
     hours: float,
-    own_s: float,
+    slowest_rate: float,
     progress: Callable[[str], None],
 ) -> tuple[int, str]:
-    """Return the smallest power of two that keeps the devices busy, or the largest with enough steps; and why."""
-    scenario = search.scenario(RunConfig.from_mapping(content), 1)
-    rate = sum(device.samples_per_second or 0.0 for device in scenario.devices)
-    first = BUSY_SHARE / (1 - BUSY_SHARE) * rate * own_s / 4  # rather too small: the search goes up
-    batch = min(MOST_BATCH, max(LEAST_BATCH, 2 ** round(math.log2(max(1.0, first)))))
+    """Return the smallest power of two that keeps the devices busy, or the largest with enough steps; and why.
+
+    The search begins with a batch that common steps take, if one may be enough in the way that they would choose.
+    """
+
+    def first(batch: int) -> int:
+        """Return a batch that is rather too small, by the way that this batch would choose: the search goes up."""
+        config, _ = with_chosen_way(RunConfig.from_mapping(_with_batch(content, batch)), search.scenario)
+        scenario = search.scenario(config, 1)
+        rate = sum(device.samples_per_second or 0.0 for device in scenario.devices)
+        least = BUSY_SHARE / (1 - BUSY_SHARE) * rate * gradient_seconds(config, scenario, slowest_rate) / 4
+        return min(MOST_BATCH, max(LEAST_BATCH, 1 << round(math.log2(max(1.0, least)))))
+
+    divided = max(2 * PROVEN_BATCH, first(2 * PROVEN_BATCH))
+    batch = first(PROVEN_BATCH)
     while True:
+        if batch > PROVEN_BATCH:
+            batch = max(batch, divided)
         progress(f"a target batch of {batch:,}")
         report = rehearse_seeds(RunConfig.from_mapping(_with_batch(content, batch)), search.scenario, 1)
         busy, steps = report.runs[0].utilisation, len(report.runs[0].steps) * hours / search.hours
@@ -170,7 +184,7 @@ def _choose_batch(
 
 
 def _reasons(
-    size: str, region: str, slowest: float, own_s: float, why_batch: str, content: Mapping[str, Any]
+    size: str, region: str, slowest: float, own_s: float, why_batch: str, why_way: str, content: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return the reasons by the keys that they stand above."""
     local_steps = content["averaging"].get("local_steps")
@@ -184,7 +198,8 @@ def _reasons(
         "tokenizer.vocab_size": "Size of the vocabulary, learnt on the run's own text when the run is made.",
         "data.sources": "The language's Wikipedia and, where C4 has the language, web pages, in sahajBERT's shares: "
         "give each the `revision` of a commit (operator's guide, Choose the text).",
-        "averaging.compression": "Halves the bytes on home lines, without a visible cost in loss.",
+        "averaging.compression": "The keeper chooses in the run, by the peers' lines, and begins with "
+        f"`8bit-blockwise`. The figures above are of its choice for the first swarm, {why_way}",
         "averaging.matchmaking_time_s": "The default: groups soon wait only as long as they need to.",
         "averaging.averaging_timeout_s": f"The slowest lines ({region}: {slowest:g} Mbit/s) need {own_s:.0f} s for one "
         f"peer's gradients; a round may take {TIMES_SLOWEST} times that, or one slow line fails it for all.",

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from peer.averaging.choice import AveragingChoice
 from peer.config.run import RunConfig
-from peer.network.traffic import passes_in_time
+from peer.network.traffic import ON_THE_LINE, passes_in_time
 from peer.reduction.sizes import values_sent
-from peer.rehearsal.lines import ON_THE_LINE
+from peer.rehearsal.forecast.choosing import with_chosen_way
 from peer.rehearsal.population import HOUR_S, draw_scenario
 from peer.rehearsal.scenario import KEEPER, Scenario
 from peer.rehearsal.swarm import RehearsedRun, rehearse
@@ -66,9 +67,10 @@ class SwarmMeasure:
 class RehearsalReport:
     """All seeds' rehearsals of one run."""
 
-    config: RunConfig
+    config: RunConfig  # as rehearsed
     scenarios: tuple[Scenario, ...]
     runs: tuple[RehearsedRun, ...]
+    choice: AveragingChoice | None = None  # of a run with `averaging.compression: auto`
 
     @property
     def measures(self) -> tuple[SwarmMeasure, ...]:
@@ -101,6 +103,8 @@ class RehearsalReport:
     def remarks(self) -> tuple[str, ...]:
         """Return what the operator should know of these figures, in sentences."""
         found = []
+        if self.choice is not None:
+            found.append(f"`averaging.compression` (auto) was rehearsed as {self.choice.why}")
         stalled = sum(_stalls(run) for run in self.runs)
         if stalled:
             found.append(
@@ -147,10 +151,14 @@ def gradient_seconds(config: RunConfig, scenario: Scenario, rate: float) -> floa
 
 @dataclass(frozen=True)
 class ModelValues:
-    """The numbers of a run's model: its parameters, and the values that a round averages."""
+    """The sizes of a run's model: its parameters, and the shapes of the tensors that a round averages."""
 
     parameters: int
-    averaged: int
+    shapes: tuple[tuple[int, ...], ...]
+
+    def averaged(self, powersgd_rank: int) -> int:
+        """Return the number of values that a round averages."""
+        return values_sent(self.shapes, powersgd_rank)
 
     @classmethod
     def of(cls, config: RunConfig) -> ModelValues:
@@ -162,9 +170,8 @@ class ModelValues:
 
         with torch.device("meta"):
             model = build_model(config, config.tokenizer.vocab_size, SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4))
-        shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
-        total = sum(parameter.numel() for parameter in model.parameters())
-        return cls(total, values_sent(shapes, config.averaging.powersgd_rank))
+        shapes = tuple(tuple(parameter.shape) for parameter in model.parameters() if parameter.requires_grad)
+        return cls(sum(parameter.numel() for parameter in model.parameters()), shapes)
 
 
 @dataclass(frozen=True)
@@ -186,7 +193,7 @@ class DrawnVolunteers:
             seed=seed,
             region=self.region,
         )
-        return drawn.model_copy(update={"averaged": self.values.averaged})
+        return drawn.model_copy(update={"averaged": self.values.averaged(config.averaging.powersgd_rank)})
 
 
 def rehearse_seeds(
@@ -195,13 +202,17 @@ def rehearse_seeds(
     seeds: int,
     progress: Callable[[str], None] = lambda _: None,
 ) -> RehearsalReport:
-    """Rehearse a run once for each seed from 1 on; `progress` is told before each."""
+    """Rehearse a run once for each seed from 1 on; `progress` is told before each.
+
+    A run with `averaging.compression: auto` is rehearsed with its choice for the first swarm.
+    """
+    config, choice = with_chosen_way(config, scenario_of)
     scenarios, runs = [], []
     for seed in range(1, seeds + 1):
         progress(f"swarm {seed} of {seeds}")
         scenarios.append(scenario_of(config, seed))
         runs.append(rehearse(config, scenarios[-1], seed))
-    return RehearsalReport(config, tuple(scenarios), tuple(runs))
+    return RehearsalReport(config, tuple(scenarios), tuple(runs), choice)
 
 
 def _hours(run: RehearsedRun) -> float:

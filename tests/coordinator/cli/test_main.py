@@ -23,6 +23,7 @@ from coordinator.members.quarantine import SuspicionReport, hear
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Policy
 from coordinator.run.software import own_software
+from coordinator.store.ledger_models import SteeringAct
 from peer.config.recipes import load_recipe
 from peer.data.tokenization.tokenizers import load_tokenizer
 from peer.reporting.messages import StepReport
@@ -353,6 +354,10 @@ def test_status_shows_progress_and_checkpoint(run_dir: Path, tmp_path: Path) -> 
             now=NOW,
         )
         record_checkpoint(run.database, step=1, size_bytes=5, manifest_sha256="0" * 64, now=NOW)
+        for step, code in enumerate(("8bit-blockwise", "none")):
+            act = {"act": "change", "step": step, "compression": code, "learning_rate_scale": 0.5}
+            with run.database.begin() as session:
+                session.add(SteeringAct(at=NOW, actor="os:tester", text="", **act))
     status = json.loads(call("status", run_dir, "--json").output)
     expected = {
         "run": "small",
@@ -363,9 +368,15 @@ def test_status_shows_progress_and_checkpoint(run_dir: Path, tmp_path: Path) -> 
         "target_batch_size": TARGET_BATCH_SIZE,
         "peers": 2,
         "samples_per_second": 12.5,
+        "learning_rate_scale": 0.5,
+        "compression": "none",
+        "powersgd_rank": 0,
     }
     assert expected.items() <= status.items()
     assert status["checkpoint"] == f"{run_dir}/checkpoints/step-00000001"
+    assert status["compression_choice"] is None
+    call("change", run_dir, "--compression", "auto")
+    assert json.loads(call("status", run_dir, "--json").output)["compression_choice"] == "not made yet"
     assert status["validation_loss"] is None
     with open_run(run_dir) as run:
         for step in (1, 2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from auth.errors import StorageError
 from coordinator.checkpoints.manifest import MANIFEST, Manifest, StoredCheckpoint
+from coordinator.keeper.choosing import MEASURED_STEPS, WayChooser
 from coordinator.keeper.keeper import SURVIVORS_STATE_S, SURVIVORS_TOLD_S, Keeper
 from coordinator.ledger.presence import KeeperView, read_swarm_status, write_swarm_status
 from coordinator.ledger.speed import batch_left_s
@@ -23,6 +25,8 @@ from coordinator.run.settings import Policy
 from coordinator.statistics.swarm_health import read_figures
 from coordinator.store.engine import Database
 from coordinator.store.models import Step
+from peer.averaging.shares import NOBODY, GroupLines
+from peer.config.run import RunConfig
 from peer.config.steering import Steering
 from peer.reporting.metrics import RoundTally
 from peer.reporting.suspicions import Suspicion, WaitingSuspicions
@@ -57,6 +61,9 @@ class Scene:
     told: tuple[str, ...] = ()  # what the sessions could tell when the keeper looked for survivors
     alarmed: list[tuple[object, ...]] = field(default_factory=list)  # the steps that the alarms were told of
     suspicions: WaitingSuspicions = field(default_factory=WaitingSuspicions)
+    config: RunConfig = CONFIG  # the chooser's
+    lines: GroupLines = NOBODY
+    batch_s: float = math.inf
 
     def clock(self) -> float:
         """Unix seconds."""
@@ -149,7 +156,8 @@ class Scene:
         of_scene = ("directory", "swarm", "ledger", "membership", "credentials", "checkpointing")
         parts: dict[str, Any] = dict.fromkeys(("config", "model"))
         parts |= dict.fromkeys((*of_scene, "alarms", "devices", "lock"), self)
-        return Keeper(**parts, suspicions=self.suspicions, database=self.database, clock=self.clock)
+        chooser = WayChooser(self.database, self.config, [(1000, 1000)], self.clock)
+        return Keeper(**parts, chooser=chooser, suspicions=self.suspicions, database=self.database, clock=self.clock)
 
 
 @dataclass
@@ -389,6 +397,16 @@ def test_operators_steer_checkpoints_and_the_swarm(database: Database) -> None:
         assert [change.target_batch_size for change in scene.heard.changes] == [128]
         assert scene.done.count("last checkpoint") == 1
     assert (before.every_steps, after.every_steps) == (None, 7)
+
+
+def test_what_the_keeper_chooses_by_the_groups_lines_is_in_its_beacon(database: Database) -> None:
+    """Where the run file leaves the way to average to it, once some steps have been measured."""
+    slow = GroupLines((None, 125_000.0, 125_000.0), (True,) * 3, (True, False, False), ())
+    chooses = RunConfig.from_mapping({"averaging": {"compression": "auto"}})
+    scene = Serving(database, recorded=2, stands_still=False, config=chooses, lines=slow, batch_s=10.0)
+    scene.run(passes=MEASURED_STEPS + 1)
+    assert scene.heard is not None
+    assert [(change.compression, change.powersgd_rank) for change in scene.heard.changes] == [("float16", 16)]
 
 
 def test_a_run_that_has_ended_leaves_a_checkpoint_of_its_last_step(database: Database) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,6 +117,9 @@ def test_the_last_word_on_a_step_counts(database: Database, steersman: Steersman
         (20, {"learning_rate_scale": 1000.5}, "at most 1000"),
         (20, {"target_batch_size": 0}, "positive number"),
         (20, {"checkpoint_every": 0}, "at least one"),
+        (20, {"compression": "zip"}, "one of none, float16, 8bit-blockwise"),
+        (20, {"compression": "topk-2bit"}, "No run changes to sparse gradients"),
+        (20, {"powersgd_rank": 5}, "one of 0, 4, 8, 16, 32"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(
@@ -167,6 +171,63 @@ def test_a_change_is_compared_with_what_holds_at_its_step(database: Database, st
     steersman.change(30, learning_rate_scale=100.0)
     steersman.change(40, learning_rate_scale=10.0)
     assert read_helm(database).at(40).learning_rate_scale == 10.0
+
+
+def test_the_code_of_gradients_holds_from_its_step(database: Database, steersman: Steersman) -> None:
+    """A change leaves as it was what it does not name; what was never named is the run file's."""
+    said = steersman.change(20, compression="8bit-blockwise", powersgd_rank=8)
+    assert said == "From step 20 on: compression 8bit-blockwise, powersgd rank 8."
+    steersman.change(30, powersgd_rank=0, confirmed=True)
+    helm, config = read_helm(database), steersman._config
+    found = [helm.averaging_after(step, config) for step in (19, 20, 30)]
+    assert [(each.compression, each.powersgd_rank) for each in found] == [
+        ("float16", 0),
+        ("8bit-blockwise", 8),
+        ("8bit-blockwise", 0),
+    ]
+    assert helm.beacon(20).changes[0] == Change(from_step=20, compression="8bit-blockwise", powersgd_rank=8)
+
+
+@pytest.mark.parametrize(
+    ("before", "values", "consequence"),
+    [
+        ({"compression": "8bit-blockwise"}, {"compression": "none"}, "about 4 times the bytes"),
+        ({"compression": "float16"}, {"compression": "none"}, ""),
+        ({"powersgd_rank": 8}, {"powersgd_rank": 0}, "whole gradients in place of their factors"),
+        ({"powersgd_rank": 4}, {"powersgd_rank": 32}, "about 8 times the bytes"),
+        ({"powersgd_rank": 4}, {"powersgd_rank": 4, "compression": "8bit-blockwise"}, ""),
+        ({"powersgd_rank": 0}, {"powersgd_rank": 4}, ""),
+    ],
+)
+def test_a_code_that_sends_far_more_is_confirmed_first(
+    steersman: Steersman, before: dict[str, Any], values: dict[str, Any], consequence: str
+) -> None:
+    """Less is never asked about, nor twice as much."""
+    steersman.change(15, **before, confirmed=True)
+    if not consequence:
+        steersman.change(20, **values)
+        return
+    with pytest.raises(UnconfirmedError, match=consequence):
+        steersman.change(20, **values)
+
+
+@pytest.mark.parametrize(
+    ("averaging", "values", "reason"),
+    [
+        ({"compression": "topk-2bit"}, {"compression": "float16"}, "keeps its compression"),
+        ({"compression": "topk-2bit"}, {"powersgd_rank": 4}, "keeps its compression"),
+        ({"aggregation": "centered_clipping"}, {"powersgd_rank": 4}, "averaged as they are"),
+    ],
+)
+def test_a_code_that_the_run_cannot_have_is_refused(
+    database: Database, averaging: dict[str, Any], values: dict[str, Any], reason: str
+) -> None:
+    """And a peer would not follow such a beacon either."""
+    config = RunConfig.from_mapping({"averaging": averaging})
+    with pytest.raises(ConfigError, match=reason):
+        Steersman(database, config, "os:tester", Clock(5.0)).change(20, **values)
+    assert read_helm(database).orders == ()
+    assert Change(from_step=20, **values).averaging(config.averaging) == config.averaging
 
 
 def put_trainers_online(database: Database, count: int) -> None:

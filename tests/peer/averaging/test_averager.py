@@ -32,8 +32,10 @@ from peer.averaging.declarations import Declaration, read_declaration
 from peer.averaging.matchmaking import Gathering
 from peer.averaging.rounds import LEAST_KNOWN, LEAST_S, RoundDeadline
 from peer.averaging.shares import LEAST_PART_BYTES, GroupLines
+from peer.config.training import Compression
 from peer.network.traffic import Traffic
 from peer.reduction.findings import Finding, FindingKind
+from peer.reduction.sizes import VALUE_BYTES
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
@@ -57,7 +59,6 @@ def averager(dht: hivemind.DHT, parameter: torch.nn.Parameter, key: DeviceKey) -
         traffic=Traffic(),
         gathering=Gathering(5.0),
         allreduce_timeout=PATIENCE_S,
-        round_bytes=0,
         start=False,
     )
 
@@ -187,6 +188,49 @@ async def test_peers_at_different_steps_form_no_group(
         "BAD_SCHEMA_HASH",
         "BAD_GROUP_KEY",
     ]
+
+
+async def test_peers_with_different_codes_of_gradients_form_no_group(
+    averager: SwarmGradientAverager, searches: list[Matchmaking]
+) -> None:
+    """The averager's process takes up the code that the trainer's has left for it, for its next search."""
+    codes: list[tuple[Compression, int]] = [("float16", 0), ("8bit-blockwise", 0), ("float16", 8), ("float16", 0)]
+    for code in codes:
+        averager.gathering.code = code
+        await averager._step(step=step_control(), future_for_init=MPFuture())
+        assert averager.averaging.code == code
+    first, *others, again = searches
+    for other, code in [(others[0], "BAD_SCHEMA_HASH"), (others[1], "BAD_SCHEMA_HASH"), (again, "BAD_GROUP_KEY")]:
+        request = averaging_pb2.JoinRequest(schema_hash=other.schema_hash)
+        answer = first._check_reasons_to_reject(request, cast(Any, None))
+        assert answer is not None
+        assert averaging_pb2.MessageCode.Name(answer.code) == code
+
+
+def test_another_code_begins_with_what_is_usual_in_it(averager: SwarmGradientAverager) -> None:
+    """Times of rounds are learnt anew, and with a rank what tensors are like; remainders are dropped with the rank."""
+    usual, screen = averager.averaging, averager._screen
+    assert not averager.change(usual)
+    averager._deadline.succeeded(1.0)
+    assert averager.change(usual.with_code(("8bit-blockwise", 0)))
+    assert averager.round_bytes == round(VALUE_BYTES["8bit-blockwise"] * 3)
+    assert not averager._deadline._taken
+    assert averager._screen is screen
+    assert averager.change(usual.with_code(("8bit-blockwise", 4)))
+    code = averager._code
+    assert averager._screen is not screen
+    assert averager.change(usual.with_code(("none", 4)))
+    assert averager._code is code
+    assert averager.gathering.code == ("none", 4)
+
+
+async def test_gradients_that_were_averaged_are_not_averaged_again(averager: SwarmGradientAverager) -> None:
+    """This peer's own numbers are gone then: the next attempt loads them anew."""
+    averager._control, averager._averaged.value = cast(Any, "a step"), True
+    with pytest.raises(RuntimeError, match="failed after that"):
+        await averager._aggregate_with_group(cast(GroupInfo, None))
+    averager.load_accumulators_into_averager_()
+    assert not averager._averaged.value
 
 
 @pytest.mark.parametrize(("roles", "averages"), [("tt", False), ("ttt", True), ("tk", True)])
@@ -328,7 +372,7 @@ class AfterRound:
 
     def declared(self, key: DeviceKey) -> Declaration:
         self.averager._declare()
-        return read_declaration(self.averager._declared, key.public_key.decode(), "run", (0, 4))
+        return read_declaration(self.averager._declared, key.public_key.decode(), "run", (0, 4), ("float16", 0))
 
 
 @pytest.fixture

@@ -13,12 +13,19 @@ from auth.keys import DeviceKey
 from peer.averaging.declarations import MAX_BANDWIDTH, MAX_BYTES, MOST_MISSED, Declaration, bound, read_declaration
 
 POSITION = (1, 4)
-SAID: dict[str, Any] = {"run": "run", "era": 1, "step": 4, "patience_s": 30.0}
+SAID: dict[str, Any] = {
+    "run": "run",
+    "era": 1,
+    "step": 4,
+    "compression": "float16",
+    "powersgd_rank": 0,
+    "patience_s": 30.0,
+}
 
 
 def read(gathered: bytes, key: DeviceKey, position: tuple[int, int] = POSITION) -> Declaration:
     """What others make of these bytes."""
-    return read_declaration(gathered, key.public_key.decode(), "run", position)
+    return read_declaration(gathered, key.public_key.decode(), "run", position, ("float16", 0))
 
 
 def test_what_was_said_is_read(key: DeviceKey) -> None:
@@ -36,6 +43,13 @@ def test_words_are_for_one_step_of_one_run(key: DeviceKey, changes: dict[str, An
         read(Declaration(**SAID | changes).signed(key.sign), key)
 
 
+@pytest.mark.parametrize("changes", [{"compression": "8bit-blockwise"}, {"powersgd_rank": 4}])
+def test_words_are_for_one_code_of_gradients(key: DeviceKey, changes: dict[str, Any]) -> None:
+    """Peers that missed a change of the code average with nobody that made it."""
+    with pytest.raises(ValueError, match="another code of gradients"):
+        read(Declaration(**SAID | changes).signed(key.sign), key)
+
+
 def test_a_leader_cannot_change_words(key: DeviceKey, keys: list[bytes]) -> None:
     """Neither what another device said, nor whose words they are."""
     said = Declaration(**SAID, rate=1e6)
@@ -44,7 +58,7 @@ def test_a_leader_cannot_change_words(key: DeviceKey, keys: list[bytes]) -> None
     with pytest.raises(ValueError, match="was changed"):
         read(MSGPackSerializer.dumps([slower, signature]), key)
     with pytest.raises(ValueError, match="was changed"):
-        read_declaration(said.signed(key.sign), keys[0].decode(), "run", POSITION)
+        read_declaration(said.signed(key.sign), keys[0].decode(), "run", POSITION, ("float16", 0))
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from hivemind.averaging.partition import TensorPartContainer
 
 from auth.swarm.access import SwarmAccess
 from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
-from peer.averaging.error_feedback import DECAY, ErrorFeedback, SparseAverager
+from peer.averaging.error_feedback import DECAY, ErrorFeedback
 from peer.averaging.matchmaking import Gathering
+from peer.config.training import Averaging
 from peer.network.traffic import Traffic
 from peer.reduction.compression import decode, encode
 from peer.reduction.sizes import CHUNK
@@ -45,8 +46,7 @@ def take_round(memory: ErrorFeedback, seed: int, samples: int, sums: Tensors | N
     tensors = means_of(sums, samples)
     memory.load(tensors, samples)
     sent = [tensor * samples for tensor in tensors]
-    memory.averaged()
-    memory.settle(tensors, sums)
+    memory.settle(tensors, sums, averaged=True)
     return sent
 
 
@@ -113,7 +113,6 @@ def test_a_round_without_its_step_changes_nothing() -> None:
         take_round(each, 1, 8)
     failed = means_of(sums_of(2, 8), 8)
     memory.load(failed, 8)
-    memory.averaged()
     later = [means_of(sums_of(3, 12), 12) for _ in range(2)]
     memory.load(later[0], 12)
     other.load(later[1], 12)
@@ -128,8 +127,7 @@ def test_a_peer_without_samples_keeps_its_remainders() -> None:
     tensors = [torch.zeros(shape) for shape in SHAPES]
     memory.load(tensors, 0)
     assert not any(tensor.any() for tensor in tensors)
-    memory.averaged()
-    memory.settle(tensors, tensors)
+    memory.settle(tensors, tensors, averaged=True)
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(memory._lost, before, strict=True))
 
 
@@ -143,7 +141,7 @@ def test_a_step_alone_pays_all_back() -> None:
         sums = sums_of(2, 4)
         tensors = means_of(sums, 4)
         memory.load(tensors, 4)
-        memory.settle(tensors, sums)
+        memory.settle(tensors, sums, averaged=False)
         assert close(tensors, [(own + DECAY * lost) / 4 for own, lost in zip(sums, left, strict=True)])
         assert memory._lost == []
 
@@ -165,9 +163,9 @@ def parameters() -> list[torch.nn.Parameter]:
 
 
 @pytest.fixture
-def averager(dht: hivemind.DHT, parameters: list[torch.nn.Parameter]) -> SparseAverager:
+def averager(dht: hivemind.DHT, parameters: list[torch.nn.Parameter]) -> SwarmGradientAverager:
     """An averager that is never started, with gradients of six samples."""
-    averager = SparseAverager(
+    averager = SwarmGradientAverager(
         parameters,
         dht=dht,
         prefix="test",
@@ -175,14 +173,14 @@ def averager(dht: hivemind.DHT, parameters: list[torch.nn.Parameter]) -> SparseA
         traffic=Traffic(),
         gathering=Gathering(5.0),
         allreduce_timeout=PATIENCE_S,
-        round_bytes=0,
+        averaging=Averaging(compression="topk-2bit"),
         start=False,
     )
     accumulate(averager, parameters, seed=1, samples=6)
     return averager
 
 
-def accumulate(averager: SparseAverager, parameters: list[torch.nn.Parameter], seed: int, samples: int) -> None:
+def accumulate(averager: SwarmGradientAverager, parameters: list[torch.nn.Parameter], seed: int, samples: int) -> None:
     """Add a microbatch's gradients."""
     for parameter, gradient in zip(parameters, sums_of(seed, samples), strict=False):
         assert parameter.grad is not None
@@ -190,13 +188,15 @@ def accumulate(averager: SparseAverager, parameters: list[torch.nn.Parameter], s
     averager.accumulate_grads_(samples)
 
 
-def averaged(averager: SparseAverager) -> Tensors:
+def averaged(averager: SwarmGradientAverager) -> Tensors:
     """Copies of the averaged tensors."""
     with averager.get_tensors() as tensors:
         return [tensor.clone() for tensor in tensors]
 
 
-def average(averager: SparseAverager, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> list[Any]:
+def average(
+    averager: SwarmGradientAverager, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None
+) -> list[Any]:
     """Average with a group whose average is all ones; return the options of each round."""
     seen: list[Any] = []
 
@@ -208,7 +208,7 @@ def average(averager: SparseAverager, monkeypatch: pytest.MonkeyPatch, error: Ex
             tensor.fill_(1.0)
         return AveragedGroup(size=group.group_size, samples=12, averaged_bytes=0)
 
-    monkeypatch.setattr(SwarmGradientAverager, "_run_allreduce_inplace_", run)
+    monkeypatch.setattr(SwarmGradientAverager, "_average_exactly", run)
     averager.load_accumulators_into_averager_()
     loop = asyncio.new_event_loop()  # which leaves hivemind's alone
     try:
@@ -219,14 +219,17 @@ def average(averager: SparseAverager, monkeypatch: pytest.MonkeyPatch, error: Ex
     return seen
 
 
-def test_parts_are_whole_chunks(averager: SparseAverager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_whole_chunks(averager: SwarmGradientAverager, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are as large as parts of averages are to be, so 120 bytes of a chunk that is sent are 2176 that return."""
-    assert average(averager, monkeypatch) == [{"part_size_bytes": 8 * 120, "is_sparse": True}]
+    assert average(averager, monkeypatch) == [{"part_size_bytes": 8 * 120, "is_sparse": True, "compression": TOP_K}]
 
 
 @pytest.mark.parametrize("delayed", [False, True])
 def test_what_a_step_does_not_send_comes_with_the_next(
-    averager: SparseAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch, delayed: bool
+    averager: SwarmGradientAverager,
+    parameters: list[torch.nn.Parameter],
+    monkeypatch: pytest.MonkeyPatch,
+    delayed: bool,
 ) -> None:
     """Also with delayed steps: what is accumulated beside the round is neither in it nor in what it leaves over."""
     if delayed:
@@ -246,7 +249,7 @@ def test_what_a_step_does_not_send_comes_with_the_next(
 
 
 def test_a_round_that_fails_leaves_all(
-    averager: SparseAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
+    averager: SwarmGradientAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next attempt has the same numbers, and those of samples that came meanwhile."""
     averager.load_accumulators_into_averager_()
@@ -264,13 +267,16 @@ def test_a_round_that_fails_leaves_all(
 
 @pytest.mark.parametrize("takes_a_state", [True, False])
 def test_remainders_are_dropped_with_the_state_and_not_with_samples(
-    averager: SparseAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch, takes_a_state: bool
+    averager: SwarmGradientAverager,
+    parameters: list[torch.nn.Parameter],
+    monkeypatch: pytest.MonkeyPatch,
+    takes_a_state: bool,
 ) -> None:
     """They belong to parameters; a peer that takes a state has these no longer, and one that follows a step has."""
     average(averager, monkeypatch)
     with averager.making_room():
         pass
-    remainders = [each.clone() for each in averager._feedback._lost]
+    remainders = [each.clone() for each in cast(ErrorFeedback, averager._code)._lost]
     accumulate(averager, parameters, seed=2, samples=3)
     assert averager.drop_all() == 3
     if takes_a_state:

@@ -93,10 +93,11 @@ class HonestRun:
         """One round, in both halves where there are two, and the step."""
         brought = [self.gradients(sender) for sender in range(len(MICROBATCHES))]
         senders, weights = [tensors for tensors, _ in brought], [samples for _, samples in brought]
+        sums = [[mean * samples for mean in means] for means, samples in brought]
         if self.config.averaging.powersgd_rank:
-            averages = self.by_factors(senders, weights)
+            averages = self.by_factors(senders, weights, sums)
         elif self.config.averaging.sends_sparse:
-            averages = self.sparse(senders, weights)
+            averages = self.sparse(senders, weights, sums)
         else:
             averages = self.average(senders, weights, b"")
         for parameter, average in zip(self.parameters, averages, strict=True):
@@ -107,7 +108,9 @@ class HonestRun:
         for backend in self.backends:
             backend.synchronize()
 
-    def by_factors(self, senders: Sequence[list[torch.Tensor]], weights: Sequence[int]) -> list[torch.Tensor]:
+    def by_factors(
+        self, senders: Sequence[list[torch.Tensor]], weights: Sequence[int], sums: Sequence[list[torch.Tensor]]
+    ) -> list[torch.Tensor]:
         """The same with PowerSGD."""
         images, values = [], []
         for low_rank, tensors, samples in zip(self.factors, senders, weights, strict=True):
@@ -117,20 +120,20 @@ class HonestRun:
         for low_rank, tensors in zip(self.factors, senders, strict=True):
             values.append(low_rank.coordinates(tensors, lefts))
         averages = self.average(values, weights, b"")
-        for low_rank, tensors in zip(self.factors, senders, strict=True):
+        for low_rank, tensors, of_sender in zip(self.factors, senders, sums, strict=True):
             low_rank.take(tensors, lefts, averages)
-            low_rank.restore(tensors)
+            low_rank.settle(tensors, of_sender, averaged=True)
         return senders[0]
 
-    def sparse(self, senders: Sequence[list[torch.Tensor]], weights: Sequence[int]) -> list[torch.Tensor]:
+    def sparse(
+        self, senders: Sequence[list[torch.Tensor]], weights: Sequence[int], sums: Sequence[list[torch.Tensor]]
+    ) -> list[torch.Tensor]:
         """The same with sparse gradients, which have remainders."""
-        sums = [[mean * samples for mean in means] for means, samples in zip(senders, weights, strict=True)]
         for memory, tensors, samples in zip(self.feedback, senders, weights, strict=True):
             memory.load(tensors, samples)
         averages = self.average(senders, weights, b"")
         for memory, tensors, of_sender in zip(self.feedback, senders, sums, strict=True):
-            memory.averaged()
-            memory.settle(tensors, of_sender)
+            memory.settle(tensors, of_sender, averaged=True)
         return [decode(encode(average, HALF_BYTES.compression_type), HALF_BYTES) for average in averages]
 
 

@@ -15,7 +15,8 @@ from hivemind.averaging.allreduce import AllreduceException
 from auth.swarm.access import SwarmAccess
 from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
 from peer.averaging.matchmaking import Gathering
-from peer.averaging.power_sgd import FIRST, PowerSGDAverager
+from peer.averaging.power_sgd import FIRST, LowRank
+from peer.config.training import Averaging
 from peer.network.traffic import Traffic
 from tests.support.waiting import PATIENCE_S
 
@@ -31,25 +32,24 @@ def parameters() -> list[torch.nn.Parameter]:
 
 
 @pytest.fixture
-def averager(dht: hivemind.DHT, parameters: list[torch.nn.Parameter]) -> PowerSGDAverager:
+def averager(dht: hivemind.DHT, parameters: list[torch.nn.Parameter]) -> SwarmGradientAverager:
     """An averager that is never started, with gradients of six samples."""
-    averager = PowerSGDAverager(
+    averager = SwarmGradientAverager(
         parameters,
-        rank=2,
         dht=dht,
         prefix="test",
         access=cast(SwarmAccess, None),  # nobody asks to take part
         traffic=Traffic(),
         gathering=Gathering(5.0),
         allreduce_timeout=PATIENCE_S,
-        round_bytes=0,
+        averaging=Averaging(powersgd_rank=2),
         start=False,
     )
     accumulate(averager, parameters, seed=1, samples=6)
     return averager
 
 
-def accumulate(averager: PowerSGDAverager, parameters: list[torch.nn.Parameter], seed: int, samples: int) -> None:
+def accumulate(averager: SwarmGradientAverager, parameters: list[torch.nn.Parameter], seed: int, samples: int) -> None:
     """Add a microbatch's gradients."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in parameters:
@@ -71,7 +71,7 @@ class Halves:
         self.seen.append((half, [tensor.shape for tensor in tensors]))
         if half == self.failing:
             raise AllreduceException("a value is missing")
-        return AveragedGroup(size=group.group_size, samples=12, averaged_bytes=options["part_size_bytes"])
+        return AveragedGroup(size=group.group_size, samples=12, averaged_bytes=options.get("part_size_bytes", 0))
 
 
 def result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -84,54 +84,59 @@ def result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
         loop.close()
 
 
-def round_of(averager: PowerSGDAverager, halves: Halves, monkeypatch: pytest.MonkeyPatch) -> AveragedGroup:
+def round_of(averager: SwarmGradientAverager, halves: Halves, monkeypatch: pytest.MonkeyPatch) -> AveragedGroup:
     """A round over these halves."""
 
     async def run(*args: Any, **kwargs: Any) -> AveragedGroup:
         return await halves.run(*args, **kwargs)
 
-    monkeypatch.setattr(SwarmGradientAverager, "_run_allreduce_inplace_", run)
+    monkeypatch.setattr(SwarmGradientAverager, "_average_exactly", run)
     averager.load_accumulators_into_averager_()
     with averager.get_tensors() as tensors:
         group: AveragedGroup = result_of(averager._run_allreduce_inplace_(tensors, cast(Any, GROUP)))
         return group
 
 
-def averaged(averager: PowerSGDAverager) -> list[torch.Tensor]:
+def own_numbers(averager: SwarmGradientAverager) -> list[torch.Tensor]:
+    """What this peer brings to its next round."""
+    averager.load_accumulators_into_averager_()
+    return averaged(averager)
+
+
+def averaged(averager: SwarmGradientAverager) -> list[torch.Tensor]:
     """Copies of the averaged tensors."""
     with averager.get_tensors() as tensors:
         return [tensor.clone() for tensor in tensors]
 
 
-def test_images_come_first_then_all_else(averager: PowerSGDAverager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_come_first_then_all_else(averager: SwarmGradientAverager, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both halves are the same group's; the outcome's samples are the second's, its bytes those of both."""
     halves = Halves()
     group = round_of(averager, halves, monkeypatch)
-    first = (b"group" + FIRST, [torch.Size((2, SHAPE[0]))])
-    assert halves.seen == [first, (b"group", [torch.Size((2, SHAPE[1])), torch.Size((5,))])]
+    first = (FIRST, [torch.Size((2, SHAPE[0]))])
+    assert halves.seen == [first, (b"", [torch.Size((2, SHAPE[1])), torch.Size((5,))])]
     assert (group.size, group.samples) == (2, 12)
     assert group.averaged_bytes == 2 * 2**14  # two halves, each of the least parts
 
 
-@pytest.mark.parametrize("half", [b"group" + FIRST, b"group"])
+@pytest.mark.parametrize("half", [FIRST, b""])
 def test_a_round_that_fails_in_either_half_leaves_all(
-    averager: PowerSGDAverager, monkeypatch: pytest.MonkeyPatch, half: bytes
+    averager: SwarmGradientAverager, monkeypatch: pytest.MonkeyPatch, half: bytes
 ) -> None:
     """The next attempt finds the peer's own numbers and the factors of the last round that succeeded."""
-    averager.load_accumulators_into_averager_()
-    before = [*averaged(averager), *(factors.right.clone() for factors in averager._low_rank.factors)]
+    before = [*own_numbers(averager), *(right.clone() for right in cast(LowRank, averager._code)._rights.values())]
     with pytest.raises(AllreduceException, match="a value is missing"):
         round_of(averager, Halves(failing=half), monkeypatch)
-    after = [*averaged(averager), *(factors.right for factors in averager._low_rank.factors)]
+    after = [*averaged(averager), *cast(LowRank, averager._code)._rights.values()]
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
 
 def test_what_a_step_loses_comes_with_the_next(
-    averager: PowerSGDAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
+    averager: SwarmGradientAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The step's gradient is of the factors' rank; what it lacks is added to that of the following step."""
+    own = own_numbers(averager)[0]
     round_of(averager, Halves(), monkeypatch)
-    own = averaged(averager)[0]
     with averager.making_room():
         step = averaged(averager)[0]
         assert torch.linalg.matrix_rank(step) == 2
@@ -143,13 +148,13 @@ def test_what_a_step_loses_comes_with_the_next(
 
 
 def test_gradients_that_were_set_aside_are_shrunk_alike(
-    averager: PowerSGDAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
+    averager: SwarmGradientAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With delayed steps, what is accumulated beside the round is neither in it nor in what it loses."""
     averager.hold()
     accumulate(averager, parameters, seed=3, samples=4)
+    own = own_numbers(averager)[0]
     round_of(averager, Halves(), monkeypatch)
-    own = averaged(averager)[0]
     with averager.making_room():
         step = averaged(averager)[0]
     assert parameters[0].grad is not None
@@ -160,14 +165,14 @@ def test_gradients_that_were_set_aside_are_shrunk_alike(
 
 @pytest.mark.parametrize("takes_a_state", [True, False])
 def test_remainders_are_dropped_with_the_state_and_not_with_samples(
-    averager: PowerSGDAverager,
+    averager: SwarmGradientAverager,
     parameters: list[torch.nn.Parameter],
     monkeypatch: pytest.MonkeyPatch,
     takes_a_state: bool,
 ) -> None:
     """A remainder belongs to the parameters of its step; a peer that takes another's state no longer has these."""
+    own = own_numbers(averager)[0]
     round_of(averager, Halves(), monkeypatch)
-    own = averaged(averager)[0]
     with averager.making_room():
         step = averaged(averager)[0]
     accumulate(averager, parameters, seed=4, samples=3)
@@ -181,7 +186,25 @@ def test_remainders_are_dropped_with_the_state_and_not_with_samples(
     assert torch.allclose(averaged(averager)[0], expected, rtol=0, atol=1e-4)
 
 
-def test_nobody_waits_for_a_half_that_does_not_come(averager: PowerSGDAverager) -> None:
+def test_a_run_that_averages_without_factors_drops_what_they_left(
+    averager: SwarmGradientAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that no gradient comes in one large step; what is loaded then are the new samples, each once."""
+    round_of(averager, Halves(), monkeypatch)
+    with averager.making_room():
+        pass
+    assert cast(LowRank, averager._code)._lost
+    accumulate(averager, parameters, seed=6, samples=2)
+    assert parameters[0].grad is not None
+    mean = parameters[0].grad / 2
+    assert averager.change(averager.averaging.with_code(("8bit-blockwise", 0)))
+    assert torch.equal(own_numbers(averager)[0], mean)
+    halves = Halves()
+    round_of(averager, halves, monkeypatch)
+    assert halves.seen == [(b"", [SHAPE, torch.Size((5,))])]
+
+
+def test_nobody_waits_for_a_half_that_does_not_come(averager: SwarmGradientAverager) -> None:
     """Who has sent parts of a second half learns at once that the first has failed here."""
 
     async def fail() -> list[bool]:

@@ -33,15 +33,16 @@ def weighted(of_peers: Sequence[Tensors], weights: Sequence[int]) -> Tensors:
 
 def average(peers: Sequence[LowRank], own: Sequence[Tensors], weights: Sequence[int], step: bool = True) -> None:
     """A round of these peers, and the step after it; their tensors are changed in place."""
+    sums = [[tensor * weight for tensor in tensors] for tensors, weight in zip(own, weights, strict=True)]
     for peer, tensors, weight in zip(peers, own, weights, strict=True):
         peer.load(tensors, weight)
     images = weighted([peer.images(tensors) for peer, tensors in zip(peers, own, strict=True)], weights)
     lefts = [orthonormal(image) for image in images]
     averages = weighted([peer.coordinates(tensors, lefts) for peer, tensors in zip(peers, own, strict=True)], weights)
-    for peer, tensors in zip(peers, own, strict=True):
+    for peer, tensors, of_peer in zip(peers, own, sums, strict=True):
         peer.take(tensors, lefts, averages)
         if step:
-            peer.restore(tensors)
+            peer.settle(tensors, of_peer, averaged=True)
 
 
 class PaperPeers:
@@ -64,7 +65,7 @@ class PaperPeers:
 def test_rounds_are_the_papers() -> None:
     """Over several steps, with what was lost fed back, all peers have what the paper's algorithms give."""
     peers = [LowRank(SHAPES, RANK) for _ in range(3)]
-    paper = PaperPeers(3, peers[0].factors[0].right.T.double().numpy().copy())
+    paper = PaperPeers(3, peers[0]._rights[0].T.double().numpy().copy())
     for step in range(6):
         own = [random_tensors(10 * step + number) for number in range(3)]
         expected = paper.average([tensors[0].double().numpy() for tensors in own])
@@ -163,7 +164,7 @@ def test_a_step_alone_pays_all_back() -> None:
     peer.load(tensors, samples=8)
     assert not torch.allclose(tensors[0], plain)
     loaded = tensors[0].clone()
-    peer.restore(tensors)
+    peer.settle(tensors, [plain * 8], averaged=False)
     assert torch.equal(tensors[0], loaded)
     peer.load(nothing, samples=1)
     assert nothing[0].abs().max() == 0
@@ -191,19 +192,20 @@ def test_gradients_of_zero_spoil_no_later_round() -> None:
 def test_an_infinite_product_is_refused() -> None:
     """Averages may be finite and their product not; then nothing is taken."""
     peer, tensors = LowRank([torch.Size((20, 30))], rank=2), [torch.ones(20, 30)]
-    before = peer.factors[0].right.clone()
+    before = peer._rights[0].clone()
     with pytest.raises(OverflowError, match="not finite"):
         peer.take(tensors, [torch.ones(2, 20)], [torch.full((2, 30), 3e38)])
-    assert torch.equal(peer.factors[0].right, before)
+    assert torch.equal(peer._rights[0], before)
 
 
 def test_what_cannot_be_kept_is_dropped() -> None:
     """A sum that runs over is forgotten: kept, it would make every later round fail."""
     peer, tensors = LowRank([torch.Size((20, 30))], rank=2), random_tensors(12, [torch.Size((20, 30))])
     tensors[0].mul_(1e37)
+    sums = [tensors[0] * 10**6]
     peer.load(tensors, samples=10**6)
     peer.take(tensors, [torch.zeros(2, 20)], [torch.zeros(2, 30)])
-    peer.restore(tensors)
+    peer.settle(tensors, sums, averaged=True)
     peer.load(tensors, samples=1)
     assert tensors[0].abs().max() == 0
 

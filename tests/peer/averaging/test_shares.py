@@ -191,6 +191,8 @@ def said(
         run="run",
         era=0,
         step=4,
+        compression="float16",
+        powersgd_rank=0,
         rate=rate,
         takes_connections=not client,
         reduces=not relayed,

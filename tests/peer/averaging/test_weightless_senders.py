@@ -231,6 +231,7 @@ async def test_both_halves_of_a_round_with_factors_come_to_the_same_bits(peers: 
     """Images and coordinates of peers without samples are zeros, which nobody needs."""
     weights = (0.0, 4.0, 8.0, 0.0)
     own = gradients(weights)
+    sums = [[tensor * weight for tensor in tensors] for tensors, weight in zip(own, weights, strict=True)]
     factors = [LowRank(SHAPES, 2) for _ in peers]
     for low_rank, tensors, weight in zip(factors, own, weights, strict=True):
         low_rank.load(tensors, int(weight))
@@ -241,9 +242,9 @@ async def test_both_halves_of_a_round_with_factors_come_to_the_same_bits(peers: 
     values = [low_rank.coordinates(tensors, lefts) for low_rank, tensors in zip(factors, own, strict=True)]
     second = await round_of(peers, weights, values)
     assert await second.run() == [""] * len(peers)
-    for low_rank, tensors, average in zip(factors, own, values, strict=True):
+    for low_rank, tensors, average, of_peer in zip(factors, own, values, sums, strict=True):
         low_rank.take(tensors, lefts, average)
-        low_rank.restore(tensors)
+        low_rank.settle(tensors, of_peer, averaged=True)
     averages = second.require_one_average()
     assert all(average.abs().sum() > 0 for average in averages)
     assert all(runner._traffic.up.total_bytes < WORDS_BYTES for runner in (second.runners[0], second.runners[3]))
@@ -270,8 +271,7 @@ async def test_sparse_gradients_come_to_the_same_bits_and_what_was_not_sent_come
             assert 0 < float((average - mean).norm()) < 0.1 * float(mean.norm())  # of half bytes
         require_sound(round_, weights)
         for memory, tensors, means, weight in zip(feedback, own, gradients(weights, shapes), weights, strict=True):
-            memory.averaged()
-            memory.settle(tensors, [mean * weight for mean in means])
+            memory.settle(tensors, [mean * weight for mean in means], averaged=True)
         brought = [total + mean for total, mean in zip(brought, exact, strict=True)]
     for index, (total, mean) in enumerate(zip(brought, expected, strict=True)):
         left = (feedback[FIRST_TRAINER]._lost[index] + feedback[SECOND_TRAINER]._lost[index]) / 12

@@ -211,7 +211,6 @@ def new_peer(dht: hivemind.DHT, key: DeviceKey) -> Callable[[RunConfig], Peer]:
             traffic=Traffic(),
             gathering=Gathering(5.0),
             allreduce_timeout=PATIENCE_S,
-            round_bytes=0,
             start=False,
         )
 

@@ -84,6 +84,18 @@ def test_scripts_read_the_same_figures_as_json(run_file: Path) -> None:
     assert json.loads(succeed(*arguments)) == content
 
 
+def test_a_run_that_chooses_tells_its_choice(run_file: Path, scenario: Path) -> None:
+    """A scenario's file is rehearsed with as many values as the chosen rank averages of the run's model."""
+    slow = {"averaging": {"target_batch_size": 8, "compression": "auto"}}
+    run_file.write_text(yaml.safe_dump(RUN | slow), encoding="utf-8")
+    content = json.loads(succeed("rehearse", run_file, "--scenario", scenario, "--seeds", 1, "--json"))
+    assert content["remarks"][0].startswith("`averaging.compression` (auto) was rehearsed as `powersgd_rank: ")
+    run_file.write_text(yaml.safe_dump(RUN | {"averaging": {"target_batch_size": 8}}), encoding="utf-8")
+    whole = json.loads(succeed("rehearse", run_file, "--scenario", scenario, "--seeds", 1, "--json"))
+    times = [each["figures"]["averaging_s"]["p50"] for each in (content, whole)]
+    assert times[0] < times[1]
+
+
 def test_a_picture_is_drawn(run_file: Path, scenario: Path, tmp_path: Path) -> None:
     """The file is a PNG of some size; a folder that is missing is one sentence."""
     target = tmp_path / "event.png"

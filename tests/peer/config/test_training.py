@@ -195,6 +195,10 @@ CAUSAL = {"model": {"architecture": "gpt2"}, "objective": {"name": "clm"}}
             {"averaging": SPARSE | {"aggregation": "centered_clipping"}},
             "averaged as they are: take `mean`, or another `compression` than `topk-2bit`",
         ),
+        (
+            {"averaging": {"compression": "auto", "powersgd_rank": 8}},
+            "`compression` (auto) chooses the rank, too: set `powersgd_rank` (8) to 0, or name a compression",
+        ),
     ],
 )
 def test_a_section_that_does_not_fit_is_one_sentence(content: dict[str, Any], words: str) -> None:
@@ -202,6 +206,14 @@ def test_a_section_that_does_not_fit_is_one_sentence(content: dict[str, Any], wo
     with pytest.raises(ConfigError) as caught:
         RunConfig.from_mapping(SHORT | content)
     assert words in str(caught.value)
+
+
+def test_a_run_that_chooses_begins_with_eight_bits() -> None:
+    """Clipping goes with it; a run that names a compression begins with that."""
+    chosen = RunConfig.from_mapping(SHORT | {"averaging": {"compression": "auto", "aggregation": "centered_clipping"}})
+    assert chosen.averaging.wire_format == "8bit-blockwise"
+    assert RunConfig.from_json(chosen.to_json()) == chosen
+    assert RunConfig.from_mapping(SHORT).averaging.wire_format == "float16"
 
 
 @pytest.mark.parametrize("averaging", [{"local_steps": 2}, {"powersgd_rank": 4}, SPARSE, {"delay": True}, {}])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import simpy
 
-from peer.rehearsal.lines import BOTH_WAYS, ON_THE_LINE, Lines
+from peer.network.traffic import BOTH_WAYS, ON_THE_LINE
+from peer.rehearsal.lines import Lines
 from peer.rehearsal.scenario import HomeLine
 
 MEGABYTE = 1e6 / ON_THE_LINE  # that takes so much of a line

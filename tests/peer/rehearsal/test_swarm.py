@@ -8,9 +8,9 @@ from typing import Any, Literal
 import pytest
 
 from peer.config.run import RunConfig
+from peer.network.traffic import ON_THE_LINE
 from peer.rehearsal.board import LOOK_BYTES, PEER_BYTES
 from peer.rehearsal.groups import ROUND_BYTES
-from peer.rehearsal.lines import ON_THE_LINE
 from peer.rehearsal.peer import STATE_BYTES
 from peer.rehearsal.scenario import HomeLine, Mishap, Rehearsed, Scenario, Visit
 from peer.rehearsal.swarm import rehearse

@@ -16,7 +16,8 @@ from peer.averaging.matchmaking import FULL_GROUP_ATTEMPTS, LEAST_WINDOW_S, NEVE
 from peer.averaging.rounds import LEAST_KNOWN
 from peer.averaging.shares import GroupLines
 from peer.config.run import RunConfig
-from peer.config.steering import Steering
+from peer.config.steering import Change, Steering
+from peer.config.training import Averaging
 from peer.swarm import step_rounds
 from peer.swarm.step_rounds import StepRounds
 from peer.swarm.tracker import StepTracker
@@ -59,7 +60,6 @@ class Scene:
     def __init__(self, *rounds: Round, leads: bool = True, usual_s: float = 0.0, **view: Any) -> None:
         self.heard: list[Any] = []
         self.left = list(rounds)
-        self.steering = Steering()
         self.view = SimpleNamespace(step=4, averaging=4, arriving=1, live=6, newest_step=4, keepers=1, here=HERE)
         vars(self.view).update(view)
         self.tracker: Any = SimpleNamespace(
@@ -72,17 +72,23 @@ class Scene:
             keeper_may_be_late=True,
             ready_to_update_epoch=True,
             is_held=False,
-            course=SimpleNamespace(allowances=SimpleNamespace(usual_s=usual_s)),
+            course=SimpleNamespace(allowances=SimpleNamespace(usual_s=usual_s), steering=Steering()),
             heed=lambda findings: self.heard.extend(findings),
             is_reducing=lambda reduces: None,
             round_ended=lambda weights, _counted, _attested, short: self.heard.append((weights, short)),
         )
+        averaging = RunConfig.from_mapping(
+            {"averaging": {"matchmaking_time_s": 60.0, "averaging_timeout_s": 3600.0}}
+        ).averaging
+        self.bytes_of = {"float16": 64, "8bit-blockwise": 32}
         self.gradients: Any = SimpleNamespace(
             findings=SimpleNamespace(take=list),
             gathering=Gathering(60.0),
             failed_rounds=7,
             due_samples=64,
-            round_bytes=64,
+            averaging=averaging,
+            size_in=lambda averaging: SimpleNamespace(own=self.bytes_of[averaging.compression]),
+            change=self.change,
             schedule_step=lambda timeout: self.left.pop(0),
             step=lambda weight, control, **options: self.heard.append(weight),
             load_accumulators_into_averager_=lambda: self.heard.append("loaded"),
@@ -91,13 +97,19 @@ class Scene:
             rate=5.0, passed=self.heard.append, failed=lambda: self.heard.append("the line may be slow")
         )
         self.interrupted = threading.Event()
-        averaging = RunConfig.from_mapping(
-            {"averaging": {"matchmaking_time_s": 60.0, "averaging_timeout_s": 3600.0}}
-        ).averaging
         self.rounds = StepRounds(
             self.gradients, self.tracker, line, averaging, leads=leads, trains=True, interrupted=self.interrupted
         )
         self.rounds._due_view = "another view"  # type: ignore[assignment]
+
+    def change(self, averaging: Averaging) -> bool:
+        """Take up another code, as the averager does."""
+        before, self.gradients.averaging = self.gradients.averaging, averaging
+        return bool(before.code != averaging.code)
+
+    def steer(self, *changes: Change) -> None:
+        """Hear the operator's changes."""
+        self.tracker.course.steering = Steering(changes=changes)
 
     @property
     def gathering(self) -> Gathering:
@@ -301,11 +313,59 @@ def test_no_step_is_taken_while_the_operator_wants_none(steering: Steering, held
     scene.tracker.ready_to_update_epoch = False
     assert not scene.rounds.is_due
     scene.tracker.ready_to_update_epoch = True
-    scene.gradients.round_bytes = 36_000  # which this line passes in two hours, and a round lasts one at most
+    scene.bytes_of["float16"] = 36_000  # which this line passes in two hours, and a round lasts one at most
     assert not scene.rounds.is_due
-    scene.gradients.round_bytes = 64
+    scene.bytes_of["float16"] = 64
     scene.interrupted.set()
     assert not scene.rounds.is_due
+
+
+EIGHT_BITS = Change(from_step=4, compression="8bit-blockwise")
+
+
+@pytest.mark.parametrize(
+    ("step", "changes", "compression"),
+    [
+        (4, [], "float16"),
+        (3, [EIGHT_BITS], "float16"),
+        (4, [EIGHT_BITS], "8bit-blockwise"),
+        (9, [EIGHT_BITS], "8bit-blockwise"),
+        (9, [EIGHT_BITS, Change(from_step=9)], "float16"),
+    ],
+)
+def test_a_round_has_the_code_in_force_after_its_step(step: int, changes: list[Change], compression: str) -> None:
+    """Also that of a peer that went back before a change; the run file's where no change names one."""
+    scene = Scene(Round(FULL))
+    scene.steer(EIGHT_BITS)
+    scene.rounds._take_up_code()
+    scene.steer(*changes)
+    scene.tracker.step = step
+    scene.rounds.average()
+    assert scene.gradients.averaging.compression == compression
+
+
+def test_a_group_sought_in_another_code_is_given_up() -> None:
+    """A change may be heard of late: before the round, and while its group is looked for."""
+    ahead, waiting = Round(FULL), Round(None)
+    scene = Scene(waiting)
+    scene.rounds._scheduled = ahead  # type: ignore[assignment]
+    scene.steer(EIGHT_BITS)
+    scene.tracker.is_reducing = lambda _reduces: scene.steer() if waiting.looks == 2 else None
+    assert scene.rounds.average() is None
+    assert ahead.cancelled
+    assert waiting.cancelled
+    assert waiting.looks == 2
+
+
+def test_a_line_is_judged_by_the_code_of_the_swarms_step() -> None:
+    """A peer that stands by stays at its step, and comes back when the swarm averages what its line can pass."""
+    scene = Scene()
+    scene.bytes_of["float16"] = 36_000
+    scene.steer(Change(from_step=6, compression="8bit-blockwise"))
+    assert scene.rounds.line_is_too_slow
+    scene.tracker.swarm_step = 6
+    assert not scene.rounds.line_is_too_slow
+    assert scene.rounds.round_bytes == 32
 
 
 def test_a_group_that_fills_the_batch_is_what_the_step_is_taken_with() -> None:

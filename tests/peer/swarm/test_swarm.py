@@ -143,11 +143,16 @@ def test_a_peer_on_a_line_too_slow_for_a_round_stands_by_until_the_line_is_faste
     """It drops its samples, and the others do not wait for it; it says so once, and computes nothing."""
     calls: list[str] = []
     line = LineEstimate(0.1e6, Clock(), random.Random(1))
-    rounds = SimpleNamespace(line_is_too_slow=True, attempts=0, cancel=lambda: calls.append("gave up its group"))
+    rounds = SimpleNamespace(
+        line_is_too_slow=True,
+        round_bytes=36_000_000,
+        attempts=0,
+        cancel=lambda: calls.append("gave up its group"),
+    )
     swarm = swarm_with(
         _last_samples=0,
         _line=line,
-        _gradients=SimpleNamespace(drop_all=lambda: 12, due_samples=0, all_samples=0, round_bytes=36_000_000),
+        _gradients=SimpleNamespace(drop_all=lambda: 12, due_samples=0, all_samples=0),
         _rounds=rounds,
         _tracker=SimpleNamespace(
             swarm_step=4,

@@ -338,14 +338,17 @@ def test_the_run_is_steered(client: TestClient, csrf: str, run: FakeRun) -> None
     change = {"act": "change", "step": "9", "learning_rate_scale": "0.5", "target_batch_size": "", "csrf": csrf}
     assert client.post("/admin/steer", data=change).status_code == 303
     assert client.post("/admin/steer", data=change | {"step": "soon"}).status_code == 400
+    code = {"step": "10", "compression": "8bit-blockwise", "powersgd_rank": "0"}
+    assert client.post("/admin/steer", data=change | code).status_code == 303
     assert client.post("/admin/steer", data={"act": "announce", "text": HOSTILE, "csrf": csrf}).status_code == 303
     page = client.get("/admin/steering").text
     assert "From step 9 on: learning rate times 0.5." in page
+    assert "From step 10 on: learning rate times 0.5, compression 8bit-blockwise, PowerSGD rank 0." in page
     assert HOSTILE not in page
     assert client.post("/admin/steer", data={"act": "pause"}).status_code == 403
     assert client.post("/admin/steer", data={"act": "sink", "csrf": csrf}).status_code == 400
     acts = [row.act for row in audit_log(run.services.database, 9)]
-    assert acts == ["steer"] * 4
+    assert acts == ["steer"] * 5
 
 
 def test_a_change_far_from_what_holds_is_confirmed_on_the_page(client: TestClient, csrf: str, run: FakeRun) -> None:

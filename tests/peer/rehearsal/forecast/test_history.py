@@ -147,6 +147,17 @@ def test_the_rehearsal_is_held_against_the_run(scenario: Scenario) -> None:
     ]
 
 
+def test_a_past_run_that_chose_its_compression_is_rehearsed_with_its_choice(history: RunHistory) -> None:
+    """A remark says what its history does not tell, and the choice is no difference between the two."""
+    chooses = RunConfig.from_mapping({"averaging": {"target_batch_size": 100, "compression": "auto"}})
+    past = past_scenario(chooses, history, stretch_of(history, 4.0), VALUES)
+    assert [remark for remark in past.remarks if "averaged in 8bit-blockwise" in remark]
+    assert past.scenario.measured is not None
+    report = rehearse_seeds(chooses, lambda _, __: past.scenario, 1)
+    assert report.choice is not None
+    assert PastComparison(past.scenario.measured, report).changes == ()
+
+
 def test_a_rehearsal_that_is_not_alike_says_so(scenario: Scenario) -> None:
     """Measured steps of another duration lie outside, and without two steps no figure fits."""
     assert scenario.measured is not None
@@ -271,7 +282,7 @@ def test_a_model_of_another_size_moves_the_lines_only() -> None:
     """Twice the values in the same time are lines of twice the rate."""
     history = made_up()
     small, large = (
-        past_scenario(CONFIG, history, stretch_of(history, 4.0), ModelValues(values, values)).scenario
+        past_scenario(CONFIG, history, stretch_of(history, 4.0), ModelValues(values, ((values,),))).scenario
         for values in (1_000_000, 2_000_000)
     )
     assert large.devices[0].line.slower_rate > small.devices[0].line.slower_rate

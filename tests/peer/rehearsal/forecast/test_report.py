@@ -137,10 +137,8 @@ def test_parameters_are_those_of_the_model_itself() -> None:
     config = tiny_config()
     config = config.model_copy(update={"tokenizer": config.tokenizer.model_copy(update={"vocab_size": 150})})
     values = ModelValues.of(config)
-    assert values.parameters == tiny_model(config).num_parameters() == values.averaged
-    low_rank = config.model_copy(update={"averaging": config.averaging.model_copy(update={"powersgd_rank": 1})})
-    assert ModelValues.of(low_rank).parameters == values.parameters
-    assert ModelValues.of(low_rank).averaged < values.averaged / 2
+    assert values.parameters == tiny_model(config).num_parameters() == values.averaged(0)
+    assert values.averaged(1) < values.averaged(0) / 2
 
 
 def test_fewer_averaged_values_mean_fewer_bytes() -> None:
@@ -153,7 +151,7 @@ def test_fewer_averaged_values_mean_fewer_bytes() -> None:
 
 def test_an_unknown_region_is_refused() -> None:
     """The message names the regions that there are."""
-    volunteers = DrawnVolunteers(ModelValues(1000, 1000), 4, 1.0, "mars")
+    volunteers = DrawnVolunteers(ModelValues(1000, ((1000,),)), 4, 1.0, "mars")
     with pytest.raises(ConfigError, match=r"\(mars\)"):
         rehearse_seeds(run_with(), volunteers.scenario, 1)
 
@@ -198,10 +196,38 @@ def test_advice_keeps_the_rules_of_the_run_file(averaging: dict[str, Any]) -> No
     dials = {change.dial for change in changes}
     assert "local steps" in dials
     assert ("delay" in dials) == (not config.averaging.delay)
-    assert ("compression" in dials) == (config.averaging.compression == "float16")
+    tried = [change.written() for change in changes if change.dial == "compression"]
+    assert ("compression: 8bit-blockwise" in tried) == (config.averaging.compression == "float16")
+    assert ("compression: float16, powersgd_rank: 4" in tried) == (config.averaging.local_steps == 1)
     assert all(change.training for change in changes if change.dial in ("batch", "local steps", "delay"))
     told = next((change.training for change in changes if change.dial == "delay"), "")
     assert ("gradients are one step old" in told) == ("delay" in dials and config.averaging.local_steps == 1)
+
+
+def test_advice_leaves_the_choice_to_a_run_that_chooses() -> None:
+    """Sparse gradients are tried with plain outer steps, and no way of averaging where the run chooses its own."""
+    plain = {"local_steps": 2, "outer_learning_rate": 1.0, "outer_momentum": 0.0}
+    sparse = [change for change in changes_to_try(run_with(**plain)) if change.written() == "compression: topk-2bit"]
+    assert [change.training for change in sparse] == ["senders leave most values for later rounds"]
+    assert not [change for change in changes_to_try(run_with(compression="auto")) if change.dial == "compression"]
+
+
+@pytest.mark.parametrize(("mbit", "chosen"), [(1000, "float16"), (10, "powersgd_rank: 16")])
+def test_a_run_that_chooses_is_rehearsed_with_its_choice(mbit: float, chosen: str) -> None:
+    """The report says which way that is, and its rounds have that way's bytes."""
+    line = HomeLine(up_mbit_per_second=mbit, down_mbit_per_second=mbit)
+    values = ModelValues(1_000_000, ((1000, 1000),))
+
+    def scenario_of(config: RunConfig, _: int) -> Scenario:
+        averaged = values.averaged(config.averaging.powersgd_rank)
+        return homes(line).model_copy(update={"averaged": averaged})
+
+    report = rehearse_seeds(run_with(compression="auto", target_batch_size=16), scenario_of, 1)
+    assert report.choice is not None
+    assert str(report.choice.way) == chosen
+    assert report.remarks()[0] == f"`averaging.compression` (auto) was rehearsed as {report.choice.why}"
+    named = run_with(target_batch_size=16, **report.choice.way.keys)
+    assert rehearse_seeds(named, scenario_of, 1).figures() == report.figures()
 
 
 def test_a_planned_run_keeps_its_promise() -> None:
@@ -217,6 +243,9 @@ def test_a_planned_run_keeps_its_promise() -> None:
             assert f"#   {measure.title}: {middle} (" in text
     assert text.count("#   ") > 5
     assert config.run.language == "bn"
+    assert config.averaging.compression == "auto"
+    assert report.choice is not None
+    assert report.choice.why.split()[0] in " ".join(text.replace("#", "").split())
     assert config.schedule.total_steps < len(report.runs[0].steps)
     assert config.averaging.local_steps == 1 or config.optimizer.name == "adamw"
 

@@ -1,0 +1,184 @@
+"""The keeper's choice of the way to average, over a real database."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from auth.errors import ConfigError
+from coordinator.keeper.choosing import MEASURED_STEPS, STEPS_BETWEEN, WayChooser
+from coordinator.ledger.presence import write_swarm_status
+from coordinator.ledger.steering import BY_KEEPER, LEAD_STEPS, Steersman, read_helm
+from coordinator.members.audit import audit_log
+from coordinator.store.engine import Database
+from peer.averaging.shares import GroupLines
+from peer.config.run import RunConfig
+from peer.config.steering import MAX_CHANGES
+from tests.support.clocks import Clock
+from tests.support.stores import empty_store
+
+CHOOSES = RunConfig.from_mapping({"averaging": {"compression": "auto", "averaging_timeout_s": 1000.0}})
+SHAPES = ((1000, 1000),)
+FAST, SLOW = 25e6, 125_000.0  # bytes per second
+
+
+def homes(rate: float) -> GroupLines:
+    """The keeper and four volunteers with such lines."""
+    return GroupLines((None, *[rate] * 4), (True,) * 5, (True, *[False] * 4), ())
+
+
+@dataclass
+class LiveRun:
+    """A run of which the keeper takes a step whenever it is told to, with a batch of ten seconds."""
+
+    database: Database
+    config: RunConfig = CHOOSES
+    step: int = 0
+    clock: Clock = field(default_factory=lambda: Clock(5.0))
+
+    def __post_init__(self) -> None:
+        self.chooser = WayChooser(self.database, self.config, SHAPES, self.clock)
+        self.operator = Steersman(self.database, self.config, "os:tester", self.clock)
+
+    def take(self, steps: int, rate: float, batch_s: float = 10.0) -> None:
+        """Take steps in groups with such lines, and look after each."""
+        for _ in range(steps):
+            self.step += 1
+            self.tell_step()
+            self.chooser.step_taken(homes(rate), batch_s)
+            self.chooser.look(read_helm(self.database), self.step)
+
+    def tell_step(self) -> None:
+        """Write the step as the keeper does."""
+        write_swarm_status(
+            self.database,
+            step=self.step,
+            samples_accumulated=0,
+            target_batch_size=64,
+            peers=5,
+            samples_per_second=1.0,
+            eta_s=None,
+            addresses=(),
+            now=self.clock(),
+        )
+
+    @property
+    def ways(self) -> list[tuple[int, str | None, int | None]]:
+        """The changes of the way: from which step on, and to what."""
+        return [(each.from_step, each.compression, each.powersgd_rank) for each in read_helm(self.database).orders]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[LiveRun]:
+    """A run that chooses by itself."""
+    with empty_store(tmp_path, "sqlite") as database:
+        yield LiveRun(database)
+
+
+def test_a_choice_is_a_change_for_all_peers_with_its_reason(run: LiveRun, caplog: pytest.LogCaptureFixture) -> None:
+    """The beacon carries it; the log, the audit log and what operators read have the reason, with the keeper's name."""
+    caplog.set_level(logging.INFO)
+    run.take(MEASURED_STEPS - 1, SLOW)
+    assert run.ways == []
+    run.take(1, SLOW)
+    helm = read_helm(run.database)
+    [change] = helm.beacon(run.step + LEAD_STEPS).changes
+    assert change.from_step == MEASURED_STEPS + LEAD_STEPS
+    assert (change.compression, change.powersgd_rank) == ("float16", 16)
+    assert helm.why.startswith("`powersgd_rank: 16`: a round takes ")
+    [entry] = audit_log(run.database, 10)
+    assert (entry.actor, entry.act) == (BY_KEEPER, "steer")
+    assert entry.detail == f"From step 8 on: compression float16, powersgd rank 16. {helm.why}"
+    assert entry.detail in caplog.messages
+
+
+def test_the_way_follows_the_lines_but_not_every_one_of_them(run: LiveRun) -> None:
+    """It is kept while it leaves enough time, and no two looks are close to each other."""
+    run.take(MEASURED_STEPS + 2 * STEPS_BETWEEN, SLOW)
+    assert len(run.ways) == 1
+    run.take(STEPS_BETWEEN - 1, FAST)
+    assert len(run.ways) == 1
+    run.take(1, FAST)
+    assert run.ways[1:] == [(run.step + LEAD_STEPS, "float16", 0)]
+    run.take(STEPS_BETWEEN, FAST)
+    assert len(run.ways) == 2
+
+
+def test_a_change_that_is_to_come_is_not_made_again(run: LiveRun) -> None:
+    """A keeper that was started anew has only the database to know of it."""
+    run.take(MEASURED_STEPS, SLOW)
+    again = LiveRun(run.database, step=run.step - MEASURED_STEPS)
+    again.take(MEASURED_STEPS, SLOW)
+    assert len(run.ways) == 1
+
+
+def test_what_an_operator_says_ends_the_choice_until_it_is_given_back(run: LiveRun) -> None:
+    """A change of something else does not; `auto` names no rank."""
+    run.take(1, SLOW)
+    run.operator.change(None, checkpoint_every=100)
+    assert read_helm(run.database).chooses(run.config)
+    run.operator.change(None, compression="none", confirmed=True)
+    run.take(3 * STEPS_BETWEEN, SLOW)
+    assert not read_helm(run.database).chooses(run.config)
+    assert run.ways[-1][1:] == ("none", None)
+    with pytest.raises(ConfigError, match="name no rank"):
+        run.operator.change(None, compression="auto", powersgd_rank=4)
+    run.operator.change(None, compression="auto")
+    assert run.ways[-1][1:] == ("none", None)
+    run.take(1, SLOW)
+    assert run.ways[-1][1:] == ("float16", 16)
+
+
+def test_a_choice_comes_too_late_for_an_operator_who_has_just_ended_it(run: LiveRun) -> None:
+    """The keeper has looked before, and nothing of its choice is kept."""
+    run.take(MEASURED_STEPS - 1, SLOW)
+    before = read_helm(run.database)
+    run.operator.change(None, compression="none", confirmed=True)
+    run.chooser.step_taken(homes(SLOW), 10.0)
+    run.chooser.look(before, run.step)
+    assert [way[1] for way in run.ways] == ["none"]
+    assert audit_log(run.database, 10) == []
+
+
+def test_only_a_run_to_which_it_was_given_is_changed(run: LiveRun) -> None:
+    """An operator may give it the choice in a run whose file names a compression, and take it back by a rank."""
+    named = LiveRun(run.database, RunConfig())
+    named.take(2 * STEPS_BETWEEN, SLOW)
+    assert named.ways == []
+    named.operator.change(None, compression="auto")
+    assert read_helm(named.database).chooses(named.config)
+    named.operator.change(None, powersgd_rank=8)
+    assert not read_helm(named.database).chooses(named.config)
+
+
+def test_fast_lines_and_unknown_rates_choose_sixteen_bits(run: LiveRun) -> None:
+    """Before anybody's rate is known nothing is measured."""
+    run.take(2 * STEPS_BETWEEN, FAST, batch_s=float("inf"))
+    assert run.ways == []
+    run.take(MEASURED_STEPS, FAST)
+    assert run.ways == [(run.step + LEAD_STEPS, "float16", 0)]
+
+
+def test_after_a_return_to_a_checkpoint_it_looks_soon(run: LiveRun) -> None:
+    """Not only at the step of the next look before the return."""
+    run.step = 1000
+    run.take(MEASURED_STEPS, 10 * FAST)
+    run.step = 100
+    run.tell_step()
+    run.take(STEPS_BETWEEN + MEASURED_STEPS, SLOW)
+    assert run.ways[0][1:] == ("float16", 16)
+
+
+def test_with_too_many_changes_to_come_it_tries_again(run: LiveRun, caplog: pytest.LogCaptureFixture) -> None:
+    """The warning says why nothing was changed."""
+    run.tell_step()
+    for number in range(MAX_CHANGES - 1):
+        run.operator.change(20 + number, checkpoint_every=500 + number)
+    run.take(MEASURED_STEPS, SLOW)
+    assert "powersgd_rank: 16 is not chosen yet: 7 changes are to come already" in caplog.text
+    run.take(3 * STEPS_BETWEEN, SLOW)
+    assert run.ways[-1][1:] == ("float16", 16)

@@ -1,0 +1,194 @@
+"""The choice of the way to average."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from peer.averaging.choice import (
+    AMPLE,
+    DENSE,
+    LOW_RANK,
+    SPARSE,
+    SUFFICIENT,
+    TOO_LITTLE,
+    AveragingWay,
+    RoundPace,
+    choose,
+    reconsider,
+    way_of,
+    ways_of,
+)
+from peer.averaging.shares import NOBODY, GroupLines
+from peer.config.training import Averaging
+from peer.reduction.sizes import values_sent
+
+NETWORK = Path(__file__).parents[3] / "docs" / "operators" / "network.md"
+SHAPES = ((16_000, 128), (128, 512), (512, 512), (512, 2048), (2048, 512), (512,))
+MBIT = 125_000.0
+FLOAT16, EIGHT_BITS = DENSE
+COMMON = ways_of(Averaging())
+rates = st.lists(st.none() | st.floats(1e4, 1e8), min_size=1, max_size=12)
+
+
+def lines(*rates: float | None, keeper: float | None = None) -> GroupLines:
+    """The keeper, and volunteers with these lines who all may reduce."""
+    return GroupLines((keeper, *rates), (True,) * (1 + len(rates)), (True, *[False] * len(rates)), ())
+
+
+def pace(group: GroupLines, batch_s: float = 10.0, shapes: Any = SHAPES, **averaging: Any) -> RoundPace:
+    patient = {"averaging_timeout_s": 1e6} | averaging
+    return RoundPace(Averaging(**patient), lambda rank: values_sent(shapes, rank), group, batch_s)
+
+
+def homes(mbit: float, **keys: Any) -> RoundPace:
+    """Four volunteers with such lines."""
+    return pace(lines(*[mbit * MBIT] * 4), **keys)
+
+
+def test_the_losses_are_those_of_the_guide() -> None:
+    """Each way's ratio stands in the guide's table, in the column of the steps that it is chosen for."""
+    table = {}
+    for line in NETWORK.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) == 4 and cells[0].startswith("`") and "," not in cells[0]:
+            table[cells[0].strip("`")] = cells[2:]
+    for way in COMMON:
+        assert re.findall(r"^× ([\d.]+)", table[str(way)][0]) == [f"{way.loss:.3f}"]
+    for way in DENSE + SPARSE:
+        assert re.findall(r"^× ([\d.]+)", table[str(way)][1]) == [f"{way.loss:.3f}"]
+    assert [way.loss for way in COMMON] == sorted(way.loss for way in COMMON)
+
+
+def test_the_ways_keep_the_rules_of_the_run_file() -> None:
+    """Clipping and local steps leave PowerSGD out; sparse gradients need plain outer steps, from the run's begin on."""
+    plain = Averaging(local_steps=8, outer_learning_rate=1.0, outer_momentum=0.0)
+    assert ways_of(Averaging(compression="auto")) == DENSE + LOW_RANK
+    assert ways_of(Averaging(aggregation="centered_clipping")) == DENSE
+    assert ways_of(Averaging(local_steps=8), before_run=True) == DENSE
+    assert ways_of(plain, before_run=True) == DENSE + SPARSE
+    assert ways_of(plain) == DENSE
+    for averaging in (Averaging(), Averaging(aggregation="centered_clipping"), plain):
+        for way in ways_of(averaging, before_run=True):
+            content = averaging.model_dump() | way.keys
+            assert way_of(Averaging.model_validate(content)) == way
+
+
+def test_fast_lines_send_sixteen_bits_and_slow_ones_less() -> None:
+    """The way is the first that leaves nine tenths of the time, whose number is in the reason."""
+    fast, slow = choose(homes(1000), COMMON), choose(homes(20), COMMON)
+    assert fast.way == FLOAT16
+    assert fast.why.startswith("`float16`: a round takes ")
+    assert slow.way in LOW_RANK
+    assert slow.why.startswith(f"`{slow.way}`: a round takes ")
+    assert "`float16` would leave " in slow.why
+    assert "after 10.0 s of training" in slow.why
+
+
+def test_where_no_way_suffices_the_best_one_is_chosen() -> None:
+    """The reason says so."""
+    found = choose(homes(0.1), COMMON)
+    assert found.way == LOW_RANK[-1]
+    assert found.why.endswith("and no way leaves 90 %.")
+
+
+def test_delay_hides_rounds_that_are_shorter_than_a_batch() -> None:
+    """A round as long as a batch costs half the time, and with delay nothing."""
+    late = homes(10, delay=True)
+    batch_s = late.round_s(FLOAT16)
+    late, waiting = replace(late, batch_s=batch_s), homes(10, batch_s=batch_s)
+    assert waiting.utilisation(FLOAT16) == pytest.approx(0.5)
+    assert late.utilisation(FLOAT16) == pytest.approx(1.0)
+    assert choose(late, COMMON).way == FLOAT16
+    assert "beside" in choose(late, COMMON).why
+
+
+@pytest.mark.parametrize("group", [NOBODY, lines(), lines(None, None), lines(keeper=MBIT)])
+def test_without_known_lines_of_several_peers_nothing_is_compressed_further(group: GroupLines) -> None:
+    """An empty group, one peer, and lines of unknown rates limit no round."""
+    found = choose(pace(group), COMMON)
+    assert (found.way, found.why) == (FLOAT16, "`float16`: no known line limits the rounds.")
+
+
+def test_a_model_without_large_matrices_has_no_use_for_factors() -> None:
+    """PowerSGD would send its tensors as they are, so the fewest bytes are those of 8 bits."""
+    assert choose(homes(0.1, shapes=((1_000_000,), (4, 4))), COMMON).way == EIGHT_BITS
+
+
+def test_a_claim_of_almost_no_line_decides_nothing() -> None:
+    """Its peer stands by in the run, as an honest one does."""
+    usual, group = {"averaging_timeout_s": 60.0}, lines(*[1000 * MBIT] * 4)
+    beside = lines(*[1000 * MBIT] * 4, 100.0, 0.0)
+    assert choose(pace(beside, **usual), COMMON) == choose(pace(group, **usual), COMMON)
+
+
+@pytest.mark.parametrize("batch_s", [math.nan, math.inf, 0.0, -1.0])
+def test_no_pace_has_an_impossible_batch(batch_s: float) -> None:
+    """Such a time is refused, not compared."""
+    with pytest.raises(ValueError, match="batches of"):
+        homes(10, batch_s=batch_s)
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf, -1.0])
+def test_no_pace_has_an_impossible_line(rate: float) -> None:
+    """Such a rate is refused, not compared."""
+    with pytest.raises(ValueError, match="bytes per second"):
+        pace(lines(MBIT, rate))
+
+
+@given(rates, st.floats(1e-3, 1e5), st.booleans())
+def test_the_choice_is_never_worse_than_sixteen_bits(rates: list[float | None], batch_s: float, delay: bool) -> None:
+    """By the promised rounds; and what it leaves to training is a share of the time."""
+    found = pace(lines(*rates), batch_s, delay=delay)
+    chosen = found.utilisation(choose(found, COMMON).way)
+    assert 0 < chosen <= 1
+    assert chosen >= found.utilisation(FLOAT16)
+    assert chosen >= SUFFICIENT or chosen == max(map(found.utilisation, COMMON))
+
+
+@given(rates, st.floats(1e-3, 1e5), st.floats(1.0, 100.0))
+def test_faster_lines_never_cost_more_of_the_loss(rates: list[float | None], batch_s: float, times: float) -> None:
+    """Where all lines are faster by a factor, the chosen way stands no later in the order."""
+    faster = [None if rate is None else times * rate for rate in rates]
+    slow, fast = (COMMON.index(choose(pace(lines(*each), batch_s), COMMON).way) for each in (rates, faster))
+    assert fast <= slow
+
+
+@given(rates, st.floats(1e-3, 1e5), st.sampled_from(COMMON))
+def test_a_change_is_worth_it_and_is_the_last(rates: list[float | None], batch_s: float, now: AveragingWay) -> None:
+    """It mends too little training by a tenth, or returns with ample time; then nothing is left to change."""
+    found = pace(lines(*rates), batch_s)
+    change = reconsider(found, COMMON, now)
+    if change is None:
+        return
+    before, after = found.utilisation(now), found.utilisation(change.way)
+    if before < TOO_LITTLE:
+        assert after >= 1.1 * before
+    else:
+        assert after >= AMPLE
+        assert COMMON.index(change.way) < COMMON.index(now)
+    assert reconsider(found, COMMON, change.way) is None
+
+
+def test_a_live_run_does_not_change_for_little() -> None:
+    """Between too little and ample, both ways are kept."""
+    kept = 0
+    for mbit in range(1, 200):
+        found = homes(mbit)
+        if found.utilisation(EIGHT_BITS) >= TOO_LITTLE and found.utilisation(FLOAT16) < AMPLE:
+            assert reconsider(found, COMMON, EIGHT_BITS) is None
+            kept += 1
+    assert kept
+
+
+def test_a_way_that_was_not_measured_is_chosen_anew() -> None:
+    """An operator's rank of 32, given back to the choice, is no way of its own."""
+    found = reconsider(homes(1000), COMMON, AveragingWay("float16", 32))
+    assert found is not None
+    assert found.way == FLOAT16
