@@ -13,17 +13,18 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from auth.errors import ConfigError
-from coordinator.ledger.steering import BY_KEEPER, MOST_STEP, Helm, Steersman
+from coordinator.ledger.steering import BY_KEEPER, LEAD_STEPS, Helm, Steersman
 from coordinator.members.audit import AuditLog
 from coordinator.store.engine import Database
-from peer.averaging.choice import AveragingChoice, RoundPace, reconsider, way_of, ways_of
-from peer.averaging.shares import NOBODY, GroupLines
+from peer.averaging.choice import RoundPace, reconsider, way_of, ways_of
+from peer.averaging.shares import GroupLines
 from peer.config.run import RunConfig
+from peer.config.training import Averaging
 from peer.reduction.sizes import values_sent
 
 logger = logging.getLogger(__name__)
 MEASURED_STEPS = 5  # before the first choice
-STEPS_BETWEEN = 10  # two looks: so often at most the way changes
+STEPS_BETWEEN = 10  # two looks: so often at most the way changes; and at first, before a return to a finer way
 
 
 class WayChooser:
@@ -36,23 +37,31 @@ class WayChooser:
         self._config, self._shapes = config, shapes
         self._steersman = Steersman(database, config, BY_KEEPER, clock)
         self._audit = AuditLog(database, BY_KEEPER, clock)
-        self._lines = NOBODY  # of the newest group
+        self._lines: deque[GroupLines] = deque(maxlen=STEPS_BETWEEN)  # of the newest groups
         self._batches_s: deque[float] = deque(maxlen=MEASURED_STEPS)
-        self._look_at = 0  # the step
+        self._look_at = self._return_at = 0  # steps
+        self._return_after = STEPS_BETWEEN  # steps since the last return; each one doubles it
 
     def step_taken(self, lines: GroupLines, batch_s: float) -> None:
         """Remember a group's lines, and in which time its peers compute a batch."""
         if math.isfinite(batch_s) and batch_s > 0:
-            self._lines = lines
+            self._lines.append(lines)
             self._batches_s.append(batch_s)
 
     def look(self, helm: Helm, step: int) -> None:
-        """Change the way to average, if it is time to look and another way is clearly better."""
+        """Change the way to average, if it is time to look and another way is clearly better.
+
+        A return to a finer way waits twice as long as the one before it, so that nobody can make a run change all the
+        time by claiming now a slow line and now a fast one.
+        """
         self._look_at = min(self._look_at, step + STEPS_BETWEEN)  # the run has gone back to a checkpoint
+        self._return_at = min(self._return_at, step + self._return_after)
         if step < self._look_at or len(self._batches_s) < MEASURED_STEPS or not helm.chooses(self._config):
             return
         self._look_at = step + STEPS_BETWEEN
-        choice = self._choice(helm)
+        averaging, ways = helm.averaging_after(step + LEAD_STEPS, self._config), ways_of(self._config.averaging)
+        now = way_of(averaging)
+        choice = reconsider(self._paces(averaging), ways, now, may_return=step >= self._return_at)
         if choice is None:
             return
         way = choice.way
@@ -67,13 +76,13 @@ class WayChooser:
         except ConfigError as error:  # too many changes are to come: the next look tries again
             logger.warning("%s is not chosen yet: %s", way, error)
             return
+        if now in ways and ways.index(way) < ways.index(now):
+            self._return_at, self._return_after = step + self._return_after, 2 * self._return_after
         self._audit.record("steer", "", f"{done} {choice.why}")
         logger.info("%s %s", done, choice.why)
 
-    def _choice(self, helm: Helm) -> AveragingChoice | None:
-        """Return the way to which to change; None to keep the one that will be in force after all changes to come."""
-        now, ways = way_of(helm.averaging_after(MOST_STEP, self._config)), ways_of(self._config.averaging)
-        pace = RoundPace(
-            self._config.averaging, lambda rank: values_sent(self._shapes, rank), self._lines, median(self._batches_s)
-        )
-        return reconsider(pace, ways, now)
+    def _paces(self, averaging: Averaging) -> list[RoundPace]:
+        batch_s = median(self._batches_s)
+        return [
+            RoundPace(averaging, lambda rank: values_sent(self._shapes, rank), lines, batch_s) for lines in self._lines
+        ]

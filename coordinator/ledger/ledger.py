@@ -38,7 +38,7 @@ from coordinator.ledger.judgement import (
 )
 from coordinator.ledger.reading import LedgerReader
 from coordinator.ledger.receipts import kept_receipts, take_receipt
-from coordinator.ledger.steering import helm_of
+from coordinator.ledger.steering import helm_of, undo_choices
 from coordinator.store.engine import Database
 from coordinator.store.eras import begin_era, current_era, last_counting_step
 from coordinator.store.ledger_models import DAY_S, DailyShare, LossMark, LostSamples, day_of
@@ -132,6 +132,7 @@ class Ledger(LedgerReader):
         def undo(session: Session) -> int:
             one_at_a_time(session, Lock.ERA)
             undo_reports(session, step)
+            undo_choices(session, step)
             era = begin_era(session, after_step=step, now=self._clock())
             for table in (Step, Receipt, Validation, Evaluation, Checkpoint):
                 session.execute(delete(table).where(table.step > step))

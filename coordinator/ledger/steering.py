@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from auth.errors import ConfigError, UnconfirmedError
@@ -72,7 +72,7 @@ class Helm:
     paused: bool = False
     last_step: int | None = None
     is_automatic: bool | None = None  # the keeper chooses the way to average; None: if the run file says so
-    why: str = ""  # the reason of the keeper's last choice
+    why: str = ""  # the reason of the keeper's choice, if nobody has said anything of the code since
 
     def chooses(self, config: RunConfig) -> bool:
         """Return whether the keeper chooses the way to average, by the run file or an operator's last word."""
@@ -176,13 +176,12 @@ def helm_of(session: Session) -> Helm:
     ends = [act for act in acts if act.act == "stop"]
     codes = [act for act in acts if act.compression is not None or act.powersgd_rank is not None]
     named = [act.compression for act in codes if act.actor != BY_KEEPER]
-    chosen = [act.text for act in codes if act.actor == BY_KEEPER]
     return Helm(
         orders=_summed(act for act in acts if act.act == "change"),
         paused=bool(holds) and holds[-1].act == "pause",
         last_step=ends[-1].step if ends else None,
         is_automatic=named[-1] == AUTO if named else None,
-        why=chosen[-1] if chosen else "",
+        why=codes[-1].text if codes and codes[-1].actor == BY_KEEPER else "",
     )
 
 
@@ -195,6 +194,12 @@ def _summed(changes: Iterable[SteeringAct]) -> tuple[Orders, ...]:
         now = replace(now, from_step=change.step or 0, **named)
         orders[now.from_step] = now
     return tuple(orders.values())
+
+
+def undo_choices(session: Session, after_step: int) -> None:
+    """Undo the keeper's choices of later steps, which a run that has returned to a checkpoint may never need."""
+    is_choice = (SteeringAct.act == "change") & (SteeringAct.actor == BY_KEEPER)
+    session.execute(delete(SteeringAct).where(is_choice, SteeringAct.step > after_step))
 
 
 def read_helm(database: Database) -> Helm:
@@ -254,8 +259,8 @@ class Steersman:
     ) -> str:
         """Change what may be changed from a step on; None: the first at which every peer will have heard of it.
 
-        `compression` may be `auto`: the keeper chooses from then on. Another one ends that, unless it is the keeper's
-        own choice, which says `why`.
+        `compression` may be `auto`: the keeper chooses from now on. Another one, or a rank, ends that at once, unless
+        it is the keeper's own choice, which says `why`.
 
         Raises `UnconfirmedError` for a change that is far from what holds then, unless it is confirmed.
         """
@@ -267,7 +272,7 @@ class Steersman:
             "powersgd_rank": powersgd_rank,
         }
         self._require_sound(learning_rate_scale, target_batch_size, checkpoint_every)
-        self._require_code(compression, powersgd_rank)
+        self._require_code(compression, powersgd_rank, from_step)
         if all(value is None for value in values.values()):
             raise ConfigError(
                 "Say what to change: the learning rate's scale, the target batch, how often to write, the compression, "
@@ -338,7 +343,7 @@ class Steersman:
         if every is not None and not 1 <= every < 2**31:
             raise ConfigError("Checkpoints are written every so many steps, at least one.")
 
-    def _require_code(self, compression: str | None, rank: int | None) -> None:
+    def _require_code(self, compression: str | None, rank: int | None, from_step: int | None) -> None:
         averaging = self._config.averaging
         if compression is None and rank is None:
             return
@@ -350,6 +355,8 @@ class Steersman:
             raise ConfigError(f"The compression is one of {', '.join(OFFERED)}.")
         if compression == AUTO and rank is not None:
             raise ConfigError("The keeper chooses PowerSGD's rank, too (auto): name no rank.")
+        if compression == AUTO and from_step is not None:
+            raise ConfigError("The keeper chooses from now on (auto): name no step.")
         if rank is not None and rank not in RANKS:
             raise ConfigError(f"PowerSGD's rank is one of {', '.join(map(str, RANKS))}; 0 averages without factors.")
         if rank and averaging.aggregation == "centered_clipping":

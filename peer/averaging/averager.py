@@ -218,7 +218,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         if averaging.code == self.averaging.code:
             return False
         if averaging.powersgd_rank != self.averaging.powersgd_rank:
-            self._code, self._screen = self._code_in(averaging), AverageScreen()
+            self._code = self._code_in(averaging)
+            self._screen.forget_tensors()
             self._guard.forget_norms()
         self.averaging, self._deadline = averaging, RoundDeadline(self._longest_s)
         return True

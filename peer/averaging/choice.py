@@ -70,7 +70,7 @@ def way_of(averaging: Averaging) -> AveragingWay:
 class RoundPace:
     """The pace of batches and rounds, which decides how much of the time is left to training."""
 
-    averaging: Averaging
+    averaging: Averaging  # as they are in force
     values: Callable[[int], int]  # by PowerSGD's rank: the number of values that one peer sends
     lines: GroupLines
     batch_s: float  # in which the present peers compute a batch
@@ -88,24 +88,38 @@ class RoundPace:
         return SLOWER * size.own * relative_time(lines) if any(lines.reduces) else 0.0
 
     def utilisation(self, way: AveragingWay) -> float:
-        """Return the part of the time that is left to training."""
+        """Return the part of the time that is left to training: none where one of the lines is too slow for the way."""
+        if not all(is_trusted or self._passes(way, rate) for rate, is_trusted in self._counted_lines):
+            return 0.0
         round_s = self.round_s(way)
         if self.averaging.delay:
             return min(1.0, self.batch_s / round_s) if round_s else 1.0
         return self.batch_s / (self.batch_s + round_s)
 
     @property
+    def counts_somebody(self) -> bool:
+        """True if the line of at least one volunteer counts."""
+        return not all(is_trusted for _, is_trusted in self._counted_lines)
+
+    def _passes(self, way: AveragingWay, rate: float | None) -> bool:
+        own = round(RoundBytes.of(way.compression, self.values(way.powersgd_rank)).own)
+        return rate is None or (rate > 0 and passes_in_time(own, rate, self.averaging.averaging_timeout_s))
+
+    @property
+    def _counted_lines(self) -> list[tuple[float | None, bool]]:
+        return list(zip(self._lines_in_time.rates, self._lines_in_time.trusted, strict=True))
+
+    @property
     def _lines_in_time(self) -> GroupLines:
-        """The lines without those that cannot pass a peer's values in time: their peers stand by in the first steps.
+        """The lines without those that are too slow for the way in force, whose peers stand by.
 
         So a claim of almost no line decides nothing.
         """
-        own = round(RoundBytes.of(self.averaging.wire_format, self.values(0)).own)
-        lines, longest_s = self.lines, self.averaging.averaging_timeout_s
+        lines, now = self.lines, way_of(self.averaging)
         taken = [
             number
             for number, (rate, is_trusted) in enumerate(zip(lines.rates, lines.trusted, strict=True))
-            if is_trusted or rate is None or (rate > 0 and passes_in_time(own, rate, longest_s))
+            if is_trusted or self._passes(now, rate)
         ]
         return replace(
             lines,
@@ -124,26 +138,39 @@ class AveragingChoice:
 
 
 def choose(pace: RoundPace, ways: Sequence[AveragingWay]) -> AveragingChoice:
-    """Return the first of `ways` that leaves enough of the time to training, or the one that leaves most."""
+    """Return the first of `ways` that leaves enough of the time to training, or the one that leaves most.
+
+    Where no way leaves any, because each is too slow for a line, it is the one with the fewest bytes.
+    """
     found = {way: pace.utilisation(way) for way in ways}
     best = max(found, key=lambda way: found[way])  # of several that are alike, the first
+    if not found[best]:
+        best = min(ways, key=lambda way: RoundBytes.of(way.compression, pace.values(way.powersgd_rank)).own)
     return _explained(pace, next((way for way in ways if found[way] >= SUFFICIENT), best), ways)
 
 
-def reconsider(pace: RoundPace, ways: Sequence[AveragingWay], now: AveragingWay) -> AveragingChoice | None:
+def reconsider(
+    paces: Sequence[RoundPace], ways: Sequence[AveragingWay], now: AveragingWay, *, may_return: bool = True
+) -> AveragingChoice | None:
     """Return the way to which a live run changes; None while it keeps the present one.
 
-    A run that trains enough returns only to a way with a lower cost in loss, and only if that leaves ample time: a run
-    on the edge between two ways does not change with every peer that comes.
+    `paces`: of the newest groups, the last one last, which decides what is too little. A run that trains enough returns
+    only to a way with a lower cost in loss, and only if that leaves ample time in each of these groups: a run on the
+    edge between two ways does not change with every peer that comes, nor a group without its slow peers for all.
+    `may_return`: such a return may be made now.
     """
+    pace = paces[-1]
+    if not pace.counts_somebody:
+        return None
     if now not in ways:
         return choose(pace, ways)
     present = pace.utilisation(now)
     if present < TOO_LITTLE:
         chosen = choose(pace, ways)
         return chosen if pace.utilisation(chosen.way) >= LEAST_GAIN * present else None
-    finer = next((way for way in ways[: ways.index(now)] if pace.utilisation(way) >= AMPLE), None)
-    return None if finer is None else _explained(pace, finer, ways)
+    finer = (way for way in ways[: ways.index(now)] if all(each.utilisation(way) >= AMPLE for each in paces))
+    found = next(finer, None) if may_return else None
+    return None if found is None else _explained(pace, found, ways)
 
 
 def _explained(pace: RoundPace, way: AveragingWay, ways: Sequence[AveragingWay]) -> AveragingChoice:

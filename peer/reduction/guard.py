@@ -296,15 +296,26 @@ class AverageScreen:
 
     def __init__(self) -> None:
         self._norms: dict[bytes, deque[tuple[float, ...]]] = {}
+        self._largest = 0.0  # norm of any tensor, before other tensors were averaged; 0: unknown
 
     def accepted(self, half: bytes, averages: Sequence[torch.Tensor]) -> None:
         """Remember the norms of a round's averages."""
         norms = self._norms.setdefault(half, deque(maxlen=REMEMBERED_ROUNDS))
         norms.append(tuple(norm_of(average) for average in averages))
 
+    def forget_tensors(self) -> None:
+        """Forget the norms of each tensor, but not the largest of all: from now on other tensors are averaged.
+
+        Images and coordinates of a matrix, by orthonormal directions, have its norm at most; and a gradient as a whole
+        is seldom a thousand times as large as its coordinates.
+        """
+        known = [max(norms) for rounds in self._norms.values() if len(rounds) >= LEAST_ROUNDS for norms in rounds]
+        self._largest = max(known, default=self._largest)
+        self._norms.clear()
+
     def limits(self, half: bytes, tensors: int) -> list[float]:
         """Return the largest norm that any part of each tensor's average may have."""
         rounds = self._norms.get(half, ())
         if len(rounds) < LEAST_ROUNDS:
-            return [math.inf] * tensors
+            return [JUMP * self._largest or math.inf] * tensors
         return [JUMP * max(norms) or math.inf for norms in zip(*rounds, strict=True)]

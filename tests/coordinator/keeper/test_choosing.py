@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from auth.errors import ConfigError
 from coordinator.keeper.choosing import MEASURED_STEPS, STEPS_BETWEEN, WayChooser
+from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import write_swarm_status
 from coordinator.ledger.steering import BY_KEEPER, LEAD_STEPS, Steersman, read_helm
 from coordinator.members.audit import audit_log
@@ -108,6 +110,24 @@ def test_the_way_follows_the_lines_but_not_every_one_of_them(run: LiveRun) -> No
     assert len(run.ways) == 2
 
 
+def test_a_line_that_is_now_slow_and_now_fast_changes_a_run_ever_more_seldom(run: LiveRun) -> None:
+    """After each return to a finer way the next one has to wait twice as long."""
+    for _ in range(32):
+        run.take(2 * STEPS_BETWEEN, SLOW)
+        run.take(2 * STEPS_BETWEEN, FAST)
+    returns = [step for step, _, rank in run.ways if rank == 0]
+    waits = [later - earlier for earlier, later in pairwise(returns)]
+    assert len(waits) >= 3
+    assert all(wait >= STEPS_BETWEEN * 2**number for number, wait in enumerate(waits))
+
+
+def test_one_group_without_its_slow_peers_does_not_change_the_way(run: LiveRun) -> None:
+    """They would stand by for good: nobody asks a peer that is in no group."""
+    run.take(MEASURED_STEPS + STEPS_BETWEEN - 1, SLOW)
+    run.take(1, FAST)
+    assert len(run.ways) == 1
+
+
 def test_a_change_that_is_to_come_is_not_made_again(run: LiveRun) -> None:
     """A keeper that was started anew has only the database to know of it."""
     run.take(MEASURED_STEPS, SLOW)
@@ -127,6 +147,8 @@ def test_what_an_operator_says_ends_the_choice_until_it_is_given_back(run: LiveR
     assert run.ways[-1][1:] == ("none", None)
     with pytest.raises(ConfigError, match="name no rank"):
         run.operator.change(None, compression="auto", powersgd_rank=4)
+    with pytest.raises(ConfigError, match="name no step"):
+        run.operator.change(9000, compression="auto")
     run.operator.change(None, compression="auto")
     assert run.ways[-1][1:] == ("none", None)
     run.take(1, SLOW)
@@ -171,6 +193,38 @@ def test_after_a_return_to_a_checkpoint_it_looks_soon(run: LiveRun) -> None:
     run.tell_step()
     run.take(STEPS_BETWEEN + MEASURED_STEPS, SLOW)
     assert run.ways[0][1:] == ("float16", 16)
+
+
+def test_a_return_to_a_checkpoint_undoes_the_choices_after_it(run: LiveRun) -> None:
+    """Otherwise they would hold again from their steps on, whatever the lines are like, or an operator says, then."""
+    run.take(MEASURED_STEPS, FAST)
+    run.take(40 * STEPS_BETWEEN, SLOW)
+    assert [way[1:] for way in run.ways] == [("float16", 0), ("float16", 16)]
+    run.operator.change(None, checkpoint_every=50)
+    run.step = MEASURED_STEPS + LEAD_STEPS
+    Ledger(run.database, run.config, clock=run.clock).roll_back(run.step)
+    assert [way[1:] for way in run.ways] == [("float16", 0), ("float16", 0)]  # the operator's word stays
+    run.tell_step()
+    run.take(2 * STEPS_BETWEEN, SLOW)
+    assert run.ways[1][1:] == ("float16", 16)
+
+
+def test_an_order_that_is_to_come_does_not_make_the_keeper_repeat_itself(run: LiveRun) -> None:
+    """An operator has named a way for later, and given the choice back after that."""
+    run.tell_step()
+    run.operator.change(1000, compression="float16", powersgd_rank=0)
+    run.operator.change(None, compression="auto")
+    run.take(10 * STEPS_BETWEEN, SLOW)
+    assert [way for way in run.ways if way[2] == 16] == [(MEASURED_STEPS + LEAD_STEPS, "float16", 16)]
+
+
+def test_the_reason_is_that_of_the_code_in_force(run: LiveRun) -> None:
+    """What an operator has said since has none."""
+    run.take(MEASURED_STEPS, SLOW)
+    assert read_helm(run.database).why
+    run.operator.change(None, compression="none", powersgd_rank=0, confirmed=True)
+    run.operator.change(None, compression="auto")
+    assert read_helm(run.database).why == ""
 
 
 def test_with_too_many_changes_to_come_it_tries_again(run: LiveRun, caplog: pytest.LogCaptureFixture) -> None:

@@ -164,16 +164,17 @@ def test_faster_lines_never_cost_more_of_the_loss(rates: list[float | None], bat
 def test_a_change_is_worth_it_and_is_the_last(rates: list[float | None], batch_s: float, now: AveragingWay) -> None:
     """It mends too little training by a tenth, or returns with ample time; then nothing is left to change."""
     found = pace(lines(*rates), batch_s)
-    change = reconsider(found, COMMON, now)
+    change = reconsider([found], COMMON, now)
     if change is None:
         return
+    assert found.counts_somebody
     before, after = found.utilisation(now), found.utilisation(change.way)
     if before < TOO_LITTLE:
         assert after >= 1.1 * before
     else:
         assert after >= AMPLE
         assert COMMON.index(change.way) < COMMON.index(now)
-    assert reconsider(found, COMMON, change.way) is None
+    assert reconsider([found], COMMON, change.way) is None
 
 
 def test_a_live_run_does_not_change_for_little() -> None:
@@ -182,13 +183,61 @@ def test_a_live_run_does_not_change_for_little() -> None:
     for mbit in range(1, 200):
         found = homes(mbit)
         if found.utilisation(EIGHT_BITS) >= TOO_LITTLE and found.utilisation(FLOAT16) < AMPLE:
-            assert reconsider(found, COMMON, EIGHT_BITS) is None
+            assert reconsider([found], COMMON, EIGHT_BITS) is None
             kept += 1
     assert kept
 
 
 def test_a_way_that_was_not_measured_is_chosen_anew() -> None:
     """An operator's rank of 32, given back to the choice, is no way of its own."""
-    found = reconsider(homes(1000), COMMON, AveragingWay("float16", 32))
+    found = reconsider([homes(1000)], COMMON, AveragingWay("float16", 32))
+    assert found is not None
+    assert found.way == FLOAT16
+
+
+LARGE = ((32_000, 768), *[(768, 768)] * 48)  # 53 million values: 106 MB in 16 bits
+USUAL = {"averaging_timeout_s": 60.0}
+RANK_16 = AveragingWay("float16", 16)
+
+
+@pytest.mark.parametrize(
+    ("averaging", "mbit", "expected"),
+    [
+        ({"compression": "auto", "delay": True}, 15, None),
+        ({"compression": "auto"}, 15, None),
+        ({"powersgd_rank": 16}, 4, None),
+        ({"powersgd_rank": 8}, 4, RANK_16),
+        ({"powersgd_rank": 16}, 1000, FLOAT16),
+    ],
+)
+def test_no_run_changes_to_what_its_lines_do_not_pass_in_time(
+    averaging: dict[str, Any], mbit: float, expected: AveragingWay | None
+) -> None:
+    """However long a batch takes: all peers would stand by, and the run would wait for ever."""
+    found = pace(lines(*[mbit * MBIT] * 4), 3000.0, LARGE, **USUAL | averaging)
+    change = reconsider([found], COMMON, way_of(found.averaging))
+    assert (change and change.way) == expected
+
+
+def test_a_run_without_a_counted_line_keeps_its_way() -> None:
+    """The keeper alone, or volunteers that all stand by, tell nothing of the lines to come."""
+    for group in NOBODY, lines(), lines(100.0, 100.0):
+        assert reconsider([pace(group, 10.0, LARGE, **USUAL)], COMMON, EIGHT_BITS) is None
+
+
+def test_where_every_way_is_too_slow_the_fewest_bytes_are_chosen() -> None:
+    """8 bits with factors pass, which are no way of the order."""
+    found = pace(lines(0.12 * MBIT), 10.0, LARGE, **USUAL, compression="8bit-blockwise", powersgd_rank=4)
+    assert found.counts_somebody
+    assert not any(map(found.utilisation, COMMON))
+    assert choose(found, COMMON).way == LOW_RANK[-1]
+
+
+def test_a_return_asks_all_of_the_newest_groups() -> None:
+    """Who was missing from one group may be back in the next one; and it may have to wait."""
+    fast, slow = homes(1000), homes(20)
+    assert reconsider([slow, fast], COMMON, RANK_16) is None
+    assert reconsider([fast, fast], COMMON, RANK_16, may_return=False) is None
+    found = reconsider([fast, fast], COMMON, RANK_16)
     assert found is not None
     assert found.way == FLOAT16

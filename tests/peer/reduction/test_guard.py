@@ -249,3 +249,19 @@ def test_limits_follow_the_last_rounds() -> None:
     assert screen.limits(HALF, 1) == [pytest.approx(50.0 * JUMP)]
     screen.accepted(HALF, [torch.ones(1)])
     assert screen.limits(HALF, 1) == [pytest.approx(JUMP)]
+
+
+def test_other_tensors_are_held_to_the_largest_norm_of_those_before_them() -> None:
+    """A change of the code of gradients opens no round to averages of any size."""
+    screen = AverageScreen()
+    screen.forget_tensors()
+    assert screen.limits(HALF, 1) == [math.inf]
+    for _ in range(LEAST_ROUNDS):
+        screen.accepted(HALF, [torch.full((4,), 3.0), torch.ones(1)])
+    screen.forget_tensors()
+    screen.accepted(b".images", [torch.ones(1)])
+    screen.forget_tensors()  # so few rounds tell nothing
+    assert screen.limits(b".images", 3) == screen.limits(HALF, 3) == [pytest.approx(6.0 * JUMP)] * 3
+    for _ in range(LEAST_ROUNDS):
+        screen.accepted(HALF, [torch.ones(1)])
+    assert screen.limits(HALF, 1) == [pytest.approx(JUMP)]
