@@ -35,6 +35,7 @@ from peer.averaging.shares import LEAST_PART_BYTES, GroupLines
 from peer.config.training import Compression
 from peer.network.traffic import Traffic
 from peer.reduction.findings import Finding, FindingKind
+from peer.reduction.screening import LEAST_ROUNDS
 from peer.reduction.sizes import VALUE_BYTES
 from tests.support.waiting import PATIENCE_S
 
@@ -209,16 +210,19 @@ async def test_peers_with_different_codes_of_gradients_form_no_group(
 
 def test_another_code_begins_with_what_is_usual_in_it(averager: SwarmGradientAverager) -> None:
     """Times of rounds are learnt anew, and with a rank what tensors are like; remainders are dropped with the rank."""
-    usual, screen = averager.averaging, averager._screen
+    usual = averager.averaging
+    for norm in range(1, LEAST_ROUNDS + 1):
+        averager._screen.accepted(b"", [torch.tensor([float(norm)]), torch.ones(1)])
+    limits = averager._screen.limits(b"", 2)
     assert not averager.change(usual)
     averager._deadline.succeeded(1.0)
     assert averager.change(usual.with_code(("8bit-blockwise", 0)))
     assert averager.round_bytes == round(VALUE_BYTES["8bit-blockwise"] * 3)
     assert not averager._deadline._taken
-    assert averager._screen is screen
+    assert averager._screen.limits(b"", 2) == limits
     assert averager.change(usual.with_code(("8bit-blockwise", 4)))
     code = averager._code
-    assert averager._screen is not screen
+    assert averager._screen.limits(b"", 3) == [max(limits)] * 3
     assert averager.change(usual.with_code(("none", 4)))
     assert averager._code is code
     assert averager.gathering.code == ("none", 4)
