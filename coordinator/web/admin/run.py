@@ -18,7 +18,7 @@ from coordinator.members.administration import Administration
 from coordinator.members.administrators import Login
 from coordinator.web.admin.members import Form, Who, act_on, draw
 from coordinator.web.state.live import LiveSnapshot
-from peer.config.steering import RANKS
+from peer.config.steering import MAX_CHANGES, RANKS
 
 router = APIRouter(prefix="/admin", include_in_schema=False)
 
@@ -131,6 +131,7 @@ async def _steering(request: Request, login: Login, status: int = 200, **values:
     values = {
         "helm": helm,
         "chooses": helm.chooses(request.app.state.config),
+        "orders": helm.orders[-MAX_CHANGES:],  # all that are to come, and the one in force
         "announcements": said[::-1][:SHOWN_ANNOUNCEMENTS],
         "asked": {},
         "compressions": () if averaging.sends_sparse else OFFERED,
