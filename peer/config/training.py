@@ -92,7 +92,7 @@ class Averaging(Section):
     """Seconds after which a silent peer is no longer counted."""
     progress_refresh_s: PositiveFloat = 0.5
     """Shortest time, in seconds, between two looks at the swarm's progress."""
-    compression: Compression | Literal["auto"] = "float16"
+    compression: Literal[Compression, "auto"] = "float16"
     """Format of averaged values on the wire: `float16` (2 bytes a value), `8bit-blockwise` (1), `none` (4),
     `topk-2bit` (0.03 from senders, 0.53 from reducers), or `auto`: the keeper chooses format and `powersgd_rank` by
     the lines of the peers, and the run begins with `8bit-blockwise`."""
