@@ -306,9 +306,10 @@ class Steersman:
         named = [
             f"{name.replace('_', ' ')} {value if isinstance(value, str) else f'{value:g}'}"
             for name, value in values.items()
-            if value is not None
+            if value is not None and value != AUTO
         ]
-        return f"From step {begin} on: {', '.join(named)}."
+        said = [f"From step {begin} on: {', '.join(named)}."] if named else []
+        return " ".join([*said, *(["The keeper chooses the way to average."] if compression == AUTO else [])])
 
     def announce(self, text: str) -> str:
         """Tell all volunteers."""

@@ -149,7 +149,7 @@ def test_what_an_operator_says_ends_the_choice_until_it_is_given_back(run: LiveR
         run.operator.change(None, compression="auto", powersgd_rank=4)
     with pytest.raises(ConfigError, match="name no step"):
         run.operator.change(9000, compression="auto")
-    run.operator.change(None, compression="auto")
+    assert run.operator.change(None, compression="auto") == "The keeper chooses the way to average."
     assert run.ways[-1][1:] == ("none", None)
     run.take(1, SLOW)
     assert run.ways[-1][1:] == ("float16", 16)
