@@ -128,13 +128,16 @@ async def _steering(request: Request, login: Login, status: int = 200, **values:
     database = request.app.state.database
     helm, said = await asyncio.to_thread(lambda: (read_helm(database), announcements(database)))
     averaging = request.app.state.config.averaging
-    values = {
-        "helm": helm,
-        "chooses": helm.chooses(request.app.state.config),
-        "orders": helm.orders[-MAX_CHANGES:],  # all that are to come, and the one in force
-        "announcements": said[::-1][:SHOWN_ANNOUNCEMENTS],
-        "asked": {},
-        "compressions": () if averaging.sends_sparse else OFFERED,
-        "ranks": () if averaging.sends_sparse or averaging.aggregation == "centered_clipping" else RANKS,
-    } | values
+    values = (
+        {
+            "helm": helm,
+            "chooses": helm.chooses(request.app.state.config),
+            "orders": helm.orders[-MAX_CHANGES:],  # all that are to come, and the one in force
+            "announcements": said[::-1][:SHOWN_ANNOUNCEMENTS],
+            "asked": {},
+            "compressions": () if averaging.sends_sparse else OFFERED,
+            "ranks": () if averaging.sends_sparse or averaging.aggregation == "centered_clipping" else RANKS,
+        }
+        | values
+    )
     return draw(request, "steering.html", login, status, **values)
