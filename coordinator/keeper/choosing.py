@@ -10,6 +10,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cache
 from statistics import median
 
 from auth.errors import ConfigError
@@ -34,7 +35,8 @@ class WayChooser:
         self, database: Database, config: RunConfig, shapes: Sequence[Sequence[int]], clock: Callable[[], float]
     ) -> None:
         """`shapes`: of the tensors that a round averages."""
-        self._config, self._shapes = config, shapes
+        self._config = config
+        self._values = cache(lambda rank: values_sent(shapes, rank))
         self._steersman = Steersman(database, config, BY_KEEPER, clock)
         self._audit = AuditLog(database, BY_KEEPER, clock)
         self._lines: deque[GroupLines] = deque(maxlen=STEPS_BETWEEN)  # of the newest groups
@@ -83,6 +85,4 @@ class WayChooser:
 
     def _paces(self, averaging: Averaging) -> list[RoundPace]:
         batch_s = median(self._batches_s)
-        return [
-            RoundPace(averaging, lambda rank: values_sent(self._shapes, rank), lines, batch_s) for lines in self._lines
-        ]
+        return [RoundPace(averaging, self._values, lines, batch_s) for lines in self._lines]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from peer.averaging.shares import GroupLines, relative_time
 from peer.config.training import Averaging, Compression
@@ -89,7 +90,8 @@ class RoundPace:
 
     def utilisation(self, way: AveragingWay) -> float:
         """Return the part of the time that is left to training: none where one of the lines is too slow for the way."""
-        if not all(is_trusted or self._passes(way, rate) for rate, is_trusted in self._counted_lines):
+        stand_by = self._stand_by(way_of(self.averaging))
+        if any(too_slow and not before for too_slow, before in zip(self._stand_by(way), stand_by, strict=True)):
             return 0.0
         round_s = self.round_s(way)
         if self.averaging.delay:
@@ -99,28 +101,22 @@ class RoundPace:
     @property
     def counts_somebody(self) -> bool:
         """True if the line of at least one volunteer counts."""
-        return not all(is_trusted for _, is_trusted in self._counted_lines)
+        return not all(self._lines_in_time.trusted)
 
-    def _passes(self, way: AveragingWay, rate: float | None) -> bool:
+    def _stand_by(self, way: AveragingWay) -> list[bool]:
+        """Return for each line whether it is a volunteer's that is too slow for a way, so that its peer stands by."""
         own = round(RoundBytes.of(way.compression, self.values(way.powersgd_rank)).own)
-        return rate is None or (rate > 0 and passes_in_time(own, rate, self.averaging.averaging_timeout_s))
-
-    @property
-    def _counted_lines(self) -> list[tuple[float | None, bool]]:
-        return list(zip(self._lines_in_time.rates, self._lines_in_time.trusted, strict=True))
-
-    @property
-    def _lines_in_time(self) -> GroupLines:
-        """The lines without those that are too slow for the way in force, whose peers stand by.
-
-        So a claim of almost no line decides nothing.
-        """
-        lines, now = self.lines, way_of(self.averaging)
-        taken = [
-            number
-            for number, (rate, is_trusted) in enumerate(zip(lines.rates, lines.trusted, strict=True))
-            if is_trusted or self._passes(now, rate)
+        longest_s = self.averaging.averaging_timeout_s
+        return [
+            not (is_trusted or rate is None or (rate > 0 and passes_in_time(own, rate, longest_s)))
+            for rate, is_trusted in zip(self.lines.rates, self.lines.trusted, strict=True)
         ]
+
+    @cached_property
+    def _lines_in_time(self) -> GroupLines:
+        """The lines without those whose peers stand by, so that a claim of almost no line decides nothing."""
+        lines = self.lines
+        taken = [number for number, stands_by in enumerate(self._stand_by(way_of(self.averaging))) if not stands_by]
         return replace(
             lines,
             rates=tuple(lines.rates[number] for number in taken),

@@ -219,7 +219,7 @@ def test_an_order_that_is_to_come_does_not_make_the_keeper_repeat_itself(run: Li
 
 
 def test_the_reason_is_that_of_the_code_in_force(run: LiveRun) -> None:
-    """What an operator has said since has none."""
+    """An operator's word ends it, and has no reason of its own."""
     run.take(MEASURED_STEPS, SLOW)
     assert read_helm(run.database).why
     run.operator.change(None, compression="none", powersgd_rank=0, confirmed=True)

@@ -234,7 +234,7 @@ def test_where_every_way_is_too_slow_the_fewest_bytes_are_chosen() -> None:
 
 
 def test_a_return_asks_all_of_the_newest_groups() -> None:
-    """Who was missing from one group may be back in the next one; and it may have to wait."""
+    """A peer that is missing from one group may be in the next one; and a return may have to wait."""
     fast, slow = homes(1000), homes(20)
     assert reconsider([slow, fast], COMMON, RANK_16) is None
     assert reconsider([fast, fast], COMMON, RANK_16, may_return=False) is None

@@ -98,7 +98,7 @@ def round_of(averager: SwarmGradientAverager, halves: Halves, monkeypatch: pytes
 
 
 def own_numbers(averager: SwarmGradientAverager) -> list[torch.Tensor]:
-    """What this peer brings to its next round."""
+    """Return the numbers with which this peer begins its next round."""
     averager.load_accumulators_into_averager_()
     return averaged(averager)
 
