@@ -29,8 +29,9 @@ more, although a step may have several groups there, and an average may lack par
 that another volunteer took, too, loses its samples. Its peers begin without a download, for all of them draw the same
 first weights; ours take the keeper's state. In both systems the volunteers join one after another.
 
-With `--churn` there are six volunteers, and each 15 seconds one leaves or comes back; with `--drop-line` the line of
-the second volunteer drops to a tenth at half time, and with `--dead-link` it is dead for a minute from then on.
+With `--churn` there are six volunteers, and each 15 seconds one leaves or comes back (in a room the first of them
+stays: its bits are compared with the keeper's to the end); with `--drop-line` the line of the second volunteer drops to
+a tenth at half time, and with `--dead-link` it is dead for a minute from then on.
 
 The measurement ends with the first step after `--seconds`. Samples that still wait for a step then are neither counted
 nor lost. A volunteer's time begins when it holds the run's state.
@@ -82,6 +83,7 @@ HOMES_BATCH_S, ROOM_BATCH_S = 20.0, 2.0
 ROOM_BEGINS_S = 30.0  # after the first volunteer's start: all of them have the first state then
 SETTINGS = {"stress": 2, "ordinary": 1, "homes": 1, "room": 4}  # samples in a microbatch
 CHURN_EVERY_S = 15.0
+STAY_IN_ROOM = 1  # volunteers who do not leave
 DROP, DEAD_S = 0.1, 60.0
 STRICKEN = 1  # the volunteer whose line drops or is dead from half of the time on
 OVERTIME = 0.5  # of `--seconds`: how much longer the measurement waits for the step that ends it
@@ -190,9 +192,10 @@ def nothing(_homes: Homes, _case: Case) -> Events:
 
 def churn(homes: Homes, case: Case) -> Events:
     """Each 15 seconds one volunteer leaves, or the one that has left comes back; all have their turn."""
+    staying = STAY_IN_ROOM if case.setting == "room" else 0
     turns = (
         action
-        for each in itertools.cycle(case.volunteers)
+        for each in itertools.cycle(case.volunteers[staying:])
         for action in (partial(homes.leave, each), partial(homes.start, each))
     )
     times = itertools.takewhile(lambda at: at < case.seconds, itertools.count(4 * CHURN_EVERY_S, CHURN_EVERY_S))
