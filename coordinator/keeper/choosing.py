@@ -10,6 +10,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from statistics import median
 
@@ -17,8 +18,9 @@ from auth.errors import ConfigError
 from coordinator.ledger.steering import BY_KEEPER, LEAD_STEPS, Helm, Steersman
 from coordinator.members.audit import AuditLog
 from coordinator.store.engine import Database
-from peer.averaging.choice import RoundPace, reconsider, way_of, ways_of
-from peer.averaging.shares import GroupLines
+from peer.averaging.choice import AveragingChoice, RoundPace, reconsider
+from peer.averaging.shares import GroupLines, believed
+from peer.averaging.ways import way_of, ways_of
 from peer.config.run import RunConfig
 from peer.config.training import Averaging
 from peer.reduction.sizes import values_sent
@@ -26,6 +28,7 @@ from peer.reduction.sizes import values_sent
 logger = logging.getLogger(__name__)
 MEASURED_STEPS = 5  # before the first choice
 STEPS_BETWEEN = 10  # two looks: so often at most the way changes; and at first, before a return to a finer way
+KEEPER_ALONE = GroupLines((None,), (True,), (True,), ())
 
 
 class WayChooser:
@@ -41,21 +44,27 @@ class WayChooser:
         self._audit = AuditLog(database, BY_KEEPER, clock)
         self._lines: deque[GroupLines] = deque(maxlen=STEPS_BETWEEN)  # of the newest groups
         self._batches_s: deque[float] = deque(maxlen=MEASURED_STEPS)
+        self._trainers = 0  # in the newest of these steps
         self._look_at = self._return_at = 0  # steps
         self._return_after = STEPS_BETWEEN  # steps since the last return; each one doubles it
 
-    def step_taken(self, lines: GroupLines, batch_s: float) -> None:
-        """Remember a group's lines, and in which time its peers compute a batch."""
+    def step_taken(self, lines: GroupLines, batch_s: float, trainers: int) -> None:
+        """Remember a group's lines, and in which time so many trainers compute a batch."""
         if math.isfinite(batch_s) and batch_s > 0:
             self._lines.append(lines)
             self._batches_s.append(batch_s)
+            self._trainers = trainers
 
-    def look(self, helm: Helm, step: int) -> None:
+    def look(self, helm: Helm, step: int, slow_lines: Sequence[float], trainers: int) -> None:
         """Change the way to average, if it is time to look and another way is clearly better.
 
-        A return to a finer way waits twice as long as the one before it, so that nobody can make a run change all the
-        time by claiming now a slow line and now a fast one.
+        `slow_lines`: bytes per second, of the volunteers that stand by. Where nobody trains at all, no step would ever
+        come: then the change holds at once. A return to a finer way waits twice as long as the one before it, so that
+        nobody can make a run change all the time by claiming now a slow line and now a fast one.
         """
+        if not trainers and slow_lines:
+            self._look_at_once(helm, step, slow_lines)
+            return
         self._look_at = min(self._look_at, step + STEPS_BETWEEN)  # the run has gone back to a checkpoint
         self._return_at = min(self._return_at, step + self._return_after)
         if step < self._look_at or len(self._batches_s) < MEASURED_STEPS or not helm.chooses(self._config):
@@ -63,9 +72,24 @@ class WayChooser:
         self._look_at = step + STEPS_BETWEEN
         averaging, ways = helm.averaging_after(step + LEAD_STEPS, self._config), ways_of(self._config.averaging)
         now = way_of(averaging)
-        choice = reconsider(self._paces(averaging), ways, now, may_return=step >= self._return_at)
-        if choice is None:
+        choice = reconsider(self._paces(averaging, slow_lines), ways, now, may_return=step >= self._return_at)
+        if choice is None or not self._change_to(choice, LEAD_STEPS):
             return
+        if now in ways and ways.index(choice.way) < ways.index(now):
+            self._return_at, self._return_after = step + self._return_after, 2 * self._return_after
+
+    def _look_at_once(self, helm: Helm, step: int, slow_lines: Sequence[float]) -> None:
+        """Change the way for volunteers of whom none can train, if some of them could in another one."""
+        if not helm.chooses(self._config):
+            return
+        averaging = helm.averaging_after(step, self._config)
+        pace = RoundPace(averaging, self._values, _with_slow(KEEPER_ALONE, slow_lines), math.inf, 0)
+        choice = reconsider([pace], ways_of(self._config.averaging), way_of(averaging), may_return=False)
+        if choice is not None:
+            self._change_to(choice, lead_steps=0)
+
+    def _change_to(self, choice: AveragingChoice, lead_steps: int) -> bool:
+        """Make the choice a change; return whether it could be made."""
         way = choice.way
         try:
             done = self._steersman.change(
@@ -74,15 +98,29 @@ class WayChooser:
                 powersgd_rank=way.powersgd_rank,
                 confirmed=True,
                 why=choice.why,
+                lead_steps=lead_steps,
             )
         except ConfigError as error:  # too many changes are to come: the next look tries again
             logger.warning("%s is not chosen yet: %s", way, error)
-            return
-        if now in ways and ways.index(way) < ways.index(now):
-            self._return_at, self._return_after = step + self._return_after, 2 * self._return_after
+            return False
         self._audit.record("steer", "", f"{done} {choice.why}")
         logger.info("%s %s", done, choice.why)
+        return True
 
-    def _paces(self, averaging: Averaging) -> list[RoundPace]:
+    def _paces(self, averaging: Averaging, slow_lines: Sequence[float]) -> list[RoundPace]:
         batch_s = median(self._batches_s)
-        return [RoundPace(averaging, self._values, lines, batch_s) for lines in self._lines]
+        return [
+            RoundPace(averaging, self._values, _with_slow(lines, slow_lines), batch_s, self._trainers)
+            for lines in self._lines
+        ]
+
+
+def _with_slow(lines: GroupLines, slow_lines: Sequence[float]) -> GroupLines:
+    """Return the lines with those of volunteers that stand by, who are not counted on to reduce anything."""
+    none = (False,) * len(slow_lines)
+    return replace(
+        lines,
+        rates=(*lines.rates, *map(believed, slow_lines)),
+        reduces=(*lines.reduces, *none),
+        trusted=(*lines.trusted, *none),
+    )

@@ -145,14 +145,14 @@ class Keeper:
             self._file_receipt()  # of the step before, which this group has taken, too
             self.unfiled = outcome
             self.alarms.step_taken(outcome.era, outcome.step, self.swarm.state.sketch)
-            self.chooser.step_taken(self.swarm.lines, self.swarm.batch_s)
+            self.chooser.step_taken(self.swarm.lines, self.swarm.batch_s, self.swarm.trainers)
             self.checkpointing.write_if_due()
 
     def _steer(self) -> None:
         """Let everybody do what operators have said; a run that has ended leaves a checkpoint of its last step."""
         helm = read_helm(self.database)
         self.swarm.steer(helm.beacon(self.swarm.step))
-        self.chooser.look(helm, self.swarm.step)
+        self.chooser.look(helm, self.swarm.step, self.swarm.slow_lines, self.swarm.trainers)
         self.checkpointing.every_steps = helm.at(self.swarm.step).checkpoint_every
         if self.swarm.has_ended:
             self.checkpointing.write_if_due(stopping=True)

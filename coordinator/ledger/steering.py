@@ -256,8 +256,12 @@ class Steersman:
         powersgd_rank: int | None = None,
         confirmed: bool = False,
         why: str = "",
+        lead_steps: int | None = None,
     ) -> str:
         """Change what may be changed from a step on; None: the first at which every peer will have heard of it.
+
+        `lead_steps`: so far ahead that is; None: three, or none while all present volunteers stand by for faster lines,
+        because no step would come.
 
         `compression` may be `auto`: the keeper chooses from now on. Another one, or a rank, ends that at once, unless
         it is the keeper's own choice, which says `why`.
@@ -282,7 +286,7 @@ class Steersman:
 
         def check(session: Session) -> None:
             nonlocal begin
-            first = _reached(session) + LEAD_STEPS
+            first = _reached(session) + (self._lead(session) if lead_steps is None else lead_steps)
             begin = first if begin is None else begin
             if not first <= begin <= MOST_STEP:
                 raise ConfigError(f"A change can begin at step {first}, not before: every peer must hear of it first.")
@@ -310,6 +314,11 @@ class Steersman:
         ]
         said = [f"From step {begin} on: {', '.join(named)}."] if named else []
         return " ".join([*said, *(["The keeper chooses the way to average."] if compression == AUTO else [])])
+
+    def _lead(self, session: Session) -> int:
+        states = select(DeviceSession.state).join(DeviceSession.device)
+        present = set(session.scalars(states.where(is_online(self._clock()), Device.role == "trainer")))
+        return 0 if present == {"standby"} else LEAD_STEPS
 
     def announce(self, text: str) -> str:
         """Tell all volunteers."""

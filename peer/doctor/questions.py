@@ -78,7 +78,7 @@ class Speed:
     parameters: int = 0
     moments: int = 0  # values of the optimizer's statistics that all peers share
     state_bytes: int = 0  # of parameters and statistics, as a joiner gets them
-    gradient_bytes: int = 0  # of the model, as a peer sends it to be averaged
+    gradient_bytes: int = 0  # of the model, in the way with the fewest in which a peer may send it to be averaged
     peak_bytes: int = 0  # main memory of the whole helper
     error: str = ""  # why it did not go
     out_of_memory: bool = False

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from auth.errors import ConfigError, MemoryLimitError
+from peer.averaging.ways import fewest_bytes
 from peer.backends.choice import choose_backend
 from peer.backends.device_trial import working_device
 from peer.backends.hardware import describe_devices, pick_threads, torch_devices
@@ -22,7 +23,6 @@ from peer.data.tokenization.special_tokens import SpecialIds
 from peer.doctor.questions import Answer, Compute, DetectedDevice, Look, Question, Speed
 from peer.models.build import build_model
 from peer.models.optimizers import state_size
-from peer.reduction.sizes import gradient_bytes
 from peer.runtime.devices import JAX_DEVICES
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)  # nobody has the run's tokenizer before joining
@@ -85,7 +85,7 @@ def _measure(question: Compute, stopwatch: Callable[[], float]) -> Speed:
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         moments=state.moments,
         state_bytes=state.wire_bytes,
-        gradient_bytes=gradient_bytes(config.averaging, model),
+        gradient_bytes=fewest_bytes(config.averaging, model),
         peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT_BYTES,
     )
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from auth.swarm.authorizer import read_entries, tokens_in
 from auth.tokens import MAX_CLOCK_SKEW_S, AccessToken
+from peer.averaging.declarations import MAX_BANDWIDTH
 from peer.config.steering import Steering
 from peer.swarm.fingerprint import MAX_SKETCH_SIZE, Sketch
 
@@ -100,6 +101,7 @@ class PeerRecord(BaseModel):
     training: bool  # takes part in averaging: has begun to accumulate, or is the keeper or an auxiliary peer
     client_mode: bool
     era: Annotated[int, Field(ge=0, le=MAX_ERA)] = 0  # how often the run had returned to a checkpoint before this state
+    slow_line: Annotated[float, Field(gt=0, le=MAX_BANDWIDTH)] | None = None  # bytes per second; if it stands by for it
     sketch: Annotated[tuple[SketchValue, ...], Field(max_length=MAX_SKETCH_SIZE, strict=False)] = ()
     course: Course | None = None  # the keeper's alone: with it the record is the step's beacon
 

@@ -327,7 +327,9 @@ class Swarm:
             return None
         if move is Move.STAND_BY:
             return self._stand_by()
-        self._stands_by = False
+        if self._stands_by:
+            self._stands_by = False
+            self._tracker.stand_by(None)
         if move in (Move.FOLLOW, Move.DOWNLOAD):
             logger.info("%s after step %d: %s", move.value, self.step, reason)
             return self._follow(collect) if move is Move.FOLLOW else self._catch_up()
@@ -365,12 +367,12 @@ class Swarm:
     def _stand_by(self) -> StepOutcome | None:
         """Wait for a faster line while the others go on; return the outcome at the beginning, then None."""
         self._line.doubt()
+        self._tracker.stand_by(self._line.rate)
         if self._stands_by:
             self._interrupted.wait(random.uniform(*LOOK_AGAIN_S))
             return None
         self._stands_by = True
         self._rounds.cancel()
-        self._tracker.end_training()
         lost = self._drop_gradients()
         self._events.add(StoodBy(step=self.step, round_s=self.conditions().round_s, lost_samples=lost))
         return self._without_step(0.0, lost, LostCause.SLOW_LINE.value)
@@ -592,6 +594,16 @@ class Swarm:
     def lines(self) -> GroupLines:
         """The lines of the newest group; nobody's before the first."""
         return self._rounds.lines
+
+    @property
+    def slow_lines(self) -> tuple[float, ...]:
+        """Bytes per second of the lines for which trainers stand by, as they say."""
+        return self._tracker.view.slow_lines
+
+    @property
+    def trainers(self) -> int:
+        """The number of present trainers."""
+        return self._tracker.view.trainers
 
     @property
     def batch_s(self) -> float:

@@ -75,6 +75,7 @@ class StepTracker(ProgressTracker):
         self._access = access
         self._role = role
         self._training = role == "keeper"
+        self._slow_line: float | None = None
         self._steering = Steering()
         self._sketch: tuple[int, Sketch] = (-1, ())
         self._keeper_ids = tuple(keeper_ids)
@@ -202,9 +203,13 @@ class StepTracker(ProgressTracker):
             self._training = True
             self.should_report_progress.set()
 
-    def end_training(self) -> None:
-        """Tell the others not to wait for this peer any more."""
-        if self._training:
+    def stand_by(self, slow_line: float | None) -> None:
+        """Tell the others not to wait for this peer, and the keeper the bytes per second of its line.
+
+        None: it stands by no more, and begins to train again.
+        """
+        if slow_line != self._slow_line:
+            self._slow_line = slow_line
             self._training = False
             self.should_report_progress.set()
 
@@ -233,6 +238,7 @@ class StepTracker(ProgressTracker):
             training=self._training,
             era=self.era,
             client_mode=self.client_mode,
+            slow_line=self._slow_line,
             sketch=self._sketch[1] if self._sketch[0] == progress.epoch else (),
             course=self._course() if self._role == "keeper" else None,
         )
@@ -273,7 +279,8 @@ class StepTracker(ProgressTracker):
     @property
     def _stage(self) -> object:
         """What others must know at once when it changes."""
-        return self.local_progress.epoch, self.era, self._training, self._steering, self._sketch
+        training = self._training, self._slow_line
+        return self.local_progress.epoch, self.era, training, self._steering, self._sketch
 
     @property
     def missing_samples(self) -> int:

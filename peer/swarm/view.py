@@ -56,6 +56,7 @@ class SwarmView:
     census: Census = ()
     paces: tuple[TrainerPace, ...] = ()  # of the trainers at `step`
     here: frozenset[str] = frozenset()  # the peer IDs of those that are `averaging`
+    slow_lines: tuple[float, ...] = ()  # bytes per second, of the trainers that stand by for theirs
     step_is_shared: bool = False  # another peer than a keeper has taken it, whether or not it goes on
 
     def expected_samples(self, own_id: str, now: float, longest_s: float) -> float:
@@ -90,10 +91,11 @@ def view_swarm(
     step: int,
     beacon: Beacon | None,
     allowances: Allowances,
+    slow_lines: tuple[float, ...] = (),
 ) -> SwarmView:
     """Build the view of the swarm at `step` from the records, believed as far as the allowances go.
 
-    `lately`: these and those of the last looks, for a look may miss some.
+    `lately`: these and those of the last looks, for a look may miss some. `slow_lines`: of the trainers that stand by.
     """
     active, live = taking_part(peers), taking_part(lately)
     trainers = training(active)
@@ -112,6 +114,7 @@ def view_swarm(
         census=census_of((peer.role, not peer.record.client_mode) for peer in active),
         paces=tuple(TrainerPace(peer.peer_id, allowances.rate(peer), peer.record.time) for peer in current),
         here=frozenset(peer.peer_id for peer in active if peer.record.step == step),
+        slow_lines=slow_lines,
         step_is_shared=any(peer.role != "keeper" and peer.record.step == step for peer in lately),
     )
 
@@ -124,6 +127,12 @@ def taking_part(peers: Iterable[KnownPeer]) -> list[KnownPeer]:
 def training(peers: Iterable[KnownPeer]) -> list[KnownPeer]:
     """Return the peers that train."""
     return [peer for peer in peers if peer.record.training and peer.role == "trainer"]
+
+
+def slow_lines_of(peers: Iterable[KnownPeer]) -> tuple[float, ...]:
+    """Return the bytes per second of the lines for which trainers stand by, in whichever era their state is."""
+    rates = (peer.record.slow_line for peer in peers if peer.role == "trainer" and not peer.record.training)
+    return tuple(rate for rate in rates if rate is not None)
 
 
 def claim_of(accumulated: int, target: int) -> int:
@@ -189,6 +198,7 @@ class SwarmCourse:
             peer_id: (at, peer) for peer_id, (at, peer) in self._last_seen.items() if now - at <= self._silent_after_s
         }
         lately = [peer for _, peer in self._last_seen.values()]
+        slow_lines = slow_lines_of(lately)
         if self._watch.newest is not None:  # who has not returned yet is nowhere
             peers, lately = ([peer for peer in seen if peer.record.era == self.era] for seen in (peers, lately))
         trainers = training(peers)
@@ -199,7 +209,7 @@ class SwarmCourse:
             self._begin_step(step, beacon, now)
         self._met_at = now if trainers and self._met_at is None else self._met_at
         self.allowances = self._allowances(trainers, target, now)
-        view = view_swarm(peers, lately, step, beacon, self.allowances)
+        view = view_swarm(peers, lately, step, beacon, self.allowances, slow_lines)
         if not self._is_keeper or self.has_met_all(now):
             self._remember_sketches(trainers, view)
         self._look_for_liars(trainers, view.step, target, now)

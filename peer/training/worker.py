@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError, SwarmError, WorkerError
+from peer.averaging.ways import fewest_bytes
 from peer.backends import Backend
 from peer.backends.choice import choose_backend, compile_if_it_pays
 from peer.backends.hardware import find_device, pick_threads
@@ -32,6 +33,7 @@ from peer.backends.local_steps import own_model, with_local_steps
 from peer.backends.memory import FoundSizes, describe_work, fitting_microbatch_size, is_out_of_memory
 from peer.config.phases import phase_at
 from peer.config.run import RunConfig
+from peer.config.training import Averaging
 from peer.data.batching.batches import Batch, BatchStream, PhasedBatches, open_batches
 from peer.data.batching.synthetic import random_batch
 from peer.data.tokenization.special_tokens import SpecialIds
@@ -145,7 +147,7 @@ class Worker:
         swarm.keeper_at(self._keeper_at)  # which may have been told while the swarm was being joined
         threading.Thread(target=self._tell_traffic, args=(swarm,), daemon=True).start()
         try:
-            self._require_rates(swarm, model)
+            self._require_rates(swarm, model, config.averaging)
             taking = StateTaking(swarm, model, self._tell, self._stop, random.Random(), time.monotonic)
             self._taking = taking
             if taking.run():
@@ -247,10 +249,11 @@ class Worker:
             reserve=self._traffic.down.reserve,
         )
 
-    def _require_rates(self, swarm: Swarm, model: PreTrainedModel) -> None:
+    def _require_rates(self, swarm: Swarm, model: PreTrainedModel, usual: Averaging) -> None:
         """Raise `ConfigError` for a rate of the volunteer's at which this peer could only stand by.
 
-        The code of gradients that is in force counts, and the run file's where no beacon tells of another.
+        The code of gradients that is in force counts, and the run file's (`usual`) where no beacon tells of another.
+        Where the keeper chooses the code, it may come to the one with the fewest bytes.
         """
         if self._plan.upload_rate is None and self._plan.download_rate is None:
             return
@@ -264,7 +267,7 @@ class Worker:
                 RoundBytes.of(averaging.wire_format).averages_of_own,
             ),
         ):
-            needed_bytes = round(values * gradient_bytes(averaging, model))
+            needed_bytes = round(values * min(gradient_bytes(averaging, model), fewest_bytes(usual, model)))
             require_rate(option, rate, needed_bytes, averaging.averaging_timeout_s)
 
     def _tell_traffic(self, swarm: Swarm) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from peer.averaging.choice import SPARSE, AveragingWay, way_of, ways_of
+from peer.averaging.ways import SPARSE, AveragingWay, way_of, ways_of
 from peer.config.run import RunConfig
 from peer.config.training import Averaging
 from peer.rehearsal.forecast.report import RehearsalReport, rehearse_seeds, samples_per_hour, shown

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from peer.averaging.choice import AveragingChoice, AveragingWay, RoundPace, choose, ways_of
+from peer.averaging.choice import AveragingChoice, RoundPace, choose
 from peer.averaging.shares import GroupLines, believed
+from peer.averaging.ways import AveragingWay, ways_of
 from peer.config.run import RunConfig
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
 from peer.rehearsal.scenario import Rehearsed, Scenario
@@ -38,7 +39,7 @@ def with_chosen_way(
         second_reducers=(),
     )
     averaging = config.averaging
-    pace = RoundPace(averaging, values, lines, averaging.target_batch_size / speed)
+    pace = RoundPace(averaging, values, lines, averaging.target_batch_size / speed, len(present))
     choice = choose(pace, ways_of(averaging))
     return _with_way(config, choice.way), choice
 

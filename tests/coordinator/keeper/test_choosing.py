@@ -51,8 +51,8 @@ class LiveRun:
         for _ in range(steps):
             self.step += 1
             self.tell_step()
-            self.chooser.step_taken(homes(rate), batch_s)
-            self.chooser.look(read_helm(self.database), self.step)
+            self.chooser.step_taken(homes(rate), batch_s, 4)
+            self.chooser.look(read_helm(self.database), self.step, (), 4)
 
     def tell_step(self) -> None:
         """Write the step as the keeper does."""
@@ -160,8 +160,8 @@ def test_a_choice_comes_too_late_for_an_operator_who_has_just_ended_it(run: Live
     run.take(MEASURED_STEPS - 1, SLOW)
     before = read_helm(run.database)
     run.operator.change(None, compression="none", confirmed=True)
-    run.chooser.step_taken(homes(SLOW), 10.0)
-    run.chooser.look(before, run.step)
+    run.chooser.step_taken(homes(SLOW), 10.0, 4)
+    run.chooser.look(before, run.step, (), 4)
     assert [way[1] for way in run.ways] == ["none"]
     assert audit_log(run.database, 10) == []
 
@@ -225,6 +225,56 @@ def test_the_reason_is_that_of_the_code_in_force(run: LiveRun) -> None:
     run.operator.change(None, compression="none", powersgd_rank=0, confirmed=True)
     run.operator.change(None, compression="auto")
     assert read_helm(run.database).why == ""
+
+
+HOME = 1.25e6  # bytes per second
+LARGE = ((60_000, 1000),)  # 62 MB in 8 bits
+PATIENT_S = 60.0
+
+
+@pytest.fixture
+def large(run: LiveRun) -> LiveRun:
+    """A run whose model no home line passes in 8 bits."""
+    averaging = {"compression": "auto", "averaging_timeout_s": PATIENT_S}
+    found = LiveRun(run.database, RunConfig.from_mapping({"averaging": averaging}))
+    found.chooser = WayChooser(found.database, found.config, LARGE, found.clock)
+    return found
+
+
+def test_where_all_volunteers_stand_by_another_way_holds_at_once(large: LiveRun) -> None:
+    """No step would come, so none can be waited for; the next look finds the way in force."""
+    large.step = 7
+    large.tell_step()
+    for _ in range(3):
+        large.chooser.look(read_helm(large.database), large.step, (HOME, HOME), 0)
+    assert large.ways == [(7, "float16", 16)]
+    helm = read_helm(large.database)
+    assert helm.why.startswith("`powersgd_rank: 16`: 2 volunteers whose lines are too slow for `8bit-blockwise` can")
+    assert helm.beacon(7).at(7).powersgd_rank == 16
+
+
+@pytest.mark.parametrize("compression", ["8bit-blockwise", "auto"])
+def test_nobody_is_let_in_where_the_keeper_does_not_choose_or_no_way_is_passed(
+    large: LiveRun, compression: str
+) -> None:
+    """An operator's word holds, and a claim of almost no line decides nothing."""
+    large.tell_step()
+    large.operator.change(None, compression=compression)
+    before = large.ways
+    large.chooser.look(read_helm(large.database), 0, (HOME if compression != "auto" else 10.0,), 0)
+    large.chooser.look(read_helm(large.database), 0, (), 0)
+    assert large.ways == before
+
+
+def test_volunteers_who_stand_by_are_let_in_at_a_coming_step(large: LiveRun) -> None:
+    """The others train meanwhile, so all have to hear of the change first."""
+    for _ in range(MEASURED_STEPS):
+        large.step += 1
+        large.tell_step()
+        large.chooser.step_taken(homes(FAST), 60.0, 4)
+        large.chooser.look(read_helm(large.database), large.step, (HOME, HOME), 4)
+    assert large.ways == [(large.step + LEAD_STEPS, "float16", 16)]
+    assert "2 volunteers whose lines are too slow" in read_helm(large.database).why
 
 
 def test_with_too_many_changes_to_come_it_tries_again(run: LiveRun, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from auth.errors import ConfigError, UnconfirmedError
-from coordinator.ledger.presence import open_session
+from coordinator.ledger.presence import checked_claim, open_session, touch_sessions
 from coordinator.ledger.steering import (
     LEAD_STEPS,
     MAX_ANNOUNCEMENT_CHARS,
@@ -97,6 +97,21 @@ def test_a_step_takes_the_batch_that_is_in_force_before_it() -> None:
     config = RunConfig.from_mapping({"averaging": {"target_batch_size": 10}, "phases": phases})
     helm = Helm(orders=(Orders(from_step=6, target_batch_size=30), Orders(from_step=8, target_batch_size=30)))
     assert [helm.batch_after(step, config) for step in range(3, 9)] == [10, 20, 20, 30, 30, 30]
+
+
+@pytest.mark.parametrize(
+    ("states", "lead"),
+    [((), LEAD_STEPS), (("standby",), 0), (("standby", "standby"), 0), (("standby", "training"), LEAD_STEPS)],
+)
+def test_where_all_volunteers_stand_by_a_change_holds_at_once(
+    database: Database, steersman: Steersman, states: tuple[str, ...], lead: int
+) -> None:
+    """They wait for the code of gradients to change, and no step comes before it does."""
+    stays = put_trainers_online(database, len(states))
+    for stay, state in zip(stays, states, strict=False):
+        touch_sessions(database, {stay: checked_claim(REACHED, 0, 0.0, state, 5.0)})
+    steersman.change(None, compression="8bit-blockwise")
+    assert [order.from_step for order in read_helm(database).orders] == [REACHED + lead]
 
 
 def test_the_last_word_on_a_step_counts(database: Database, steersman: Steersman) -> None:
@@ -230,8 +245,8 @@ def test_a_code_that_the_run_cannot_have_is_refused(
     assert Change(from_step=20, **values).averaging(config.averaging) == config.averaging
 
 
-def put_trainers_online(database: Database, count: int) -> None:
-    """Devices that train now, by the steersman's clock, and one that only assists."""
+def put_trainers_online(database: Database, count: int) -> list[str]:
+    """Let devices train now, by the steersman's clock, and one only assist; return the stays, in this order."""
     with database.begin() as session:
         member = Member(name="ada", created_at=0.0, revoked_reason="")
         session.add(member)
@@ -239,8 +254,7 @@ def put_trainers_online(database: Database, count: int) -> None:
         for number in range(count + 1):
             role = "trainer" if number < count else "auxiliary"
             session.add(device(member.id, number, role))
-    for number in range(count + 1):
-        open_session(database, f"{number:032x}", "", "", 5.0)
+    return [open_session(database, f"{number:032x}", "", "", 5.0) for number in range(count + 1)]
 
 
 def device(member_id: int, number: int, role: str) -> Device:

@@ -9,29 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, strategies as st
 
-from peer.averaging.choice import (
-    AMPLE,
-    DENSE,
-    LOW_RANK,
-    SPARSE,
-    SUFFICIENT,
-    TOO_LITTLE,
-    AveragingWay,
-    RoundPace,
-    choose,
-    reconsider,
-    way_of,
-    ways_of,
-)
+from peer.averaging.choice import AMPLE, SUFFICIENT, TOO_LITTLE, RoundPace, choose, reconsider
 from peer.averaging.shares import NOBODY, GroupLines
+from peer.averaging.ways import DENSE, LOW_RANK, SPARSE, AveragingWay, fewest_bytes, way_of, ways_of
 from peer.config.training import Averaging
 from peer.reduction.sizes import values_sent
 
 NETWORK = Path(__file__).parents[3] / "docs" / "operators" / "network.md"
 SHAPES = ((16_000, 128), (128, 512), (512, 512), (512, 2048), (2048, 512), (512,))
 MBIT = 125_000.0
+LEAST_RATE = 1000.0  # bytes per second: who claims less is none of a test's trainers
 FLOAT16, EIGHT_BITS = DENSE
 COMMON = ways_of(Averaging())
 rates = st.lists(st.none() | st.floats(1e4, 1e8), min_size=1, max_size=12)
@@ -44,7 +34,8 @@ def lines(*rates: float | None, keeper: float | None = None) -> GroupLines:
 
 def pace(group: GroupLines, batch_s: float = 10.0, shapes: Any = SHAPES, **averaging: Any) -> RoundPace:
     patient = {"averaging_timeout_s": 1e6} | averaging
-    return RoundPace(Averaging(**patient), lambda rank: values_sent(shapes, rank), group, batch_s)
+    trainers = sum(rate is None or rate > LEAST_RATE for rate in group.rates) - 1
+    return RoundPace(Averaging(**patient), lambda rank: values_sent(shapes, rank), group, batch_s, trainers)
 
 
 def homes(mbit: float, **keys: Any) -> RoundPace:
@@ -128,7 +119,7 @@ def test_a_claim_of_almost_no_line_decides_nothing() -> None:
     assert choose(pace(beside, **usual), COMMON) == choose(pace(group, **usual), COMMON)
 
 
-@pytest.mark.parametrize("batch_s", [math.nan, math.inf, 0.0, -1.0])
+@pytest.mark.parametrize("batch_s", [math.nan, 0.0, -1.0])
 def test_no_pace_has_an_impossible_batch(batch_s: float) -> None:
     """Such a time is refused, not compared."""
     with pytest.raises(ValueError, match="batches of"):
@@ -167,7 +158,6 @@ def test_a_change_is_worth_it_and_is_the_last(rates: list[float | None], batch_s
     change = reconsider([found], COMMON, now)
     if change is None:
         return
-    assert found.counts_somebody
     before, after = found.utilisation(now), found.utilisation(change.way)
     if before < TOO_LITTLE:
         assert after >= 1.1 * before
@@ -228,9 +218,78 @@ def test_a_run_without_a_counted_line_keeps_its_way() -> None:
 def test_where_every_way_is_too_slow_the_fewest_bytes_are_chosen() -> None:
     """8 bits with factors pass, which are no way of the order."""
     found = pace(lines(0.12 * MBIT), 10.0, LARGE, **USUAL, compression="8bit-blockwise", powersgd_rank=4)
-    assert found.counts_somebody
     assert not any(map(found.utilisation, COMMON))
     assert choose(found, COMMON).way == LOW_RANK[-1]
+
+
+CODES_OF_8_BITS = {"compression": "auto", **USUAL}
+HOME = 5 * MBIT  # the uplink of a home: too slow for 8 bits of the large model
+
+
+def test_volunteers_who_stand_by_are_let_in_by_a_way_that_their_lines_pass() -> None:
+    """The reason names them; those who trained before lose less than the others bring."""
+    mixed = pace(lines(*[30 * MBIT] * 2, *[HOME] * 2), 300.0, LARGE, **CODES_OF_8_BITS)
+    mixed = replace(mixed, trainers=2)
+    assert mixed.volunteers(EIGHT_BITS) == 2
+    found = reconsider([mixed], COMMON, EIGHT_BITS)
+    assert found is not None
+    assert mixed.volunteers(found.way) == 4
+    assert found.why.startswith(
+        f"`{found.way}`: 2 volunteers whose lines are too slow for `8bit-blockwise` can take part; a round takes "
+    )
+    assert "after 150.0 s of training" in found.why
+    now = replace(mixed, averaging=Averaging(**USUAL, **found.way.keys))
+    assert reconsider([now], COMMON, found.way) is None
+
+
+def test_a_line_that_costs_the_others_more_than_it_brings_is_not_let_in() -> None:
+    """Twenty volunteers with short batches would wait most of their time for it."""
+    least = lines(*[1000 * MBIT] * 20, 0.2 * MBIT)
+    found = replace(pace(least, 5.0, LARGE, **CODES_OF_8_BITS), trainers=20)
+    assert found.volunteers(LOW_RANK[-1]) == 21
+    change = reconsider([found], COMMON, EIGHT_BITS)
+    assert change is None or change.way not in LOW_RANK
+
+
+def test_where_nobody_trains_the_first_way_that_all_pass_is_chosen() -> None:
+    """No batch has been computed, so only the lines count."""
+    waiting = replace(pace(lines(HOME, HOME, 100.0), math.inf, LARGE, **CODES_OF_8_BITS), trainers=0)
+    found = reconsider([waiting], COMMON, EIGHT_BITS)
+    assert found is not None
+    assert found.way == LOW_RANK[0]
+    assert re.fullmatch(
+        r"`powersgd_rank: 16`: 2 volunteers whose .* can take part; a round takes [\d.]+ s\.", found.why
+    )
+
+
+@given(rates, rates, st.floats(1e-3, 1e5) | st.just(math.inf), st.booleans())
+def test_a_change_for_those_who_stand_by_never_shuts_anybody_out(
+    present: list[float | None], waiting: list[float | None], batch_s: float, delay: bool
+) -> None:
+    """Who takes part can go on; all together bring at least as much; and the next look changes nothing back."""
+    group = pace(lines(*present, *waiting), batch_s, LARGE, delay=delay, **CODES_OF_8_BITS)
+    found = replace(group, trainers=group.volunteers(EIGHT_BITS))
+    change = reconsider([found], COMMON, EIGHT_BITS)
+    if change is None:
+        return
+    assert found.volunteers(change.way) >= found.volunteers(EIGHT_BITS)
+    after = replace(
+        found,
+        averaging=found.averaging.model_copy(update=change.way.keys),
+        trainers=found.volunteers(change.way),
+        batch_s=found.round_and_batch_s(change.way)[1],
+    )
+    again = reconsider([after], COMMON, change.way)
+    assert again is None or COMMON.index(again.way) != COMMON.index(EIGHT_BITS)
+
+
+def test_the_fewest_bytes_are_those_of_the_ways_that_a_run_may_change_to() -> None:
+    """A run that names its code keeps it; factors that save nothing leave 8 bits."""
+    model, vector = torch.nn.Linear(512, 512, bias=False), torch.nn.LayerNorm(512)
+    auto = Averaging(compression="auto")
+    assert fewest_bytes(auto, model) == 2 * 4 * (512 + 512)
+    assert fewest_bytes(Averaging(), model) == 2 * 512 * 512
+    assert fewest_bytes(auto, vector) == round(1024 * (1 + 4 / 128))
 
 
 def test_a_return_asks_all_of_the_newest_groups() -> None:

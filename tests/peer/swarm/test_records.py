@@ -48,6 +48,9 @@ def token(peer_id: str = "Qm1") -> AccessToken:
         {"rate": -1.0},
         {"time": float("inf")},
         {"training": "yes"},
+        {"slow_line": 0.0},
+        {"slow_line": float("nan")},
+        {"slow_line": 1e11},
         {"surprise": 1},
     ],
 )
@@ -100,14 +103,14 @@ def test_what_is_no_record_is_refused(values: object) -> None:
 def test_a_record_with_a_bad_sketch_is_refused(sketch: object) -> None:
     """A sketch of another type, torn, not finite or too long."""
     with pytest.raises(ValueError, match="sketch"):
-        PeerRecord.unpack([*record().pack()[:7], sketch, None])
+        PeerRecord.unpack([*record().pack()[:8], sketch, None])
 
 
 def test_the_size_of_a_record() -> None:
     """As it travels, with the longest sketch and its signature: neither a token nor the fields' names are in it."""
     said = record(samples=7).model_copy(update={"sketch": (0.5,) * MAX_SKETCH_SIZE, "rate": 1.25, "time": 1e9})
     value = DHTProtocol.serializer.dumps(said.pack())
-    assert len(value) == 28 + 4 * MAX_SKETCH_SIZE
+    assert len(value) == 29 + 4 * MAX_SKETCH_SIZE
     assert len(DHTProtocol.serializer.dumps([value, bytes(256)])) == len(value) + 263
 
 

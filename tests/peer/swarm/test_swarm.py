@@ -142,6 +142,7 @@ def test_who_follows_keeps_remainders_that_were_in_no_round(attempts: int, forgo
 def test_a_peer_on_a_line_too_slow_for_a_round_stands_by_until_the_line_is_faster() -> None:
     """It drops its samples, and the others do not wait for it; it says so once, and computes nothing."""
     calls: list[str] = []
+    told: list[float | None] = []
     line = LineEstimate(0.1e6, Clock(), random.Random(1))
     rounds = SimpleNamespace(
         line_is_too_slow=True,
@@ -159,7 +160,7 @@ def test_a_peer_on_a_line_too_slow_for_a_round_stands_by_until_the_line_is_faste
             has_drifted=False,
             is_undone=False,
             target_batch_size=40,
-            end_training=lambda: calls.append("is no longer waited for"),
+            stand_by=told.append,
             report_local_progress=lambda step, samples: calls.append(f"has {samples} samples"),
             course=SimpleNamespace(allowances=SimpleNamespace(usual_s=30.0)),
             performance_ema=SimpleNamespace(samples_per_second=1.0),
@@ -169,9 +170,10 @@ def test_a_peer_on_a_line_too_slow_for_a_round_stands_by_until_the_line_is_faste
     assert not swarm.wants_samples
     outcome = swarm._stand_by()
     assert (outcome.averaged, outcome.lost_samples, outcome.lost_reason) == (False, 12, "slow line")
-    assert calls == ["gave up its group", "is no longer waited for", "has 0 samples"]
+    assert calls == ["gave up its group", "has 0 samples"]
     assert swarm._stand_by() is None
-    assert calls[3:] == ["waits"]
+    assert calls[2:] == ["waits"]
+    assert told == [0.1e6, 0.1e6]
     swarm._tracker.course.steering, swarm._tracker.swarm_step = Steering(last_step=9), 8
     assert not swarm.has_ended
     swarm._tracker.swarm_step = 9  # which this peer has not followed

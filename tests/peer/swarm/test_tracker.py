@@ -50,6 +50,18 @@ def reporter(
     )
 
 
+def test_a_peer_that_stands_by_tells_its_line_until_it_trains_again() -> None:
+    """Each news is reported at once, the same one again is none, and the others do not wait for the peer."""
+    tracker = SimpleNamespace(_slow_line=None, _training=True, should_report_progress=threading.Event())
+    reported = []
+    for line in (None, 2e5, 2e5, 3e5, None):
+        tracker.should_report_progress.clear()
+        StepTracker.stand_by(tracker, line)  # type: ignore[arg-type]
+        reported.append((tracker.should_report_progress.is_set(), tracker._training, tracker._slow_line))
+    told = [(True, False, 2e5), (False, False, 2e5), (True, False, 3e5), (True, False, None)]
+    assert reported == [(False, True, None), *told]
+
+
 class WaitedError(Exception):
     """A report was not due yet."""
 

@@ -147,6 +147,18 @@ def test_peers_one_step_behind_are_arriving() -> None:
     assert (view.step, view.averaging, view.arriving) == (4, 3, 2)
 
 
+def test_the_lines_of_trainers_that_stand_by_are_known_whatever_their_state() -> None:
+    """In an undone era, too; those who train, who are no trainers, and who have been silent for long do not count."""
+    scene = Scene(is_keeper=True)
+    waits = {"slow_line": 2e5, "era": 0}
+    waiting = record(step=1, training=False).model_copy(update=waits)
+    trains = record().model_copy(update=waits)
+    known = [keeper(3, era=1), *peers(waiting, trains), *peers(waiting, role="observer")]
+    assert scene.look(known).slow_lines == (2e5,)
+    assert scene.look([keeper(3, era=1)], 5.0).slow_lines == (2e5,)
+    assert scene.look([keeper(3, era=1)], 20.0).slow_lines == ()
+
+
 def test_peer_that_has_not_begun_is_not_waited_for() -> None:
     """A joining peer, still downloading state, is not part of the next averaging."""
     view = view_of(peers(record(samples=4), record(training=False)))

@@ -1,0 +1,67 @@
+"""The ways to average: formats of the averaged values with PowerSGD's rank, in the order of their cost in loss.
+
+The order is measured (docs/operators/network.md, "Many workers in one process").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from peer.config.training import Averaging, Compression
+from peer.reduction.sizes import gradient_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class AveragingWay:
+    """A format of the averaged values with PowerSGD's rank, and its measured cost."""
+
+    compression: Compression
+    powersgd_rank: int = 0  # 0: all tensors are averaged as they are
+    loss: float = field(default=1.0, compare=False)  # times the held-out loss of exact averages
+
+    @property
+    def keys(self) -> dict[str, str | int]:
+        """The keys of `averaging` in a run file."""
+        return {"compression": self.compression, "powersgd_rank": self.powersgd_rank}
+
+    def __str__(self) -> str:
+        """Name the way as the guide's table does."""
+        return f"powersgd_rank: {self.powersgd_rank}" if self.powersgd_rank else self.compression
+
+
+DENSE = (AveragingWay("float16"), AveragingWay("8bit-blockwise"))
+LOW_RANK = (AveragingWay("float16", 16), AveragingWay("float16", 8), AveragingWay("float16", 4, 1.001))
+SPARSE = (AveragingWay("topk-2bit", loss=1.007),)
+
+
+def ways_of(averaging: Averaging, *, before_run: bool = False) -> tuple[AveragingWay, ...]:
+    """Return the ways that are open to a run, the least cost in loss first.
+
+    PowerSGD was not measured with local steps, and `topk-2bit` only with local steps and plain outer ones. A run that
+    goes on cannot change to the latter (`before_run`).
+    """
+    if averaging.aggregation == "centered_clipping":
+        return DENSE
+    if averaging.local_steps == 1:
+        return DENSE + LOW_RANK
+    has_plain_outer_steps = averaging.outer_learning_rate == 1 and averaging.outer_momentum == 0
+    return DENSE + SPARSE if before_run and has_plain_outer_steps else DENSE
+
+
+def way_of(averaging: Averaging) -> AveragingWay:
+    """Return the way of a run's first steps, or of the steps for which these settings hold."""
+    return AveragingWay(averaging.wire_format, averaging.powersgd_rank)
+
+
+def fewest_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
+    """Return how many bytes of a peer's gradient pass its line in the way of the fewest that a run may change to.
+
+    Only a run with `compression: auto` changes its way by itself.
+    """
+    ways = ways_of(averaging) if averaging.compression == "auto" else ()
+    own = [averaging.with_code((way.compression, way.powersgd_rank)) for way in ways]
+    return min(gradient_bytes(each, model) for each in (averaging, *own))
