@@ -84,6 +84,7 @@ HOMES = (
     Volunteer(HostPlan("home-nat", 0.625, "nat", down_mbit_per_second=3.125), 1),
 )
 ROOM = tuple(Volunteer(HostPlan(f"room-{number}", 100), 1) for number in range(1, 5))
+TWO_MORE_IN_ROOM = tuple(Volunteer(HostPlan(f"room-{number}", 100), 1) for number in (5, 6))
 TWO_MORE = (
     Volunteer(HostPlan("middle-2", 6.25), 2),
     Volunteer(HostPlan("home-2", 1.25, down_mbit_per_second=6.25), 1.5),

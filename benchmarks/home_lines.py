@@ -59,6 +59,7 @@ from benchmarks._homes import (
     ROOM,
     SYSTEMS,
     TWO_MORE,
+    TWO_MORE_IN_ROOM,
     VOLUNTEERS,
     Homes,
     Peer,
@@ -166,7 +167,9 @@ class Case:
     def volunteers(self) -> tuple[Volunteer, ...]:
         """The volunteers: two more for churn, so that a swarm is left."""
         those = {"homes": HOMES, "room": ROOM}.get(self.setting, VOLUNTEERS)
-        return those + TWO_MORE if self.incident == "churn" else those
+        if self.incident != "churn":
+            return those
+        return those + (TWO_MORE_IN_ROOM if self.setting == "room" else TWO_MORE)
 
     @property
     def stricken(self) -> str:
