@@ -44,16 +44,14 @@ class WayChooser:
         self._audit = AuditLog(database, BY_KEEPER, clock)
         self._lines: deque[GroupLines] = deque(maxlen=STEPS_BETWEEN)  # of the newest groups
         self._batches_s: deque[float] = deque(maxlen=MEASURED_STEPS)
-        self._trainers = 0  # in the newest of these steps
         self._look_at = self._return_at = 0  # steps
         self._return_after = STEPS_BETWEEN  # steps since the last return; each one doubles it
 
-    def step_taken(self, lines: GroupLines, batch_s: float, trainers: int) -> None:
-        """Remember a group's lines, and in which time so many trainers compute a batch."""
+    def step_taken(self, lines: GroupLines, batch_s: float) -> None:
+        """Remember a group's lines, and in which time its peers compute a batch."""
         if math.isfinite(batch_s) and batch_s > 0:
             self._lines.append(lines)
             self._batches_s.append(batch_s)
-            self._trainers = trainers
 
     def look(self, helm: Helm, step: int, slow_lines: Sequence[float], trainers: int) -> None:
         """Change the way to average, if it is time to look and another way is clearly better.
@@ -110,7 +108,7 @@ class WayChooser:
     def _paces(self, averaging: Averaging, slow_lines: Sequence[float]) -> list[RoundPace]:
         batch_s = median(self._batches_s)
         return [
-            RoundPace(averaging, self._values, _with_slow(lines, slow_lines), batch_s, self._trainers)
+            RoundPace(averaging, self._values, _with_slow(lines, slow_lines), batch_s, lines.trusted.count(False))
             for lines in self._lines
         ]
 

@@ -145,7 +145,7 @@ class Keeper:
             self._file_receipt()  # of the step before, which this group has taken, too
             self.unfiled = outcome
             self.alarms.step_taken(outcome.era, outcome.step, self.swarm.state.sketch)
-            self.chooser.step_taken(self.swarm.lines, self.swarm.batch_s, self.swarm.trainers)
+            self.chooser.step_taken(self.swarm.lines, self.swarm.batch_s)
             self.checkpointing.write_if_due()
 
     def _steer(self) -> None:

@@ -34,8 +34,8 @@ class RoundPace:
     averaging: Averaging  # as they are in force
     values: Callable[[int], int]  # by PowerSGD's rank: the number of values that one peer sends
     lines: GroupLines  # of the present group, and of those who stand by because theirs is too slow for it
-    batch_s: float  # in which `trainers` compute a batch; infinite while nobody trains
-    trainers: int
+    batch_s: float  # in which the present group computes a batch; infinite while nobody trains
+    present: int  # volunteers in that group
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for a time or a rate that is none."""
@@ -58,7 +58,7 @@ class RoundPace:
 
     def round_and_batch_s(self, way: AveragingWay) -> tuple[float, float]:
         """Return the seconds of a round and of a batch: all who take part are as fast as those who train now."""
-        return self.round_s(way), self.batch_s * max(1, self.trainers) / max(1, self.volunteers(way))
+        return self.round_s(way), self.batch_s * max(1, self.present) / max(1, self.volunteers(way))
 
     def utilisation(self, way: AveragingWay) -> float:
         """Return the part of the time that is left to training: none if a present line is too slow for the way."""
@@ -132,21 +132,21 @@ def reconsider(
     chosen = choose(pace, ways)
     if now not in ways or pace.volunteers(chosen.way) > pace.volunteers(now):
         return chosen
-    present = pace.utilisation(now)
-    if present < TOO_LITTLE:
-        return chosen if pace.utilisation(chosen.way) >= LEAST_GAIN * present else None
+    left = pace.utilisation(now)
+    if left < TOO_LITTLE:
+        return chosen if pace.utilisation(chosen.way) >= LEAST_GAIN * left else None
     finer = (way for way in ways[: ways.index(now)] if all(each.utilisation(way) >= AMPLE for each in paces))
     found = next(finer, None) if may_return else None
     return None if found is None else _explained(pace, found, ways)
 
 
 def _explained(pace: RoundPace, way: AveragingWay, ways: Sequence[AveragingWay]) -> AveragingChoice:
-    present, first = way_of(pace.averaging), ways[0]
-    admitted = pace.volunteers(way) - pace.volunteers(present)
+    now, first = way_of(pace.averaging), ways[0]
+    admitted = pace.volunteers(way) - pace.volunteers(now)
     reasons = []
     if admitted > 0:
         who = "1 volunteer whose line is" if admitted == 1 else f"{admitted:,} volunteers whose lines are"
-        reasons.append(f"{who} too slow for `{present}` can take part")
+        reasons.append(f"{who} too slow for `{now}` can take part")
     round_s, batch_s = pace.round_and_batch_s(way)
     if not round_s:
         reasons.append("no known line limits the rounds")

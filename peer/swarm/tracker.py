@@ -208,7 +208,7 @@ class StepTracker(ProgressTracker):
 
         None: it stands by no more, and begins to train again.
         """
-        if slow_line != self._slow_line:
+        if slow_line != self._slow_line or (slow_line is not None and self._training):
             self._slow_line = slow_line
             self._training = False
             self.should_report_progress.set()

@@ -51,7 +51,7 @@ class LiveRun:
         for _ in range(steps):
             self.step += 1
             self.tell_step()
-            self.chooser.step_taken(homes(rate), batch_s, 4)
+            self.chooser.step_taken(homes(rate), batch_s)
             self.chooser.look(read_helm(self.database), self.step, (), 4)
 
     def tell_step(self) -> None:
@@ -160,7 +160,7 @@ def test_a_choice_comes_too_late_for_an_operator_who_has_just_ended_it(run: Live
     run.take(MEASURED_STEPS - 1, SLOW)
     before = read_helm(run.database)
     run.operator.change(None, compression="none", confirmed=True)
-    run.chooser.step_taken(homes(SLOW), 10.0, 4)
+    run.chooser.step_taken(homes(SLOW), 10.0)
     run.chooser.look(before, run.step, (), 4)
     assert [way[1] for way in run.ways] == ["none"]
     assert audit_log(run.database, 10) == []
@@ -271,7 +271,7 @@ def test_volunteers_who_stand_by_are_let_in_at_a_coming_step(large: LiveRun) -> 
     for _ in range(MEASURED_STEPS):
         large.step += 1
         large.tell_step()
-        large.chooser.step_taken(homes(FAST), 60.0, 4)
+        large.chooser.step_taken(homes(FAST), 60.0)
         large.chooser.look(read_helm(large.database), large.step, (HOME, HOME), 4)
     assert large.ways == [(large.step + LEAD_STEPS, "float16", 16)]
     assert "2 volunteers whose lines are too slow" in read_helm(large.database).why

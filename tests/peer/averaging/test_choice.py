@@ -21,7 +21,7 @@ from peer.reduction.sizes import values_sent
 NETWORK = Path(__file__).parents[3] / "docs" / "operators" / "network.md"
 SHAPES = ((16_000, 128), (128, 512), (512, 512), (512, 2048), (2048, 512), (512,))
 MBIT = 125_000.0
-LEAST_RATE = 1000.0  # bytes per second: who claims less is none of a test's trainers
+LEAST_RATE = 1000.0  # bytes per second: who claims less is not in a test's group
 FLOAT16, EIGHT_BITS = DENSE
 COMMON = ways_of(Averaging())
 rates = st.lists(st.none() | st.floats(1e4, 1e8), min_size=1, max_size=12)
@@ -34,8 +34,8 @@ def lines(*rates: float | None, keeper: float | None = None) -> GroupLines:
 
 def pace(group: GroupLines, batch_s: float = 10.0, shapes: Any = SHAPES, **averaging: Any) -> RoundPace:
     patient = {"averaging_timeout_s": 1e6} | averaging
-    trainers = sum(rate is None or rate > LEAST_RATE for rate in group.rates) - 1
-    return RoundPace(Averaging(**patient), lambda rank: values_sent(shapes, rank), group, batch_s, trainers)
+    present = sum(rate is None or rate > LEAST_RATE for rate in group.rates) - 1
+    return RoundPace(Averaging(**patient), lambda rank: values_sent(shapes, rank), group, batch_s, present)
 
 
 def homes(mbit: float, **keys: Any) -> RoundPace:
@@ -229,7 +229,7 @@ HOME = 5 * MBIT  # the uplink of a home: too slow for 8 bits of the large model
 def test_volunteers_who_stand_by_are_let_in_by_a_way_that_their_lines_pass() -> None:
     """The reason names them; those who trained before lose less than the others bring."""
     mixed = pace(lines(*[30 * MBIT] * 2, *[HOME] * 2), 300.0, LARGE, **CODES_OF_8_BITS)
-    mixed = replace(mixed, trainers=2)
+    mixed = replace(mixed, present=2)
     assert mixed.volunteers(EIGHT_BITS) == 2
     found = reconsider([mixed], COMMON, EIGHT_BITS)
     assert found is not None
@@ -245,7 +245,7 @@ def test_volunteers_who_stand_by_are_let_in_by_a_way_that_their_lines_pass() -> 
 def test_a_line_that_costs_the_others_more_than_it_brings_is_not_let_in() -> None:
     """Twenty volunteers with short batches would wait most of their time for it."""
     least = lines(*[1000 * MBIT] * 20, 0.2 * MBIT)
-    found = replace(pace(least, 5.0, LARGE, **CODES_OF_8_BITS), trainers=20)
+    found = replace(pace(least, 5.0, LARGE, **CODES_OF_8_BITS), present=20)
     assert found.volunteers(LOW_RANK[-1]) == 21
     change = reconsider([found], COMMON, EIGHT_BITS)
     assert change is None or change.way not in LOW_RANK
@@ -253,7 +253,7 @@ def test_a_line_that_costs_the_others_more_than_it_brings_is_not_let_in() -> Non
 
 def test_where_nobody_trains_the_first_way_that_all_pass_is_chosen() -> None:
     """No batch has been computed, so only the lines count."""
-    waiting = replace(pace(lines(HOME, HOME, 100.0), math.inf, LARGE, **CODES_OF_8_BITS), trainers=0)
+    waiting = replace(pace(lines(HOME, HOME, 100.0), math.inf, LARGE, **CODES_OF_8_BITS), present=0)
     found = reconsider([waiting], COMMON, EIGHT_BITS)
     assert found is not None
     assert found.way == LOW_RANK[0]
@@ -268,7 +268,7 @@ def test_a_change_for_those_who_stand_by_never_shuts_anybody_out(
 ) -> None:
     """Who takes part can go on; all together bring at least as much; and the next look changes nothing back."""
     group = pace(lines(*present, *waiting), batch_s, LARGE, delay=delay, **CODES_OF_8_BITS)
-    found = replace(group, trainers=group.volunteers(EIGHT_BITS))
+    found = replace(group, present=group.volunteers(EIGHT_BITS))
     change = reconsider([found], COMMON, EIGHT_BITS)
     if change is None:
         return
@@ -276,7 +276,7 @@ def test_a_change_for_those_who_stand_by_never_shuts_anybody_out(
     after = replace(
         found,
         averaging=found.averaging.model_copy(update=change.way.keys),
-        trainers=found.volunteers(change.way),
+        present=found.volunteers(change.way),
         batch_s=found.round_and_batch_s(change.way)[1],
     )
     again = reconsider([after], COMMON, change.way)

@@ -60,6 +60,9 @@ def test_a_peer_that_stands_by_tells_its_line_until_it_trains_again() -> None:
         reported.append((tracker.should_report_progress.is_set(), tracker._training, tracker._slow_line))
     told = [(True, False, 2e5), (False, False, 2e5), (True, False, 3e5), (True, False, None)]
     assert reported == [(False, True, None), *told]
+    tracker._slow_line, tracker._training = 2e5, True  # it has begun to train, and its line is as slow as before
+    StepTracker.stand_by(tracker, 2e5)  # type: ignore[arg-type]
+    assert not tracker._training
 
 
 class WaitedError(Exception):
