@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from peer.swarm import tracker as swarm_tracker
+from peer.swarm.records import PeerRecord
 from peer.swarm.refresh import REPORTS_PER_S
 from peer.swarm.tracker import NOTHING_SEEN, StepTracker
 from peer.swarm.view import TrainerPace
@@ -63,6 +64,23 @@ def test_a_peer_that_stands_by_tells_its_line_until_it_trains_again() -> None:
     tracker._slow_line, tracker._training = 2e5, True  # it has begun to train, and its line is as slow as before
     StepTracker.stand_by(tracker, 2e5)  # type: ignore[arg-type]
     assert not tracker._training
+
+
+@pytest.mark.parametrize("line", [None, 2e5])
+def test_the_line_of_a_peer_that_stands_by_is_in_its_record(line: float | None) -> None:
+    """As others read it."""
+    tracker = SimpleNamespace(
+        local_progress=SimpleNamespace(epoch=3, samples_accumulated=0, samples_per_second=0.0),
+        target_batch_size=64,
+        era=1,
+        client_mode=False,
+        _training=False,
+        _role="trainer",
+        _sketch=(2, ()),
+        _slow_line=line,
+    )
+    record = StepTracker._record(tracker, 1e9)  # type: ignore[arg-type]
+    assert PeerRecord.unpack(record.pack()).slow_line == line
 
 
 class WaitedError(Exception):
