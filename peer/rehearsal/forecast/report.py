@@ -117,8 +117,7 @@ class RehearsalReport:
             found.append(
                 f"{len(slow)} of {len(devices)} volunteers stand by: their lines need up to {own_s:.0f} s for their "
                 "gradients, too long for rounds of at most `averaging.averaging_timeout_s` "
-                f"({self.config.averaging.averaging_timeout_s:g} s). Raise it, or send fewer bytes "
-                "(`averaging.compression`, `averaging.powersgd_rank`)."
+                f"({self.config.averaging.averaging_timeout_s:g} s). Raise it, or {self._help_for_slow_lines()}."
             )
         if self.quantiles(FAILED_ROUNDS).middle > MANY_FAILURES:
             found.append(f"Many rounds of averaging fail. {self._why_rounds_fail()}")
@@ -129,6 +128,11 @@ class RehearsalReport:
                 "`manyhands assist`."
             )
         return tuple(found)
+
+    def _help_for_slow_lines(self) -> str:
+        if self.choice is None:
+            return "send fewer bytes (`averaging.compression: auto`)"
+        return "`averaging.target_batch_size`: of a longer step a slow line costs the others less"
 
     def _why_rounds_fail(self) -> str:
         devices = self.scenarios[0].devices

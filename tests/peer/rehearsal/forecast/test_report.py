@@ -121,6 +121,25 @@ def test_a_line_too_slow_for_the_timeout_is_named() -> None:
     assert "1 of 1 rehearsals the swarm took no step" in stalled
     assert "3 of 3 volunteers stand by: their lines need up to 34 s" in failing
     assert "`averaging.averaging_timeout_s` (20 s)" in failing
+    assert failing.endswith("send fewer bytes (`averaging.compression: auto`).")
+
+
+def test_the_keepers_choice_lets_in_the_lines_that_are_too_slow_for_the_first_steps_of_a_run() -> None:
+    """None passes 8 bits in time, all pass PowerSGD's factors; a line that passes nothing still stands by."""
+    slow, slowest = (HomeLine(up_mbit_per_second=up, down_mbit_per_second=2) for up in (2, 0.001))
+
+    def scenario_of(config: RunConfig, _seed: int) -> Scenario:
+        averaged = 100_000 if config.averaging.powersgd_rank else None
+        scenario = homes(slow, parameters=4_000_000).model_copy(update={"averaged": averaged})
+        last = scenario.devices[-1].model_copy(update={"line": slowest})
+        return scenario.model_copy(update={"devices": (*scenario.devices[:-1], last)})
+
+    report = rehearse_seeds(run_with(averaging_timeout_s=20.0, compression="auto"), scenario_of, 1)
+    assert report.config.averaging.powersgd_rank == 16
+    choice, standing_by = report.remarks()[:2]
+    assert "volunteers whose lines are too slow for `8bit-blockwise` can take part" in choice
+    assert standing_by.startswith("1 of 3 volunteers stand by")
+    assert "`averaging.target_batch_size`: of a longer step a slow line costs the others less." in standing_by
 
 
 def test_too_few_reducers_are_named() -> None:
