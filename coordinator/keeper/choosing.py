@@ -19,11 +19,12 @@ from coordinator.ledger.steering import BY_KEEPER, LEAD_STEPS, Helm, Steersman
 from coordinator.members.audit import AuditLog
 from coordinator.store.engine import Database
 from peer.averaging.choice import AveragingChoice, RoundPace, reconsider
-from peer.averaging.shares import GroupLines, believed
+from peer.averaging.shares import FASTEST, GroupLines
 from peer.averaging.ways import way_of, ways_of
 from peer.config.run import RunConfig
 from peer.config.training import Averaging
-from peer.reduction.sizes import values_sent
+from peer.network.traffic import passes_in_time
+from peer.reduction.sizes import RoundBytes, values_sent
 
 logger = logging.getLogger(__name__)
 MEASURED_STEPS = 5  # before the first choice
@@ -53,14 +54,14 @@ class WayChooser:
             self._lines.append(lines)
             self._batches_s.append(batch_s)
 
-    def look(self, helm: Helm, step: int, slow_lines: Sequence[float], trainers: int) -> None:
+    def look(self, helm: Helm, step: int, slow_lines: Sequence[float]) -> None:
         """Change the way to average, if it is time to look and another way is clearly better.
 
-        `slow_lines`: bytes per second, of the volunteers that stand by. Where nobody trains at all, no step would ever
-        come: then the change holds at once. A return to a finer way waits twice as long as the one before it, so that
+        `slow_lines`: bytes per second, of the volunteers that stand by. Where all do, no step would ever come: then the
+        change holds at once. A return to a finer way waits twice as long as the one before it, so that
         nobody can make a run change all the time by claiming now a slow line and now a fast one.
         """
-        if not trainers and slow_lines:
+        if slow_lines and self._steersman.all_stand_by():
             self._look_at_once(helm, step, slow_lines)
             return
         self._look_at = min(self._look_at, step + STEPS_BETWEEN)  # the run has gone back to a checkpoint
@@ -70,8 +71,9 @@ class WayChooser:
         self._look_at = step + STEPS_BETWEEN
         averaging, ways = helm.averaging_after(step + LEAD_STEPS, self._config), ways_of(self._config.averaging)
         now = way_of(averaging)
-        choice = reconsider(self._paces(averaging, slow_lines), ways, now, may_return=step >= self._return_at)
-        if choice is None or not self._change_to(choice, LEAD_STEPS):
+        paces = [self._pace(averaging, lines, slow_lines, median(self._batches_s)) for lines in self._lines]
+        choice = reconsider(paces, ways, now, may_return=step >= self._return_at)
+        if choice is None or not self._change_to(choice, None):
             return
         if now in ways and ways.index(choice.way) < ways.index(now):
             self._return_at, self._return_after = step + self._return_after, 2 * self._return_after
@@ -81,22 +83,21 @@ class WayChooser:
         if not helm.chooses(self._config):
             return
         averaging = helm.averaging_after(step, self._config)
-        pace = RoundPace(averaging, self._values, _with_slow(KEEPER_ALONE, slow_lines), math.inf, 0)
+        pace = self._pace(averaging, KEEPER_ALONE, slow_lines, math.inf)
         choice = reconsider([pace], ways_of(self._config.averaging), way_of(averaging), may_return=False)
         if choice is not None:
-            self._change_to(choice, lead_steps=0)
+            self._change_to(choice, step)
 
-    def _change_to(self, choice: AveragingChoice, lead_steps: int) -> bool:
-        """Make the choice a change; return whether it could be made."""
+    def _change_to(self, choice: AveragingChoice, from_step: int | None) -> bool:
+        """Make the choice a change from this step on, or from where all will have heard; return whether it is made."""
         way = choice.way
         try:
             done = self._steersman.change(
-                None,
+                from_step,
                 compression=way.compression,
                 powersgd_rank=way.powersgd_rank,
                 confirmed=True,
                 why=choice.why,
-                lead_steps=lead_steps,
             )
         except ConfigError as error:  # too many changes are to come: the next look tries again
             logger.warning("%s is not chosen yet: %s", way, error)
@@ -105,20 +106,25 @@ class WayChooser:
         logger.info("%s %s", done, choice.why)
         return True
 
-    def _paces(self, averaging: Averaging, slow_lines: Sequence[float]) -> list[RoundPace]:
-        batch_s = median(self._batches_s)
-        return [
-            RoundPace(averaging, self._values, _with_slow(lines, slow_lines), batch_s, lines.trusted.count(False))
-            for lines in self._lines
-        ]
+    def _pace(self, averaging: Averaging, lines: GroupLines, slow_lines: Sequence[float], batch_s: float) -> RoundPace:
+        """Return the pace of a group and of those who stand by, who are not counted on to reduce anything.
 
-
-def _with_slow(lines: GroupLines, slow_lines: Sequence[float]) -> GroupLines:
-    """Return the lines with those of volunteers that stand by, who are not counted on to reduce anything."""
-    none = (False,) * len(slow_lines)
-    return replace(
-        lines,
-        rates=(*lines.rates, *map(believed, slow_lines)),
-        reduces=(*lines.reduces, *none),
-        trusted=(*lines.trusted, *none),
-    )
+        All volunteers count as equally fast. A line that passes what it is said to be too slow for does not count.
+        """
+        own_bytes = round(RoundBytes.of(averaging.wire_format, self._values(averaging.powersgd_rank)).own)
+        rates = [min(rate, FASTEST) for rate in slow_lines]
+        waiting = [rate for rate in rates if not passes_in_time(own_bytes, rate, averaging.averaging_timeout_s)]
+        none = (False,) * len(waiting)
+        return RoundPace(
+            averaging=averaging,
+            values=self._values,
+            lines=replace(
+                lines,
+                rates=(*lines.rates, *waiting),
+                reduces=(*lines.reduces, *none),
+                trusted=(*lines.trusted, *none),
+            ),
+            speeds=(*(float(not is_trusted) for is_trusted in lines.trusted), *(1.0 for _ in waiting)),
+            batch_s=batch_s,
+            present_speed=float(lines.trusted.count(False)),
+        )

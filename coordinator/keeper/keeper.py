@@ -152,9 +152,10 @@ class Keeper:
         """Let everybody do what operators have said; a run that has ended leaves a checkpoint of its last step."""
         helm = read_helm(self.database)
         self.swarm.steer(helm.beacon(self.swarm.step))
-        self.chooser.look(helm, self.swarm.step, self.swarm.slow_lines, self.swarm.trainers)
         self.checkpointing.every_steps = helm.at(self.swarm.step).checkpoint_every
-        if self.swarm.has_ended:
+        if not self.swarm.has_ended:
+            self.chooser.look(helm, self.swarm.step, self.swarm.slow_lines)
+        else:
             self.checkpointing.write_if_due(stopping=True)
 
     def _return_if_told(self) -> None:

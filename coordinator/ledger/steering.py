@@ -256,12 +256,11 @@ class Steersman:
         powersgd_rank: int | None = None,
         confirmed: bool = False,
         why: str = "",
-        lead_steps: int | None = None,
     ) -> str:
         """Change what may be changed from a step on; None: the first at which every peer will have heard of it.
 
-        `lead_steps`: so far ahead that is; None: three, or none while all present volunteers stand by for faster lines,
-        because no step would come.
+        While all present volunteers stand by for faster lines, that is the present step, because no other would come.
+        The keeper knows where the run is, and may name it.
 
         `compression` may be `auto`: the keeper chooses from now on. Another one, or a rank, ends that at once, unless
         it is the keeper's own choice, which says `why`.
@@ -286,9 +285,9 @@ class Steersman:
 
         def check(session: Session) -> None:
             nonlocal begin
-            first = _reached(session) + (self._lead(session) if lead_steps is None else lead_steps)
+            first = _reached(session) + (0 if self._all_stand_by(session) else LEAD_STEPS)
             begin = first if begin is None else begin
-            if not first <= begin <= MOST_STEP:
+            if self._actor != BY_KEEPER and not first <= begin <= MOST_STEP:
                 raise ConfigError(f"A change can begin at step {first}, not before: every peer must hear of it first.")
             helm = helm_of(session)
             if self._actor == BY_KEEPER and not helm.chooses(self._config):  # said since the keeper looked
@@ -315,10 +314,15 @@ class Steersman:
         said = [f"From step {begin} on: {', '.join(named)}."] if named else []
         return " ".join([*said, *(["The keeper chooses the way to average."] if compression == AUTO else [])])
 
-    def _lead(self, session: Session) -> int:
+    def all_stand_by(self) -> bool:
+        """Return whether volunteers are there, and all of them wait for faster lines."""
+        with self._database() as session:
+            return self._all_stand_by(session)
+
+    def _all_stand_by(self, session: Session) -> bool:
         states = select(DeviceSession.state).join(DeviceSession.device)
         present = set(session.scalars(states.where(is_online(self._clock()), Device.role == "trainer")))
-        return 0 if present == {"standby"} else LEAD_STEPS
+        return present == {"standby"}
 
     def announce(self, text: str) -> str:
         """Tell all volunteers."""

@@ -597,13 +597,8 @@ class Swarm:
 
     @property
     def slow_lines(self) -> tuple[float, ...]:
-        """Bytes per second of the lines for which trainers stand by, as they say."""
+        """Bytes per second of the lines for which trainers stand by, as they say: one of each member."""
         return self._tracker.view.slow_lines
-
-    @property
-    def trainers(self) -> int:
-        """The number of present trainers."""
-        return self._tracker.view.trainers
 
     @property
     def batch_s(self) -> float:

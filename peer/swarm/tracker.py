@@ -206,11 +206,11 @@ class StepTracker(ProgressTracker):
     def stand_by(self, slow_line: float | None) -> None:
         """Tell the others not to wait for this peer, and the keeper the bytes per second of its line.
 
-        None: it stands by no more, and begins to train again.
+        None: it stands by no more.
         """
         if slow_line != self._slow_line or (slow_line is not None and self._training):
             self._slow_line = slow_line
-            self._training = False
+            self._training = self._training and slow_line is None
             self.should_report_progress.set()
 
     def publish(self, timeout_s: float = 10.0) -> bool:
@@ -362,5 +362,5 @@ class StepTracker(ProgressTracker):
             event.set()
         if self.is_alive():
             self.shutdown_complete.wait(timeout)
-        self._training = False
+        self._training, self._slow_line = False, None
         self._publish_quietly()

@@ -56,7 +56,7 @@ class SwarmView:
     census: Census = ()
     paces: tuple[TrainerPace, ...] = ()  # of the trainers at `step`
     here: frozenset[str] = frozenset()  # the peer IDs of those that are `averaging`
-    slow_lines: tuple[float, ...] = ()  # bytes per second, of the trainers that stand by for theirs
+    slow_lines: tuple[float, ...] = ()  # bytes per second, of the members whose trainers stand by for theirs
     step_is_shared: bool = False  # another peer than a keeper has taken it, whether or not it goes on
 
     def expected_samples(self, own_id: str, now: float, longest_s: float) -> float:
@@ -130,9 +130,16 @@ def training(peers: Iterable[KnownPeer]) -> list[KnownPeer]:
 
 
 def slow_lines_of(peers: Iterable[KnownPeer]) -> tuple[float, ...]:
-    """Return the bytes per second of the lines for which trainers stand by, in whichever era their state is."""
-    rates = (peer.record.slow_line for peer in peers if peer.role == "trainer" and not peer.record.training)
-    return tuple(rate for rate in rates if rate is not None)
+    """Return the bytes per second of the lines for which trainers stand by, in whichever era their state is.
+
+    A member has one, its fastest, however many devices it brings.
+    """
+    fastest: dict[str, float] = {}
+    for peer in peers:
+        rate = peer.record.slow_line
+        if rate is not None and peer.role == "trainer" and not peer.record.training:
+            fastest[peer.member] = max(rate, fastest.get(peer.member, 0.0))
+    return tuple(fastest.values())
 
 
 def claim_of(accumulated: int, target: int) -> int:

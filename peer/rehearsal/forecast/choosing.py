@@ -39,7 +39,8 @@ def with_chosen_way(
         second_reducers=(),
     )
     averaging = config.averaging
-    pace = RoundPace(averaging, values, lines, averaging.target_batch_size / speed, len(present))
+    speeds = (0.0, *(device.samples_per_second or 0.0 for device in present))
+    pace = RoundPace(averaging, values, lines, speeds, averaging.target_batch_size / speed, speed)
     choice = choose(pace, ways_of(averaging))
     return _with_way(config, choice.way), choice
 

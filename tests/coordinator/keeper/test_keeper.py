@@ -65,7 +65,6 @@ class Scene:
     lines: GroupLines = NOBODY
     batch_s: float = math.inf
     slow_lines: tuple[float, ...] = ()
-    trainers: int = 0
 
     def clock(self) -> float:
         """Unix seconds."""
@@ -409,16 +408,6 @@ def test_what_the_keeper_chooses_by_the_groups_lines_is_in_its_beacon(database: 
     scene.run(passes=MEASURED_STEPS + 1)
     assert scene.heard is not None
     assert [(change.compression, change.powersgd_rank) for change in scene.heard.changes] == [("float16", 16)]
-
-
-def test_where_all_volunteers_stand_by_the_beacon_changes_the_way_at_the_present_step(database: Database) -> None:
-    """By the lines that they tell, though no step is taken."""
-    averaging = {"compression": "auto", "averaging_timeout_s": 16.0}  # a megabyte in 8 bits takes the line 20 s
-    chooses = RunConfig.from_mapping({"averaging": averaging})
-    scene = Serving(database, recorded=0, stands_still=True, config=chooses, slow_lines=(50_000.0,))
-    scene.run(passes=2)
-    assert scene.heard is not None
-    assert scene.heard.at(scene.step).powersgd_rank == 16
 
 
 def test_a_run_that_has_ended_leaves_a_checkpoint_of_its_last_step(database: Database) -> None:

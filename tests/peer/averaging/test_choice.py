@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,15 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from peer.averaging.choice import AMPLE, SUFFICIENT, TOO_LITTLE, RoundPace, choose, reconsider
+from peer.averaging.choice import (
+    AMPLE,
+    SUFFICIENT,
+    TOO_LITTLE,
+    WORTH_SHUTTING_OUT,
+    RoundPace,
+    choose,
+    reconsider,
+)
 from peer.averaging.shares import NOBODY, GroupLines
 from peer.averaging.ways import DENSE, LOW_RANK, SPARSE, AveragingWay, fewest_bytes, way_of, ways_of
 from peer.config.training import Averaging
@@ -21,7 +30,6 @@ from peer.reduction.sizes import values_sent
 NETWORK = Path(__file__).parents[3] / "docs" / "operators" / "network.md"
 SHAPES = ((16_000, 128), (128, 512), (512, 512), (512, 2048), (2048, 512), (512,))
 MBIT = 125_000.0
-LEAST_RATE = 1000.0  # bytes per second: who claims less is not in a test's group
 FLOAT16, EIGHT_BITS = DENSE
 COMMON = ways_of(Averaging())
 rates = st.lists(st.none() | st.floats(1e4, 1e8), min_size=1, max_size=12)
@@ -32,10 +40,14 @@ def lines(*rates: float | None, keeper: float | None = None) -> GroupLines:
     return GroupLines((keeper, *rates), (True,) * (1 + len(rates)), (True, *[False] * len(rates)), ())
 
 
-def pace(group: GroupLines, batch_s: float = 10.0, shapes: Any = SHAPES, **averaging: Any) -> RoundPace:
-    patient = {"averaging_timeout_s": 1e6} | averaging
-    present = sum(rate is None or rate > LEAST_RATE for rate in group.rates) - 1
-    return RoundPace(Averaging(**patient), lambda rank: values_sent(shapes, rank), group, batch_s, present)
+def pace(
+    group: GroupLines, batch_s: float = 10.0, shapes: Any = SHAPES, waiting: int = 0, **averaging: Any
+) -> RoundPace:
+    """Volunteers of one speed; the last `waiting` of them stand by."""
+    patient = Averaging(**{"averaging_timeout_s": 1e6} | averaging)
+    speeds = tuple(float(not is_trusted) for is_trusted in group.trusted)
+    values = cache(lambda rank: values_sent(shapes, rank))
+    return RoundPace(patient, values, group, speeds, batch_s, sum(speeds) - waiting)
 
 
 def homes(mbit: float, **keys: Any) -> RoundPace:
@@ -116,7 +128,7 @@ def test_a_claim_of_almost_no_line_decides_nothing() -> None:
     """Its peer stands by in the run, as an honest one does."""
     usual, group = {"averaging_timeout_s": 60.0}, lines(*[1000 * MBIT] * 4)
     beside = lines(*[1000 * MBIT] * 4, 100.0, 0.0)
-    assert choose(pace(beside, **usual), COMMON) == choose(pace(group, **usual), COMMON)
+    assert choose(pace(beside, waiting=2, **usual), COMMON) == choose(pace(group, **usual), COMMON)
 
 
 @pytest.mark.parametrize("batch_s", [math.nan, 0.0, -1.0])
@@ -218,7 +230,7 @@ def test_a_run_without_a_counted_line_keeps_its_way() -> None:
 def test_where_every_way_is_too_slow_the_fewest_bytes_are_chosen() -> None:
     """8 bits with factors pass, which are no way of the order."""
     found = pace(lines(0.12 * MBIT), 10.0, LARGE, **USUAL, compression="8bit-blockwise", powersgd_rank=4)
-    assert not any(map(found.utilisation, COMMON))
+    assert not any(map(found.contribution, COMMON))
     assert choose(found, COMMON).way == LOW_RANK[-1]
 
 
@@ -228,8 +240,7 @@ HOME = 5 * MBIT  # the uplink of a home: too slow for 8 bits of the large model
 
 def test_volunteers_who_stand_by_are_let_in_by_a_way_that_their_lines_pass() -> None:
     """The reason names them; those who trained before lose less than the others bring."""
-    mixed = pace(lines(*[30 * MBIT] * 2, *[HOME] * 2), 300.0, LARGE, **CODES_OF_8_BITS)
-    mixed = replace(mixed, present=2)
+    mixed = pace(lines(*[30 * MBIT] * 2, *[HOME] * 2), 300.0, LARGE, waiting=2, **CODES_OF_8_BITS)
     assert mixed.volunteers(EIGHT_BITS) == 2
     found = reconsider([mixed], COMMON, EIGHT_BITS)
     assert found is not None
@@ -244,16 +255,41 @@ def test_volunteers_who_stand_by_are_let_in_by_a_way_that_their_lines_pass() -> 
 
 def test_a_line_that_costs_the_others_more_than_it_brings_is_not_let_in() -> None:
     """Twenty volunteers with short batches would wait most of their time for it."""
-    least = lines(*[1000 * MBIT] * 20, 0.2 * MBIT)
-    found = replace(pace(least, 5.0, LARGE, **CODES_OF_8_BITS), present=20)
+    found = pace(lines(*[1000 * MBIT] * 20, 0.2 * MBIT), 5.0, LARGE, waiting=1, **CODES_OF_8_BITS)
     assert found.volunteers(LOW_RANK[-1]) == 21
+    assert found.volunteers(choose(found, COMMON).way) == 20
     change = reconsider([found], COMMON, EIGHT_BITS)
-    assert change is None or change.way not in LOW_RANK
+    assert change is None or found.volunteers(change.way) == 20
+
+
+def test_a_line_that_was_there_first_is_shut_out_only_for_much() -> None:
+    """By the last groups alike, when a finer way may be chosen; then it is not let in again."""
+    first = pace(lines(*[1000 * MBIT] * 20, 0.2 * MBIT), 5.0, LARGE, **USUAL, powersgd_rank=4)
+    beside = pace(lines(0.2 * MBIT), 100.0, LARGE, **USUAL, powersgd_rank=4)
+    assert reconsider([beside, first], COMMON, LOW_RANK[-1]) is None
+    assert reconsider([first, first], COMMON, LOW_RANK[-1], may_return=False) is None
+    found = reconsider([first, first], COMMON, LOW_RANK[-1])
+    assert found is not None
+    assert first.volunteers(found.way) == 20
+    assert "1 volunteer stands by, whose line is too slow for it: the others train much more without" in found.why
+    batch_s = first.round_and_batch_s(found.way)[1]
+    after = replace(first, averaging=Averaging(**USUAL, **found.way.keys), batch_s=batch_s, present_speed=20.0)
+    again = reconsider([after], COMMON, found.way)
+    assert again is None or after.volunteers(again.way) == 20
+
+
+def test_slow_devices_decide_less_where_speeds_are_known() -> None:
+    """One card trains three hundred times as fast as each of the laptops, whose lines would hold it up."""
+    alike = pace(lines(1000 * MBIT, *[0.2 * MBIT] * 12), 50.0, LARGE, **CODES_OF_8_BITS)
+    speeds = (0.0, 300.0, *[1.0] * 12)
+    known = replace(alike, speeds=speeds, present_speed=sum(speeds), batch_s=1.0)
+    assert alike.volunteers(choose(alike, COMMON).way) == 13
+    assert known.volunteers(choose(known, COMMON).way) == 1
 
 
 def test_where_nobody_trains_the_first_way_that_all_pass_is_chosen() -> None:
     """No batch has been computed, so only the lines count."""
-    waiting = replace(pace(lines(HOME, HOME, 100.0), math.inf, LARGE, **CODES_OF_8_BITS), present=0)
+    waiting = pace(lines(HOME, HOME, 100.0), math.inf, LARGE, waiting=3, **CODES_OF_8_BITS)
     found = reconsider([waiting], COMMON, EIGHT_BITS)
     assert found is not None
     assert found.way == LOW_RANK[0]
@@ -263,24 +299,28 @@ def test_where_nobody_trains_the_first_way_that_all_pass_is_chosen() -> None:
 
 
 @given(rates, rates, st.floats(1e-3, 1e5) | st.just(math.inf), st.booleans())
-def test_a_change_for_those_who_stand_by_never_shuts_anybody_out(
+def test_a_change_for_those_who_stand_by_makes_all_together_train_more(
     present: list[float | None], waiting: list[float | None], batch_s: float, delay: bool
 ) -> None:
-    """Who takes part can go on; all together bring at least as much; and the next look changes nothing back."""
+    """None of the others is shut out, unless that makes for much more; and the next look does not undo the change."""
     group = pace(lines(*present, *waiting), batch_s, LARGE, delay=delay, **CODES_OF_8_BITS)
-    found = replace(group, present=group.volunteers(EIGHT_BITS))
+    found = replace(group, present_speed=float(group.volunteers(EIGHT_BITS)))
     change = reconsider([found], COMMON, EIGHT_BITS)
     if change is None:
         return
-    assert found.volunteers(change.way) >= found.volunteers(EIGHT_BITS)
-    after = replace(
+    before, after = found.contribution(EIGHT_BITS), found.contribution(change.way)
+    if found.volunteers(change.way) > found.volunteers(EIGHT_BITS):
+        assert after > before
+    if found.shuts_out(change.way):
+        assert after >= WORTH_SHUTTING_OUT * before
+    now = replace(
         found,
         averaging=found.averaging.model_copy(update=change.way.keys),
-        present=found.volunteers(change.way),
+        present_speed=found.speed(change.way),
         batch_s=found.round_and_batch_s(change.way)[1],
     )
-    again = reconsider([after], COMMON, change.way)
-    assert again is None or COMMON.index(again.way) != COMMON.index(EIGHT_BITS)
+    again = reconsider([now], COMMON, change.way)
+    assert again is None or again.way != EIGHT_BITS
 
 
 def test_the_fewest_bytes_are_those_of_the_ways_that_a_run_may_change_to() -> None:

@@ -64,6 +64,9 @@ def test_a_peer_that_stands_by_tells_its_line_until_it_trains_again() -> None:
     tracker._slow_line, tracker._training = 2e5, True  # it has begun to train, and its line is as slow as before
     StepTracker.stand_by(tracker, 2e5)  # type: ignore[arg-type]
     assert not tracker._training
+    tracker._training = True  # it has begun to train, because its line is faster
+    StepTracker.stand_by(tracker, None)  # type: ignore[arg-type]
+    assert tracker._training
 
 
 @pytest.mark.parametrize("line", [None, 2e5])

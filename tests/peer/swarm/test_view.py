@@ -155,6 +155,8 @@ def test_the_lines_of_trainers_that_stand_by_are_known_whatever_their_state() ->
     trains = record().model_copy(update=waits)
     known = [keeper(3, era=1), *peers(waiting, trains), *peers(waiting, role="observer")]
     assert scene.look(known).slow_lines == (2e5,)
+    second = waiting.model_copy(update={"slow_line": 1e5})  # of the same member
+    assert scene.look([*known, replace(known[1], peer_id="second", record=second)]).slow_lines == (2e5,)
     assert scene.look([keeper(3, era=1)], 5.0).slow_lines == (2e5,)
     assert scene.look([keeper(3, era=1)], 20.0).slow_lines == ()
 
