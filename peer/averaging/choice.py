@@ -197,7 +197,9 @@ def _explained(pace: RoundPace, way: AveragingWay, ways: Sequence[AveragingWay])
             f"a round takes {round_s:,.1f} s {beside} {batch_s:,.1f} s of training, which leaves "
             f"{math.floor(100 * pace.utilisation(way))} % of that time to training"
         )
-        if way != first and admitted <= 0:
+        if way != first and pace.shuts_out(first):
+            why += f"; a present line is too slow for `{first}`"
+        elif way != first and admitted <= 0:
             why += f"; `{first}` would leave {math.floor(100 * pace.utilisation(first))} %"
         if pace.utilisation(way) < SUFFICIENT:
             why += f", and no way leaves {100 * SUFFICIENT:.0f} %"

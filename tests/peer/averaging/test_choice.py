@@ -94,6 +94,13 @@ def test_fast_lines_send_sixteen_bits_and_slow_ones_less() -> None:
     assert "after 10.0 s of training" in slow.why
 
 
+def test_the_reason_says_that_a_line_is_too_slow_for_sixteen_bits() -> None:
+    """In place of what they would leave to those whose lines pass them, who may be none."""
+    found = choose(pace(lines(*[15 * MBIT] * 4), 1.0, LARGE, **USUAL, powersgd_rank=16), COMMON)
+    assert found.way == LOW_RANK[-1]
+    assert "of that time to training; a present line is too slow for `float16`, and no way leaves 90 %." in found.why
+
+
 def test_where_no_way_suffices_the_best_one_is_chosen() -> None:
     """The reason says so."""
     found = choose(homes(0.1), COMMON)
