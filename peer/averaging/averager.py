@@ -32,7 +32,7 @@ from peer.averaging.all_reduce import Attesting, ExactAllReduce, take_averages
 from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.declarations import MAX_BANDWIDTH, MOST_MISSED, Declaration, read_declaration
 from peer.averaging.error_feedback import ErrorFeedback
-from peer.averaging.gradient_codes import GradientCode
+from peer.averaging.gradient_codes import Factors, GradientCode
 from peer.averaging.matchmaking import (
     BEGIN_POLL_S,
     Gathering,
@@ -265,6 +265,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._held, self._held_samples = [], 0
         self.reset_accumulated_grads_()
         return lost
+
+    @property
+    def factors(self) -> Mapping[int, Factors]:
+        """The factors of the last averages of matrices, by the tensors' index; none where they are averaged whole."""
+        return self._code.factors
 
     def forget_remainders(self) -> None:
         """Drop what was not sent in earlier rounds."""

@@ -8,7 +8,7 @@ hold a code each: the trainer's calls `load`, `settle` and `forget`, the average
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -22,10 +22,18 @@ class Reduce(Protocol):
         ...
 
 
+Factors = tuple[torch.Tensor, torch.Tensor]  # left (rank, rows) and right (rank, columns) of a matrix
+
+
 class GradientCode:
     """The code of whole gradients, which leaves nothing for later steps; other codes are derived from it."""
 
     halves: tuple[bytes, ...] = (b"",)  # the rounds that a group runs one after another
+
+    @property
+    def factors(self) -> Mapping[int, Factors]:
+        """The factors of the matrices that were settled last, by the tensors' index."""
+        return {}
 
     def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:
         """Replace mean gradients over so many samples by the numbers that are to be averaged."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from peer.averaging.gradient_codes import GradientCode, Reduce
+from peer.averaging.gradient_codes import Factors, GradientCode, Reduce
 from peer.averaging.shares import part_size
 from peer.reduction.sizes import shrinks
 
@@ -86,8 +86,14 @@ class LowRank(GradientCode):
             for index, shape in enumerate(shapes)
             if shrinks(shape, rank)
         }
+        self._factors: dict[int, Factors] = {}
         self._lost: dict[int, torch.Tensor] = {}  # by index: sums over samples; none on a peer without samples
         self._samples = 0  # behind the numbers last loaded
+
+    @property
+    def factors(self) -> Mapping[int, Factors]:
+        """The factors of the matrices that were settled last, by the tensors' index."""
+        return self._factors
 
     @torch.no_grad()
     def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:
@@ -156,12 +162,13 @@ class LowRank(GradientCode):
         A peer that was alone has no remainders. A remainder is the part of the peer's own numbers beside the common
         directions, not their difference from the average: that would never be paid back if another peer left.
         """
+        self._factors = {}
         if not averaged:
             self.forget()
             return
-        for index, right in self._rights.items():
+        for index, last in self._rights.items():
             matrix = as_matrix(tensors[index])
-            left, right = (factor.clone() for factor in _factors_in(tensors[index], len(right)))
+            left, right = self._factors[index] = _copies(_factors_in(tensors[index], len(last)))
             if self._samples:
                 self._lost[index] = self._remainder(index, as_matrix(sums[index]), left)
             matrix.copy_(product(left, right))
@@ -190,7 +197,12 @@ def _directions(index: int, right: torch.Tensor) -> torch.Tensor:
     return orthonormal(torch.where(none, first_directions(index, found.shape), found))
 
 
-def _factors_in(tensor: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _copies(factors: Factors) -> Factors:
+    left, right = factors
+    return left.clone(), right.clone()
+
+
+def _factors_in(tensor: torch.Tensor, rank: int) -> Factors:
     """View the beginning of a tensor as the factors of its matrix, (rank, rows) and (rank, columns)."""
     rows, columns = as_matrix(tensor).shape
     places = tensor.view(-1)[: rank * (rows + columns)]

@@ -80,10 +80,10 @@ def gradient_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
     return round(RoundBytes.of(averaging.wire_format, values_sent(shapes, averaging.powersgd_rank)).own)
 
 
-def missed_average_bytes(averaging: Averaging) -> float:
-    """Return the bytes a value of an average that a peer missed, as `peer.swarm.history` encodes it."""
+def missed_average_bytes(averaging: Averaging, averaged: int) -> int:
+    """Return the most bytes of an average of so many values that a peer missed, as `peer.swarm.history` encodes it."""
     fits = averaging.wire_format in ("float16", "topk-2bit") and not averaging.powersgd_rank
-    return AVERAGE_BYTES[averaging.wire_format] if fits else VALUE_BYTES["none"]
+    return round(averaged * (AVERAGE_BYTES[averaging.wire_format] if fits else VALUE_BYTES["none"]))
 
 
 @dataclass(frozen=True)

@@ -368,7 +368,7 @@ class RehearsedPeer:
             donor = None
         average = Lack.SILENT if donor is None else donor.history.after(self.era, self.step)
         is_whole = not (donor is None or isinstance(average, Lack)) and (
-            yield from self._download(donor, donor.followers, missed_average_bytes(self._averaging))
+            yield from self._download(donor, donor.followers, self._missed_bytes)
         )
         self._silent_looks = self._silent_looks + 1 if donor is None else 0
         if isinstance(average, Lack) or not is_whole:
@@ -429,7 +429,9 @@ class RehearsedPeer:
             yield from self._meet_all()
         for donor in self.world.donors_for(self):
             step, era, state, sketch = donor.step, donor.era, donor.state, donor.tracker.sketch
-            if not (yield from self._download(donor, donor.takers, STATE_BYTES)):
+            if not (
+                yield from self._download(donor, donor.takers, round(STATE_BYTES * self.world.scenario.parameters))
+            ):
                 continue
             if step < least or era < least_era or (yield from self._doubts(donor, step, sketch)):
                 continue
@@ -459,7 +461,12 @@ class RehearsedPeer:
             course.judge_donor(donor.name, step, sketch)
         return drifted(sketch, known) or (is_keeper and bool(sketch) and not known)
 
-    def _download(self, donor: RehearsedPeer, places: Donations, value_bytes: float) -> Process:
+    @property
+    def _missed_bytes(self) -> int:
+        scenario = self.world.scenario
+        return missed_average_bytes(self._averaging, scenario.averaged or scenario.parameters)
+
+    def _download(self, donor: RehearsedPeer, places: Donations, size_bytes: int) -> Process:
         donation = places.begin(self.member, self.name)
         if donation is None:
             self.world.turned_away(donor)
@@ -467,7 +474,7 @@ class RehearsedPeer:
         came = False
         try:
             came = yield from self._receive(
-                round(value_bytes * self.world.scenario.parameters),
+                size_bytes,
                 donor.name,
                 lambda: self.world.is_here(donor) and places.goes_on(donation),
             )

@@ -2,14 +2,15 @@
 
 All peers compute the same next state from the same state and average. So a peer that holds the state of an earlier step
 follows: it takes only the averages that it missed, one after another, 2 bytes a value, where the whole state has 8.
-(Averages in half bytes have 0.53; those that fit into neither code, such as averages of factors, have 4.)
+(Averages in half bytes have 0.53; those that fit into neither code have 4; of PowerSGD's averages the factors travel.)
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,8 +18,12 @@ import torch
 from hivemind.compression import CompressionInfo, Float16Compression, NoCompression
 from hivemind.proto import runtime_pb2
 
+from peer.averaging.all_reduce import is_finite
+from peer.averaging.gradient_codes import Factors
+from peer.averaging.power_sgd import as_matrix, product
 from peer.protocol import HELD_AVERAGES
 from peer.reduction.compression import HALF_BYTES, decode
+from peer.reduction.sizes import shrinks
 
 
 class Lack(str, Enum):
@@ -77,12 +82,42 @@ class AverageHistory:
         return self._averages[step - newest]
 
 
-def encode_average(tensors: Iterable[torch.Tensor]) -> Average:
-    """Encode a step's average gradient so that it decodes to the very same bits."""
-    serialized = [_exact(tensor, key).SerializeToString() for key, tensor in enumerate(tensors)]
+def encode_average(tensors: Iterable[torch.Tensor], factors: Mapping[int, Factors]) -> Average:
+    """Encode a step's average gradient so that it decodes to the very same bits.
+
+    `factors`: by the index of a tensor, those of which PowerSGD made it; they travel in its place if they still do.
+    """
+    parts: list[torch.Tensor] = []
+    for index, tensor in enumerate(tensors):
+        made_of = factors.get(index)
+        if made_of is None or not torch.equal(product(*made_of), as_matrix(tensor)):
+            parts.append(tensor)
+        else:
+            parts += made_of
+    serialized = [_exact(part, key).SerializeToString() for key, part in enumerate(parts)]
     encoded = torch.frombuffer(bytearray(b"".join(serialized)), dtype=torch.uint8)
     encoded.share_memory_()  # type: ignore[no-untyped-call]
     return Average(encoded, [len(each) for each in serialized])
+
+
+def whole_average(parts: Iterable[torch.Tensor], shapes: Iterable[torch.Size]) -> list[torch.Tensor] | None:
+    """Return the tensors of an average, of these shapes, from what travelled of it; None if it is none."""
+    found, rest = list[torch.Tensor](), iter(parts)
+    for shape in shapes:
+        part = next(rest, None)
+        if part is not None and part.shape != shape:
+            right = next(rest, None)
+            part = None if right is None or not _are_factors(part, right, shape) else product(part, right).view(shape)
+        if part is None or not is_finite(part):
+            return None
+        found.append(part)
+    return found if next(rest, None) is None else None
+
+
+def _are_factors(left: torch.Tensor, right: torch.Tensor, shape: torch.Size) -> bool:
+    if not left.dim() == right.dim() == 2 or len(left) != len(right) or not shrinks(shape, len(left)):
+        return False
+    return (left.shape[1], right.shape[1]) == (shape[0], math.prod(shape[1:]))
 
 
 def _exact(tensor: torch.Tensor, key: int) -> runtime_pb2.Tensor:

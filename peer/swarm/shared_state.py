@@ -140,7 +140,7 @@ class SharedState:
         self._averager.step(increment_epoch=True, optimizer_step=True)
         if self._is_keeper:
             with self._gradients.get_tensors() as averages:
-                self._averager.keep_average(averages)
+                self._averager.keep_average(averages, self._gradients.factors)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

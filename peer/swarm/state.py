@@ -15,7 +15,7 @@ import multiprocessing
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -35,6 +35,7 @@ from auth.swarm.access import AuthorizedAverager, SwarmAccess
 from auth.swarm.authorizer import STATE_READERS
 from auth.swarm.directory import while_admitted
 from peer.averaging.all_reduce import is_finite
+from peer.averaging.gradient_codes import Factors
 from peer.averaging.rounds import freeze_imported
 from peer.models.update_rules import SharedOptimizer
 from peer.network.least_rate import PATIENCE_S, at_least_rate
@@ -44,7 +45,7 @@ from peer.reduction.compression import HALF_BYTES, ROOTS, decode
 from peer.reporting.event_log import TAKEN, Downloaded, EventLog
 from peer.runtime.processes import name_fork
 from peer.swarm.fingerprint import Sketch, sketch_of
-from peer.swarm.history import Average, AverageHistory, Lack, encode_average
+from peer.swarm.history import Average, AverageHistory, Lack, encode_average, whole_average
 from peer.swarm.records import MAX_ERA, MAX_STEP
 
 logger = logging.getLogger(__name__)
@@ -150,9 +151,9 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         self._tell_download("state", "", None, "no donor gave one")
         return False
 
-    def keep_average(self, averages: Sequence[torch.Tensor]) -> None:
+    def keep_average(self, averages: Sequence[torch.Tensor], factors: Mapping[int, Factors]) -> None:
         """Hold the averages from which this very state was computed ready for peers that have yet to take its step."""
-        self._outer_pipe.send(("_keep_average", [self.era, self.local_epoch, encode_average(averages)], {}))
+        self._outer_pipe.send(("_keep_average", [self.era, self.local_epoch, encode_average(averages, factors)], {}))
 
     def missed_average(self) -> list[torch.Tensor] | Lack:
         """Take the average that led to the step after this peer's from a donor, or the reason why there is none.
@@ -162,13 +163,15 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         found: list[torch.Tensor] | Lack | None = self._ask("_load_average", era=self.era, step=self.local_epoch)
         if found is None:
             return Lack.SILENT
-        if isinstance(found, list) and [tensor.shape for tensor in found] != [t.shape for t in self._local_tensors()]:
-            logger.warning("the average of a missed step has other tensors than this peer's: not taken")
+        if isinstance(found, Lack):
+            self._tell_download("average", "", self.local_epoch + 1, f"not to be had: {found.value}")
+            return found
+        average = whole_average(found, [tensor.shape for tensor in self._local_tensors()])
+        if average is None:
+            logger.warning("the average of a missed step does not fit this peer's model: not taken")
             return Lack.GONE
-        self._tell_download(
-            "average", "", self.local_epoch + 1, f"not to be had: {found.value}" if isinstance(found, Lack) else None
-        )
-        return found
+        self._tell_download("average", "", self.local_epoch + 1, None)
+        return average
 
     def _tell_download(self, what: Literal["state", "average"], donor: str, step: object, fault: str | None) -> None:
         known = step if isinstance(step, int) and step >= 0 else 0

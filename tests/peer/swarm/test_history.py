@@ -7,11 +7,13 @@ import torch
 from hivemind.compression import CompressionBase, CompressionInfo, Float16Compression, NoCompression
 from hivemind.proto import runtime_pb2
 
+from peer.averaging.gradient_codes import Factors
+from peer.averaging.power_sgd import product
 from peer.protocol import HELD_AVERAGES
 from peer.reduction.compression import HALF_BYTES, decode
-from peer.swarm.history import Average, AverageHistory, Lack, encode_average
+from peer.swarm.history import Average, AverageHistory, Lack, encode_average, whole_average
 
-NAMES = [encode_average([torch.full((2,), float(step))]) for step in range(HELD_AVERAGES + 4)]
+NAMES = [encode_average([torch.full((2,), float(step))], {}) for step in range(HELD_AVERAGES + 4)]
 
 
 def held(steps: range, era: int = 0) -> AverageHistory:
@@ -61,7 +63,7 @@ def test_old_averages_are_forgotten() -> None:
 
 def test_what_is_held_shares_no_memory_with_another_process() -> None:
     """Shared memory is scarce in containers."""
-    average = encode_average([torch.ones(3)])
+    average = encode_average([torch.ones(3)], {})
     assert average.encoded.is_shared()
     assert not average.copy().encoded.is_shared()
     assert led_to(average.copy()) == 1
@@ -75,8 +77,71 @@ def test_an_average_comes_back_bit_by_bit(came_in: CompressionBase, value_bytes:
     tensors = [torch.randn(40, 32), torch.randn(256)]
     info = CompressionInfo.from_tensor(tensors[0])
     tensors = [decode(came_in.compress(each, info), HALF_BYTES) for each in tensors]
-    average = encode_average(tensors)
+    average = encode_average(tensors, {})
     back = [decode(wire, HALF_BYTES) for wire in average.tensors()]
     assert all(torch.equal(mine, tensor) for mine, tensor in zip(back, tensors, strict=True))
     assert [len(wire.buffer) for wire in average.tensors()] == [tensor.numel() * value_bytes for tensor in tensors]
     assert isinstance(next(average.tensors()), runtime_pb2.Tensor)
+
+
+SHAPES = [torch.Size((40, 32)), torch.Size((256,)), torch.Size((64, 8, 8))]
+
+
+def factored(rank: int = 2) -> tuple[list[torch.Tensor], dict[int, Factors]]:
+    """An average of these shapes, and the factors of its matrices, of which the right ones came in 16 bits."""
+    factors = {
+        index: (torch.randn(rank, shape[0]), torch.randn(rank, shape[1:].numel()).half().float())
+        for index, shape in enumerate(SHAPES)
+        if len(shape) > 1
+    }
+    tensors = [torch.randn(shape).half().float() for shape in SHAPES]
+    for index, made_of in factors.items():
+        tensors[index] = product(*made_of).view(SHAPES[index])
+    return tensors, factors
+
+
+def received(average: Average) -> list[torch.Tensor]:
+    """What a peer that fell behind takes."""
+    return [decode(wire, HALF_BYTES) for wire in average.tensors()]
+
+
+def test_of_averaged_factors_only_these_travel_and_make_the_same_bits() -> None:
+    """A model of millions of values would take a home line a minute for each step that it missed."""
+    tensors, factors = factored()
+    average = encode_average(tensors, factors)
+    values = [4 * 2 * 40, 2 * 2 * 32, 2 * 256, 4 * 2 * 64, 2 * 2 * 64]
+    assert [len(wire.buffer) for wire in average.tensors()] == values
+    back = whole_average(received(average), SHAPES)
+    assert back is not None
+    assert all(torch.equal(mine, tensor) for mine, tensor in zip(back, tensors, strict=True))
+
+
+def test_factors_of_another_average_do_not_travel() -> None:
+    """A keeper that followed others has those of its own last round."""
+    tensors, _ = factored()
+    average = encode_average(tensors, factored()[1])
+    assert [decode(wire, HALF_BYTES).shape for wire in average.tensors()] == SHAPES
+
+
+@pytest.mark.parametrize("fault", ["fewer", "more", "rank", "columns", "no matrix", "infinite", "whole of other shape"])
+def test_what_makes_no_average_is_not_taken(fault: str) -> None:
+    """Nor what would cost a peer more work or memory than its own model."""
+    tensors, factors = factored()
+    parts = [*factors[0], tensors[1], *factors[2]]
+    match fault:
+        case "fewer":
+            parts.pop()
+        case "more":
+            parts.append(torch.ones(1))
+        case "rank":
+            parts[:2] = torch.randn(30, 40), torch.randn(30, 32)
+        case "columns":
+            parts[1] = torch.randn(2, 33)
+        case "no matrix":
+            parts[0] = torch.randn(80)
+        case "infinite":
+            parts[0], parts[1] = torch.full((2, 40), 1e30), torch.full((2, 32), 1e30)
+        case _:
+            parts[:2] = [torch.randn(32, 40)]
+    assert whole_average([*factors[0], tensors[1], *factors[2]], SHAPES) is not None
+    assert whole_average(parts, SHAPES) is None
