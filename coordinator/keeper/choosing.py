@@ -18,13 +18,12 @@ from auth.errors import ConfigError
 from coordinator.ledger.steering import BY_KEEPER, LEAD_STEPS, Helm, Steersman
 from coordinator.members.audit import AuditLog
 from coordinator.store.engine import Database
-from peer.averaging.choice import AveragingChoice, RoundPace, reconsider
+from peer.averaging.choice import AveragingChoice, RoundPace, passes, reconsider
 from peer.averaging.shares import FASTEST, GroupLines
 from peer.averaging.ways import way_of, ways_of
 from peer.config.run import RunConfig
 from peer.config.training import Averaging
-from peer.network.traffic import passes_in_time
-from peer.reduction.sizes import RoundBytes, values_sent
+from peer.reduction.sizes import values_sent
 
 logger = logging.getLogger(__name__)
 MEASURED_STEPS = 5  # before the first choice
@@ -58,8 +57,8 @@ class WayChooser:
         """Change the way to average, if it is time to look and another way is clearly better.
 
         `slow_lines`: bytes per second, of the volunteers that stand by. Where all do, no step would ever come: then the
-        change holds at once. A return to a finer way waits twice as long as the one before it, so that
-        nobody can make a run change all the time by claiming now a slow line and now a fast one.
+        change holds at once. A return to a finer way waits twice as long as the one before it, so that nobody can make
+        a run change all the time by claiming now a slow line and now a fast one.
         """
         if slow_lines and self._steersman.all_stand_by():
             self._look_at_once(helm, step, slow_lines)
@@ -111,9 +110,9 @@ class WayChooser:
 
         All volunteers count as equally fast. A line that passes what it is said to be too slow for does not count.
         """
-        own_bytes = round(RoundBytes.of(averaging.wire_format, self._values(averaging.powersgd_rank)).own)
+        now, longest_s = way_of(averaging), averaging.averaging_timeout_s
         rates = [min(rate, FASTEST) for rate in slow_lines]
-        waiting = [rate for rate in rates if not passes_in_time(own_bytes, rate, averaging.averaging_timeout_s)]
+        waiting = [rate for rate in rates if not passes(now, self._values, rate, longest_s)]
         none = (False,) * len(waiting)
         return RoundPace(
             averaging=averaging,

@@ -48,11 +48,11 @@ class RoundPace:
     def round_s(self, way: AveragingWay) -> float:
         """Return the seconds of a round, without the wait for its group; 0.0 where no line's rate is known."""
         size = RoundBytes.of(way.compression, self.values(way.powersgd_rank))
-        lines, passes = self.lines, self._passes(way)
+        lines, passing = self.lines, self._passes(way)
         taking_part = GroupLines(
-            rates=tuple(itertools.compress(lines.rates, passes)),
-            reduces=tuple(itertools.compress(lines.reduces, passes)),
-            trusted=tuple(itertools.compress(lines.trusted, passes)),
+            rates=tuple(itertools.compress(lines.rates, passing)),
+            reduces=tuple(itertools.compress(lines.reduces, passing)),
+            trusted=tuple(itertools.compress(lines.trusted, passing)),
             second_reducers=(),
             averages_of_own=size.averages_of_own,
         )
@@ -94,12 +94,17 @@ class RoundPace:
 
     def _passes(self, way: AveragingWay) -> list[bool]:
         """Return for each line whether it passes a way's values in time; who has another one stands by."""
-        own = round(RoundBytes.of(way.compression, self.values(way.powersgd_rank)).own)
         longest_s = self.averaging.averaging_timeout_s
         return [
-            is_trusted or rate is None or (rate > 0 and passes_in_time(own, rate, longest_s))
+            is_trusted or rate is None or passes(way, self.values, rate, longest_s)
             for rate, is_trusted in zip(self.lines.rates, self.lines.trusted, strict=True)
         ]
+
+
+def passes(way: AveragingWay, values: Callable[[int], int], rate: float, longest_s: float) -> bool:
+    """Return whether a line of `rate` bytes per second passes a way's values within a round of `longest_s`."""
+    own_bytes = round(RoundBytes.of(way.compression, values(way.powersgd_rank)).own)
+    return rate > 0 and passes_in_time(own_bytes, rate, longest_s)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import Any, cast
 import simpy
 
 from peer.network.least_rate import PATIENCE_S
-from peer.reduction.sizes import missed_average_bytes
 from peer.rehearsal.groups import MetGroup
 from peer.rehearsal.lines import Process
 from peer.rehearsal.rounds import VirtualRounds
@@ -368,7 +367,7 @@ class RehearsedPeer:
             donor = None
         average = Lack.SILENT if donor is None else donor.history.after(self.era, self.step)
         is_whole = not (donor is None or isinstance(average, Lack)) and (
-            yield from self._download(donor, donor.followers, self._missed_bytes)
+            yield from self._download(donor, donor.followers, self.world.missed_bytes)
         )
         self._silent_looks = self._silent_looks + 1 if donor is None else 0
         if isinstance(average, Lack) or not is_whole:
@@ -460,11 +459,6 @@ class RehearsedPeer:
         if drifted(sketch, known):
             course.judge_donor(donor.name, step, sketch)
         return drifted(sketch, known) or (is_keeper and bool(sketch) and not known)
-
-    @property
-    def _missed_bytes(self) -> int:
-        scenario = self.world.scenario
-        return missed_average_bytes(self._averaging, scenario.averaged or scenario.parameters)
 
     def _download(self, donor: RehearsedPeer, places: Donations, size_bytes: int) -> Process:
         donation = places.begin(self.member, self.name)

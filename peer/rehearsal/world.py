@@ -14,6 +14,7 @@ import simpy
 from peer.config.run import RunConfig
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
 from peer.protocol import HELD_AVERAGES
+from peer.reduction.sizes import missed_average_bytes
 from peer.rehearsal.board import Board
 from peer.rehearsal.groups import Groups, MetGroup
 from peer.rehearsal.lines import Lines
@@ -117,6 +118,7 @@ class World:
         self.troubles = Troubles(env, self.lines, scenario)
         self.board = Board(env, config.averaging.statistics_expiration_s, self.troubles)
         self.gradient_bytes = scenario.gradient_bytes(config.averaging)
+        self.missed_bytes = missed_average_bytes(config.averaging, scenario.averaged or scenario.parameters)
         self.groups = Groups(
             env,
             self.lines,

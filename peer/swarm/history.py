@@ -101,23 +101,27 @@ def encode_average(tensors: Iterable[torch.Tensor], factors: Mapping[int, Factor
 
 
 def whole_average(parts: Iterable[torch.Tensor], shapes: Iterable[torch.Size]) -> list[torch.Tensor] | None:
-    """Return the tensors of an average, of these shapes, from what travelled of it; None if it is none."""
+    """Return the tensors of an average, of these shapes, from the finite parts of it that came; None if it is none."""
     found, rest = list[torch.Tensor](), iter(parts)
     for shape in shapes:
         part = next(rest, None)
         if part is not None and part.shape != shape:
             right = next(rest, None)
-            part = None if right is None or not _are_factors(part, right, shape) else product(part, right).view(shape)
-        if part is None or not is_finite(part):
+            part = None if right is None else _matrix_of(part, right, shape)
+        if part is None:
             return None
         found.append(part)
     return found if next(rest, None) is None else None
 
 
-def _are_factors(left: torch.Tensor, right: torch.Tensor, shape: torch.Size) -> bool:
-    if not left.dim() == right.dim() == 2 or len(left) != len(right) or not shrinks(shape, len(left)):
-        return False
-    return (left.shape[1], right.shape[1]) == (shape[0], math.prod(shape[1:]))
+def _matrix_of(left: torch.Tensor, right: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
+    """Return the tensor of this shape that is made of these factors; None if they are none of it, or not finite."""
+    rank = len(left) if left.dim() else 0
+    sides = torch.Size((rank, shape[0])), torch.Size((rank, math.prod(shape[1:])))
+    if (left.shape, right.shape) != sides or not shrinks(shape, rank):
+        return None
+    made = product(left, right).view(shape)
+    return made if is_finite(made) else None
 
 
 def _exact(tensor: torch.Tensor, key: int) -> runtime_pb2.Tensor:

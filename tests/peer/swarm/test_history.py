@@ -101,7 +101,7 @@ def factored(rank: int = 2) -> tuple[list[torch.Tensor], dict[int, Factors]]:
 
 
 def received(average: Average) -> list[torch.Tensor]:
-    """What a peer that fell behind takes."""
+    """Return the tensors that a peer that fell behind takes."""
     return [decode(wire, HALF_BYTES) for wire in average.tensors()]
 
 
