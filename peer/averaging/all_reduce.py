@@ -82,16 +82,16 @@ class ExactAllReduce(AllReduceRunner):
         unawaited: Collection[str] = (),
         tensors: Sequence[torch.Tensor],
         attesting: Attesting,
-        is_sparse: bool = False,
         **kwargs: Any,
     ) -> None:
         """`unawaited`: senders (peer IDs) that were silent in the last rounds.
 
-        `is_sparse`: each peer's tensors are what the sparse code decodes to; averages travel in half a byte a value.
+        Where `compression` is the sparse code, tensors are what it decodes to; averages travel in half a byte a value.
         """
         super().__init__(tensors=tensors, group_id=attesting.round.group_id, **kwargs)
-        self._own_code = TOP_K.compression_type if is_sparse else runtime_pb2.CompressionType.NONE
         self._part_code = self.tensor_part_container.compression
+        is_sparse = self._part_code is TOP_K
+        self._own_code = TOP_K.compression_type if is_sparse else runtime_pb2.CompressionType.NONE
         self._answer_code = HALF_BYTES if is_sparse else self._part_code
         self._unawaited = {peer for peer in self.sender_peer_ids if peer.to_base58() in unawaited}
         indices = [self.sender_peer_ids.index(peer) for peer in self._unawaited]

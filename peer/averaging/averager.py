@@ -107,7 +107,6 @@ class BalancedRounds:
     async def _aggregate_with_group(self: Any, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:
         """Average with this group; raises `MatchmakingException`, after which hivemind looks for another."""
         del kwargs["min_vector_size"]  # for hivemind's own balancing
-        kwargs["part_size_bytes"] = part_size(2 * self.total_size, group_info.group_size)
         tokens = [self.directory.token_of(peer) for peer in group_info.peer_ids]
         if group_info.group_size < self.gathering.keeperless and not any(t and t.role == "keeper" for t in tokens):
             raise MatchmakingException(f"beside {group_info.group_size} without the keeper others may take this step")
@@ -474,12 +473,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         """Average in place by the code of gradients; raises if a value is missing."""
         del group_id
         began, halves = time.perf_counter(), list[AveragedGroup]()
-        kwargs["compression"] = compression_of(self.averaging.wire_format)
 
-        async def reduce(values: Sequence[torch.Tensor], half: bytes = b"", **options: Any) -> None:
-            halves.append(await self._average_exactly(values, group_info, half, **kwargs | options))
+        async def reduce(values: Sequence[torch.Tensor], half: bytes = b"") -> None:
+            halves.append(await self._average_exactly(values, group_info, half, **kwargs))
 
-        await self._code.average(tensors, group_info.group_size, reduce)
+        await self._code.average(tensors, reduce)
         self._averaged.value = True
         received_bytes, seconds = sum(half.averaged_bytes for half in halves), time.perf_counter() - began
         return replace(halves[-1], averaged_bytes=received_bytes, seconds=seconds)
@@ -495,6 +493,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         tokens = {peer.to_base58(): self.directory.token_of(peer) for peer in group_info.peer_ids}
         members = {peer_id: token.member for peer_id, token in tokens.items() if token is not None}
         guard = self._guard.begin(group_info.group_id, half, members)
+        wire_format = self.averaging.wire_format
+        values = sum(map(torch.Tensor.numel, tensors))
         others = {peer.to_base58() for peer in group_info.peer_ids if peer != self.peer_id}
         runner = ExactAllReduce(
             p2p=self._p2p,
@@ -510,7 +510,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             guard=guard,
             unawaited=unawaited(self._silent.current(), others),
             attesting=Attesting(attested, self.access.credentials.device_key, self._key_of),
-            **kwargs,
+            **kwargs
+            | {
+                "compression": compression_of(wire_format),
+                "part_size_bytes": part_size(values, wire_format, group_info.group_size),
+            },
         )
         self._running_groups[group_id].set_result(runner)
         peers = tuple(peer.to_base58() for peer in group_info.peer_ids[:MOST_PEERS])

@@ -16,9 +16,7 @@ from collections.abc import Sequence
 
 import torch
 
-from peer.averaging.gradient_codes import GradientCode, Reduce
-from peer.averaging.shares import part_size
-from peer.reduction.sizes import AVERAGE_BYTES, CHUNK, CHUNK_BYTES
+from peer.averaging.gradient_codes import GradientCode
 from peer.reduction.top_k import SparseValues
 
 DECAY = 0.95  # of a remainder at each step: old gradients are of other parameters
@@ -48,13 +46,6 @@ class ErrorFeedback(GradientCode):
         for tensor in tensors:
             self._sent.append(SparseValues.largest_of(tensor))
             tensor.copy_(self._sent[-1].dense().view_as(tensor))
-
-    async def average(self, tensors: Sequence[torch.Tensor], group_size: int, reduce: Reduce) -> None:
-        """Average in place, in parts of whole chunks."""
-        values = sum(map(torch.Tensor.numel, tensors))
-        part_bytes = part_size(round(AVERAGE_BYTES["topk-2bit"] * values), group_size)
-        chunks = round(part_bytes / (AVERAGE_BYTES["topk-2bit"] * CHUNK))
-        await reduce(tensors, part_size_bytes=CHUNK_BYTES * chunks, is_sparse=True)
 
     @torch.no_grad()
     def settle(self, tensors: Sequence[torch.Tensor], sums: Sequence[torch.Tensor], *, averaged: bool) -> None:

@@ -9,7 +9,7 @@ hold a code each: the trainer's calls `load`, `settle` and `forget`, the average
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -17,8 +17,8 @@ import torch
 class Reduce(Protocol):
     """An exact round of the group, in place; raises unless every value came back."""
 
-    async def __call__(self, values: Sequence[torch.Tensor], half: bytes = b"", **options: Any) -> None:
-        """Average these tensors; `half`: the name of a round before the last; `options`: of the all-reduce."""
+    async def __call__(self, values: Sequence[torch.Tensor], half: bytes = b"") -> None:
+        """Average these tensors; `half`: the name of a round before the last."""
         ...
 
 
@@ -38,9 +38,8 @@ class GradientCode:
     def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:
         """Replace mean gradients over so many samples by the numbers that are to be averaged."""
 
-    async def average(self, tensors: Sequence[torch.Tensor], group_size: int, reduce: Reduce) -> None:
-        """Average numbers that were loaded with a group of this size; where that fails nothing may change for good."""
-        del group_size
+    async def average(self, tensors: Sequence[torch.Tensor], reduce: Reduce) -> None:
+        """Average numbers that were loaded; where that fails nothing may change for good."""
         await reduce(tensors)
 
     def settle(self, tensors: Sequence[torch.Tensor], sums: Sequence[torch.Tensor], *, averaged: bool) -> None:

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from peer.averaging.gradient_codes import Factors, GradientCode, Reduce
-from peer.averaging.shares import part_size
 from peer.reduction.sizes import shrinks
 
 FIRST = b".images"  # after the group's id: what its peers average before the rest
@@ -107,21 +106,17 @@ class LowRank(GradientCode):
             for index, lost in self._lost.items():
                 as_matrix(tensors[index]).add_(lost, alpha=1 / samples)
 
-    async def average(self, tensors: Sequence[torch.Tensor], group_size: int, reduce: Reduce) -> None:
+    async def average(self, tensors: Sequence[torch.Tensor], reduce: Reduce) -> None:
         """Average matrices' images, then their coordinates with all other tensors.
 
         The group's samples are those of the second half: any images give directions, coordinates are the average.
         """
-
-        async def in_parts(values: Sequence[torch.Tensor], half: bytes) -> None:
-            await reduce(values, half, part_size_bytes=part_size(2 * sum(map(torch.Tensor.numel, values)), group_size))
-
         images = await asyncio.to_thread(self.images, tensors)
         if images:
-            await in_parts(images, FIRST)
+            await reduce(images, FIRST)
         lefts = await asyncio.to_thread(lambda: [orthonormal(image) for image in images])
         values = await asyncio.to_thread(self.coordinates, tensors, lefts)
-        await in_parts(values, b"")
+        await reduce(values)
         self.take(tensors, lefts, values)
 
     @torch.no_grad()

@@ -35,7 +35,9 @@ from hivemind.p2p import PeerID
 
 from auth.tokens import AccessToken
 from peer.averaging.declarations import Declaration
+from peer.config.training import Compression
 from peer.reduction.findings import outvoted
+from peer.reduction.sizes import AVERAGE_BYTES, CHUNK, VALUE_BYTES
 
 PARTS_PER_REDUCER = 32
 SCALE = 2**20  # values, where only proportions matter
@@ -89,13 +91,17 @@ def reduction_shares(
     return _whole_shares(values, _fractions(rates, limits, averages_of_own))
 
 
-def part_size(size_bytes: int, group_size: int) -> int:
-    """Return the size in bytes of the parts that travel, for tensors of `size_bytes` in a group of this size.
+def part_size(values: int, compression: Compression, group_size: int) -> int:
+    """Return the size in bytes of the parts in which senders send `values` in a group of this size.
 
     The last part of each reducer is averaged and returned when nothing else travels any more: so the parts are small
-    beside what a reducer has, but not so small that handling them takes longer than sending them.
+    beside what a reducer has, but not so small that handling them takes longer than sending them. A part is of whole
+    chunks, and so of whole blocks: a whole average has the blocks of its parts, and encodes again to the same values.
     """
-    return min(MOST_PART_BYTES, max(LEAST_PART_BYTES, size_bytes // (PARTS_PER_REDUCER * group_size)))
+    value_bytes = AVERAGE_BYTES[compression]
+    returned = min(MOST_PART_BYTES, max(LEAST_PART_BYTES, values * value_bytes / (PARTS_PER_REDUCER * group_size)))
+    chunks = int(returned / value_bytes) // CHUNK
+    return round(VALUE_BYTES[compression] * CHUNK * chunks)
 
 
 def round_time(

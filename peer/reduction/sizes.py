@@ -82,8 +82,7 @@ def gradient_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
 
 def missed_average_bytes(averaging: Averaging, averaged: int) -> int:
     """Return the most bytes of an average of so many values that a peer missed, as `peer.swarm.history` encodes it."""
-    fits = averaging.wire_format in ("float16", "topk-2bit") and not averaging.powersgd_rank
-    return round(averaged * (AVERAGE_BYTES[averaging.wire_format] if fits else VALUE_BYTES["none"]))
+    return round(averaged * (VALUE_BYTES["none"] if averaging.powersgd_rank else AVERAGE_BYTES[averaging.wire_format]))
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """The averages of the last global steps, which the keeper holds for peers that fell behind.
 
 All peers compute the same next state from the same state and average. So a peer that holds the state of an earlier step
-follows: it takes only the averages that it missed, one after another, 2 bytes a value, where the whole state has 8.
-(Averages in half bytes have 0.53; those that fit into neither code have 4; of PowerSGD's averages the factors travel.)
+follows: it takes only the averages that it missed, one after another, where the whole state has 8 bytes a value. An
+average travels in the code in which it came, in 2, 1.03 or 0.53 bytes a value, and in 4 if it fits into none; of
+PowerSGD's averages the factors travel.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from peer.averaging.all_reduce import is_finite
 from peer.averaging.gradient_codes import Factors
 from peer.averaging.power_sgd import as_matrix, product
 from peer.protocol import HELD_AVERAGES
-from peer.reduction.compression import HALF_BYTES, decode
+from peer.reduction.compression import BLOCKWISE, HALF_BYTES, decode
 from peer.reduction.sizes import shrinks
 
 
@@ -125,9 +126,9 @@ def _matrix_of(left: torch.Tensor, right: torch.Tensor, shape: torch.Size) -> to
 
 
 def _exact(tensor: torch.Tensor, key: int) -> runtime_pb2.Tensor:
-    """Encode float32 values in 16 or 4 bits if that loses nothing, as of averages that came so, else in 32."""
+    """Encode float32 values in 16, 8 or 4 bits if that loses nothing, as of averages that came so, else in 32."""
     info = CompressionInfo.from_tensor(tensor, key=key)
-    for code in (Float16Compression(), HALF_BYTES):
+    for code in (Float16Compression(), BLOCKWISE, HALF_BYTES):
         encoded = code.compress(tensor, info)
         if torch.equal(decode(encoded, HALF_BYTES), tensor):
             return encoded

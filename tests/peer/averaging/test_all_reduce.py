@@ -81,7 +81,6 @@ def round_of_two(
         sender_timeout=sender_timeout,
         reducer_timeout=reducer_timeout,
         compression=TOP_K if is_sparse else NoCompression(),
-        is_sparse=is_sparse,
     )
 
 

@@ -31,7 +31,7 @@ from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.declarations import Declaration, read_declaration
 from peer.averaging.matchmaking import Gathering
 from peer.averaging.rounds import LEAST_KNOWN, LEAST_S, RoundDeadline
-from peer.averaging.shares import LEAST_PART_BYTES, GroupLines
+from peer.averaging.shares import GroupLines
 from peer.config.training import Compression
 from peer.network.traffic import Traffic
 from peer.reduction.findings import Finding, FindingKind
@@ -291,7 +291,6 @@ class RoundOfTwo(BalancedRounds):
         self, tensors: object, group_info: GroupInfo, *, peer_fractions: tuple[int, ...], **kwargs: float
     ) -> AveragedGroup:
         assert tensors is self.tensors
-        assert kwargs.pop("part_size_bytes") == LEAST_PART_BYTES
         self.limits = kwargs
         self.shares = peer_fractions
         self._traffic.up.reserve(600)

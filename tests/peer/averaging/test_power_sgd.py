@@ -64,14 +64,12 @@ class Halves:
     def __init__(self, failing: bytes | None = None) -> None:
         self.failing, self.seen = failing, cast(list[tuple[bytes, list[torch.Size]]], [])
 
-    async def run(
-        self, _: Any, tensors: Sequence[torch.Tensor], group: Any, half: bytes, **options: Any
-    ) -> AveragedGroup:
+    async def run(self, _: Any, tensors: Sequence[torch.Tensor], group: Any, half: bytes) -> AveragedGroup:
         """One exact round."""
         self.seen.append((half, [tensor.shape for tensor in tensors]))
         if half == self.failing:
             raise AllreduceException("a value is missing")
-        return AveragedGroup(size=group.group_size, samples=12, averaged_bytes=options.get("part_size_bytes", 0))
+        return AveragedGroup(size=group.group_size, samples=12, averaged_bytes=900)
 
 
 def result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -116,7 +114,7 @@ def test_images_come_first_then_all_else(averager: SwarmGradientAverager, monkey
     first = (FIRST, [torch.Size((2, SHAPE[0]))])
     assert halves.seen == [first, (b"", [torch.Size((2, SHAPE[1])), torch.Size((5,))])]
     assert (group.size, group.samples) == (2, 12)
-    assert group.averaged_bytes == 2 * 2**14  # two halves, each of the least parts
+    assert group.averaged_bytes == 2 * 900  # of two halves
 
 
 @pytest.mark.parametrize("half", [FIRST, b""])

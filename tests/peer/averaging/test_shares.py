@@ -164,10 +164,16 @@ def test_large_averages_take_the_time_of_who_returns_them() -> None:
 
 
 def test_parts_are_small_beside_a_reducer_s_share_within_bounds() -> None:
-    """36 MB in a group of 16 travel in parts of some 70 KB; tiny and huge models stay within the bounds."""
-    assert part_size(36_000_000, 16) == 70_312
-    assert part_size(10_000, 3) == 2**14
-    assert part_size(10**10, 3) == 2**19
+    """18 million values in a group of 16 travel in parts of some 70 KB; tiny and huge models stay within the bounds.
+
+    Parts are of whole chunks of 4096 values, in 2 bytes, in one and a share of a scale, or as sparse as they are sent.
+    """
+    assert part_size(18_000_000, "float16", 16) == 8 * 4096 * 2
+    assert part_size(18_000_000, "8bit-blockwise", 16) == 8 * 4224
+    assert part_size(18_000_000, "topk-2bit", 16) == 8 * 120
+    assert [part_size(5_000, "none", 3), part_size(5_000, "float16", 3)] == [2**14, 2**14]
+    assert part_size(5_000, "8bit-blockwise", 3) == 3 * 4224
+    assert part_size(5 * 10**9, "float16", 3) == 2**19
 
 
 PEERS = tuple(PeerID(b"\x12\x20" + bytes([number]) * 32) for number in range(4))

@@ -145,7 +145,6 @@ async def round_of(
             sender_timeout=PATIENCE_S,
             compression=TOP_K if is_sparse else Float16Compression(),
             part_size_bytes=part_size_bytes,
-            is_sparse=is_sparse,
         )
         await runner.add_p2p_handlers(peer, namespace=group.decode())
         runners.append(runner)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from hivemind.averaging.partition import TensorPartContainer
 from hivemind.compression import CompressionBase, CompressionInfo, Float16Compression, NoCompression
 from hivemind.proto import runtime_pb2
 
 from peer.averaging.gradient_codes import Factors
 from peer.averaging.power_sgd import product
+from peer.averaging.shares import part_size
+from peer.config.training import Compression
 from peer.protocol import HELD_AVERAGES
-from peer.reduction.compression import HALF_BYTES, decode
+from peer.reduction.compression import BLOCKWISE, HALF_BYTES, compression_of, decode
+from peer.reduction.sizes import BLOCK, SCALE_BYTES
+from peer.reduction.top_k import TOP_K
 from peer.swarm.history import Average, AverageHistory, Lack, encode_average, whole_average
 
 NAMES = [encode_average([torch.full((2,), float(step))], {}) for step in range(HELD_AVERAGES + 4)]
@@ -70,7 +77,8 @@ def test_what_is_held_shares_no_memory_with_another_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("came_in", "value_bytes"), [(Float16Compression(), 2), (HALF_BYTES, 0.5 + 4 / 128), (NoCompression(), 4)]
+    ("came_in", "value_bytes"),
+    [(Float16Compression(), 2), (BLOCKWISE, 1 + 4 / 128), (HALF_BYTES, 0.5 + 4 / 128), (NoCompression(), 4)],
 )
 def test_an_average_comes_back_bit_by_bit(came_in: CompressionBase, value_bytes: float) -> None:
     """In as few bits as it was averaged in."""
@@ -82,6 +90,25 @@ def test_an_average_comes_back_bit_by_bit(came_in: CompressionBase, value_bytes:
     assert all(torch.equal(mine, tensor) for mine, tensor in zip(back, tensors, strict=True))
     assert [len(wire.buffer) for wire in average.tensors()] == [tensor.numel() * value_bytes for tensor in tensors]
     assert isinstance(next(average.tensors()), runtime_pb2.Tensor)
+
+
+@pytest.mark.parametrize("wire_format", ["float16", "8bit-blockwise", "topk-2bit"])
+def test_an_average_that_came_in_parts_travels_whole_in_the_same_code(wire_format: Compression) -> None:
+    """The parts of a round are of whole blocks, or a home line would take four bytes for each of its values."""
+    tensors = [torch.randn(400, 301), torch.randn(1001)]
+    size_bytes = part_size(sum(map(torch.Tensor.numel, tensors)), wire_format, 3)
+    code = compression_of(wire_format)
+    parts = TensorPartContainer(tensors, [1, 2, 1], code, size_bytes)
+    for part, info in (each for own in parts._input_parts_by_peer for each in own):
+        part.copy_(decode((HALF_BYTES if code is TOP_K else code).compress(part, info), HALF_BYTES))
+    assert parts.num_parts_by_tensor[0] > 3
+    average = encode_average(tensors, {})
+    assert all(torch.equal(*pair) for pair in zip(received(average), tensors, strict=True))
+    blocks = [-(-tensor.numel() // BLOCK) for tensor in tensors]
+    values = [tensor.numel() * {"float16": 2, "8bit-blockwise": 1, "topk-2bit": 0.5}[wire_format] for tensor in tensors]
+    scales = [0 if wire_format == "float16" else SCALE_BYTES * number for number in blocks]
+    expected = [math.ceil(own) + scale for own, scale in zip(values, scales, strict=True)]
+    assert [len(wire.buffer) for wire in average.tensors()] == expected
 
 
 SHAPES = [torch.Size((40, 32)), torch.Size((256,)), torch.Size((64, 8, 8))]
