@@ -2,7 +2,8 @@
 
 It prints its addresses. Each line of standard input is the rate that it declares (bytes per second, or null) for one
 round; it answers with the seconds that the round took here, or null if it failed. To "memory" it answers with the
-bytes that each of its processes holds, to "rounds" with the number of rounds that are over and still in its memory.
+bytes that each of its processes holds, to "rounds" with the number of rounds that are over and still in its memory, to
+"processor" with the seconds of a processor that its processes have used.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import math
 import multiprocessing as mp
 import sys
 from collections import Counter
@@ -35,11 +37,11 @@ from peer.averaging.all_reduce import ExactAllReduce
 from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
 from peer.averaging.matchmaking import Gathering
 from peer.averaging.rounds import forget_frames
+from peer.config.training import Averaging
 from peer.network.placement import Placement
 from peer.network.traffic import Traffic
 from peer.swarm.dht import Node, start_dht
 
-ROUND_TIMEOUT_S = 300.0
 LIFETIME_S = 3600.0
 
 
@@ -89,6 +91,12 @@ def held_bytes(averager: SwarmGradientAverager) -> dict[str, int]:
     return dict(held)
 
 
+def used_seconds() -> float:
+    """Processor time of this process and those that it has started, their daemons among them."""
+    here = psutil.Process()
+    return sum(sum(process.cpu_times()[:2]) for process in [here, *here.children(recursive=True)])
+
+
 def open_doors() -> None:
     """Let everybody average, in this process and those that it forks."""
 
@@ -120,16 +128,19 @@ def main() -> None:
     dht = join(plan, credentials)
     dht.store(peers_key(RUN), "here", get_dht_time() + LIFETIME_S, record_subkey(credentials.device_key.peer_id))
     access = SwarmAccess(credentials, RUN, frozenset({"keeper"}))
-    gradient = torch.nn.Parameter(torch.zeros(plan.values))
-    gradient.grad = torch.full((plan.values,), float(plan.place))
+    shape = (plan.side, plan.side) if plan.side else (plan.values,)
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for _ in range(plan.values // math.prod(shape))]
+    for parameter in parameters:
+        parameter.grad = torch.randn(shape)
     averager = (FailingAverager if plan.fails else WatchedAverager)(
         traffic=Traffic(),
         dht=dht,
         access=access,
         prefix=f"{RUN}_averager",
-        parameters=[gradient],
+        parameters=parameters,
+        averaging=Averaging(**plan.averaging),
         gathering=Gathering(plan.matchmaking_s),
-        allreduce_timeout=ROUND_TIMEOUT_S,
+        allreduce_timeout=plan.timeout_s,
         next_chunk_timeout=plan.patience_s,
         start=True,
         warn=False,
@@ -140,15 +151,18 @@ def main() -> None:
         if (asked := json.loads(line)) == "memory":
             print(json.dumps(held_bytes(averager)), flush=True)
             continue
+        if asked == "processor":
+            print(json.dumps(used_seconds()), flush=True)
+            continue
         if asked == "rounds":
             print(json.dumps(averager.held_rounds()), flush=True)
             continue
         averager.bandwidth = asked
-        averager.local_samples_accumulated = 1
-        control = averager.schedule_step(timeout=ROUND_TIMEOUT_S, allow_retries=False)
+        averager.local_samples_accumulated = plan.samples
+        control = averager.schedule_step(timeout=plan.timeout_s, allow_retries=False)
         averager.step(control=control, reset_accumulators=False, wait=False)
         try:
-            seconds = control.result(ROUND_TIMEOUT_S).seconds
+            seconds = control.result(plan.timeout_s).seconds
         except MatchmakingException as error:
             forget_frames(error)
             seconds = None

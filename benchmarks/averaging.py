@@ -14,9 +14,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +56,15 @@ class Plan:
     credentials_dir: str = ""
     matchmaking_s: float = 4.0
     patience_s: float = 100.0  # with a peer that sends nothing
+    timeout_s: float = 300.0  # of a round
     fails: bool = False  # every second round, as a reducer that goes away in the middle
     is_open: bool = False  # to everybody, as plain hivemind is: no token, no signature is looked at
     initial_peers: tuple[str, ...] = ()
     everybody: tuple[str, ...] = ()  # all addresses: average in a ring, or only
     exchange: tuple[int, ...] = ()  # send each of them so many bytes
+    averaging: Mapping[str, Any] = field(default_factory=dict)  # keys of a run file's section
+    side: int = 0  # of the square matrices that the values are in; 0 for one vector
+    samples: int = 1  # behind its gradient; 0 for the keeper
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -86,8 +90,8 @@ def measure(setting: Setting) -> list[Figure]:
     links = [HostPlan(f"h{place}", rate) for place, rate in enumerate(setting.mbit_per_second)]
     with Network(links) as network, tempfile.TemporaryDirectory() as directory:
         hosts = list(network.values())
-        with _started(hosts, swarm_plans(Path(directory), setting.values, len(hosts))) as peers:
-            times = {way: _time_rounds(peers, setting, declared) for way, declared in ways.items()}
+        with started(hosts, swarm_plans(Path(directory), setting.values, len(hosts))) as peers:
+            times = {way: time_of_round(peers, declared, setting.rounds) for way, declared in ways.items()}
         addresses = tuple(host.address for host in hosts)
         ring = [
             Plan(place, len(hosts), address, setting.values, everybody=addresses)
@@ -99,8 +103,8 @@ def measure(setting: Setting) -> list[Figure]:
             for plan in ring
         ]
         for way, plans in ("ring", ring), ("plain TCP, nothing computed", plain):
-            with _started(hosts, plans) as peers:
-                times[way] = _time_rounds(peers, setting, [None] * len(hosts))
+            with started(hosts, plans) as peers:
+                times[way] = time_of_round(peers, [None] * len(hosts), setting.rounds)
     return [Figure(f"{way}: time of a round", taken, "s", least, "least by the links") for way, taken in times.items()]
 
 
@@ -114,7 +118,7 @@ def swarm_plans(directory: Path, values: int, peers: int) -> list[Plan]:
 
 
 @contextmanager
-def _started(hosts: Sequence[Host], plans: Sequence[Plan]) -> Iterator[list[subprocess.Popen[str]]]:
+def started(hosts: Sequence[Host], plans: Sequence[Plan]) -> Iterator[list[subprocess.Popen[str]]]:
     """A process for each plan; all but the first begin with its addresses. They leave at the end."""
     with ExitStack() as stack:
         addresses: tuple[str, ...] = ()
@@ -130,10 +134,10 @@ def _started(hosts: Sequence[Host], plans: Sequence[Plan]) -> Iterator[list[subp
             process.communicate()  # ends its input
 
 
-def _time_rounds(peers: Sequence[subprocess.Popen[str]], setting: Setting, declared: Sequence[float | None]) -> float:
-    """The median over rounds of the time that the slowest peer's round took, in seconds; `declared`: their lines."""
+def time_of_round(peers: Sequence[subprocess.Popen[str]], declared: Sequence[float | None], rounds: int) -> float:
+    """Return the median time of a round at its slowest peer, in seconds; `declared`: the rates of their lines."""
     taken = []
-    for _ in range(setting.rounds):
+    for _ in range(rounds):
         for process, bandwidth in zip(peers, declared, strict=True):
             tell(process, bandwidth)
         taken.append(max(float(hear(process)) for process in peers))
