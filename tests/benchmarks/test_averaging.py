@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
 from typing import TypeVar
 
 import numpy as np
 import pytest
 
-from benchmarks.averaging import main
+from benchmarks import averaging, home_rounds
 from benchmarks.plain_tcp import exchange
 from benchmarks.ring import average_in_ring
 from tests.support.ports import free_ports
@@ -39,9 +39,16 @@ def test_the_exchange_ends_when_all_is_through() -> None:
     assert all(seconds > 0 for seconds in on_all_hosts(lambda place: exchange(place, ADDRESSES, (70_000,) * 3, port)))
 
 
-def test_without_the_tools_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("benchmark", [averaging, home_rounds])
+def test_without_the_tools_it_says_what_is_missing(benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence, and no traceback."""
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(sys, "argv", ["averaging.py"])
     with pytest.raises(SystemExit, match=r"ip, tc, nft not installed"):
-        main()
+        benchmark.main([])
+
+
+def test_codes_that_there_are_not_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is measured."""
+    with pytest.raises(SystemExit):
+        home_rounds.main(["--codes", "float16,float8"])
+    assert "float8: take float16, 8bit-blockwise" in capsys.readouterr().err

