@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import hivemind
 import pytest
@@ -13,20 +11,16 @@ import torch
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.averaging.partition import TensorPartContainer
 
-from auth.swarm.access import SwarmAccess
-from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
+from peer.averaging.averager import SwarmGradientAverager
 from peer.averaging.error_feedback import DECAY, ErrorFeedback
-from peer.averaging.matchmaking import Gathering
 from peer.config.training import Averaging
-from peer.network.traffic import Traffic
 from peer.reduction.compression import decode, encode
 from peer.reduction.sizes import CHUNK
 from peer.reduction.top_k import TOP_K, sent_of
-from tests.support.waiting import PATIENCE_S
+from tests.support.idle_averager import accumulate, averaged, idle_averager, take_round
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
 SHAPES = [torch.Size((30, 300)), torch.Size((7,)), torch.Size((0, 4))]
-GROUP = SimpleNamespace(group_id=b"group", group_size=2)
 Tensors = list[torch.Tensor]
 
 
@@ -40,7 +34,7 @@ def means_of(sums: Tensors, samples: int) -> Tensors:
     return [gradient / samples if samples else torch.zeros_like(gradient) for gradient in sums]
 
 
-def take_round(memory: ErrorFeedback, seed: int, samples: int, sums: Tensors | None = None) -> Tensors:
+def send(memory: ErrorFeedback, seed: int, samples: int, sums: Tensors | None = None) -> Tensors:
     """One round that succeeds, and the step after it; return what was sent, as sums over samples."""
     sums = sums_of(seed, samples) if sums is None else sums
     tensors = means_of(sums, samples)
@@ -66,7 +60,7 @@ def close(some: Tensors, others: Tensors) -> bool:
 def test_all_is_sent_or_left_over() -> None:
     """Without a decay, whatever the samples of each step were: the sums that were sent and the rest are all."""
     memory, samples = ErrorFeedback(decay=1.0), [4, 0, 9, 1, 12]
-    sent = [take_round(memory, seed, number) for seed, number in enumerate(samples)]
+    sent = [send(memory, seed, number) for seed, number in enumerate(samples)]
     there_was = added_up([sums_of(seed, number) for seed, number in enumerate(samples)])
     assert left_of(memory)[0].norm() > 1
     assert close(added_up([*sent, left_of(memory)]), there_was)
@@ -77,7 +71,7 @@ def test_a_remainder_decays_at_each_step_and_nothing_else_is_lost() -> None:
     memory, decayed, sent = ErrorFeedback(), list[Tensors](), list[Tensors]()
     for seed in range(5):
         decayed.append([(1 - DECAY) * lost for lost in left_of(memory)])
-        sent.append(take_round(memory, seed, 8))
+        sent.append(send(memory, seed, 8))
     assert close(added_up([*sent, *decayed, left_of(memory)]), added_up([sums_of(seed, 8) for seed in range(5)]))
 
 
@@ -87,7 +81,7 @@ def test_the_mean_of_all_rounds_comes_to_the_gradient() -> None:
     errors = []
     total = [torch.zeros(shape) for shape in SHAPES]
     for number in range(1, rounds + 1):
-        total = added_up([total, take_round(memory, 0, 8, [part.clone() for part in gradient])])
+        total = added_up([total, send(memory, 0, 8, [part.clone() for part in gradient])])
         errors.append(float((total[0] / number - gradient[0]).norm() / gradient[0].norm()))
     assert errors[0] > 0.9
     assert errors[-1] < 0.15
@@ -110,7 +104,7 @@ def test_a_round_without_its_step_changes_nothing() -> None:
     """A round that failed, or whose step was not taken, is tried again from the same numbers, with more samples too."""
     memory, other = ErrorFeedback(), ErrorFeedback()
     for each in (memory, other):
-        take_round(each, 1, 8)
+        send(each, 1, 8)
     failed = means_of(sums_of(2, 8), 8)
     memory.load(failed, 8)
     later = [means_of(sums_of(3, 12), 12) for _ in range(2)]
@@ -122,7 +116,7 @@ def test_a_round_without_its_step_changes_nothing() -> None:
 def test_a_peer_without_samples_keeps_its_remainders() -> None:
     """The remainders wait for the next step to which it brings samples, and none decays meanwhile."""
     memory = ErrorFeedback()
-    take_round(memory, 1, 8)
+    send(memory, 1, 8)
     before = [lost.clone() for lost in memory._lost]
     tensors = [torch.zeros(shape) for shape in SHAPES]
     memory.load(tensors, 0)
@@ -136,7 +130,7 @@ def test_a_step_alone_pays_all_back() -> None:
     for first in (False, True):
         memory = ErrorFeedback()
         if not first:
-            take_round(memory, 1, 8)
+            send(memory, 1, 8)
         left = left_of(memory)
         sums = sums_of(2, 4)
         tensors = means_of(sums, 4)
@@ -149,8 +143,8 @@ def test_a_step_alone_pays_all_back() -> None:
 def test_what_cannot_be_kept_is_dropped() -> None:
     """A sum that runs over is forgotten: kept, it would make every later round fail."""
     memory = ErrorFeedback()
-    take_round(memory, 1, 8, [torch.full(shape, 3e38) for shape in SHAPES])
-    take_round(memory, 2, 8, [torch.full(shape, 3e38) for shape in SHAPES])
+    send(memory, 1, 8, [torch.full(shape, 3e38) for shape in SHAPES])
+    send(memory, 2, 8, [torch.full(shape, 3e38) for shape in SHAPES])
     tensors = means_of(sums_of(3, 8), 8)
     memory.load(tensors, 8)
     assert all(tensor.isfinite().all() for tensor in tensors)
@@ -164,55 +158,20 @@ def parameters() -> list[torch.nn.Parameter]:
 
 @pytest.fixture
 def averager(dht: hivemind.DHT, parameters: list[torch.nn.Parameter]) -> SwarmGradientAverager:
-    """An averager that is never started, with gradients of six samples."""
-    averager = SwarmGradientAverager(
-        parameters,
-        dht=dht,
-        prefix="test",
-        access=cast(SwarmAccess, None),  # nobody asks to take part
-        traffic=Traffic(),
-        gathering=Gathering(5.0),
-        allreduce_timeout=PATIENCE_S,
-        averaging=Averaging(compression="topk-2bit"),
-        start=False,
-    )
-    accumulate(averager, parameters, seed=1, samples=6)
-    return averager
+    """An averager of sparse gradients."""
+    return idle_averager(dht, parameters, Averaging(compression="topk-2bit"))
 
 
-def accumulate(averager: SwarmGradientAverager, parameters: list[torch.nn.Parameter], seed: int, samples: int) -> None:
-    """Add a microbatch's gradients."""
-    for parameter, gradient in zip(parameters, sums_of(seed, samples), strict=False):
-        assert parameter.grad is not None
-        parameter.grad.add_(gradient)
-    averager.accumulate_grads_(samples)
+def average_ones(values: Sequence[torch.Tensor], half: bytes) -> None:
+    """Average with peers so that all is one."""
+    del half
+    for tensor in values:
+        tensor.fill_(1.0)
 
 
-def averaged(averager: SwarmGradientAverager) -> Tensors:
-    """Copies of the averaged tensors."""
-    with averager.get_tensors() as tensors:
-        return [tensor.clone() for tensor in tensors]
-
-
-def average(averager: SwarmGradientAverager, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
-    """Average with a group whose average is all ones."""
-
-    async def run(_: Any, tensors: Sequence[torch.Tensor], group: Any, half: Any) -> AveragedGroup:
-        del half
-        if error is not None:
-            raise error
-        for tensor in tensors:
-            tensor.fill_(1.0)
-        return AveragedGroup(size=group.group_size, samples=12, averaged_bytes=0)
-
-    monkeypatch.setattr(SwarmGradientAverager, "_average_exactly", run)
-    averager.load_accumulators_into_averager_()
-    loop = asyncio.new_event_loop()  # which leaves hivemind's alone
-    try:
-        with averager.get_tensors() as tensors:
-            loop.run_until_complete(averager._run_allreduce_inplace_(tensors, cast(Any, GROUP)))
-    finally:
-        loop.close()
+def fail(values: Sequence[torch.Tensor], half: bytes) -> None:
+    """Fail as a round does that misses a part."""
+    raise AllreduceException("a value is missing")
 
 
 @pytest.mark.parametrize("delayed", [False, True])
@@ -227,8 +186,8 @@ def test_what_a_step_does_not_send_comes_with_the_next(
         averager.hold()
         accumulate(averager, parameters, seed=2, samples=4)
     memory = ErrorFeedback()
-    take_round(memory, 1, 6)
-    average(averager, monkeypatch)
+    send(memory, 1, 6)
+    take_round(averager, average_ones, monkeypatch)
     with averager.making_room():
         assert all(bool((tensor == 1).all()) for tensor in averaged(averager))
     if not delayed:
@@ -246,7 +205,7 @@ def test_a_round_that_fails_leaves_all(
     averager.load_accumulators_into_averager_()
     before = averaged(averager)
     with pytest.raises(AllreduceException, match="a value is missing"):
-        average(averager, monkeypatch, AllreduceException("a value is missing"))
+        take_round(averager, fail, monkeypatch)
     averager.load_accumulators_into_averager_()
     assert all(torch.equal(old, new) for old, new in zip(before, averaged(averager), strict=True))
     accumulate(averager, parameters, seed=2, samples=2)
@@ -264,7 +223,7 @@ def test_remainders_are_dropped_with_the_state_and_not_with_samples(
     takes_a_state: bool,
 ) -> None:
     """They belong to parameters; a peer that takes a state has these no longer, and one that follows a step has."""
-    average(averager, monkeypatch)
+    take_round(averager, average_ones, monkeypatch)
     with averager.making_room():
         pass
     remainders = [each.clone() for each in cast(ErrorFeedback, averager._code)._lost]

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from types import SimpleNamespace
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import cast
 
 import hivemind
 import pytest
 import torch
 from hivemind.averaging.allreduce import AllreduceException
 
-from auth.swarm.access import SwarmAccess
-from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
-from peer.averaging.matchmaking import Gathering
+from peer.averaging.averager import SwarmGradientAverager
 from peer.averaging.power_sgd import FIRST, LowRank
 from peer.config.training import Averaging
-from peer.network.traffic import Traffic
-from tests.support.waiting import PATIENCE_S
+from tests.support.idle_averager import (
+    GROUP,
+    HALF_BYTES,
+    accumulate,
+    averaged,
+    idle_averager,
+    result_of,
+    take_round,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
-GROUP = SimpleNamespace(group_id=b"group", group_size=2)
 SHAPE = torch.Size((24, 40))
 
 
@@ -33,29 +36,8 @@ def parameters() -> list[torch.nn.Parameter]:
 
 @pytest.fixture
 def averager(dht: hivemind.DHT, parameters: list[torch.nn.Parameter]) -> SwarmGradientAverager:
-    """An averager that is never started, with gradients of six samples."""
-    averager = SwarmGradientAverager(
-        parameters,
-        dht=dht,
-        prefix="test",
-        access=cast(SwarmAccess, None),  # nobody asks to take part
-        traffic=Traffic(),
-        gathering=Gathering(5.0),
-        allreduce_timeout=PATIENCE_S,
-        averaging=Averaging(powersgd_rank=2),
-        start=False,
-    )
-    accumulate(averager, parameters, seed=1, samples=6)
-    return averager
-
-
-def accumulate(averager: SwarmGradientAverager, parameters: list[torch.nn.Parameter], seed: int, samples: int) -> None:
-    """Add a microbatch's gradients."""
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in parameters:
-        assert parameter.grad is not None
-        parameter.grad.add_(samples * torch.randn(parameter.shape, generator=generator))
-    averager.accumulate_grads_(samples)
+    """An averager of factors of rank 2."""
+    return idle_averager(dht, parameters, Averaging(powersgd_rank=2))
 
 
 class Halves:
@@ -64,35 +46,11 @@ class Halves:
     def __init__(self, failing: bytes | None = None) -> None:
         self.failing, self.seen = failing, cast(list[tuple[bytes, list[torch.Size]]], [])
 
-    async def run(self, _: Any, tensors: Sequence[torch.Tensor], group: Any, half: bytes) -> AveragedGroup:
-        """One exact round."""
-        self.seen.append((half, [tensor.shape for tensor in tensors]))
+    def all_reduce(self, values: Sequence[torch.Tensor], half: bytes) -> None:
+        """Average with a peer that has the same numbers."""
+        self.seen.append((half, [tensor.shape for tensor in values]))
         if half == self.failing:
             raise AllreduceException("a value is missing")
-        return AveragedGroup(size=group.group_size, samples=12, averaged_bytes=900)
-
-
-def result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """What it returns, in an event loop that leaves hivemind's alone."""
-    loop = asyncio.new_event_loop()
-    try:
-        return loop.run_until_complete(coroutine)
-    finally:
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
-
-
-def round_of(averager: SwarmGradientAverager, halves: Halves, monkeypatch: pytest.MonkeyPatch) -> AveragedGroup:
-    """A round over these halves."""
-
-    async def run(*args: Any, **kwargs: Any) -> AveragedGroup:
-        return await halves.run(*args, **kwargs)
-
-    monkeypatch.setattr(SwarmGradientAverager, "_average_exactly", run)
-    averager.load_accumulators_into_averager_()
-    with averager.get_tensors() as tensors:
-        group: AveragedGroup = result_of(averager._run_allreduce_inplace_(tensors, cast(Any, GROUP)))
-        return group
 
 
 def own_numbers(averager: SwarmGradientAverager) -> list[torch.Tensor]:
@@ -101,20 +59,14 @@ def own_numbers(averager: SwarmGradientAverager) -> list[torch.Tensor]:
     return averaged(averager)
 
 
-def averaged(averager: SwarmGradientAverager) -> list[torch.Tensor]:
-    """Copies of the averaged tensors."""
-    with averager.get_tensors() as tensors:
-        return [tensor.clone() for tensor in tensors]
-
-
 def test_images_come_first_then_all_else(averager: SwarmGradientAverager, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both halves are the same group's; the outcome's samples are the second's, its bytes those of both."""
     halves = Halves()
-    group = round_of(averager, halves, monkeypatch)
+    group = take_round(averager, halves.all_reduce, monkeypatch)
     first = (FIRST, [torch.Size((2, SHAPE[0]))])
     assert halves.seen == [first, (b"", [torch.Size((2, SHAPE[1])), torch.Size((5,))])]
     assert (group.size, group.samples) == (2, 12)
-    assert group.averaged_bytes == 2 * 900  # of two halves
+    assert group.averaged_bytes == 2 * HALF_BYTES
 
 
 @pytest.mark.parametrize("half", [FIRST, b""])
@@ -124,7 +76,7 @@ def test_a_round_that_fails_in_either_half_leaves_all(
     """The next attempt finds the peer's own numbers and the factors of the last round that succeeded."""
     before = [*own_numbers(averager), *(right.clone() for right in cast(LowRank, averager._code)._rights.values())]
     with pytest.raises(AllreduceException, match="a value is missing"):
-        round_of(averager, Halves(failing=half), monkeypatch)
+        take_round(averager, Halves(failing=half).all_reduce, monkeypatch)
     after = [*averaged(averager), *cast(LowRank, averager._code)._rights.values()]
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
@@ -134,7 +86,7 @@ def test_what_a_step_loses_comes_with_the_next(
 ) -> None:
     """The step's gradient is of the factors' rank; what it lacks is added to that of the following step."""
     own = own_numbers(averager)[0]
-    round_of(averager, Halves(), monkeypatch)
+    take_round(averager, Halves().all_reduce, monkeypatch)
     with averager.making_room():
         step = averaged(averager)[0]
         assert torch.linalg.matrix_rank(step) == 2
@@ -152,7 +104,7 @@ def test_gradients_that_were_set_aside_are_shrunk_alike(
     averager.hold()
     accumulate(averager, parameters, seed=3, samples=4)
     own = own_numbers(averager)[0]
-    round_of(averager, Halves(), monkeypatch)
+    take_round(averager, Halves().all_reduce, monkeypatch)
     with averager.making_room():
         step = averaged(averager)[0]
     assert parameters[0].grad is not None
@@ -170,7 +122,7 @@ def test_remainders_are_dropped_with_the_state_and_not_with_samples(
 ) -> None:
     """A remainder belongs to the parameters of its step; a peer that takes another's state no longer has these."""
     own = own_numbers(averager)[0]
-    round_of(averager, Halves(), monkeypatch)
+    take_round(averager, Halves().all_reduce, monkeypatch)
     with averager.making_room():
         step = averaged(averager)[0]
     accumulate(averager, parameters, seed=4, samples=3)
@@ -188,7 +140,7 @@ def test_a_run_that_averages_without_factors_drops_what_they_left(
     averager: SwarmGradientAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that no gradient comes in one large step; what is loaded then are the new samples, each once."""
-    round_of(averager, Halves(), monkeypatch)
+    take_round(averager, Halves().all_reduce, monkeypatch)
     with averager.making_room():
         pass
     assert cast(LowRank, averager._code)._lost
@@ -198,7 +150,7 @@ def test_a_run_that_averages_without_factors_drops_what_they_left(
     assert averager.change(averager.averaging.with_code(("8bit-blockwise", 0)))
     assert torch.equal(own_numbers(averager)[0], mean)
     halves = Halves()
-    round_of(averager, halves, monkeypatch)
+    take_round(averager, halves.all_reduce, monkeypatch)
     assert halves.seen == [(b"", [SHAPE, torch.Size((5,))])]
 
 
@@ -207,7 +159,7 @@ def test_nobody_waits_for_a_half_that_does_not_come(averager: SwarmGradientAvera
 
     async def fail() -> list[bool]:
         averager._pending_groups_registered = asyncio.Event()
-        with averager._register_allreduce_group(cast(Any, GROUP)):
+        with averager._register_allreduce_group(GROUP):
             registered = list(averager._running_groups.values())
         assert not averager._running_groups
         return [future.cancelled() for future in registered]
