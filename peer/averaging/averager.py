@@ -42,6 +42,7 @@ from peer.averaging.matchmaking import (
     require_declarations,
 )
 from peer.averaging.power_sgd import LowRank
+from peer.averaging.remainders import RemainderFile, RemainderOrigin
 from peer.averaging.rounds import RoundDeadline, forget_frames, freeze_imported, give_back
 from peer.averaging.shares import (
     NOBODY,
@@ -269,6 +270,17 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
     def factors(self) -> Mapping[int, Factors]:
         """The factors of the last averages of matrices, by the tensors' index; none where they are averaged whole."""
         return self._code.factors
+
+    def keep_remainders(self, file: RemainderFile, era: int, step: int) -> None:
+        """Write what was not sent by this step for the next session."""
+        file.keep(self._origin(era, step), self._code.remainders)
+
+    def resume_remainders(self, file: RemainderFile, era: int, step: int) -> None:
+        """Go on after this step with what an earlier session in the present code had not sent."""
+        self._code.resume(file.take(self._origin(era, step)))
+
+    def _origin(self, era: int, step: int) -> RemainderOrigin:
+        return RemainderOrigin(era, step, f"{self.averaging.code} {self.schema_hash.hex()}")
 
     def forget_remainders(self) -> None:
         """Drop what was not sent in earlier rounds."""

@@ -12,7 +12,7 @@ again with more samples or other reducers, changes no remainder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -30,6 +30,15 @@ class ErrorFeedback(GradientCode):
         self._lost: list[torch.Tensor] = []  # none before the first round, and on a peer without samples
         self._sent: list[SparseValues] = []  # of the numbers last loaded
         self._samples = 0  # behind the numbers last loaded
+
+    @property
+    def remainders(self) -> Mapping[int, torch.Tensor]:
+        """The remainders of earlier steps, sums over samples, by the tensors' index."""
+        return dict(enumerate(self._lost))
+
+    def resume(self, remainders: Mapping[int, torch.Tensor]) -> None:
+        """Go on with the remainders of an earlier session in this code."""
+        self._lost = [remainders[index] for index in sorted(remainders)]
 
     @torch.no_grad()
     def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:

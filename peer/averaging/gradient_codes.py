@@ -35,6 +35,14 @@ class GradientCode:
         """The factors of the matrices that were settled last, by the tensors' index."""
         return {}
 
+    @property
+    def remainders(self) -> Mapping[int, torch.Tensor]:
+        """The remainders of earlier steps, sums over samples, by the tensors' index."""
+        return {}
+
+    def resume(self, remainders: Mapping[int, torch.Tensor]) -> None:
+        """Go on with the remainders of an earlier session in this code."""
+
     def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:
         """Replace mean gradients over so many samples by the numbers that are to be averaged."""
 

@@ -94,6 +94,15 @@ class LowRank(GradientCode):
         """The factors of the matrices that were settled last, by the tensors' index."""
         return self._factors
 
+    @property
+    def remainders(self) -> Mapping[int, torch.Tensor]:
+        """The remainders of earlier steps, sums over samples, by the tensors' index."""
+        return self._lost
+
+    def resume(self, remainders: Mapping[int, torch.Tensor]) -> None:
+        """Go on with the remainders of an earlier session in this code."""
+        self._lost = dict(remainders)
+
     @torch.no_grad()
     def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:
         """Add the remainders to mean gradients over so many samples; without samples the remainders go on waiting.

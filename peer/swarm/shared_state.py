@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from peer.averaging.averager import SwarmGradientAverager
+from peer.averaging.remainders import RemainderFile
 from peer.config.run import RunConfig
 from peer.swarm.fingerprint import Sketch, drifted, sketch_of
 from peer.swarm.state import SwarmStateAverager, moments_of
@@ -130,6 +131,16 @@ class SharedState:
         with self._changing():
             self._averager.set_step(step)
             self._averager.era = self.era if era is None else era
+
+    def resume_remainders(self, file: RemainderFile) -> None:
+        """Go on with what this peer's last session had computed and not sent."""
+        self._rounds.take_up_code()
+        self._gradients.resume_remainders(file, self.era, self.step)
+
+    def keep_remainders(self, file: RemainderFile) -> None:
+        """Write what this peer has computed and not sent, unless that was in a round: others may have counted it."""
+        if not self._rounds.attempts:
+            self._gradients.keep_remainders(file, self.era, self.step)
 
     def _step_on_averages(self) -> None:
         """Apply the averaged gradients; the keeper holds them ready for peers that fall behind."""

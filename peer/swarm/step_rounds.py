@@ -67,7 +67,7 @@ class StepRounds:
 
     def prepare(self) -> None:
         """Look for a group ahead of time when the batch will soon be full."""
-        self._take_up_code()
+        self.take_up_code()
         self._require_group()
         is_used = self._scheduled is None or self._scheduled.triggered or self._scheduled.done()
         remaining_s = self._tracker.estimated_next_update_time - get_dht_time()
@@ -110,7 +110,7 @@ class StepRounds:
     def _averaging_after(self, step: int) -> Averaging:
         return self._tracker.course.steering.at(step).averaging(self._usual)
 
-    def _take_up_code(self) -> None:
+    def take_up_code(self) -> None:
         """Average in the code in force after this peer's step; a group that is sought in another is given up."""
         averaging = self._averaging_after(self._tracker.step)
         if self._gradients.change(averaging):
@@ -149,7 +149,7 @@ class StepRounds:
         """Average gradients with everybody at this step; None if it failed (then nothing has changed)."""
         tracker, gradients = self._tracker, self._gradients
         self._met_nobody = False
-        self._take_up_code()
+        self.take_up_code()
         if tracker.view.averaging <= 1:
             return self._own_average()
         control, self._scheduled = self._scheduled, None

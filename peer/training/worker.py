@@ -25,6 +25,7 @@ from transformers import PreTrainedModel
 
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError, SwarmError, WorkerError
+from peer.averaging.remainders import RemainderFile
 from peer.averaging.ways import fewest_bytes
 from peer.backends import Backend
 from peer.backends.choice import choose_backend, compile_if_it_pays
@@ -38,7 +39,7 @@ from peer.data.batching.batches import Batch, BatchStream, PhasedBatches, open_b
 from peer.data.batching.synthetic import random_batch
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
-from peer.limits.usage import require_memory
+from peer.limits.usage import CACHE_FOLDER, require_memory
 from peer.models.build import build_model
 from peer.models.optimizers import state_size
 from peer.network.traffic import Throttle, Traffic, require_rate
@@ -79,6 +80,7 @@ from peer.training.tally import Tally
 from peer.training.trainer import HeldBatches, train
 
 SIZES_FILE = "microbatch.json"
+REMAINDERS_FILE = "remainders.safetensors"
 MAX_LOG_BYTES = 5_000_000
 TRAFFIC_EVERY_S = 2.0
 ASSIST_POLL_S = 0.03  # a full batch waits for this peer so long at most
@@ -146,14 +148,18 @@ class Worker:
         )
         swarm.keeper_at(self._keeper_at)  # which may have been told while the swarm was being joined
         threading.Thread(target=self._tell_traffic, args=(swarm,), daemon=True).start()
+        remainders = RemainderFile(Path(plan.data_dir) / CACHE_FOLDER / REMAINDERS_FILE)
         try:
             self._require_rates(swarm, model, config.averaging)
             taking = StateTaking(swarm, model, self._tell, self._stop, random.Random(), time.monotonic)
             self._taking = taking
-            if taking.run():
+            if has_state := taking.run():
+                swarm.state.resume_remainders(remainders)
                 take_part(swarm, credentials.device_key.peer_id)
         finally:
             swarm.leave()
+        if has_state:
+            swarm.state.keep_remainders(remainders)
         self._tell(self._transferred())
         self._events.add(ProcessEnded(cause=self._why_left(swarm)))
         self._tell(Stopped(self._why_left(swarm)))

@@ -60,3 +60,25 @@ def test_a_donors_state_is_taken_as_far_as_others_confirm_it(
     interrupted.set()  # nobody is waited for
     assert state_of(course, interrupted, role)._doubt("Qm1", step, sketch) == doubt
     assert judged == ([("Qm1", step, sketch)] if doubt == "is not the swarm's" else [])
+
+
+@pytest.mark.parametrize(("attempts", "kept"), [(0, [("keep", 2, 50)]), (1, [])])
+def test_remainders_that_were_in_a_round_are_not_kept(attempts: int, kept: list[object]) -> None:
+    """A peer that leaves in the middle of a round does not know what others have counted of it."""
+    calls: list[object] = []
+    averager: Any = SimpleNamespace(local_epoch=50, era=2)
+    gradients: Any = SimpleNamespace(
+        keep_remainders=lambda _file, era, step: calls.append(("keep", era, step)),
+        resume_remainders=lambda _file, era, step: calls.append(("resume", era, step)),
+    )
+    rounds: Any = SimpleNamespace(attempts=attempts, take_up_code=lambda: calls.append("code"))
+    tracker: Any = SimpleNamespace()
+    state = SharedState(
+        averager, gradients, tracker, rounds, RunConfig(), is_keeper=False, interrupted=threading.Event()
+    )
+    file: Any = None
+    state.keep_remainders(file)
+    assert calls == kept
+    calls.clear()
+    state.resume_remainders(file)
+    assert calls == ["code", ("resume", 2, 50)]  # a change of the code drops remainders

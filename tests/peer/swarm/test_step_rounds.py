@@ -337,7 +337,7 @@ def test_a_round_has_the_code_in_force_after_its_step(step: int, changes: list[C
     """Also that of a peer that went back before a change; the run file's where no change names one."""
     scene = Scene(Round(FULL))
     scene.steer(EIGHT_BITS)
-    scene.rounds._take_up_code()
+    scene.rounds.take_up_code()
     scene.steer(*changes)
     scene.tracker.step = step
     scene.rounds.average()

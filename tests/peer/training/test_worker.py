@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,14 @@ from auth.errors import ConfigError, WorkerError
 from auth.keys import AuthorityKey
 from coordinator.members.membership import Membership
 from coordinator.store.engine import Database
+from peer.averaging.remainders import RemainderFile
 from peer.config.run import RunConfig
+from peer.limits.usage import CACHE_FOLDER
 from peer.reporting.messages import Failed, KeeperAt, Stop, Stopped, WorkerPlan
 from peer.runtime.processes import LOG_FILE
 from peer.swarm.swarm import Swarm
-from peer.training.worker import Worker, run_worker
+from peer.training.bootstrap import StateTaking
+from peer.training.worker import REMAINDERS_FILE, Worker, run_worker
 from tests.support.small_run import make_small_run
 from tests.support.stores import empty_store
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -79,6 +83,7 @@ class JoinedLate:
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self.looks_for_it_at: tuple[str, ...] = ()
+        self.remainders: list[tuple[str, Any]] = []  # what was done to them, with which file
         self.step, self.has_ended, self.sees_keeper = 0, False, False
         self.state: Any = self
 
@@ -98,16 +103,24 @@ class JoinedLate:
 
     def leave(self) -> None:
         """The swarm's."""
+        if self.remainders:
+            self.remainders.append(("leave", None))
+
+    def resume_remainders(self, file: RemainderFile) -> None:
+        """The state's."""
+        self.remainders.append(("resume", file))
+
+    def keep_remainders(self, file: RemainderFile) -> None:
+        """The state's."""
+        self.remainders.append(("keep", file))
 
     def line_is_due(self) -> bool:
         """The swarm's."""
         return False
 
 
-def test_an_address_that_is_told_before_the_swarm_is_joined_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The keeper has come, or moved, while the worker started: there it is looked for."""
+def plan_of_member(tmp_path: Path) -> WorkerPlan:
+    """A plan for a device that was admitted to the small run."""
     run = make_small_run(tmp_path)
     credentials = Credentials(tmp_path / "device")
     with empty_store(tmp_path, "sqlite") as database:
@@ -117,9 +130,16 @@ def test_an_address_that_is_told_before_the_swarm_is_joined_is_kept(
         grant = membership.join(key.public_key, membership.invite("ada")[0], receipt_key=pseudonym)
         revocations = membership.revocations_jwt()
         credentials.store_grant("small", run.authority.public_bytes, grant.token_jwt, revocations)
-    plan = WorkerPlan(
+    return WorkerPlan(
         run.config.to_json(), str(tmp_path / "device"), str(run.tokenizer_dir), str(tmp_path / "data"), (), device="cpu"
     )
+
+
+def test_an_address_that_is_told_before_the_swarm_is_joined_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper has come, or moved, while the worker started: there it is looked for."""
+    plan = plan_of_member(tmp_path)
     agents, workers = multiprocessing.Pipe()
     swarm = JoinedLate(workers)
     monkeypatch.setattr(Swarm, "join", swarm.join)
@@ -129,3 +149,22 @@ def test_an_address_that_is_told_before_the_swarm_is_joined_is_kept(
     Worker(plan, told.append).run(workers)
     assert swarm.looks_for_it_at == (KEEPER,)
     assert Stopped("told to stop") in told
+    assert swarm.remainders == []  # it never had a state to which any would belong
+
+
+def test_remainders_are_resumed_before_training_and_kept_after_the_peer_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So nobody waits for a peer that writes them; `--max-disk` may delete the file as any of the cache."""
+    plan = plan_of_member(tmp_path)
+    agents, workers = multiprocessing.Pipe()
+    swarm = JoinedLate(workers)
+    monkeypatch.setattr(Swarm, "join", swarm.join)
+    monkeypatch.setattr(StateTaking, "run", lambda _taking: True)
+    train = partial(swarm.remainders.append, ("train", None))
+    monkeypatch.setattr(Worker, "_prepare_training", lambda *_: lambda *_: train())
+    agents.send(Stop("test"))
+    Worker(plan, lambda _told: None).run(workers)
+    assert [act for act, _ in swarm.remainders] == ["resume", "train", "leave", "keep"]
+    files = {file._path for _, file in swarm.remainders if file is not None}
+    assert files == {tmp_path / "data" / CACHE_FOLDER / REMAINDERS_FILE}
