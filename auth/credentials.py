@@ -52,6 +52,11 @@ class Credentials:
         return self._joined_run().name
 
     @property
+    def authority(self) -> bytes:
+        """The public key of the run's authority (Ed25519, 32 raw bytes)."""
+        return self._joined_run().authorities.current
+
+    @property
     def token_jwt(self) -> str:
         """This device's own token, as it is sent to others."""
         token = self._token_file.read()

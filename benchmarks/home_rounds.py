@@ -1,4 +1,4 @@
-"""How long one round takes on home lines in each code of gradients, and its processor time, for models of two sizes.
+"""The time of one round on home lines in each code of gradients, and its processor time, for models of two sizes.
 
     python -m benchmarks.home_rounds [--millions 19,151] [--codes float16,...] [--quick] [--json]
 
@@ -39,14 +39,14 @@ CODES: Mapping[str, Mapping[str, Any]] = {  # keys of `averaging`
 LINES = (HostPlan("keeper", 100), *(HostPlan(f"home-{n}", 10, down_mbit_per_second=50) for n in (1, 2, 3)))
 ROLES: Sequence[Role] = ("keeper", "trainer", "trainer", "trainer")
 SIDE = 1024  # of a matrix
-MILLIONS, QUICK_MILLIONS = "19,151", "1.1"
+MILLIONS, QUICK_MILLIONS = [19.0, 151.0], [1.1]
 LONGEST_S = 1200.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Time a round in each code."""
     parser = argument_parser("The time of one round on home lines, by the code of gradients.")
-    parser.add_argument("--millions", default=MILLIONS, help=f"of values, in models (default: {MILLIONS})")
+    parser.add_argument("--millions", type=_numbers, default=MILLIONS, help="of values, in models (default: 19,151)")
     parser.add_argument("--codes", default=",".join(CODES), help="(default: %(default)s)")
     options = parser.parse_args(arguments)
     if unknown := set(options.codes.split(",")) - CODES.keys():
@@ -54,13 +54,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if reason := why_impossible():
         sys.exit(f"Hosts with links of their own cannot be made here: {reason}. Run this as root, with iproute2.")
     figures = []
-    for millions in (QUICK_MILLIONS if options.quick else options.millions).split(","):
-        matrices = max(1, round(float(millions) * 1e6 / SIDE**2))
+    for millions in QUICK_MILLIONS if options.quick else options.millions:
+        matrices = max(1, round(millions * 1e6 / SIDE**2))
         for code in options.codes.split(","):
             with Network(LINES) as network, tempfile.TemporaryDirectory() as directory:
                 figures += measure(code, matrices, list(network.values()), Path(directory))
                 print(f"{figures[-2].name}: {figures[-2].value:.1f} s", file=sys.stderr, flush=True)
     report("rounds on home lines", figures, options.json)
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(number) for number in text.split(",")]
 
 
 def measure(code: str, matrices: int, hosts: Sequence[Host], directory: Path) -> list[Figure]:

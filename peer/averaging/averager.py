@@ -55,6 +55,7 @@ from peer.averaging.shares import (
 )
 from peer.config.training import Averaging
 from peer.network.traffic import Traffic
+from peer.protocol import PROTOCOL_VERSION
 from peer.reduction.attestation import AttestedRound, AttestedWeight, layout_of
 from peer.reduction.audit import Audit
 from peer.reduction.audit_rpc import AuditedRounds, Auditing
@@ -277,10 +278,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     def resume_remainders(self, file: RemainderFile, era: int, step: int) -> None:
         """Go on after this step with what an earlier session in the present code had not sent."""
-        self._code.resume(file.take(self._origin(era, step)))
+        self._code.resume(file.take(self._origin(era, step), self._code.remainder_shapes(self._shapes)))
 
     def _origin(self, era: int, step: int) -> RemainderOrigin:
-        return RemainderOrigin(era, step, f"{self.averaging.code} {self.schema_hash.hex()}")
+        run = f"{self.access.run} of {self.access.credentials.authority.hex()}"
+        return RemainderOrigin(run, era, step, repr(self.averaging.code))
 
     def forget_remainders(self) -> None:
         """Drop what was not sent in earlier rounds."""
@@ -333,7 +335,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._declare()
         step.wait_for_cancel = partial(given_up, step)
         position = b"".join(number.to_bytes(8, "big") for number in self._position)
-        self._matchmaking.schema_hash = self.schema_hash + position + repr(self.averaging.code).encode()
+        code = repr((PROTOCOL_VERSION, self.averaging.code)).encode()  # others would cut parts differently
+        self._matchmaking.schema_hash = self.schema_hash + position + code
         if self._leaders is None:
             self._leaders = Leaders(self.directory, time.monotonic)
             self._leaders.choose_for(self._matchmaking)

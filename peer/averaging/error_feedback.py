@@ -36,8 +36,12 @@ class ErrorFeedback(GradientCode):
         """The remainders of earlier steps, sums over samples, by the tensors' index."""
         return dict(enumerate(self._lost))
 
+    def remainder_shapes(self, shapes: Sequence[torch.Size]) -> dict[int, torch.Size]:
+        """Return the shapes of the remainders of tensors of these shapes."""
+        return dict(enumerate(shapes))
+
     def resume(self, remainders: Mapping[int, torch.Tensor]) -> None:
-        """Go on with the remainders of an earlier session in this code."""
+        """Go on with the remainders of an earlier session, of all tensors that have one; none: begin without."""
         self._lost = [remainders[index] for index in sorted(remainders)]
 
     @torch.no_grad()

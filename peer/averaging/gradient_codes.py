@@ -40,8 +40,13 @@ class GradientCode:
         """The remainders of earlier steps, sums over samples, by the tensors' index."""
         return {}
 
+    def remainder_shapes(self, shapes: Sequence[torch.Size]) -> dict[int, torch.Size]:
+        """Return the shapes of the remainders of tensors of these shapes."""
+        del shapes
+        return {}
+
     def resume(self, remainders: Mapping[int, torch.Tensor]) -> None:
-        """Go on with the remainders of an earlier session in this code."""
+        """Go on with the remainders of an earlier session, of all tensors that have one; none: begin without."""
 
     def load(self, tensors: Sequence[torch.Tensor], samples: int) -> None:
         """Replace mean gradients over so many samples by the numbers that are to be averaged."""

@@ -99,8 +99,12 @@ class LowRank(GradientCode):
         """The remainders of earlier steps, sums over samples, by the tensors' index."""
         return self._lost
 
+    def remainder_shapes(self, shapes: Sequence[torch.Size]) -> dict[int, torch.Size]:
+        """Return the shapes of the remainders of tensors of these shapes, as matrices."""
+        return {index: torch.Size((shapes[index][0], right.shape[1])) for index, right in self._rights.items()}
+
     def resume(self, remainders: Mapping[int, torch.Tensor]) -> None:
-        """Go on with the remainders of an earlier session in this code."""
+        """Go on with the remainders of an earlier session, of all tensors that have one; none: begin without."""
         self._lost = dict(remainders)
 
     @torch.no_grad()

@@ -1,14 +1,15 @@
-"""A peer's remainders from one session to its next: what it has computed and not sent, in a file of its own.
+"""A trainer's remainders between two of its sessions, in a file.
 
-With sparse gradients a remainder holds much of the last twenty steps, and who trains an hour a day would lose it each
-time. A remainder belongs to the parameters of its step, so it decays for each step that the peer missed, as it does
-from step to step in `peer.averaging.error_feedback`. The file is gone once it is read: what is in it counts once,
-however the next session ends.
+With sparse gradients a remainder holds much of the last twenty steps, which a trainer would lose with each pause,
+restart or power-saving hour. A remainder belongs to the parameters of its step, so it decays by a twentieth for each
+step that the trainer is away: half of it is left after 13 steps. The file is deleted when it is read, so nothing is
+sent twice, however the next session ends.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,53 +23,72 @@ from peer.averaging.error_feedback import DECAY
 
 logger = logging.getLogger(__name__)
 LONGEST_AWAY = 90  # steps: hardly one percent of a remainder would be left
+Remainders = Mapping[int, torch.Tensor]  # by the tensors' index, sums over samples
 
 
 @dataclass(frozen=True)
 class RemainderOrigin:
     """The state and the code of gradients to which remainders belong."""
 
+    run: str  # its name and authority
     era: int
     step: int
-    code: str  # of gradients, with the shapes of all tensors
+    code: str  # of gradients
 
 
 class RemainderFile:
-    """The file; one process has it at a time."""
+    """The file of one device, which one process uses at a time."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self._aside = path, path.with_name(f".{path.name}")
 
-    def keep(self, origin: RemainderOrigin, remainders: Mapping[int, torch.Tensor]) -> None:
-        """Write remainders, by the tensors' index, if there are any; what cannot be written is lost, with a warning."""
+    def keep(self, origin: RemainderOrigin, remainders: Remainders) -> None:
+        """Write remainders if there are any; they are lost, with a warning, if the disk does not take them."""
         if not remainders:
             return
-        aside = self._path.with_name(f".{self._path.name}")
-        about = {"era": str(origin.era), "step": str(origin.step), "code": origin.code}
+        about = {"run": origin.run, "era": str(origin.era), "step": str(origin.step), "code": origin.code}
         try:
-            aside.parent.mkdir(exist_ok=True)
-            save_file({str(index): tensor.contiguous() for index, tensor in remainders.items()}, aside, metadata=about)
-            aside.replace(self._path)
+            self._aside.parent.mkdir(exist_ok=True)
+            tensors = {str(index): tensor.contiguous() for index, tensor in remainders.items()}
+            save_file(tensors, self._aside, metadata=about)
+            os.utime(self._aside, (0, 0))  # of a full cache it is the first to be deleted
+            self._aside.replace(self._path)
         except (OSError, SafetensorError) as error:
-            logger.warning("what was not sent of earlier steps is lost, because it cannot be written: %s", error)
-            with suppress(OSError):
-                aside.unlink()
+            logger.warning("the remainders of gradients are lost, because they cannot be written: %s", error)
+            self._delete(self._aside)
 
-    def take(self, origin: RemainderOrigin) -> dict[int, torch.Tensor]:
-        """Return what is left at this state of the remainders, and delete them; nothing of another course or code."""
-        if not self._path.exists():
-            return {}
+    def take(self, origin: RemainderOrigin, shapes: Mapping[int, torch.Size]) -> dict[int, torch.Tensor]:
+        """Delete the file, and return its remainders as far as they count at this state.
+
+        Returns none unless they are of this run, era and code, and all tensors have these shapes.
+        """
         try:
             with safe_open(self._path, "pt") as file:
-                about, found = file.metadata() or {}, {int(name): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+                about, names = file.metadata() or {}, list(file.keys())
+                found = {int(name): file.get_tensor(name) for name in names}
             missed = origin.step - int(about["step"])
-            fits = (int(about["era"]), about["code"]) == (origin.era, origin.code) and 0 <= missed <= LONGEST_AWAY
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
-            logger.warning("what was not sent of earlier steps is lost, because it cannot be read: %r", error)
-            found, missed, fits = {}, 0, False
-        finally:
-            self._path.unlink(missing_ok=True)
-        if not (fits and all(bool(torch.isfinite(tensor).all()) for tensor in found.values())):
+            same = (about["run"], int(about["era"]), about["code"]) == (origin.run, origin.era, origin.code)
+        except FileNotFoundError:
             return {}
-        logger.info("goes on with what was not sent by step %d", origin.step - missed)
-        return {index: tensor.mul_(DECAY**missed) for index, tensor in found.items()}
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            logger.warning("the remainders of gradients are lost, because they cannot be read: %r", error)
+            found, missed, same = {}, 0, False
+        for path in (self._path, self._aside):
+            self._delete(path)
+        if not (same and 0 <= missed <= LONGEST_AWAY and _fit(found, shapes)):
+            logger.info("the remainders of an earlier session are of another state, and dropped")
+            return {}
+        logger.info("goes on with the remainders of step %d", origin.step - missed)
+        return {index: tensor * DECAY**missed for index, tensor in found.items()}  # copies: the file is gone
+
+    @staticmethod
+    def _delete(path: Path) -> None:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _fit(found: Remainders, shapes: Mapping[int, torch.Size]) -> bool:
+    """Return whether these are finite numbers in these shapes."""
+    if {index: tensor.shape for index, tensor in found.items()} != dict(shapes):
+        return False
+    return all(tensor.dtype == torch.float32 and bool(torch.isfinite(tensor).all()) for tensor in found.values())

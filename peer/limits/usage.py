@@ -23,7 +23,7 @@ from peer.network.traffic import Throttle
 from peer.reporting.messages import Transferred
 
 DATA_FOLDER = "data"  # in the state directory
-CACHE_FOLDER = "cache"  # in the data folder; whatever lies in it can be fetched again
+CACHE_FOLDER = "cache"  # in the data folder; whatever lies in it may be deleted
 IN_USE_S = 600.0  # a file that was read or written so recently is left alone
 # What keeps files between runs, by the variables that say where. A login stays where it is.
 CACHES = {"HF_HUB_CACHE": "hub", "HF_XET_CACHE": "xet", "HF_DATASETS_CACHE": "datasets", "HF_ASSETS_CACHE": "assets"}

@@ -153,6 +153,11 @@ def compression_of(name: Compression) -> CompressionBase:
     return known[name]
 
 
+def average_code_of(name: Compression) -> CompressionBase:
+    """Return the code of what reducers return, for what senders send."""
+    return HALF_BYTES if name == "topk-2bit" else compression_of(name)
+
+
 def encode(tensor: torch.Tensor, compression_type: int) -> runtime_pb2.Tensor:
     """Encode a tensor on the CPU for the wire, in the given code (hivemind's enumeration)."""
     code = _CODES.get(compression_type)

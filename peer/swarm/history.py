@@ -2,8 +2,8 @@
 
 All peers compute the same next state from the same state and average. So a peer that holds the state of an earlier step
 follows: it takes only the averages that it missed, one after another, where the whole state has 8 bytes a value. An
-average travels in the code in which it came, in 2, 1.03 or 0.53 bytes a value, and in 4 if it fits into none; of
-PowerSGD's averages the factors travel.
+average travels in the code in which it came, in 2, 1.03 or 0.53 bytes a value, and in 4 if it does not fit into that;
+of PowerSGD's averages the factors travel.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from enum import Enum
 
 import torch
-from hivemind.compression import CompressionInfo, Float16Compression, NoCompression
+from hivemind.compression import CompressionBase, CompressionInfo, NoCompression
 from hivemind.proto import runtime_pb2
 
 from peer.averaging.all_reduce import is_finite
 from peer.averaging.gradient_codes import Factors
 from peer.averaging.power_sgd import as_matrix, product
+from peer.config.training import Compression
 from peer.protocol import HELD_AVERAGES
-from peer.reduction.compression import BLOCKWISE, HALF_BYTES, decode
+from peer.reduction.compression import average_code_of, decode
 from peer.reduction.sizes import shrinks
 
 
@@ -83,11 +84,15 @@ class AverageHistory:
         return self._averages[step - newest]
 
 
-def encode_average(tensors: Iterable[torch.Tensor], factors: Mapping[int, Factors]) -> Average:
+def encode_average(
+    tensors: Iterable[torch.Tensor], factors: Mapping[int, Factors], compression: Compression
+) -> Average:
     """Encode a step's average gradient so that it decodes to the very same bits.
 
     `factors`: by the index of a tensor, those of which PowerSGD made it; they travel in its place if they still do.
+    `compression`: of the round, in whose code the parts of averages fit.
     """
+    code = average_code_of(compression)
     parts: list[torch.Tensor] = []
     for index, tensor in enumerate(tensors):
         made_of = factors.get(index)
@@ -95,7 +100,7 @@ def encode_average(tensors: Iterable[torch.Tensor], factors: Mapping[int, Factor
             parts.append(tensor)
         else:
             parts += made_of
-    serialized = [_exact(part, key).SerializeToString() for key, part in enumerate(parts)]
+    serialized = [_exact(part, key, code).SerializeToString() for key, part in enumerate(parts)]
     encoded = torch.frombuffer(bytearray(b"".join(serialized)), dtype=torch.uint8)
     encoded.share_memory_()  # type: ignore[no-untyped-call]
     return Average(encoded, [len(each) for each in serialized])
@@ -125,11 +130,8 @@ def _matrix_of(left: torch.Tensor, right: torch.Tensor, shape: torch.Size) -> to
     return made if is_finite(made) else None
 
 
-def _exact(tensor: torch.Tensor, key: int) -> runtime_pb2.Tensor:
-    """Encode float32 values in 16, 8 or 4 bits if that loses nothing, as of averages that came so, else in 32."""
+def _exact(tensor: torch.Tensor, key: int, code: CompressionBase) -> runtime_pb2.Tensor:
+    """Encode float32 values in this code if that loses nothing, as of averages that came in it, else in 32 bits."""
     info = CompressionInfo.from_tensor(tensor, key=key)
-    for code in (Float16Compression(), BLOCKWISE, HALF_BYTES):
-        encoded = code.compress(tensor, info)
-        if torch.equal(decode(encoded, HALF_BYTES), tensor):
-            return encoded
-    return NoCompression().compress(tensor, info)
+    encoded = code.compress(tensor, info)
+    return encoded if torch.equal(decode(encoded, code), tensor) else NoCompression().compress(tensor, info)

@@ -133,12 +133,12 @@ class SharedState:
             self._averager.era = self.era if era is None else era
 
     def resume_remainders(self, file: RemainderFile) -> None:
-        """Go on with what this peer's last session had computed and not sent."""
+        """Go on with the remainders of this peer's last session, at the step that it is about to come to."""
         self._rounds.take_up_code()
-        self._gradients.resume_remainders(file, self.era, self.step)
+        self._gradients.resume_remainders(file, self.era, max(self.step, self._tracker.swarm_step))
 
     def keep_remainders(self, file: RemainderFile) -> None:
-        """Write what this peer has computed and not sent, unless that was in a round: others may have counted it."""
+        """Write this peer's remainders, unless a round of its step has failed: others may have counted them."""
         if not self._rounds.attempts:
             self._gradients.keep_remainders(file, self.era, self.step)
 
@@ -151,7 +151,7 @@ class SharedState:
         self._averager.step(increment_epoch=True, optimizer_step=True)
         if self._is_keeper:
             with self._gradients.get_tensors() as averages:
-                self._averager.keep_average(averages, self._gradients.factors)
+                self._averager.keep_average(averages, self._gradients.factors, self._gradients.averaging.wire_format)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

@@ -37,6 +37,7 @@ from auth.swarm.directory import while_admitted
 from peer.averaging.all_reduce import is_finite
 from peer.averaging.gradient_codes import Factors
 from peer.averaging.rounds import freeze_imported
+from peer.config.training import Compression
 from peer.models.update_rules import SharedOptimizer
 from peer.network.least_rate import PATIENCE_S, at_least_rate
 from peer.network.traffic import Traffic
@@ -151,9 +152,12 @@ class SwarmStateAverager(AuthorizedAverager, TrainingStateAverager):
         self._tell_download("state", "", None, "no donor gave one")
         return False
 
-    def keep_average(self, averages: Sequence[torch.Tensor], factors: Mapping[int, Factors]) -> None:
+    def keep_average(
+        self, averages: Sequence[torch.Tensor], factors: Mapping[int, Factors], compression: Compression
+    ) -> None:
         """Hold the averages from which this very state was computed ready for peers that have yet to take its step."""
-        self._outer_pipe.send(("_keep_average", [self.era, self.local_epoch, encode_average(averages, factors)], {}))
+        encoded = encode_average(averages, factors, compression)
+        self._outer_pipe.send(("_keep_average", [self.era, self.local_epoch, encoded], {}))
 
     def missed_average(self) -> list[torch.Tensor] | Lack:
         """Take the average that led to the step after this peer's from a donor, or the reason why there is none.

@@ -114,6 +114,7 @@ class Worker:
         self._sending = threading.Lock()
         self._report = SparingReports(lambda text: self._tell(Notice("warning", text)), time.monotonic)
         self._stop = threading.Event()
+        self._remainders = RemainderFile(Path(plan.data_dir) / CACHE_FOLDER / REMAINDERS_FILE)
         self._events = EventLog(Path(plan.data_dir) / FOLDER, "worker", time.time)
         self._swarm: Swarm | None = None
         self._keeper_at = plan.initial_peers  # as it was told last
@@ -148,21 +149,19 @@ class Worker:
         )
         swarm.keeper_at(self._keeper_at)  # which may have been told while the swarm was being joined
         threading.Thread(target=self._tell_traffic, args=(swarm,), daemon=True).start()
-        remainders = RemainderFile(Path(plan.data_dir) / CACHE_FOLDER / REMAINDERS_FILE)
         try:
             self._require_rates(swarm, model, config.averaging)
             taking = StateTaking(swarm, model, self._tell, self._stop, random.Random(), time.monotonic)
             self._taking = taking
             if has_state := taking.run():
-                swarm.state.resume_remainders(remainders)
                 take_part(swarm, credentials.device_key.peer_id)
         finally:
             swarm.leave()
-        if has_state:
-            swarm.state.keep_remainders(remainders)
         self._tell(self._transferred())
         self._events.add(ProcessEnded(cause=self._why_left(swarm)))
         self._tell(Stopped(self._why_left(swarm)))
+        if has_state and not swarm.has_ended:
+            swarm.state.keep_remainders(self._remainders)  # which may take long, so nobody waits for it
 
     def _end_at_once(self, lost: SwarmError) -> NoReturn:
         self._events.add(ProcessEnded(cause=str(lost)))
@@ -209,6 +208,7 @@ class Worker:
                 held = HeldBatches(batches, lambda: swarm.is_held, self._stop.wait, self._tell_info)
                 adviser = Adviser(swarm.conditions, self._tell, time.monotonic)
                 is_over = partial(self._is_over, swarm)
+                swarm.state.resume_remainders(self._remainders)
                 train(backend, held, swarm, self._tell, is_over, time.monotonic, adviser.settled)
 
         return take_part

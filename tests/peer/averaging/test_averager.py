@@ -31,9 +31,10 @@ from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.declarations import Declaration, read_declaration
 from peer.averaging.matchmaking import Gathering
 from peer.averaging.rounds import LEAST_KNOWN, LEAST_S, RoundDeadline
-from peer.averaging.shares import GroupLines
-from peer.config.training import Compression
+from peer.averaging.shares import GroupLines, part_size
+from peer.config.training import Averaging, Compression
 from peer.network.traffic import Traffic
+from peer.reduction.compression import compression_of
 from peer.reduction.findings import Finding, FindingKind
 from peer.reduction.screening import LEAST_ROUNDS
 from peer.reduction.sizes import VALUE_BYTES
@@ -531,3 +532,26 @@ async def test_a_step_is_not_known_as_given_up_before_that_shows(
     MPFuture.cancel(step)
     await asyncio.wait_for(waiting, PATIENCE_S)
     assert searches
+
+
+@pytest.mark.parametrize("compression", ["float16", "8bit-blockwise", "topk-2bit"])
+async def test_parts_are_cut_for_the_code_in_which_they_travel(
+    compression: Compression, averager: SwarmGradientAverager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of whole chunks, or averages of 8 bits would take four bytes a value to peers that missed them."""
+    asked: list[dict[str, Any]] = []
+
+    def no_round(**options: Any) -> None:
+        asked.append(options)
+        raise MatchmakingException("there is no network")
+
+    monkeypatch.setattr("peer.averaging.averager.ExactAllReduce", no_round)
+    monkeypatch.setattr(averager, "_directory", SimpleNamespace(token_of=lambda _peer: None))
+    averager.averaging, averager._p2p = Averaging(compression=compression), None
+    group: Any = SimpleNamespace(group_id=b"group", group_size=2, peer_ids=list(PEERS[:2]))
+    values, of_hivemind = [torch.zeros(81_000)], {"part_size_bytes": 7, "compression": None}
+    with pytest.raises(MatchmakingException):
+        await averager._average_exactly(values, group, b"", peer_fractions=(1, 1), **of_hivemind)
+    [options] = asked
+    assert options["compression"].compression_type == compression_of(compression).compression_type
+    assert options["part_size_bytes"] == part_size(81_000, compression, 2)

@@ -1,7 +1,9 @@
-"""What a peer keeps of its remainders for its next session, and what it goes on with."""
+"""Remainders in their file, from one session of a trainer to the next."""
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +15,14 @@ from peer.averaging.averager import SwarmGradientAverager
 from peer.averaging.error_feedback import DECAY
 from peer.averaging.remainders import LONGEST_AWAY, RemainderFile, RemainderOrigin
 from peer.config.training import Averaging
+from peer.limits.usage import clean_cache, disk_use
 from tests.support.idle_averager import accumulate, averaged, idle_averager, take_round
 from tests.support.small_disks import small_disk
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
-ORIGIN = RemainderOrigin(era=2, step=40, code="topk-2bit of these shapes")
+ORIGIN = RemainderOrigin(run="test of an authority", era=2, step=40, code="topk-2bit")
 KEPT = {0: torch.tensor([[1.0, -2.0]]), 2: torch.zeros(0, 4)}
+SHAPES = {index: tensor.shape for index, tensor in KEPT.items()}
 
 
 @pytest.fixture
@@ -37,16 +41,16 @@ def file(path: Path) -> RemainderFile:
 
 def test_they_come_back_once(file: RemainderFile, path: Path) -> None:
     """Whatever becomes of the session that goes on with them: others may have counted them by then."""
-    found = file.take(ORIGIN)
+    found = file.take(ORIGIN, SHAPES)
     assert found.keys() == KEPT.keys()
     assert all(torch.equal(found[index], kept) for index, kept in KEPT.items())
-    assert file.take(ORIGIN) == {}
+    assert file.take(ORIGIN, SHAPES) == {}
     assert list(path.parent.iterdir()) == []
 
 
 def test_they_decay_with_the_steps_that_were_missed(file: RemainderFile) -> None:
     """As from step to step: they are gradients of other parameters."""
-    assert torch.allclose(file.take(replace(ORIGIN, step=47))[0], KEPT[0] * DECAY**7)
+    assert torch.allclose(file.take(replace(ORIGIN, step=47), SHAPES)[0], KEPT[0] * DECAY**7)
 
 
 @pytest.mark.parametrize(
@@ -55,13 +59,36 @@ def test_they_decay_with_the_steps_that_were_missed(file: RemainderFile) -> None
         replace(ORIGIN, era=3),  # the run has returned to a checkpoint
         replace(ORIGIN, step=39),
         replace(ORIGIN, step=41 + LONGEST_AWAY),
-        replace(ORIGIN, code="powersgd 8 of these shapes"),
+        replace(ORIGIN, code="powersgd 8"),
+        replace(ORIGIN, run="test of another authority"),  # it was begun anew under its name
     ],
 )
 def test_those_of_another_course_or_code_are_dropped(file: RemainderFile, path: Path, now: RemainderOrigin) -> None:
     """They are of no use, then or later."""
-    assert file.take(now) == {}
+    assert file.take(now, SHAPES) == {}
     assert not path.exists()
+
+
+def test_they_count_for_ninety_steps(file: RemainderFile) -> None:
+    """Hardly anything is left after that."""
+    assert file.take(replace(ORIGIN, step=40 + LONGEST_AWAY), SHAPES).keys() == KEPT.keys()
+
+
+def test_what_is_resumed_is_no_part_of_the_deleted_file(file: RemainderFile) -> None:
+    """A mapped file would stay on the disk, unseen, for as long as the session lasts."""
+    found = file.take(ORIGIN, SHAPES)
+    assert found
+    assert "remainders.safetensors" not in Path("/proc/self/maps").read_text()
+
+
+def test_a_limit_of_the_disk_deletes_them_first(file: RemainderFile, path: Path) -> None:
+    """At once, and before what was fetched: nobody's stay ends because a peer kept them."""
+    fetched = path.with_name("fetched")
+    fetched.write_bytes(bytes(8192))
+    os.utime(fetched, (1, 1))
+    assert clean_cache(path.parent, disk_use(fetched.parent) - 1, time.time()) > 0
+    assert [left.name for left in path.parent.iterdir()] == ["fetched"]
+    assert file.take(ORIGIN, SHAPES) == {}
 
 
 @pytest.mark.parametrize("content", [b"", b"\x08" + bytes(7) + b"{}      ", b"\xff" * 100])
@@ -71,16 +98,37 @@ def test_what_cannot_be_read_is_dropped_with_a_warning(
     """A machine that lost its power may have left half a file."""
     path.parent.mkdir()
     path.write_bytes(content)
-    assert RemainderFile(path).take(ORIGIN) == {}
+    assert RemainderFile(path).take(ORIGIN, SHAPES) == {}
     assert "cannot be read" in caplog.text
     assert not path.exists()
 
 
-def test_numbers_that_are_none_are_dropped(path: Path) -> None:
-    """They would spoil each later round of this peer."""
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {0: torch.tensor([[1.0, float("nan")]])},
+        {0: torch.tensor([[1.0, -2.0]]).double()},
+        {0: torch.tensor([[1, -2]])},
+        {0: torch.tensor([1.0, -2.0])},
+        {1: torch.ones(1)},
+    ],
+)
+def test_tensors_that_are_no_remainders_of_this_model_are_dropped(path: Path, strange: dict[int, torch.Tensor]) -> None:
+    """They would spoil each later round of this peer, or end it."""
     made = RemainderFile(path)
-    made.keep(ORIGIN, KEPT | {1: torch.tensor([float("nan")])})
-    assert made.take(ORIGIN) == {}
+    made.keep(ORIGIN, KEPT | strange)
+    assert made.take(ORIGIN, SHAPES) == {}
+    assert not path.exists()
+
+
+def test_a_folder_in_their_place_costs_a_warning(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The session begins without them, and ends without a trace of them."""
+    path.mkdir(parents=True)
+    made = RemainderFile(path)
+    assert made.take(ORIGIN, SHAPES) == {}
+    made.keep(ORIGIN, KEPT)
+    assert "cannot be read" in caplog.text
+    assert "cannot be written" in caplog.text
 
 
 def test_where_there_is_nothing_to_keep_nothing_is_written(path: Path) -> None:
@@ -101,26 +149,38 @@ def averages_nothing(values: object, half: bytes) -> None:
     """Average with a peer that has the same numbers."""
 
 
-@pytest.mark.parametrize("averaging", [Averaging(powersgd_rank=2), Averaging(compression="topk-2bit")])
+def new_averager(dht: hivemind.DHT, averaging: Averaging) -> tuple[SwarmGradientAverager, list[torch.nn.Parameter]]:
+    """An averager of a model with twelve tensors, all of other shapes."""
+    parameters = [torch.nn.Parameter(torch.zeros(24, 40 + index)) for index in range(11)]
+    parameters.append(torch.nn.Parameter(torch.zeros(5)))
+    return idle_averager(dht, parameters, averaging), parameters
+
+
+def next_numbers(averager: SwarmGradientAverager, parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
+    """Return what it would average next."""
+    accumulate(averager, parameters, seed=2, samples=3)
+    averager.load_accumulators_into_averager_()
+    return averaged(averager)
+
+
+CODES = [Averaging(powersgd_rank=2), Averaging(compression="topk-2bit")]
+
+
+@pytest.mark.parametrize("averaging", CODES)
 def test_the_next_session_begins_with_the_same_numbers(
     averaging: Averaging, dht: hivemind.DHT, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the session that ended would have gone on."""
+    """As the session that ended would have gone on; in another code, or the second time, without remainders."""
     file = RemainderFile(path)
-
-    def new() -> tuple[SwarmGradientAverager, list[torch.nn.Parameter]]:
-        parameters = [torch.nn.Parameter(torch.zeros(24, 40)), torch.nn.Parameter(torch.zeros(5))]
-        return idle_averager(dht, parameters, averaging), parameters
-
-    def next_numbers(averager: SwarmGradientAverager, parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
-        accumulate(averager, parameters, seed=2, samples=3)
-        averager.load_accumulators_into_averager_()
-        return averaged(averager)
-
-    first, others = new(), [new(), new()]
+    first, others = new_averager(dht, averaging), [new_averager(dht, averaging) for _ in range(2)]
     take_round(first[0], averages_nothing, monkeypatch)
     with first[0].making_room():
         pass
+    for code in CODES:
+        first[0].keep_remainders(file, 0, 1)
+        other = new_averager(dht, code)[0]
+        other.resume_remainders(file, 0, 1)
+        assert bool(other._code.remainders) == (code == averaging)
     first[0].keep_remainders(file, 0, 1)
     expected = next_numbers(*first)
     for averager, _ in others:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from hivemind.averaging.partition import TensorPartContainer
-from hivemind.compression import CompressionBase, CompressionInfo, Float16Compression, NoCompression
+from hivemind.compression import CompressionInfo
 from hivemind.proto import runtime_pb2
 
 from peer.averaging.gradient_codes import Factors
@@ -15,12 +15,11 @@ from peer.averaging.power_sgd import product
 from peer.averaging.shares import part_size
 from peer.config.training import Compression
 from peer.protocol import HELD_AVERAGES
-from peer.reduction.compression import BLOCKWISE, HALF_BYTES, compression_of, decode
+from peer.reduction.compression import HALF_BYTES, average_code_of, compression_of, decode
 from peer.reduction.sizes import BLOCK, SCALE_BYTES
-from peer.reduction.top_k import TOP_K
 from peer.swarm.history import Average, AverageHistory, Lack, encode_average, whole_average
 
-NAMES = [encode_average([torch.full((2,), float(step))], {}) for step in range(HELD_AVERAGES + 4)]
+NAMES = [encode_average([torch.full((2,), float(step))], {}, "float16") for step in range(HELD_AVERAGES + 4)]
 
 
 def held(steps: range, era: int = 0) -> AverageHistory:
@@ -70,25 +69,28 @@ def test_old_averages_are_forgotten() -> None:
 
 def test_what_is_held_shares_no_memory_with_another_process() -> None:
     """Shared memory is scarce in containers."""
-    average = encode_average([torch.ones(3)], {})
+    average = encode_average([torch.ones(3)], {}, "float16")
     assert average.encoded.is_shared()
     assert not average.copy().encoded.is_shared()
     assert led_to(average.copy()) == 1
 
 
 @pytest.mark.parametrize(
-    ("came_in", "value_bytes"),
-    [(Float16Compression(), 2), (BLOCKWISE, 1 + 4 / 128), (HALF_BYTES, 0.5 + 4 / 128), (NoCompression(), 4)],
+    ("compression", "value_bytes"),
+    [("float16", 2), ("8bit-blockwise", 1 + 4 / 128), ("topk-2bit", 0.5 + 4 / 128), ("none", 4)],
 )
-def test_an_average_comes_back_bit_by_bit(came_in: CompressionBase, value_bytes: float) -> None:
-    """In as few bits as it was averaged in."""
+@pytest.mark.parametrize("fits", [True, False])
+def test_an_average_comes_back_bit_by_bit(compression: Compression, value_bytes: float, fits: bool) -> None:
+    """In as few bits as it was averaged in; a peer that was alone has averages that fit into no code."""
     tensors = [torch.randn(40, 32), torch.randn(256)]
-    info = CompressionInfo.from_tensor(tensors[0])
-    tensors = [decode(came_in.compress(each, info), HALF_BYTES) for each in tensors]
-    average = encode_average(tensors, {})
+    code, info = average_code_of(compression), CompressionInfo.from_tensor(tensors[0])
+    if fits:
+        tensors = [decode(code.compress(each, info), HALF_BYTES) for each in tensors]
+    average = encode_average(tensors, {}, compression)
     back = [decode(wire, HALF_BYTES) for wire in average.tensors()]
     assert all(torch.equal(mine, tensor) for mine, tensor in zip(back, tensors, strict=True))
-    assert [len(wire.buffer) for wire in average.tensors()] == [tensor.numel() * value_bytes for tensor in tensors]
+    sizes = [len(wire.buffer) for wire in average.tensors()]
+    assert sizes == [tensor.numel() * (value_bytes if fits else 4) for tensor in tensors]
     assert isinstance(next(average.tensors()), runtime_pb2.Tensor)
 
 
@@ -97,12 +99,11 @@ def test_an_average_that_came_in_parts_travels_whole_in_the_same_code(wire_forma
     """The parts of a round are of whole blocks, or a home line would take four bytes for each of its values."""
     tensors = [torch.randn(400, 301), torch.randn(1001)]
     size_bytes = part_size(sum(map(torch.Tensor.numel, tensors)), wire_format, 3)
-    code = compression_of(wire_format)
-    parts = TensorPartContainer(tensors, [1, 2, 1], code, size_bytes)
+    parts = TensorPartContainer(tensors, [1, 2, 1], compression_of(wire_format), size_bytes)
     for part, info in (each for own in parts._input_parts_by_peer for each in own):
-        part.copy_(decode((HALF_BYTES if code is TOP_K else code).compress(part, info), HALF_BYTES))
+        part.copy_(decode(average_code_of(wire_format).compress(part, info), HALF_BYTES))
     assert parts.num_parts_by_tensor[0] > 3
-    average = encode_average(tensors, {})
+    average = encode_average(tensors, {}, wire_format)
     assert all(torch.equal(*pair) for pair in zip(received(average), tensors, strict=True))
     blocks = [-(-tensor.numel() // BLOCK) for tensor in tensors]
     values = [tensor.numel() * {"float16": 2, "8bit-blockwise": 1, "topk-2bit": 0.5}[wire_format] for tensor in tensors]
@@ -135,7 +136,7 @@ def received(average: Average) -> list[torch.Tensor]:
 def test_of_averaged_factors_only_these_travel_and_make_the_same_bits() -> None:
     """A model of millions of values would take a home line a minute for each step that it missed."""
     tensors, factors = factored()
-    average = encode_average(tensors, factors)
+    average = encode_average(tensors, factors, "float16")
     values = [4 * 2 * 40, 2 * 2 * 32, 2 * 256, 4 * 2 * 64, 2 * 2 * 64]
     assert [len(wire.buffer) for wire in average.tensors()] == values
     back = whole_average(received(average), SHAPES)
@@ -146,7 +147,7 @@ def test_of_averaged_factors_only_these_travel_and_make_the_same_bits() -> None:
 def test_factors_of_another_average_do_not_travel() -> None:
     """A keeper that followed others has those of its own last round."""
     tensors, _ = factored()
-    average = encode_average(tensors, factored()[1])
+    average = encode_average(tensors, factored()[1], "float16")
     assert [decode(wire, HALF_BYTES).shape for wire in average.tensors()] == SHAPES
 
 

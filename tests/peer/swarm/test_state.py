@@ -378,7 +378,7 @@ def keeper_with(steps: int) -> Any:
 
     history = AverageHistory()
     for step in range(1, steps + 1):
-        history.keep(0, step, encode_average([tensor + step for tensor in STATE], {}))
+        history.keep(0, step, encode_average([tensor + step for tensor in STATE], {}, "float16"))
     return SimpleNamespace(
         directory=SimpleNamespace(
             admits=admits, token_of=lambda peer: SimpleNamespace(member="ada", device_id="laptop")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from functools import partial
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,10 +20,13 @@ from coordinator.members.membership import Membership
 from coordinator.store.engine import Database
 from peer.averaging.remainders import RemainderFile
 from peer.config.run import RunConfig
+from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.limits.usage import CACHE_FOLDER
-from peer.reporting.messages import Failed, KeeperAt, Stop, Stopped, WorkerPlan
+from peer.models.build import build_model
+from peer.reporting.messages import Failed, KeeperAt, Ready, Stop, Stopped, WorkerPlan
 from peer.runtime.processes import LOG_FILE
 from peer.swarm.swarm import Swarm
+from peer.training import worker
 from peer.training.bootstrap import StateTaking
 from peer.training.worker import REMAINDERS_FILE, Worker, run_worker
 from tests.support.small_run import make_small_run
@@ -83,7 +87,7 @@ class JoinedLate:
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self.looks_for_it_at: tuple[str, ...] = ()
-        self.remainders: list[tuple[str, Any]] = []  # what was done to them, with which file
+        self.kept: list[RemainderFile] = []
         self.step, self.has_ended, self.sees_keeper = 0, False, False
         self.state: Any = self
 
@@ -103,16 +107,10 @@ class JoinedLate:
 
     def leave(self) -> None:
         """The swarm's."""
-        if self.remainders:
-            self.remainders.append(("leave", None))
-
-    def resume_remainders(self, file: RemainderFile) -> None:
-        """The state's."""
-        self.remainders.append(("resume", file))
 
     def keep_remainders(self, file: RemainderFile) -> None:
         """The state's."""
-        self.remainders.append(("keep", file))
+        self.kept.append(file)
 
     def line_is_due(self) -> bool:
         """The swarm's."""
@@ -149,22 +147,38 @@ def test_an_address_that_is_told_before_the_swarm_is_joined_is_kept(
     Worker(plan, told.append).run(workers)
     assert swarm.looks_for_it_at == (KEEPER,)
     assert Stopped("told to stop") in told
-    assert swarm.remainders == []  # it never had a state to which any would belong
+    assert swarm.kept == []  # it never had a state to which remainders would belong
 
 
-def test_remainders_are_resumed_before_training_and_kept_after_the_peer_has_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_remainders_are_kept_when_all_else_is_done(
+    has_ended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So nobody waits for a peer that writes them; `--max-disk` may delete the file as any of the cache."""
+    """Neither the swarm nor the agent waits for them; once the run has ended they are of no use."""
     plan = plan_of_member(tmp_path)
     agents, workers = multiprocessing.Pipe()
     swarm = JoinedLate(workers)
+    swarm.has_ended = has_ended
     monkeypatch.setattr(Swarm, "join", swarm.join)
     monkeypatch.setattr(StateTaking, "run", lambda _taking: True)
-    train = partial(swarm.remainders.append, ("train", None))
-    monkeypatch.setattr(Worker, "_prepare_training", lambda *_: lambda *_: train())
+    monkeypatch.setattr(Worker, "_prepare_training", lambda *_: lambda *_: None)
     agents.send(Stop("test"))
-    Worker(plan, lambda _told: None).run(workers)
-    assert [act for act, _ in swarm.remainders] == ["resume", "train", "leave", "keep"]
-    files = {file._path for _, file in swarm.remainders if file is not None}
-    assert files == {tmp_path / "data" / CACHE_FOLDER / REMAINDERS_FILE}
+    told: list[object] = []
+    Worker(plan, told.append).run(workers)
+    assert [file._path for file in swarm.kept] == [tmp_path / "data" / CACHE_FOLDER / REMAINDERS_FILE] * (not has_ended)
+    assert isinstance(told[-1], Stopped)
+
+
+def test_remainders_are_taken_up_just_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After all that may fail first: the file is deleted when it is read."""
+    plan = replace(plan_of_member(tmp_path), microbatch_size=2, compile="off")
+    config, tokenizer = RunConfig.from_json(plan.run_config_json), Path(plan.tokenizer_dir)
+    vocabulary, special = load_tokenizer(tokenizer).get_vocab_size(), load_special_ids(tokenizer)
+    done: list[object] = []
+    swarm: Any = SimpleNamespace(step=0, is_held=False, has_ended=False, samples_at_once=lambda size: size)
+    swarm.conditions = None
+    swarm.state = SimpleNamespace(resume_remainders=lambda _file: done.append("remainders"))
+    monkeypatch.setattr(worker, "train", lambda *_: done.append("train"))
+    model = build_model(config, vocabulary, special)
+    Worker(plan, done.append)._prepare_training(config, model, vocabulary, special)(swarm, "Qm1")
+    assert [type(each) if isinstance(each, Ready) else each for each in done] == [Ready, "remainders", "train"]
