@@ -5,8 +5,8 @@
 Three volunteers on lines of 10 Mbit/s up and 50 down and the keeper on one of 100 average random gradients, square
 matrices, once in each code: real peers (the product's averager over libp2p) in network namespaces whose links `tc`
 shapes (_network.py). All share this machine's processors. Beside each time stands the least that the lines allow by the
-product's own estimate, which counts a line by its slower direction. Needs root and iproute2; the larger size takes 20
-GB of memory and a quarter of an hour.
+product's own estimate, which counts a line by its slower direction. Needs root and iproute2; all of it takes a quarter
+of an hour.
 """
 
 from __future__ import annotations
