@@ -4,9 +4,10 @@
 exactly the sequence length: none lost, none tokenized again, no padding.
 
 For sentence order (`PairPacker`), documents are cut into *pieces*: as many whole sentences of one document as fit into
-a sample. Of the pieces at hand the best become *anchors*, one for each sample; all others are *filler*, a plain run of
-tokens that fills the samples up to the last place and is cut wherever a sample is full. What is left of it starts the
-next chunk's samples.
+a sample. The first piece of a long document has a random size, so each pass over a text makes other pieces of it: where
+they are the same in all passes, a model soon knows their order by heart. Of the pieces at hand the best become
+*anchors*, one for each sample; all others are *filler*, a plain run of tokens that fills the samples up to the last
+place and is cut wherever a sample is full. What is left of it starts the next chunk's samples.
 
     [CLS] first part of the anchor [SEP] second part of the anchor, filler [SEP]     in order
     [CLS] second part of the anchor [SEP] first part of the anchor, filler [SEP]     swapped
@@ -194,7 +195,7 @@ class PairPacker:
     def pack(self, chunk: EncodedChunk) -> PackedSamples:
         """All samples that the carried tokens and this chunk fill, in random order."""
         tokens = np.concatenate([self.carried, chunk.tokens])
-        starts, ends = cut_pieces(chunk, self._capacity)
+        starts, ends = cut_pieces(chunk, self._capacity, self._draw_first_limits(chunk.document_ends))
         shift = len(self.carried)
         anchors = self._choose_anchors(
             starts + shift, ends + shift, chunk.sentence_ends + shift, samples=len(tokens) // self._capacity
@@ -208,6 +209,12 @@ class PairPacker:
         first_lengths = np.where(anchors.swapped, anchors.lengths - anchors.breaks, anchors.breaks)
         order = self._rng.permutation(len(rows))
         return PackedSamples(rows[order], first_lengths[order], anchors.swapped[order])
+
+    def _draw_first_limits(self, document_ends: Ints) -> Ints:
+        """Draw the largest size of each document's first piece; that of a short document is the whole document."""
+        lengths = np.diff(document_ends, prepend=0)
+        drawn = self._rng.integers(1, self._capacity, len(lengths), endpoint=True)
+        return np.where(lengths > self._capacity, drawn, self._capacity)
 
     def _choose_anchors(self, starts: Ints, ends: Ints, sentence_ends: Ints, samples: int) -> _Anchors:
         """The longest pieces, those with an inner sentence end first; where each breaks, and which are swapped."""
@@ -236,21 +243,30 @@ class PairPacker:
         return breaks - starts
 
 
-def cut_pieces(chunk: EncodedChunk, capacity: int) -> tuple[Ints, Ints]:
+def cut_pieces(chunk: EncodedChunk, capacity: int, first_limits: Ints) -> tuple[Ints, Ints]:
     """Starts and ends of the longest runs of whole sentences of one document that fit into `capacity` tokens.
 
-    A sentence that is longer than that is cut, every `capacity` tokens.
+    The first run of each document has at most so many tokens as `first_limits` (documents,) says, unless its first
+    sentence has more. A sentence that is longer than `capacity` is cut, every `capacity` tokens.
     """
     sentence_ends: list[int] = chunk.sentence_ends.tolist()
     ends: list[int] = []
     start = 0
-    for document_end in chunk.document_ends.tolist():
+    for document_end, first_limit in zip(chunk.document_ends.tolist(), first_limits.tolist(), strict=True):
+        limit = start + first_limit
         while start < document_end:
-            limit = min(start + capacity, document_end)
-            last = bisect_right(sentence_ends, limit) - 1  # the last sentence that ends within the limit
-            start = sentence_ends[last] if last >= 0 and sentence_ends[last] > start else limit
-            ends.append(start)
+            if (end := _last_sentence_end(sentence_ends, start, min(limit, document_end))) is None:
+                limit = min(start + capacity, document_end)
+                end = _last_sentence_end(sentence_ends, start, limit) or limit
+            ends.append(end)
+            start, limit = end, end + capacity
     return np.array([0, *ends[:-1]][: len(ends)], np.int64), np.array(ends, np.int64)
+
+
+def _last_sentence_end(sentence_ends: list[int], start: int, limit: int) -> int | None:
+    """Return the last of these that is after `start` and not after `limit`; None if there is none."""
+    last = bisect_right(sentence_ends, limit) - 1
+    return sentence_ends[last] if last >= 0 and sentence_ends[last] > start else None
 
 
 def _covered(tokens: int, anchors: _Anchors) -> NDArray[np.bool_]:

@@ -198,14 +198,34 @@ def test_what_does_not_fit_starts_the_next_samples() -> None:
 
 def test_a_sentence_longer_than_a_sample_is_cut() -> None:
     """Each full sample of it is a piece of its own, and the rest goes on with the next sentence."""
-    starts, ends = cut_pieces(chunk_of([[25, 3, 4], [6]]), capacity=10)
+    starts, ends = cut_pieces(chunk_of([[25, 3, 4], [6]]), 10, np.array([10, 10]))
     assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 10), (10, 20), (20, 28), (28, 32), (32, 38)]
 
 
 def test_a_sentence_that_does_not_fit_after_the_first_begins_a_piece() -> None:
     """The first sentence of all is a piece, too."""
-    starts, ends = cut_pieces(chunk_of([[3, 6]]), capacity=8)
+    starts, ends = cut_pieces(chunk_of([[3, 6]]), 8, np.array([8]))
     assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 3), (3, 9)]
+
+
+def test_a_limit_of_first_pieces_moves_the_others() -> None:
+    """A first sentence above its document's limit is no reason to cut it."""
+    chunk = chunk_of([[3, 3, 3, 3, 3], [5, 4, 4]])
+    starts, ends = cut_pieces(chunk, 9, np.array([7, 2]))
+    assert list(zip(starts.tolist(), ends.tolist(), strict=True)) == [(0, 6), (6, 15), (15, 24), (24, 28)]
+
+
+def test_each_pass_over_a_long_document_has_other_pieces() -> None:
+    """So pairs begin at every sentence in the end, but for the last ones."""
+    packer, chunk = PairPacker(24, 0.0, np.random.default_rng(0)), chunk_of([[5] * 40])
+    begun = {int(start) for _ in range(60) for start in packer.pack(chunk).tokens[:, 0]}
+    assert begun >= set(range(0, 150, 5))
+
+
+def test_a_short_document_is_one_piece_in_each_pass() -> None:
+    """It fits into a sample as a whole."""
+    packer, chunk = PairPacker(24, 0.0, np.random.default_rng(0)), chunk_of([[8, 8, 8]])
+    assert {tuple(packer.pack(chunk).tokens[0].tolist()) for _ in range(20)} == {tuple(range(24))}
 
 
 def test_a_piece_of_two_sentences_goes_before_one_of_a_single_sentence() -> None:
@@ -221,7 +241,7 @@ def test_an_anchor_breaks_at_the_sentence_end_nearest_to_a_place_in_its_middle(
 ) -> None:
     """One inside the anchor, the earlier of two equally near; where there is none, at the place itself."""
     chunk = chunk_of(documents)
-    starts, ends = cut_pieces(chunk, 50)
+    starts, ends = cut_pieces(chunk, 50, np.full(len(documents), 50))
     breaks = PairPacker(50, 0.5, np.random.default_rng(seed))._choose_breaks(starts, ends - starts, chunk.sentence_ends)
     shares = np.random.default_rng(seed).uniform(0.25, 0.75, len(starts))
     for start, end, share, found in zip(starts.tolist(), ends.tolist(), shares.tolist(), breaks.tolist(), strict=True):
