@@ -46,7 +46,7 @@ COORDINATOR_LINE = HostPlan("serve", 200.0)
 HOME_LINES = (  # Mbit/s up and down; the last home is behind a router that takes no connections
     HostPlan("ada", 20.0, down_mbit_per_second=100.0),
     HostPlan("grace", 10.0, down_mbit_per_second=50.0),
-    HostPlan("joan", 5.0, "nat", down_mbit_per_second=25.0),
+    HostPlan("joan", 10.0, "nat", down_mbit_per_second=40.0),
 )
 Event = tuple[float, Callable[[], None]]  # the share of all samples at which it happens, what happens
 

@@ -12,7 +12,7 @@ apart; a folder with other text, samples or `--quick` is refused.
 - `alone` is a plain process without a swarm (_collaborating.py).
 - `together` is `manyhands coordinator serve` and three `manyhands join`, one of whom leaves at a fifth of the samples,
   returns at two fifths, is killed at three, and returns at four.
-- `homes` is the same with three volunteers who stay, on lines of 5 to 20 Mbit/s up and 25 to 100 down, one behind a
+- `homes` is the same with three volunteers who stay, on lines of 10 to 20 Mbit/s up and 40 to 100 down, one behind a
   router that takes no connections, with the default compression. It needs root, iproute2 and nftables.
 - `as-together` and `as-homes` are a plain process that takes in each step as many samples as those volunteers had.
   Where computing is fast, volunteers have more than the target: samples come in while they agree on a step.
@@ -72,7 +72,7 @@ LINES = {  # colour, style of matplotlib, dash of Plotly
     "homes": ("#d9822b", "-", "solid"),
     "as-homes": ("#d9822b", ":", "dot"),
 }
-SAMPLES, QUICK_SAMPLES = 286_720, 512  # 280 steps of the run file, and 4 of QUICK
+SAMPLES, QUICK_SAMPLES = 614_400, 512  # the run file's 600 steps, and 4 of QUICK
 QUICK = {"averaging": {"target_batch_size": 128}, "checkpoints": {"every_steps": 2}}
 NER_OPTIONS = ("--task", "ner", "--epochs", "6", "--patience", "2", "--learning-rate", "5e-4", "--max-length", "64")
 NER_SENTENCES = ("--max-train", "2000", "--max-test", "1000")
