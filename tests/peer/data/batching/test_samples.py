@@ -222,6 +222,13 @@ def test_each_pass_over_a_long_document_has_other_pieces() -> None:
     assert begun >= set(range(0, 150, 5))
 
 
+def test_documents_are_cut_apart_from_each_other() -> None:
+    """Each has a draw of its own."""
+    packer = PairPacker(24, 0.0, np.random.default_rng(0))
+    draws = [packer._draw_first_limits(np.array([200, 400])).tolist() for _ in range(20)]
+    assert any(first != second for first, second in draws)
+
+
 def test_a_short_document_is_one_piece_in_each_pass() -> None:
     """It fits into a sample as a whole."""
     packer, chunk = PairPacker(24, 0.0, np.random.default_rng(0)), chunk_of([[8, 8, 8]])
