@@ -163,7 +163,7 @@ class RoundGuard:
             return ReducedPart(torch.zeros_like(weighing[0].part), {})
         place, norms = self._places[part_index], [sizes[given.sender] for given in heard]
         limit = self._yardsticks.limit(place, norms)
-        gross = self._yardsticks.gross(place, limit, len(norms))
+        gross = self._yardsticks.gross(place, limit)
         self._look_for_large(weighing, sizes, limit, gross)
         total = sum(given.weight for given in heard)
         brought = [given.weight / total * norm for given, norm in zip(heard, norms, strict=True)]

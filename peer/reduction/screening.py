@@ -66,18 +66,18 @@ class Yardsticks:
         least = min(norms, default=0.0) / math.sqrt(place.share)
         return max(usual, MARGIN * least) or self._like_others(self.sizes[place.tensor])
 
-    def gross(self, place: PartPlace, limit: float, senders: int) -> float:
+    def gross(self, place: PartPlace, limit: float) -> float:
         """Return the norm above which a contribution to this part is no accident, where `limit` is the largest.
 
-        It is infinite unless earlier rounds, or the median of three senders, tell what is usual. What is usual is never
-        gross, however small this round's reference is: who has learnt its own samples has almost no gradient.
+        What is usual is never gross, however small this round's reference is: who has learnt its own samples has almost
+        no gradient. Before there is a history, a tensor may be as large, value for value, as any of this peer's own:
+        where two of three senders have as many pairs in order as not, the head for sentence order has no gradient.
         """
-        if self.usual is None:
-            return GROSS * limit if senders >= LEAST_SENDERS else math.inf
-        return GROSS * max(limit, self.usual[place.tensor])
+        usual = self._like_others(self.sizes[place.tensor]) if self.usual is None else self.usual[place.tensor]
+        return GROSS * max(limit, usual)
 
     def _like_others(self, size: int) -> float:
-        """Return the limit for a tensor that was zero so far: as large, value for value, as for any other."""
+        """Return the limit for a tensor of which nothing is known: as large, value for value, as for any other."""
         norms = self.own if any(self.own) else self.usual or ()
         densest = max((norm / math.sqrt(values) for norm, values in zip(norms, self.sizes, strict=False)), default=0.0)
         return MARGIN * densest * math.sqrt(size) if densest > 0 else math.inf

@@ -40,11 +40,19 @@ def test_nothing_exceeds_its_limit(limit: float, contribution: float) -> None:
 
 
 def test_what_is_gross_is_so_beside_what_is_usual() -> None:
-    """It is known from earlier rounds, or from this one's median; of two senders who begin nobody can tell."""
-    known, unknown = (Yardsticks([10], [1.0], usual) for usual in ([0.5], None))
-    assert [known.gross(WHOLE, 1.0, senders) for senders in (2, 3)] == [GROSS, GROSS]
-    assert [unknown.gross(WHOLE, 1.0, senders) for senders in (2, 3)] == [math.inf, GROSS]
-    assert Yardsticks([10], [0.0], [0.0]).gross(WHOLE, 0.0, 2) == 0
+    """It is known from earlier rounds; before these, from this peer's own gradient of all tensors."""
+    assert Yardsticks([10], [1.0], [0.5]).gross(WHOLE, 1.0) == GROSS
+    assert Yardsticks([10], [1.0], None).gross(WHOLE, 1.0) == GROSS * MARGIN
+    assert Yardsticks([10], [0.0], None).gross(WHOLE, 1.0) == math.inf
+    assert Yardsticks([10], [0.0], [0.0]).gross(WHOLE, 0.0) == 0
+
+
+def test_a_head_without_a_gradient_at_two_of_three_is_not_gross_at_the_third() -> None:
+    """With as many pairs in order as not, the bias for sentence order has no gradient, while all others have theirs."""
+    yardsticks, norms = Yardsticks([1024, 2], [1.0, 1e-9], None), [1e-9, 1e-9, 0.15]
+    limit = yardsticks.limit(PartPlace(1, 1.0), norms)
+    assert scale_to(limit, 0.15) < 1
+    assert yardsticks.gross(PartPlace(1, 1.0), limit) > 0.15
 
 
 def test_what_is_usual_is_never_gross() -> None:
@@ -56,7 +64,7 @@ def test_what_is_usual_is_never_gross() -> None:
     limit = yardsticks.limit(WHOLE, [2.38, 7.86e-7])
     assert limit == MOST_MARGIN * 7.86e-7
     assert scale_to(limit, 1.19) == limit / 1.19
-    assert yardsticks.gross(WHOLE, limit, 2) == GROSS * 0.494
+    assert yardsticks.gross(WHOLE, limit) == GROSS * 0.494
 
 
 @given(st.lists(st.floats(1.0, 1e4), min_size=3, max_size=20), st.floats(1e-6, 1e6))
