@@ -72,9 +72,10 @@ class RemainderFile:
             return {}
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             logger.warning("the remainders of gradients are lost, because they cannot be read: %r", error)
-            found, missed, same = {}, 0, False
-        for path in (self._path, self._aside):
-            self._delete(path)
+            return {}
+        finally:
+            for path in (self._path, self._aside):
+                self._delete(path)
         if not (same and 0 <= missed <= LONGEST_AWAY and _fit(found, shapes)):
             logger.info("the remainders of an earlier session are of another state, and dropped")
             return {}
