@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import signal
 import statistics
 import sys
 import tempfile
@@ -31,7 +30,7 @@ from typing import Any
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from auth.receipts import read_receipt
-from benchmarks.reporting import argument_parser
+from benchmarks.reporting import argument_parser, exit_at_sigterm
 from tests.security.member_swarm import INSIDER, MemberSwarm
 from tests.security.outsiders import OUTSIDERS, Outsider
 from tests.security.processes import PeerProcess
@@ -323,5 +322,5 @@ def as_json_text(chosen: Sequence[Attack], outcomes: Sequence[Outcome], honest: 
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all that was started ends with it
+    exit_at_sigterm()
     main()

@@ -23,7 +23,7 @@ from typing import Any
 from auth.keys import AuthorityKey
 from benchmarks._members import admit
 from benchmarks._network import Host, HostPlan, Network, why_impossible
-from benchmarks.reporting import Figure, argument_parser, report
+from benchmarks.reporting import Figure, argument_parser, exit_at_sigterm, report
 from peer.averaging.shares import reduction_shares, round_time
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -167,4 +167,5 @@ def hear(process: subprocess.Popen[str]) -> Any:
 
 
 if __name__ == "__main__":
+    exit_at_sigterm()
     main()

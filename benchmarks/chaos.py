@@ -23,7 +23,6 @@ import json
 import platform
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -41,7 +40,7 @@ from benchmarks._chaos_audit import Check, Losses, audit, losses, named
 from benchmarks._chaos_faults import Fault, Heal, faults
 from benchmarks._chaos_site import NAMES, START_TIMEOUT_S, TARGET_BATCH_SIZE, ChaosSite
 from benchmarks._network import Host, HostPlan, Network
-from benchmarks.reporting import argument_parser
+from benchmarks.reporting import argument_parser, exit_at_sigterm
 from tests.support.postgres import PostgresServer, binary, new_server
 from tests.support.small_disks import small_disk
 from tests.support.zygote import forking_python
@@ -315,5 +314,5 @@ def as_json_text(outcome: Outcome) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all that was started ends with it
+    exit_at_sigterm()
     main()

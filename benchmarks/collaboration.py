@@ -33,7 +33,6 @@ import argparse
 import gzip
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -49,7 +48,7 @@ from matplotlib import figure
 from pyarrow import parquet
 
 from benchmarks._collaborating import Trained, train_alone, train_as, train_at_homes, train_together
-from benchmarks.reporting import Figure, argument_parser, report
+from benchmarks.reporting import Figure, argument_parser, exit_at_sigterm, report
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.data.prepare import prepare_tokenizer
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
@@ -373,5 +372,5 @@ def sentences(path: Path) -> Iterator[tuple[tuple[str, ...], list[str]]]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all that was started ends with it
+    exit_at_sigterm()
     main()

@@ -69,7 +69,7 @@ from benchmarks._homes import (
 )
 from benchmarks._network import why_impossible
 from benchmarks._trainer_variant import SPECIAL
-from benchmarks.reporting import Figure, argument_parser, report
+from benchmarks.reporting import Figure, argument_parser, exit_at_sigterm, report
 from peer.averaging.shares import reduction_shares, round_time
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.models.build import build_model
@@ -441,4 +441,5 @@ def figures_of(setting: str, results: dict[str, Result]) -> list[Figure]:
 
 
 if __name__ == "__main__":
+    exit_at_sigterm()
     main()

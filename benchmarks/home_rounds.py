@@ -23,7 +23,7 @@ from auth.tokens import Role
 from benchmarks._members import admit
 from benchmarks._network import Host, HostPlan, Network, why_impossible
 from benchmarks.averaging import RUN, Plan, hear, started, tell, time_of_round
-from benchmarks.reporting import Figure, argument_parser, report
+from benchmarks.reporting import Figure, argument_parser, exit_at_sigterm, report
 from peer.averaging.shares import reduction_shares, round_time
 from peer.config.training import Averaging
 from peer.reduction.sizes import RoundBytes, values_sent
@@ -112,4 +112,5 @@ def used_by(peer: subprocess.Popen[str]) -> float:
 
 
 if __name__ == "__main__":
+    exit_at_sigterm()
     main()

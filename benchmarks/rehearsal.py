@@ -32,7 +32,7 @@ from statistics import fmean, median
 from benchmarks._measured_swarm import Measured, Measurement, measure
 from benchmarks._network import why_impossible
 from benchmarks._rehearsed_cases import CASES, DEFAULT, QUICK
-from benchmarks.reporting import Figure, argument_parser, report
+from benchmarks.reporting import Figure, argument_parser, exit_at_sigterm, report
 from peer.config.run import RunConfig
 from peer.rehearsal.scenario import Scenario
 from peer.rehearsal.swarm import rehearse
@@ -152,4 +152,5 @@ def figures_of(compared: Sequence[tuple[Measurement, Quantities, Quantities]]) -
 
 
 if __name__ == "__main__":
+    exit_at_sigterm()
     main()

@@ -1,4 +1,4 @@
-"""What every benchmark shares: its two options, and one way to show a figure beside its baseline.
+"""What benchmarks share: two options, the end at a signal, and one way to show a figure beside its baseline.
 
 A benchmark never asserts; it prints a table for people or, with `--json`, one object for machines.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -34,6 +36,11 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="a smaller measurement that ends within 60 seconds")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     return parser
+
+
+def exit_at_sigterm() -> None:
+    """Let SIGTERM end this process as `sys.exit` does: what it started, and the hosts that it made, end with it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
 
 def report(title: str, figures: Sequence[Figure], as_json: bool) -> None:

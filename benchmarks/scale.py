@@ -35,7 +35,7 @@ import psutil
 from benchmarks._home_peer import DhtCalls
 from benchmarks._homes import POLL_S, SYSTEMS, Homes, Peer, Volunteer, systems_of
 from benchmarks._network import HostPlan, why_impossible
-from benchmarks.reporting import Figure, argument_parser, report
+from benchmarks.reporting import Figure, argument_parser, exit_at_sigterm, report
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from tests.support.zygote import forking_python
 
@@ -262,4 +262,5 @@ def _rows(result: Result) -> Iterator[tuple[tuple[str, str], float]]:
 
 
 if __name__ == "__main__":
+    exit_at_sigterm()
     main()
