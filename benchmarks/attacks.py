@@ -123,6 +123,8 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("frames a reducer: shows what it has not sent", ("frames",)),
     Attack("stalls as a reducer", ("stall",)),
     Attack("refuses as a reducer", ("refuse",)),
+    Attack("a reducer counts nothing", ("counts nothing",)),
+    Attack("a reducer counts little", ("counts little",)),
     Attack("leaves each round from its start", ("leave",)),
     Attack("replayed and forged records", act=replay),
     Attack("twelve devices of a member", ("many devices",), more_devices=MORE_DEVICES),

@@ -16,8 +16,8 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
@@ -40,6 +40,7 @@ from peer.reduction.attestation import (
     attested_weights,
     digest_of,
     split_digests,
+    undercounting,
 )
 from peer.reduction.audit import Drawn, Evidence
 from peer.reduction.combine import Combine, PartReducer, ReducedPart, RefusedPart
@@ -61,6 +62,8 @@ class Attesting:
     round: AttestedRound
     key: DeviceKey
     key_of: Callable[[PeerID], bytes | None]  # the key (OpenSSH) that a peer's token names
+    members: Mapping[str, str] = field(default_factory=dict)  # peer ID -> whose device it is
+    trusted: frozenset[str] = frozenset()  # peer IDs that are never held to count too little
 
 
 class FalseAverage(AllreduceException):
@@ -114,7 +117,6 @@ class ExactAllReduce(AllReduceRunner):
         loop = asyncio.get_running_loop()
         self._answers: list[asyncio.Future[Answer]] = [loop.create_future() for _ in self._own_infos]  # to all senders
         self._inputs: dict[int, list[bytes]] = {}  # by sender's index: the digests of its parts
-        self._attestations: list[Attestation] = []  # of the reducers that are done, this one among them
         self._attestation: asyncio.Future[SignedAttestation] = loop.create_future()
         self._may_contribute = may_contribute
         self._traffic = traffic
@@ -179,9 +181,23 @@ class ExactAllReduce(AllReduceRunner):
         return {peer: counted[peer] for peer in named}
 
     @property
+    def undercounting(self) -> set[str]:
+        """The reducers (peer IDs) that attest far less of most members' samples than others do."""
+        attesting, senders = self._attesting, [peer.to_base58() for peer in self.sender_peer_ids]
+        return undercounting(self._attestations, senders, attesting.members) - attesting.trusted
+
+    @property
     def attested_by_peer(self) -> dict[str, AttestedWeight]:
-        """The weight of each sender that all reducers attest, by peer ID."""
-        return attested_weights(self._attestations, [peer.to_base58() for peer in self.sender_peer_ids])
+        """The weight of each sender that all reducers attest, by peer ID, without those that undercount."""
+        low, senders = self.undercounting, [peer.to_base58() for peer in self.sender_peer_ids]
+        heard = [attestation for reducer, attestation in self._attestations.items() if reducer not in low]
+        return attested_weights(heard, senders)
+
+    @property
+    def _attestations(self) -> dict[str, Attestation]:
+        """The attestations of the reducers that are done, this one among them, by peer ID."""
+        held = self.evidence.attestations.items()
+        return {self.ordered_peer_ids[reducer].to_base58(): opened for reducer, (_, opened) in held}
 
     def passed(self, is_whole: bool) -> PartsPassed:
         """Return the event that tells which parts came from whom."""
@@ -253,7 +269,6 @@ class ExactAllReduce(AllReduceRunner):
         attestation = self.evidence.attestation(lines)
         signed = SignedAttestation.sign(self._attesting.key, attestation)
         self.evidence.take(peer_index, signed, attestation)
-        self._attestations.append(attestation)
         return signed
 
     async def _committed_parts(self, peer_index: int) -> AsyncIterator[averaging_pb2.AveragingData]:
@@ -332,7 +347,6 @@ class ExactAllReduce(AllReduceRunner):
             if len(opened.senders) != len(self.sender_peer_ids):
                 raise ValueError(f"it names {len(opened.senders)} senders")
             self.evidence.take(self.ordered_peer_ids.index(reducer), signed, opened)
-            self._attestations.append(opened)
         except ValueError as error:
             self._note(Finding(reducer.to_base58(), "average", f"attested its averages falsely: {error}"))
             raise FalseAverage(f"{reducer} attested its averages falsely: {error}") from error

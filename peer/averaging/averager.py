@@ -46,6 +46,7 @@ from peer.averaging.remainders import RemainderFile, RemainderOrigin
 from peer.averaging.rounds import RoundDeadline, forget_frames, freeze_imported, give_back
 from peer.averaging.shares import (
     NOBODY,
+    TRUSTED_ROLES,
     GroupLines,
     group_lines,
     part_size,
@@ -445,19 +446,23 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         if self._control.done():  # given up: the others' parts were still on their way
             return
         own = {self.peer_id.to_base58()}
-        missed = absent_of(runner.missed, runner.other_reducers | own)
+        counting_less = runner.undercounting
+        failing = runner.missed | counting_less
+        missed = absent_of(failing, runner.other_reducers | own)
         senders = {peer.to_base58() for peer in runner.sender_peer_ids}
         late = runner.late if time.monotonic() >= self._nearly_over_at else set()
         silent = absent_of(late or runner.silent, senders)  # at its end a round bans all whose streams it breaks off
         self._missed.round_ended(missed)
         self._silent.round_ended(silent)
-        self._leaders.group_ended(group_info, came_about=missed == runner.missed)
+        self._leaders.group_ended(group_info, came_about=missed == failing)
         for peer in missed | silent:
             token = self.directory.token_of(PeerID.from_base58(peer))
             who = "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
-            did = (
-                "returned not all averages: it is to reduce nothing" if peer in missed else "did not send all its parts"
-            )
+            if peer in missed:
+                less = "counted less of most members than others did"
+                did = f"{less if peer in counting_less else 'returned not all averages'}: it is to reduce nothing"
+            else:
+                did = "did not send all its parts"
             logger.warning("missing: %s, peer %s, %s", who, peer, did)
 
     async def rpc_aggregate_part(
@@ -507,6 +512,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self.auditing.expect(attested)
         tokens = {peer.to_base58(): self.directory.token_of(peer) for peer in group_info.peer_ids}
         members = {peer_id: token.member for peer_id, token in tokens.items() if token is not None}
+        trusted = frozenset(peer_id for peer_id, token in tokens.items() if token and token.role in TRUSTED_ROLES)
         guard = self._guard.begin(group_info.group_id, half, members)
         wire_format = self.averaging.wire_format
         values = sum(map(torch.Tensor.numel, tensors))
@@ -524,7 +530,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             may_contribute=self.may_contribute,
             guard=guard,
             unawaited=unawaited(self._silent.current(), others),
-            attesting=Attesting(attested, self.access.credentials.device_key, self._key_of),
+            attesting=Attesting(attested, self.access.credentials.device_key, self._key_of, members, trusted),
             **kwargs
             | {
                 "compression": compression_of(wire_format),

@@ -362,13 +362,18 @@ class AfterRound:
         self.came_about.append(came_about)
 
     def note(
-        self, missed: Collection[PeerID] = (), silent: Collection[PeerID] = (), late: Collection[PeerID] = ()
+        self,
+        missed: Collection[PeerID] = (),
+        silent: Collection[PeerID] = (),
+        late: Collection[PeerID] = (),
+        undercounting: Collection[PeerID] = (),
     ) -> None:
-        """A round of four, in which these were missed or silent, or still awaited at its end."""
+        """A round of four, in which these were missed or silent, still awaited at its end, or counted too little."""
         runner = SimpleNamespace(
             missed={peer.to_base58() for peer in missed},
             silent={peer.to_base58() for peer in silent},
             late={peer.to_base58() for peer in late},
+            undercounting={peer.to_base58() for peer in undercounting},
             other_reducers={peer.to_base58() for peer in PEERS[1:]},
             sender_peer_ids=PEERS,
         )
@@ -386,13 +391,17 @@ def after_round(averager: SwarmGradientAverager, monkeypatch: pytest.MonkeyPatch
     return AfterRound(averager)
 
 
-def test_a_missed_reducer_is_declared(
-    after_round: AfterRound, key: DeviceKey, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("missed", "returned not all averages"), ("undercounting", "counted less of most members than others did")],
+)
+def test_a_reducer_that_fails_its_round_is_declared(
+    after_round: AfterRound, key: DeviceKey, caplog: pytest.LogCaptureFixture, how: str, said: str
 ) -> None:
-    """To the next groups, signed; the log says that it is missing, and nobody is suspected."""
-    after_round.note(missed=[MALLORY])
+    """To the next groups, signed; the log says in which way, and nobody is suspected."""
+    after_round.note(**{how: [MALLORY]})
     assert after_round.declared(key).missed == [MALLORY.to_base58()]
-    assert f"missing: no member, peer {MALLORY}" in caplog.text
+    assert f"missing: no member, peer {MALLORY}, {said}: it is to reduce nothing" in caplog.text
     assert after_round.averager.findings.take() == []
     assert after_round.came_about == [True]
     for _ in range(MISSED_ROUNDS):

@@ -119,12 +119,15 @@ async def round_of(
     half: bytes = b"",
     shares: Sequence[int] = SHARES,
     kinds: dict[int, type[ExactAllReduce]] | None = None,
+    caps: dict[int, float] | None = None,
+    trusted: frozenset[str] = frozenset(),
     part_size_bytes: int = 2**11,
     is_sparse: bool = False,
 ) -> Round:
-    """Prepare a round; `kinds`: the peers that are not honest."""
+    """Prepare a round; `kinds`, `caps`: the peers that are not honest, and what some count of each sender."""
     ids, group = [peer.peer_id for peer in peers], f"round {next(NUMBERS)}".encode() + half
-    attesting = Attesting(AttestedRound("run", 0, 7, group, layout_of(ids, shares)), KEY, lambda _peer: KEY.public_key)
+    attested = AttestedRound("run", 0, 7, group, layout_of(ids, shares))
+    attesting = Attesting(attested, KEY, lambda _peer: KEY.public_key, trusted=trusted)
     runners = []
     for place, (peer, weight, own) in enumerate(zip(peers, weights, tensors, strict=True)):
         runner = (kinds or {}).get(place, ExactAllReduce)(
@@ -141,7 +144,9 @@ async def round_of(
             accused=(),
             may_contribute=anybody,
             attesting=attesting,
-            guard=RoundGuard(CapsOfRound({}, math.inf), Findings(), Averaging(), Past(), set(), {}),
+            guard=RoundGuard(
+                CapsOfRound({}, (caps or {}).get(place, math.inf)), Findings(), Averaging(), Past(), set(), {}
+            ),
             sender_timeout=PATIENCE_S,
             compression=TOP_K if is_sparse else Float16Compression(),
             part_size_bytes=part_size_bytes,
@@ -216,13 +221,40 @@ async def test_senders_without_samples_send_next_to_nothing(peers: list[P2P], we
     require_sound(round_, weights)
 
 
+@pytest.mark.parametrize(
+    ("counted", "failed"), [(0.1, ""), (0.0, "nobody's samples are in an average")], ids=["little", "nothing"]
+)
+async def test_a_reducer_that_counts_less_than_all_others_is_known_to_all(
+    peers: list[P2P], counted: float, failed: str
+) -> None:
+    """What it attests lowers nobody's claims, whether its averages are taken or not."""
+    weights = (0, 4, 8, 0)
+    round_ = await round_of(peers, weights, gradients(weights), caps={AUXILIARY: counted})
+    assert await round_.run() == [failed] * len(peers)
+    trainers = [(peers[at].peer_id.to_base58(), float(weights[at])) for at in (FIRST_TRAINER, SECOND_TRAINER)]
+    for runner in round_.runners:
+        assert runner.undercounting == {peers[AUXILIARY].peer_id.to_base58()}
+        assert runner.least_weight == pytest.approx(2 * counted)
+        assert [(peer_id, weight.counted) for peer_id, weight in runner.attested_by_peer.items()] == trainers
+
+
+async def test_what_a_keeper_counts_is_what_counts(peers: list[P2P]) -> None:
+    """There is no round without it."""
+    weights, keeper = (0, 4, 8, 0), peers[KEEPER].peer_id.to_base58()
+    round_ = await round_of(peers, weights, gradients(weights), caps={KEEPER: 0.1}, trusted=frozenset({keeper}))
+    assert await round_.run() == [""] * len(peers)
+    for runner in round_.runners:
+        assert runner.undercounting == set()
+        assert [weight.counted for weight in runner.attested_by_peer.values()] == [0.1, 0.1]
+
+
 async def test_without_any_samples_there_is_no_average(peers: list[P2P]) -> None:
     """The round ends at once, in each peer alike: nothing is changed, and nobody is blamed."""
     weights = (0, 0, 0, 0)
     round_ = await round_of(peers, weights, [[torch.ones(shape) for shape in SHAPES] for _ in peers])
     assert await round_.run() == ["nobody's samples are in an average"] * len(peers)
     assert all(torch.equal(tensor, torch.ones_like(tensor)) for tensor in round_.require_one_average())
-    assert [runner.missed | runner.silent for runner in round_.runners] == [set()] * len(peers)
+    assert [runner.missed | runner.silent | runner.undercounting for runner in round_.runners] == [set()] * len(peers)
     assert round_.found() == [set()] * len(peers)
 
 
