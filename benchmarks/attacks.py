@@ -125,6 +125,8 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("refuses as a reducer", ("refuse",)),
     Attack("a reducer counts nothing", ("counts nothing",)),
     Attack("a reducer counts little", ("counts little",)),
+    Attack("a reducer counts every second member", ("counts half",)),
+    Attack("a reducer counts almost all", ("counts almost all",)),
     Attack("leaves each round from its start", ("leave",)),
     Attack("replayed and forged records", act=replay),
     Attack("twelve devices of a member", ("many devices",), more_devices=MORE_DEVICES),

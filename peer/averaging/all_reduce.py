@@ -32,7 +32,6 @@ from hivemind.utils.asyncio import aiter_with_timeout, amap_in_executor
 from auth.keys import DeviceKey
 from peer.network.traffic import Traffic
 from peer.reduction.attestation import (
-    Attestation,
     AttestedRound,
     AttestedSender,
     AttestedWeight,
@@ -40,7 +39,6 @@ from peer.reduction.attestation import (
     attested_weights,
     digest_of,
     split_digests,
-    undercounting,
 )
 from peer.reduction.audit import Drawn, Evidence
 from peer.reduction.combine import Combine, PartReducer, ReducedPart, RefusedPart
@@ -49,6 +47,7 @@ from peer.reduction.findings import Finding
 from peer.reduction.guard import RoundGuard, norm_of
 from peer.reduction.screening import require_weight
 from peer.reduction.top_k import TOP_K
+from peer.reduction.undercounting import Accounts
 from peer.reporting.event_log import MOST_PEERS, PartsOfPeer, PartsPassed
 
 Answer = tuple[runtime_pb2.Tensor, float]  # a part's average as it travels, and the weight behind it
@@ -63,7 +62,7 @@ class Attesting:
     key: DeviceKey
     key_of: Callable[[PeerID], bytes | None]  # the key (OpenSSH) that a peer's token names
     members: Mapping[str, str] = field(default_factory=dict)  # peer ID -> whose device it is
-    trusted: frozenset[str] = frozenset()  # peer IDs that are never held to count too little
+    trusted: frozenset[str] = frozenset()  # peer IDs of keepers
 
 
 class FalseAverage(AllreduceException):
@@ -181,23 +180,23 @@ class ExactAllReduce(AllReduceRunner):
         return {peer: counted[peer] for peer in named}
 
     @property
-    def undercounting(self) -> set[str]:
-        """The reducers (peer IDs) that attest far less of most members' samples than others do."""
-        attesting, senders = self._attesting, [peer.to_base58() for peer in self.sender_peer_ids]
-        return undercounting(self._attestations, senders, attesting.members) - attesting.trusted
+    def accounts(self) -> Accounts:
+        """What the reducers that are done attest, this one among them."""
+        held = self.evidence.attestations.items()
+        return Accounts(
+            {self.ordered_peer_ids[reducer].to_base58(): opened for reducer, (_, opened) in held},
+            [peer.to_base58() for peer in self.sender_peer_ids],
+            self._attesting.members,
+            self._attesting.trusted,
+        )
 
     @property
     def attested_by_peer(self) -> dict[str, AttestedWeight]:
-        """The weight of each sender that all reducers attest, by peer ID, without those that undercount."""
-        low, senders = self.undercounting, [peer.to_base58() for peer in self.sender_peer_ids]
-        heard = [attestation for reducer, attestation in self._attestations.items() if reducer not in low]
-        return attested_weights(heard, senders)
-
-    @property
-    def _attestations(self) -> dict[str, Attestation]:
-        """The attestations of the reducers that are done, this one among them, by peer ID."""
-        held = self.evidence.attestations.items()
-        return {self.ordered_peer_ids[reducer].to_base58(): opened for reducer, (_, opened) in held}
+        """The weight of each sender that all reducers attest, by peer ID, but for those that cut most members."""
+        accounts = self.accounts
+        left_out = accounts.cutting_most()
+        heard = [attestation for reducer, attestation in accounts.attestations.items() if reducer not in left_out]
+        return attested_weights(heard, accounts.senders)
 
     def passed(self, is_whole: bool) -> PartsPassed:
         """Return the event that tells which parts came from whom."""

@@ -71,6 +71,7 @@ logger = logging.getLogger(__name__)
 GROUP_POLL_S = 0.2
 UNAWAITED_ROUNDS = 4  # for a sender that was silent twice
 MISSED_ROUNDS = 16  # without a share, for a reducer that was missed once: it loses nothing by that
+UNDERCOUNTED_ROUNDS = 2  # in succession, after which a reducer is like one that was missed
 SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # of a round's limit: so long may the next part of either take
 LATE_SHARE = 0.9  # of a round's limit, after which a sender still awaited is late: others may give up a little earlier
 SETTLE_S = 0.5  # after a round, until its tasks have ended and hivemind has let go of what made it fail
@@ -172,6 +173,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._accusations = Accusations(time.monotonic)
         self._missed = Absences(free=0, first_rounds=MISSED_ROUNDS)  # reducers that did not return all averages
         self._silent = Absences(free=1, first_rounds=UNAWAITED_ROUNDS)  # senders that did not send all
+        self._undercounted: dict[bytes, dict[str, int]] = {}  # half -> reducer (peer ID) -> rounds in succession
         self._screen = AverageScreen()
         self._control: StepControl | None = None  # of the round that is sought, or runs
         self._lines = NOBODY  # of the group that averages
@@ -439,28 +441,34 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             self._deadline.failed()
         self._declare()
 
-    def _note_absent(self, group_info: GroupInfo, runner: ExactAllReduce) -> None:
+    def _undercounting_again(self, runner: ExactAllReduce, half: bytes) -> set[str]:
+        """Return the reducers that have undercounted in the last rounds, too: once an honest one may have reasons."""
+        before = self._undercounted.get(half, {})
+        now = {peer: before.get(peer, 0) + 1 for peer in runner.accounts.undercounting(self.gathering.target)}
+        self._undercounted[half] = now
+        return {peer for peer, rounds in now.items() if rounds >= UNDERCOUNTED_ROUNDS}
+
+    def _note_absent(self, group_info: GroupInfo, runner: ExactAllReduce, half: bytes) -> None:
         """Remember who did not do its part in a round; where most did not, it is this peer's line, or the leader."""
         assert self._control is not None
         assert self._leaders is not None
         if self._control.done():  # given up: the others' parts were still on their way
             return
         own = {self.peer_id.to_base58()}
-        counting_less = runner.undercounting
-        failing = runner.missed | counting_less
-        missed = absent_of(failing, runner.other_reducers | own)
+        absent = absent_of(runner.missed, runner.other_reducers | own)
+        missed = absent | self._undercounting_again(runner, half) - own
         senders = {peer.to_base58() for peer in runner.sender_peer_ids}
         late = runner.late if time.monotonic() >= self._nearly_over_at else set()
         silent = absent_of(late or runner.silent, senders)  # at its end a round bans all whose streams it breaks off
         self._missed.round_ended(missed)
         self._silent.round_ended(silent)
-        self._leaders.group_ended(group_info, came_about=missed == failing)
+        self._leaders.group_ended(group_info, came_about=absent == runner.missed)
         for peer in missed | silent:
             token = self.directory.token_of(PeerID.from_base58(peer))
             who = "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
             if peer in missed:
-                less = "counted less of most members than others did"
-                did = f"{less if peer in counting_less else 'returned not all averages'}: it is to reduce nothing"
+                less = "counted too little of what others brought, again"
+                did = f"{'returned not all averages' if peer in absent else less}: it is to reduce nothing"
             else:
                 did = "did not send all its parts"
             logger.warning("missing: %s, peer %s, %s", who, peer, did)
@@ -550,7 +558,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         finally:
             self._events.add(runner.passed(is_whole))
             guard.ended()
-            self._note_absent(group_info, runner)
+            self._note_absent(group_info, runner, half)
         self._guard.accepted(half, tensors)
         self._screen.accepted(half, tensors)
         audit = Audit(

@@ -52,6 +52,7 @@ class Gathering:
     def __init__(self, window_s: float) -> None:
         self._required, self._expected = mp.Value("i", 2), mp.Value("i", 0)
         self._keeperless = mp.Value("i", 2)
+        self._target = mp.Value("q", 0)
         self._window_s = mp.Value("d", window_s)
         self._era, self._step = mp.Value("q", 0), mp.Value("q", 0)
         self._code = mp.Value("q", 0)
@@ -82,6 +83,15 @@ class Gathering:
     @keeperless.setter
     def keeperless(self, size: int) -> None:
         self._keeperless.value = size
+
+    @property
+    def target(self) -> int:
+        """The samples of a batch; 0 if they are not known."""
+        return int(self._target.value)
+
+    @target.setter
+    def target(self, samples: int) -> None:
+        self._target.value = samples
 
     @property
     def position(self) -> tuple[int, int]:

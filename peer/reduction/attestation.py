@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, repeat
 from statistics import median_high
@@ -37,7 +37,6 @@ DIGEST_BYTES = 32
 MAX_SENDERS = 512
 MAX_ATTESTATION_BYTES = 512 * 1024
 SAME_WEIGHT = 1e-6  # of it: sums of doubles in another order
-FULL = 0.9  # of the weight that most count, or more: all of it
 
 _Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _Parts = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -217,40 +216,6 @@ def attested_weights(attestations: Collection[Attestation], senders: Iterable[st
             by_most = median_high(min(line.weight, line.least_counted) for line in lines)
             found[peer_id] = AttestedWeight(max(named), min(named), counted, by_most)
     return found
-
-
-def undercounting(
-    attestations: Mapping[str, Attestation], senders: Sequence[str], members: Mapping[str, str]
-) -> set[str]:
-    """Return the reducers that count most of the other members for less than most members' reducers do.
-
-    `attestations`: by the reducers' peer IDs; `senders`: the peer IDs of their lines; `members`: peer ID -> whose
-    device it is. An honest reducer cuts half of the members at most, whatever it knows alone, for it measures by the
-    senders' median. Each member has one voice, that of its device that counts most.
-    """
-    owners = [members.get(peer_id, peer_id) for peer_id in senders]
-    counts: dict[str, list[float]] = {}  # by reducer, of each sender
-    voices: dict[str, list[float]] = {}  # by member
-    for peer_id, attestation in attestations.items():
-        counts[peer_id] = found = [min(line.weight, line.least_counted) for line in attestation.senders]
-        owner = members.get(peer_id, peer_id)
-        voices[owner] = [max(pair) for pair in zip(found, voices.get(owner, found), strict=True)]
-    usual = _by_owner(owners, [median_high(heard) for heard in zip(*voices.values(), strict=True)])
-    brought = {owner for owner, weight in usual.items() if weight > 0}
-    found_low = set()
-    for peer_id, of_senders in counts.items():
-        others, own = brought - {members.get(peer_id, peer_id)}, _by_owner(owners, of_senders)
-        low = [owner for owner in others if own[owner] < FULL * usual[owner]]
-        if 2 * len(low) > len(others):
-            found_low.add(peer_id)
-    return found_low
-
-
-def _by_owner(owners: Sequence[str], weights: Sequence[float]) -> dict[str, float]:
-    sums = dict.fromkeys(owners, 0.0)
-    for owner, weight in zip(owners, weights, strict=True):
-        sums[owner] += weight
-    return sums
 
 
 def layout_of(peers: Iterable[PeerID], fractions: Iterable[float]) -> bytes:

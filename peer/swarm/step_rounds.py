@@ -233,7 +233,7 @@ class StepRounds:
         tracker, gathering = self._tracker, self._gradients.gathering
         tracker.heed(self._gradients.findings.take())
         view = tracker.view
-        gathering.position = tracker.era, tracker.step
+        gathering.position, gathering.target = (tracker.era, tracker.step), tracker.target_batch_size
         demands = demands_on_group(
             view,
             step=tracker.step,

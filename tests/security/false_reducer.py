@@ -27,7 +27,12 @@ FALSE_AVERAGES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {  # give
     "flipped": torch.neg,
     "a little larger": lambda average: 1.05 * average,
 }
-COUNTED: Mapping[str, float] = {"counts nothing": 0.0, "counts little": 0.1}  # of each sender's samples
+COUNTED: Mapping[str, Callable[[int, float], float]] = {  # of a sender's samples, by its index
+    "counts nothing": lambda _sender, _weight: 0.0,
+    "counts little": lambda _sender, _weight: 0.1,
+    "counts half": lambda sender, weight: weight * (sender % 2),
+    "counts almost all": lambda _sender, weight: max(0.0, weight - 0.6),
+}
 
 
 def return_false_averages(orders: Orders) -> None:
@@ -52,7 +57,8 @@ def return_false_averages(orders: Orders) -> None:
                     yield answer
 
     def believed(guard: RoundGuard, sender: int, weight: float) -> float:
-        return min(COUNTED.get(orders.attack, weight), honest_believed(guard, sender, weight))
+        counted = COUNTED.get(orders.attack)
+        return honest_believed(guard, sender, counted(sender, weight) if counted else weight)
 
     RoundGuard.believed = believed  # type: ignore[method-assign]
     PartReducer.accumulate_part = accumulate_part  # type: ignore[method-assign]

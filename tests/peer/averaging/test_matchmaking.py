@@ -281,7 +281,7 @@ def test_before_the_first_step_any_two_peers_may_average() -> None:
     """From the beginning of the run, whoever else is to come."""
     gathering = Gathering(15.0)
     assert (gathering.required, gathering.expected, gathering.keeperless) == (2, 0, 2)
-    assert (gathering.position, gathering.window_s) == ((0, 0), 15.0)
+    assert (gathering.position, gathering.window_s, gathering.target) == ((0, 0), 15.0, 0)
 
 
 @pytest.mark.parametrize("window_s", [0.5, 3.0, 15.0, 600.0])

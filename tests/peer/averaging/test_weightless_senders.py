@@ -233,7 +233,7 @@ async def test_a_reducer_that_counts_less_than_all_others_is_known_to_all(
     assert await round_.run() == [failed] * len(peers)
     trainers = [(peers[at].peer_id.to_base58(), float(weights[at])) for at in (FIRST_TRAINER, SECOND_TRAINER)]
     for runner in round_.runners:
-        assert runner.undercounting == {peers[AUXILIARY].peer_id.to_base58()}
+        assert runner.accounts.undercounting(12) == {peers[AUXILIARY].peer_id.to_base58()}
         assert runner.least_weight == pytest.approx(2 * counted)
         assert [(peer_id, weight.counted) for peer_id, weight in runner.attested_by_peer.items()] == trainers
 
@@ -244,7 +244,7 @@ async def test_what_a_keeper_counts_is_what_counts(peers: list[P2P]) -> None:
     round_ = await round_of(peers, weights, gradients(weights), caps={KEEPER: 0.1}, trusted=frozenset({keeper}))
     assert await round_.run() == [""] * len(peers)
     for runner in round_.runners:
-        assert runner.undercounting == set()
+        assert runner.accounts.undercounting(12) == set()
         assert [weight.counted for weight in runner.attested_by_peer.values()] == [0.1, 0.1]
 
 
@@ -254,7 +254,9 @@ async def test_without_any_samples_there_is_no_average(peers: list[P2P]) -> None
     round_ = await round_of(peers, weights, [[torch.ones(shape) for shape in SHAPES] for _ in peers])
     assert await round_.run() == ["nobody's samples are in an average"] * len(peers)
     assert all(torch.equal(tensor, torch.ones_like(tensor)) for tensor in round_.require_one_average())
-    assert [runner.missed | runner.silent | runner.undercounting for runner in round_.runners] == [set()] * len(peers)
+    assert [runner.missed | runner.silent | runner.accounts.undercounting(0) for runner in round_.runners] == [
+        set()
+    ] * len(peers)
     assert round_.found() == [set()] * len(peers)
 
 

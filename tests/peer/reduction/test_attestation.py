@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from hivemind.p2p import PeerID
 from hivemind.proto import runtime_pb2
-from hypothesis import given, strategies as st
 
 from auth.keys import RSA_BITS, RSA_EXPONENT, DeviceKey
 from peer.reduction.attestation import (
@@ -27,7 +25,6 @@ from peer.reduction.attestation import (
     digest_of,
     layout_of,
     split_digests,
-    undercounting,
 )
 
 ROUND = AttestedRound("run", 1, 7, b"group.images", digest(b"order"))
@@ -150,50 +147,6 @@ def test_all_peers_find_the_same_weights_in_the_attestations_of_a_round() -> Non
     weights = {"other": AttestedWeight(4.0, 4.0, 0.0, 4.0), "own": AttestedWeight(8.0, 0.0, 8.0, 8.0)}
     for attestations in ([ATTESTATION, second], [second, ATTESTATION]):
         assert attested_weights(attestations, ["other", "own", "keeper"]) == weights
-
-
-def accounts(counts: Mapping[str, Sequence[float]]) -> dict[str, Attestation]:
-    """By each reducer, the attestation that counts so much of each of the senders, who all named eight samples."""
-    return {
-        reducer: Attestation.of_round(
-            ROUND, AVERAGES, [AttestedSender.of_parts(8.0, INPUTS, [weight] * len(AVERAGES)) for weight in of_senders]
-        )
-        for reducer, of_senders in counts.items()
-    }
-
-
-@pytest.mark.parametrize(
-    ("counts", "low"),
-    [
-        ({"a": (8, 8, 8), "b": (8, 8, 8), "c": (0, 0, 8)}, {"c"}),
-        ({"a": (8, 8, 8), "c": (7, 7, 8)}, {"c"}),
-        ({"a": (8, 8, 8), "b": (8, 8, 8), "c": (7.5, 7.5, 8)}, set()),
-        ({"a": (8, 8, 8), "b": (8, 8, 8), "c": (0, 8, 8)}, set()),  # may have seen what others have not
-        ({"a": (0, 0, 8), "b": (0, 0, 8), "c": (8, 8, 8)}, set()),  # nor are those who cut one member held to be false
-        ({"c": (0, 0, 0)}, set()),
-        ({"a": (0, 0, 0), "b": (0, 0, 0)}, set()),
-        ({"a": (8, 8, 8), "b": (8, 8, 8), "c": (0, 0, 8), "c2": (0, 0, 8), "c3": (0, 0, 8)}, {"c", "c2", "c3"}),
-    ],
-)
-def test_who_counts_most_members_for_less_than_most_members_do_undercounts(
-    counts: dict[str, Sequence[float]], low: set[str]
-) -> None:
-    """A member's devices have one voice, and one member may be cut: a reducer knows the gradients of its own share."""
-    members = {"a": "alice", "b": "bob", "c": "carol", "c2": "carol", "c3": "carol"}
-    assert undercounting(accounts(counts), ["a", "b", "c"], members) == low
-
-
-@given(st.data())
-def test_no_honest_reducer_is_held_to_undercount(data: st.DataObject) -> None:
-    """It cuts half of the other members at most; whatever the rest attest, and whoever they are."""
-    members = [f"member {number}" for number in range(data.draw(st.integers(2, 7), "members"))]
-    honest = data.draw(st.sampled_from(members), "honest")
-    others = [member for member in members if member != honest]
-    cut = set(data.draw(st.permutations(others), "cut")[: len(others) // 2])
-    weights = st.sampled_from([0.0, 1.0, 7.0, 8.0])
-    counts = {member: [data.draw(weights, f"{member} of {sender}") for sender in members] for member in members}
-    counts[honest] = [weight if sender in cut else 8.0 for sender, weight in zip(members, counts[honest], strict=True)]
-    assert honest not in undercounting(accounts(counts), members, {})
 
 
 def test_a_parts_digest_is_of_all_that_gives_it_a_meaning() -> None:

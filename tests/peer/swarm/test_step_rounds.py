@@ -269,7 +269,7 @@ def test_a_group_without_the_keeper_needs_most_of_all_peers() -> None:
     scene.tracker.keeper_may_be_late = False
     scene.required()
     assert scene.gathering.keeperless == 4
-    assert scene.gathering.position == (2, 4)
+    assert (scene.gathering.position, scene.gathering.target) == ((2, 4), 64)
     scene.view.newest_step = 5  # taken already, perhaps with the keeper before it went
     scene.required()
     assert scene.gathering.keeperless == NEVER
