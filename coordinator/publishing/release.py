@@ -195,7 +195,7 @@ def _by_loss(kept: Sequence[CheckpointRow], validations: Sequence[ValidationRow]
     loss, best = min(found, key=lambda pair: (pair[0], -pair[1].step))
     return best, (
         f"Released is the checkpoint with the lowest loss on held-out text ({loss:.4f}, step {best.step}), "
-        f"of {len(found)} that are kept."
+        f"{_among(len(found), 'measured', len(kept))}."
     )
 
 
@@ -220,9 +220,14 @@ def _by_task(
     score, best, result = max(found, key=lambda each: (each[0], each[1].step))
     return best, (
         f"The released checkpoint, of step {best.step}, has the best mean {task.main_metric} on the development set of "
-        f"the task {task.name} ({sign * score:.4f}), of {len(found)} that are kept. "
+        f"the task {task.name} ({sign * score:.4f}), {_among(len(found), 'evaluated', len(kept))}. "
         f"On the test set, which did not decide, it has {score_text(result)}."
     )
+
+
+def _among(scored: int, how: str, kept: int) -> str:
+    """Say how many checkpoints have the score that the rule compares, and how many could be released."""
+    return f"of {scored} {how}, of {kept} that are kept and may be published"
 
 
 def task_card(run_name: str, language: str, base_model: str, terms: str, task: Task, result: TaskResult) -> str:
