@@ -33,6 +33,9 @@ from peer.config.evaluation import Examples, Task
 HELD_OUT, NEWEST = "held-out-loss", "newest"
 MODEL, DEMO = "model", "demo"
 _LIBRARIES = {"retrieval": "sentence-transformers"}
+_EVALUATE_FIRST = (
+    "run `manyhands coordinator evaluator DIR` first (`--evaluate` tries only the checkpoint that is already chosen)"
+)
 RunPlan = Callable[[Plan], TaskResult | None]
 FILES = ("app.py", "index.html", "requirements.txt", "Dockerfile")
 SOURCE = Path(__file__).parent / "space"
@@ -215,7 +218,7 @@ def _by_task(
         if (result := results.get(row.manifest_sha256)) is not None and (mean := result.dev_mean()) is not None
     ]
     if not found:
-        remedy = "let the evaluator run first" if task.is_trained or task.dev else "give the task `dev` examples"
+        remedy = _EVALUATE_FIRST if task.is_trained or task.dev else "give the task `dev` examples"
         raise ConfigError(f"No checkpoint that is kept has a score on the task `{task.name}` to choose by: {remedy}.")
     score, best, result = max(found, key=lambda each: (each[0], each[1].step))
     return best, (

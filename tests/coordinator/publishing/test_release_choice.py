@@ -83,7 +83,7 @@ def test_the_newest_or_a_step_by_name() -> None:
         ("newest", [], "no checkpoint that may be published"),
         ("7", kept(1), "There is no checkpoint of step 7"),
         ("held-out-loss", kept(1), "No checkpoint has a loss on held-out text"),
-        ("ner", kept(1), "No checkpoint that is kept has a score"),
+        ("ner", kept(1), "to choose by: run `manyhands coordinator evaluator DIR` first (`--evaluate` tries only"),
         ("best", kept(1), "must be one of: held-out-loss, newest, a step's number, ner, fill"),
     ],
 )
