@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +94,56 @@ def test_a_discriminators_card_loads_both_models_and_names_no_pipeline(opened_ru
     assert 'folder = Path("DIR")' in card
     assert 'load_file(folder / "generator.safetensors")' in card
     assert "fill-mask" not in card
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (
+            {"objective": {"mask_probability": 0.3, "whole_words": True}},
+            "| objective | `mlm+sop` |\n| mask probability | 0.3 |\n| masked units | whole words |\n"
+            "| attention between documents of a sample | yes |\n",
+        ),
+        (
+            {
+                "model": {"architecture": "modernbert", "num_hidden_groups": None, "options": {}},
+                "objective": {"name": "mlm"},
+                "data": {"cross_document_attention": False},
+            },
+            "| objective | `mlm` |\n| mask probability | 0.15 |\n| masked units | single tokens |\n"
+            "| attention between documents of a sample | no |\n",
+        ),
+        (
+            {
+                "model": {"architecture": "electra", "num_hidden_groups": None, "options": {}},
+                "objective": {"name": "rtd", "discriminator_weight": 25.0, "generator_size": 0.5},
+            },
+            "| masked units | single tokens |\n| width of the generator | 0.5 of the discriminator's |\n"
+            "| weight of the discriminator's loss | 25 |\n",
+        ),
+        (
+            {
+                "model": {"architecture": "gpt2", "num_hidden_groups": None, "options": {}},
+                "objective": {"name": "clm"},
+            },
+            "| objective | `clm` |\n| attention between",
+        ),
+    ],
+    ids=["mlm+sop", "mlm", "rtd", "clm"],
+)
+def test_the_hyperparameters_have_the_settings_of_the_objective(content: dict[str, object], told: str) -> None:
+    """Those that apply to it, and no others."""
+    assert told in write_card(facts(RunConfig.from_mapping(content)))
+
+
+def test_phases_that_change_the_mask_probability_say_it() -> None:
+    """Each with the one in force; phases that keep the run's do not repeat it."""
+    longer = {"from_step": 10, "sequence_length": 128}
+    changed = [longer, {"from_step": 20, "mask_probability": 0.05}]
+    same = RunConfig.from_mapping({"phases": [longer]})
+    card = write_card(facts(RunConfig.from_mapping({"phases": changed})))
+    assert re.findall(r"mask probability ([\d.]+)", card.replace("\\", "")) == ["0.15", "0.15", "0.05"]
+    assert "mask probability 0" not in write_card(facts(same))
 
 
 def test_sources_are_named_without_the_operators_own(tmp_path: Path) -> None:
