@@ -131,7 +131,7 @@ def _sections(facts: CardFacts) -> Iterator[str]:
 
 def training_data(config: RunConfig) -> str:
     """Return the section that names each source with its licence."""
-    return "## Training data\n" + "\n".join(dict.fromkeys(f"- {_describe(source)}" for source in config.all_sources))
+    return "## Training data\n" + listed(dict.fromkeys(map(_describe, config.all_sources)))
 
 
 def origin(facts: CardFacts) -> Iterator[str]:
@@ -177,7 +177,12 @@ def intended_use(config: RunConfig) -> str:
     length += "." if longest == possible else ": expect less of it beyond that."
     lines = (language_limit(config), length, *LIMITS)
     uses = USES[PIPELINES[config.objective.name]]
-    return f"The model is meant {uses}\n\n" + "\n".join(f"- {line}" for line in lines)
+    return f"The model is meant {uses}\n\n{listed(lines)}"
+
+
+def listed(lines: Iterable[str]) -> str:
+    """Return a Markdown list."""
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def language_limit(config: RunConfig) -> str:
@@ -275,8 +280,7 @@ def hyperparameters(config: RunConfig) -> str:
         + (f", {config.averaging.local_steps} local steps" if config.averaging.local_steps > 1 else ""),
         "seed": str(config.run.seed),
     }
-    phases = "\n".join(f"- {line}" for line in _phase_lines(config))
-    return f"{table(('what', 'value'), facts.items())}\n\nSequences and batches:\n\n{phases}"
+    return f"{table(('what', 'value'), facts.items())}\n\nSequences and batches:\n\n{listed(_phase_lines(config))}"
 
 
 def _objective(config: RunConfig) -> dict[str, str]:
