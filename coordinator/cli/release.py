@@ -33,10 +33,12 @@ def release(
     rule: str = typer.Option(
         HELD_OUT,
         help=f"Which checkpoint: {HELD_OUT}, {NEWEST}, a step's number, or a task's name: the best on the task's "
-        "development set.",
+        "development set, of those that the evaluator has tried.",
     ),
     task: list[str] = typer.Option([], help="Also a model fine-tuned for this task of the run file; repeatable."),
-    evaluate: bool = typer.Option(False, "--evaluate", help="First try the checkpoint on all tasks that it lacks."),
+    evaluate: bool = typer.Option(
+        False, "--evaluate", help="Then try the chosen checkpoint on all tasks that it lacks."
+    ),
     demo: bool = typer.Option(False, "--demo", help="Also a page to try the models on, ready for a Space."),
     push: str = typer.Option(
         "",

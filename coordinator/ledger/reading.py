@@ -299,6 +299,12 @@ class LedgerReader:
         ]
         return sorted(found, key=lambda row: (-row.samples, -row.averaged_bytes, row.member))
 
+    def contributions_after(self, step: int) -> list[Contribution]:
+        """The same as `contributions`, but of what was given in the steps above `step`."""
+        with self._database() as session:
+            gifts = read_gifts(session, step)
+        return self.contributions(folded(gifts, lambda key: key[0]))
+
     def standing(self, member: str) -> tuple[int, int, int]:
         """A member's samples, rank (from 1; equals share one) and the number of members, for the terminal panel."""
         samples = {row.member: row.samples for row in self.contributions()}

@@ -29,6 +29,7 @@ from coordinator.publishing.model_card import (
     citation,
     escaped,
     language_limit,
+    listed,
     longest_sequence,
     origin,
     place_note,
@@ -97,6 +98,12 @@ def embedding_card(facts: CardFacts, width: int, length: int, parameters: int | 
     return document(front, _sections(facts, width, length, parameters))
 
 
+def embedding_limits(config: RunConfig, length: int) -> str:
+    """List the limits of embeddings, tuned or not; `length`: tokens in the longest text."""
+    cut = f"Of a text of more than {length:,} tokens only the first {length:,} count."
+    return listed((language_limit(config), cut, *LIMITS))
+
+
 def _sections(facts: CardFacts, width: int, length: int, parameters: int | None) -> Iterator[str]:
     config = facts.config
     sized = "" if parameters is None else f" with {parameters:,} parameters"
@@ -109,14 +116,9 @@ def _sections(facts: CardFacts, width: int, length: int, parameters: int | None)
     )
     yield UNTUNED
     yield "## Use\n" + USAGE
-    limits = (
-        language_limit(config),
-        f"Of a text of more than {length:,} tokens only the first {length:,} count.",
-        *LIMITS,
-    )
     yield (
         "## Intended use and limits\nThe model is meant to be tuned for search, clustering or comparison of sentences; "
-        "untuned it is a baseline for these.\n\n" + "\n".join(f"- {line}" for line in limits)
+        "untuned it is a baseline for these.\n\n" + embedding_limits(config, length)
     )
     yield training_data(config)
     yield "## Bias\n" + NO_PROBES

@@ -131,7 +131,7 @@ def _sections(facts: CardFacts) -> Iterator[str]:
 
 def training_data(config: RunConfig) -> str:
     """Return the section that names each source with its licence."""
-    return "## Training data\n" + "\n".join(dict.fromkeys(f"- {_describe(source)}" for source in config.all_sources))
+    return "## Training data\n" + listed(dict.fromkeys(map(_describe, config.all_sources)))
 
 
 def origin(facts: CardFacts) -> Iterator[str]:
@@ -177,7 +177,12 @@ def intended_use(config: RunConfig) -> str:
     length += "." if longest == possible else ": expect less of it beyond that."
     lines = (language_limit(config), length, *LIMITS)
     uses = USES[PIPELINES[config.objective.name]]
-    return f"The model is meant {uses}\n\n" + "\n".join(f"- {line}" for line in lines)
+    return f"The model is meant {uses}\n\n{listed(lines)}"
+
+
+def listed(lines: Iterable[str]) -> str:
+    """Return a Markdown list."""
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def language_limit(config: RunConfig) -> str:
@@ -257,9 +262,10 @@ def _contributors(facts: CardFacts) -> str:
 
 
 def hyperparameters(config: RunConfig) -> str:
-    """Optimizer, schedule, and each phase."""
+    """Objective, optimizer, schedule, and each phase."""
     optimizer, schedule = config.optimizer, config.schedule
     facts = {
+        **_objective(config),
         "optimizer": optimizer.name,
         "learning rate": f"{optimizer.learning_rate:g}, warmed up over {_counted(schedule.warmup_steps, 'step')}, "
         f"{DECAYS[schedule.shape].format(schedule.decay_steps or 0)} to 0 at step {schedule.total_steps:,}",
@@ -274,8 +280,29 @@ def hyperparameters(config: RunConfig) -> str:
         + (f", {config.averaging.local_steps} local steps" if config.averaging.local_steps > 1 else ""),
         "seed": str(config.run.seed),
     }
-    phases = "\n".join(f"- {escaped(str(phase))}" for phase in all_phases(config))
-    return f"{table(('what', 'value'), facts.items())}\n\nSequences and batches:\n\n{phases}"
+    return f"{table(('what', 'value'), facts.items())}\n\nSequences and batches:\n\n{listed(_phase_lines(config))}"
+
+
+def _objective(config: RunConfig) -> dict[str, str]:
+    """The settings that apply to the run's objective, for the table."""
+    objective = config.objective
+    facts = {"objective": f"`{objective.name}`"}
+    if objective.masks:
+        facts["mask probability"] = f"{objective.mask_probability:g}"
+        facts["masked units"] = "whole words" if objective.whole_words else "single tokens"
+    if objective.name == "rtd":
+        facts["width of the generator"] = f"{objective.generator_size:g} of the discriminator's"
+        facts["weight of the discriminator's loss"] = f"{objective.discriminator_weight:g}"
+    facts["attention between documents of a sample"] = "yes" if config.data.cross_document_attention else "no"
+    return facts
+
+
+def _phase_lines(config: RunConfig) -> Iterator[str]:
+    """Each phase in words, with the mask probability where phases change it."""
+    phases = all_phases(config)
+    rates = [config.in_phase(phase.from_step).objective.mask_probability for phase in phases]
+    for phase, rate in zip(phases, rates, strict=True):
+        yield escaped(f"{phase}, mask probability {rate:g}" if len(set(rates)) > 1 else str(phase))
 
 
 def sampling(source: Source) -> str:

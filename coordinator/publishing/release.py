@@ -22,17 +22,39 @@ from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import TaskResult, score_text
 from coordinator.evaluation.tasks.running import run_apart
 from coordinator.ledger.presence import CheckpointRow, checkpoints
-from coordinator.publishing.card_facts import facts_of_run
-from coordinator.publishing.embedding import USAGE
-from coordinator.publishing.front_matter import PIPELINES, TASK_TYPES, document, model_index, task_index
-from coordinator.publishing.model_card import by_class, card_files, escaped, table
+from coordinator.publishing.card_facts import CardFacts, facts_of_run
+from coordinator.publishing.embedding import USAGE, embedding_limits
+from coordinator.publishing.front_matter import (
+    PIPELINES,
+    TASK_TYPES,
+    document,
+    model_index,
+    shared_front_matter,
+    task_index,
+)
+from coordinator.publishing.model_card import (
+    CARD,
+    LIMITS,
+    NO_PROBES,
+    by_class,
+    card_files,
+    citation,
+    escaped,
+    language_limit,
+    listed,
+    origin,
+    table,
+    training_data,
+)
 from coordinator.publishing.soundness import check_loads
 from coordinator.run.directory import RunDirectory
 from peer.config.evaluation import Examples, Task
 
 HELD_OUT, NEWEST = "held-out-loss", "newest"
 MODEL, DEMO = "model", "demo"
-_LIBRARIES = {"retrieval": "sentence-transformers"}
+_EVALUATE_FIRST = (
+    "run `manyhands coordinator evaluator DIR` first (`--evaluate` tries only the checkpoint that is already chosen)"
+)
 RunPlan = Callable[[Plan], TaskResult | None]
 FILES = ("app.py", "index.html", "requirements.txt", "Dockerfile")
 SOURCE = Path(__file__).parent / "space"
@@ -82,12 +104,11 @@ def make_release(
         facts = facts_of_run(run.directory, run.database, stored, choice=choice, repository=wanted.repository)
         with exporting(stored, folder / MODEL, card_files(facts)) as exported:
             loss = check_loads(exported).loss
-        base, terms = wanted.repository or config.run.name, facts.license
         for task, result in tuned.items():
-            text = task_card(config.run.name, config.run.language, base, terms, task, result)
-            (folder / task.name / "README.md").write_text(text, encoding="utf-8")
+            (folder / task.name / CARD).write_text(task_card(facts, task, result), encoding="utf-8")
         if wanted.demo:
-            _write_demo(folder / DEMO, config.run.name, terms, _shown(run.directory, wanted.repository, list(tuned)))
+            shown = _shown(run.directory, wanted.repository, list(tuned))
+            _write_demo(folder / DEMO, config.run.name, facts.license, shown)
     return Released(stored, choice, loss, tuple(task.name for task in tuned))
 
 
@@ -195,7 +216,7 @@ def _by_loss(kept: Sequence[CheckpointRow], validations: Sequence[ValidationRow]
     loss, best = min(found, key=lambda pair: (pair[0], -pair[1].step))
     return best, (
         f"Released is the checkpoint with the lowest loss on held-out text ({loss:.4f}, step {best.step}), "
-        f"of {len(found)} that are kept."
+        f"{_among(len(found), 'measured', len(kept))}."
     )
 
 
@@ -215,29 +236,33 @@ def _by_task(
         if (result := results.get(row.manifest_sha256)) is not None and (mean := result.dev_mean()) is not None
     ]
     if not found:
-        remedy = "let the evaluator run first" if task.is_trained or task.dev else "give the task `dev` examples"
+        remedy = _EVALUATE_FIRST if task.is_trained or task.dev else "give the task `dev` examples"
         raise ConfigError(f"No checkpoint that is kept has a score on the task `{task.name}` to choose by: {remedy}.")
     score, best, result = max(found, key=lambda each: (each[0], each[1].step))
     return best, (
         f"The released checkpoint, of step {best.step}, has the best mean {task.main_metric} on the development set of "
-        f"the task {task.name} ({sign * score:.4f}), of {len(found)} that are kept. "
+        f"the task {task.name} ({sign * score:.4f}), {_among(len(found), 'evaluated', len(kept))}. "
         f"On the test set, which did not decide, it has {score_text(result)}."
     )
 
 
-def task_card(run_name: str, language: str, base_model: str, terms: str, task: Task, result: TaskResult) -> str:
-    """The whole text; `base_model`: where the released model is, `terms`: its licence as the hub names it."""
-    front: dict[str, object] = {
-        "language": language.partition("-")[0],
-        "library_name": _LIBRARIES.get(task.kind, "transformers"),
-    }
-    front |= {"license": terms.lower()} if terms else {}
-    front |= {"pipeline_tag": TASK_TYPES[task.kind], "base_model": base_model}
-    front |= model_index(f"{run_name}-{task.name}", [task_index(result, task)])
+def _among(scored: int, how: str, kept: int) -> str:
+    """Say how many checkpoints have the score that the rule compares, and how many could be released."""
+    return f"of {scored} {how}, of {kept} that are kept and may be published"
+
+
+def task_card(facts: CardFacts, task: Task, result: TaskResult) -> str:
+    """Return the whole README.md of a model that is tuned from the released one, whose facts are given."""
+    config = facts.config
+    base_model = facts.repository or config.run.name
+    retrieves = task.kind == "retrieval"
+    library, tags = ("sentence-transformers", ("sentence-transformers",)) if retrieves else ("transformers", ())
+    front = shared_front_matter(facts, library, TASK_TYPES[task.kind], tags) | {"base_model": base_model}
+    front |= model_index(f"{config.run.name}-{task.name}", [task_index(result, task)])
     recipe = task.recipe
     scores = [(escaped(name), score_text(result, name)) for name in result.metrics if result.values(name)]
-    facts = {
-        "epochs, patience": f"{recipe.epochs}, {recipe.patience}",
+    settings = {
+        "epochs": f"{recipe.epochs}" + ("" if retrieves else f" at most, with a patience of {recipe.patience}"),
         "batch size": recipe.batch_size,
         "learning rate": f"{recipe.learning_rate:g}",
         "longest text": f"{recipe.max_length} tokens",
@@ -245,15 +270,23 @@ def task_card(run_name: str, language: str, base_model: str, terms: str, task: T
     }
     failed = "".join(f"\n\nSeed {seed.seed} did not converge: {escaped(seed.failure)}." for seed in result.failures)
     sections = [
-        f"# {run_name}: {escaped(task.name)}",
-        f"`{base_model}`, fine-tuned. Of all seeds this is the model with the best score on the development set.",
-        f"## Use\n{USAGE}" if task.kind == "retrieval" else "",
+        f"# {config.run.name}: {escaped(task.name)}",
+        f"`{base_model}`, fine-tuned. Of all seeds this is the model with the best score on the development set. "
+        f"Training data, compute, hardware and contributors below are those of `{base_model}`.",
+        f"## Use\n{USAGE}" if retrieves else "",
+        "## Intended use and limits\n"
+        + (embedding_limits(config, recipe.max_length) if retrieves else listed((language_limit(config), *LIMITS))),
+        training_data(config),
         f"## Examples\nTrained on {_shown_examples(task.train)}, judged on {result.examples:,} of "
         f"{_shown_examples(task.test)}.",
         f"## Scores\n{table(('metric', 'mean ± standard deviation of the seeds'), scores)}{failed}",
         by_class(result),
-        f"## Recipe\n{table(('what', 'value'), facts.items())}",
+        f"## Recipe\n{table(('what', 'value'), settings.items())}",
+        "## Bias\n" + NO_PROBES,
+        *origin(facts),
     ]
+    if facts.year is not None:
+        sections.append("## Citation\n" + citation(config, facts.step, facts.manifest_sha256, facts.year))
     return document(front, sections)
 
 

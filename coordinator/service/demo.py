@@ -277,11 +277,11 @@ class Demo:
             process.kill()
 
     def summary(self) -> dict[str, Any]:
-        """The results of the demo; see `summarize` for the keys."""
+        """The results of this demo, without those of earlier ones in the directory; see `summarize` for the keys."""
         newest = checkpoints(self._run.database)[:1]
         return summarize(
             self._run.ledger.steps(after=self._first_step),  # one more than told may have been done while stopping
-            self._run.ledger.contributions(),
+            self._run.ledger.contributions_after(self._first_step),
             [row for row in validations(self._run.database) if row.step > self._first_step],
             phase_at(self._run.directory.config, self._run.ledger.last_step()).target_batch_size,
             time.monotonic() - self._began,

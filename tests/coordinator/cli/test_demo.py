@@ -90,8 +90,10 @@ class Machine:
 
     run: OpenRun
     keeper_writes: bool = True
+    keeper_step: int = 0  # that the swarm is at, as a keeper that starts says
     processes: list[FakeProcess] = field(default_factory=list)
     order: list[str] = field(default_factory=list)
+    devices: dict[str, str] = field(default_factory=dict)  # volunteer -> id of the device that has joined
 
     def start(
         self, name: str, arguments: Sequence[str], log_path: Path, environment: Mapping[str, str] | None = None
@@ -101,7 +103,7 @@ class Machine:
         if arguments[0] == "coordinator" and self.keeper_writes:
             write_swarm_status(
                 self.run.database,
-                step=0,
+                step=self.keeper_step,
                 samples_accumulated=0,
                 target_batch_size=TARGET_BATCH_SIZE,
                 peers=0,
@@ -115,8 +117,8 @@ class Machine:
     def volunteer(self, name: str) -> FakeProcess:
         return next(process for process in self.processes if process.name == name)
 
-    def report(self, name: str, steps: int, samples: int) -> None:
-        """A volunteer joins with the invite that it was given, and reports so many steps."""
+    def join(self, name: str) -> None:
+        """A volunteer joins with the invite that it was given."""
         invite = self.volunteer(name).environment["MANYHANDS_INVITE"]
         key = key_of(name)
         pseudonym = pseudonym_of(name, self.run.directory.config.run.name)
@@ -124,11 +126,17 @@ class Machine:
         assert grant.member == name
         with self.run.database.begin() as session:
             session.execute(update(Device).values(created_at=0.0))  # it reports of long ago
-        for step in range(1, steps + 1):
+        self.devices[name] = grant.device_id
+
+    def report(self, name: str, steps: int, samples: int, first: int = 1) -> None:
+        """A volunteer, who joins if that is still to do, reports so many steps from the first on."""
+        if name not in self.devices:
+            self.join(name)
+        for step in range(first, first + steps):
             report = StepReport(
                 step, samples, 9.0 - step, None, None, 3, None, 0.1, 50.0, data_wait_s=1.0, elapsed_s=4.0
             )
-            assert deliver(self.run.ledger, grant.device_id, None, step, report, 1e9 + step).accepted
+            assert deliver(self.run.ledger, self.devices[name], None, step, report, 1e9 + step).accepted
 
 
 @pytest.fixture
@@ -203,6 +211,23 @@ def test_steps_are_told_and_summed_up(machine: Machine) -> None:
         "validation": {"first": validation_row(1, 8.0).facts, "last": validation_row(2, 7.0).facts},
         "checkpoint": str(machine.run.directory.checkpoint_dir(2)),
     }
+
+
+def test_a_continued_demo_sums_up_only_its_own_part(machine: Machine) -> None:
+    """Steps, samples and seconds are of the same span; those of earlier demos in the directory are left out."""
+    run = machine.run
+    demo_on(machine, []).start(2)
+    machine.report("ada", steps=2, samples=20)
+    machine.report("grace", steps=2, samples=16)
+    machine.keeper_step = 2
+    continued = demo_on(machine, [])
+    continued.start(1)
+    machine.report("ada", steps=1, samples=24, first=3)
+    for step in (1, 2, 3):
+        keeper_confirms(run.database, run.membership, run.ledger, run.directory.config.run.name, step)
+    summary = continued.summary()
+    assert summary["steps"] == 1
+    assert summary["samples_by_member"] == {"ada": 24, "grace": 0}
 
 
 def test_lost_volunteer_is_told_and_the_run_goes_on(machine: Machine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from hypothesis import given, strategies as st
 
 from coordinator.context.open_run import OpenRun
+from coordinator.evaluation.tasks.results import SeedResult, result_of
 from coordinator.ledger.presence import open_session
 from coordinator.members.credits import set_named, unnamed_members
 from coordinator.members.erasure import erase
@@ -19,6 +21,7 @@ from coordinator.members.names import set_display_name
 from coordinator.publishing.card_facts import CardFacts, facts_of_run
 from coordinator.publishing.model_card import card_files, escaped, write_card
 from coordinator.publishing.release import task_card
+from peer.config.evaluation import Task
 from peer.config.run import RunConfig
 from peer.reporting.messages import StepReport
 from tests.support.ledgers import deliver
@@ -95,6 +98,56 @@ def test_a_discriminators_card_loads_both_models_and_names_no_pipeline(opened_ru
     assert "fill-mask" not in card
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (
+            {"objective": {"mask_probability": 0.3, "whole_words": True}},
+            "| objective | `mlm+sop` |\n| mask probability | 0.3 |\n| masked units | whole words |\n"
+            "| attention between documents of a sample | yes |\n",
+        ),
+        (
+            {
+                "model": {"architecture": "modernbert", "num_hidden_groups": None, "options": {}},
+                "objective": {"name": "mlm"},
+                "data": {"cross_document_attention": False},
+            },
+            "| objective | `mlm` |\n| mask probability | 0.15 |\n| masked units | single tokens |\n"
+            "| attention between documents of a sample | no |\n",
+        ),
+        (
+            {
+                "model": {"architecture": "electra", "num_hidden_groups": None, "options": {}},
+                "objective": {"name": "rtd", "discriminator_weight": 25.0, "generator_size": 0.5},
+            },
+            "| masked units | single tokens |\n| width of the generator | 0.5 of the discriminator's |\n"
+            "| weight of the discriminator's loss | 25 |\n",
+        ),
+        (
+            {
+                "model": {"architecture": "gpt2", "num_hidden_groups": None, "options": {}},
+                "objective": {"name": "clm"},
+            },
+            "| objective | `clm` |\n| attention between",
+        ),
+    ],
+    ids=["mlm+sop", "mlm", "rtd", "clm"],
+)
+def test_the_hyperparameters_have_the_settings_of_the_objective(content: dict[str, object], told: str) -> None:
+    """Those that apply to it, and no others."""
+    assert told in write_card(facts(RunConfig.from_mapping(content)))
+
+
+def test_phases_that_change_the_mask_probability_say_it() -> None:
+    """Each with the one in force; phases that keep the run's do not repeat it."""
+    longer = {"from_step": 10, "sequence_length": 128}
+    changed = [longer, {"from_step": 20, "mask_probability": 0.05}]
+    same = RunConfig.from_mapping({"phases": [longer]})
+    card = write_card(facts(RunConfig.from_mapping({"phases": changed})))
+    assert re.findall(r"mask probability ([\d.]+)", card.replace("\\", "")) == ["0.15", "0.15", "0.05"]
+    assert "mask probability 0" not in write_card(facts(same))
+
+
 def test_sources_are_named_without_the_operators_own(tmp_path: Path) -> None:
     """Neither folders of the machine nor queries of addresses, which may be logins, leave it."""
     sources = [
@@ -145,11 +198,53 @@ def test_a_tasks_card_is_read_by_huggingface_hub_too() -> None:
     """With the base model and the task's scores."""
     given = full_facts()
     task = given.config.evaluation.tasks[0]
-    text = task_card("ours", "bn", "us/ours", "Apache-2.0", task, given.evaluations[0].result)
+    text = task_card(given, task, given.evaluations[0].result)
     found = ModelCard(text, ignore_metadata_errors=False).data
     assert (found.base_model, found.license, found.pipeline_tag) == ("us/ours", "apache-2.0", "token-classification")
     assert {each.metric_type: each.metric_value for each in found.eval_results or []} == {"f1": 0.75, "accuracy": 0.9}
     assert "| PER | 0.5000 | 0.2500 | 0.3333 | 8 |" in text
+
+
+def retrieval_card() -> str:
+    """The card of a model that is tuned on pairs of texts, from a base with volunteers, licence and sources."""
+    content = {"name": "find", "kind": "retrieval", "train": "pairs.jsonl", "test": "test.tsv"}
+    places = {"queries": "queries.jsonl", "corpus": "corpus.jsonl", "recipe": {"max_length": 64, "patience": 3}}
+    task = Task.model_validate({**content, **places})
+    seed = SeedResult(seed=0, scores={"ndcg_at_10": 0.5}, dev_score=0.5)
+    return task_card(full_facts(), task, result_of(task, [seed], 10, 1.0))
+
+
+def test_a_retrieval_models_card_tells_where_it_comes_from_and_what_it_is_not_for() -> None:
+    """As the card of untuned embeddings: language, limits, data, bias, licence, contributors and citation."""
+    card = retrieval_card()
+    front = front_matter(card)
+    assert (front["language"], front["license"], front["library_name"]) == ("bn", "apache-2.0", "sentence-transformers")
+    assert "Texts in other languages than `bn`" in card
+    assert "Of a text of more than 64 tokens only the first 64 count." in card
+    headings = re.findall(r"^## (.*)$", card, re.MULTILINE)
+    assert headings == [
+        "Use",
+        "Intended use and limits",
+        "Training data",
+        "Examples",
+        "Scores",
+        "Recipe",
+        "Bias",
+        "Compute and energy",
+        "Contributors",
+        "Licence",
+        "Citation",
+    ]
+
+
+def test_a_recipe_names_a_patience_only_where_it_ends_training() -> None:
+    """Training on pairs takes all epochs."""
+    assert "| epochs | 10 |" in retrieval_card()
+    given = full_facts()
+    task = given.config.evaluation.tasks[0]
+    words = task_card(given, task, given.evaluations[0].result)
+    assert "| epochs | 10 at most, with a patience of 3 |" in words
+    assert "similarities" not in words
 
 
 def test_the_held_out_table_has_the_perplexity_of_the_loss_beside_it() -> None:

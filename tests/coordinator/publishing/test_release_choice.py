@@ -28,13 +28,14 @@ def measured(step: int, loss: float | None, set_sha256: str = "a") -> Validation
 
 
 def test_the_lowest_loss_on_held_out_text_wins() -> None:
-    """Of those kept and published, and measured on the newest's samples; and the sentence says so."""
+    """Of those measured on the newest's samples; the sentence counts these, and all that may be published."""
     rows = [measured(1, 1.0), measured(2, 3.0), measured(3, 2.0), measured(4, 0.5), measured(5, None)]
     rows[0] = measured(1, 1.0, "b")
     row, why = choose("held-out-loss", kept(1, 2, 3, 4, 5, withheld=4), rows, [], TASKS)
     assert row.step == 3
     assert why == (
-        "Released is the checkpoint with the lowest loss on held-out text (2.0000, step 3), of 2 that are kept."
+        "Released is the checkpoint with the lowest loss on held-out text (2.0000, step 3), of 2 measured, of 4 "
+        "that are kept and may be published."
     )
 
 
@@ -44,7 +45,7 @@ def rows_of(results: dict[int, TaskResult]) -> list[EvaluationRow]:
 
 
 def test_a_tasks_best_mean_on_the_development_set_wins() -> None:
-    """The test set decides nothing, and the sentence has its score."""
+    """The test set decides nothing, and the sentence has its score; it counts the evaluated ones and all."""
     other = {**NER, "recipe": {"epochs": 3}}
     results = {
         1: made_up(NER, 0.7, 0.8, dev=0.9),
@@ -57,7 +58,8 @@ def test_a_tasks_best_mean_on_the_development_set_wins() -> None:
     assert row.step == 1
     assert why == (
         "The released checkpoint, of step 1, has the best mean f1 on the development set of the task ner (0.9000), of "
-        "2 that are kept. On the test set, which did not decide, it has 0.7500 ± 0.0707."
+        "2 evaluated, of 5 that are kept and may be published. On the test set, which did not decide, it has "
+        "0.7500 ± 0.0707."
     )
     fills = rows_of({step: made_up(FILL, 1.0, dev=9.0 - step) for step in (1, 2)})
     assert choose("fill", kept(1, 2), [], fills, TASKS)[0].step == 2
@@ -81,7 +83,7 @@ def test_the_newest_or_a_step_by_name() -> None:
         ("newest", [], "no checkpoint that may be published"),
         ("7", kept(1), "There is no checkpoint of step 7"),
         ("held-out-loss", kept(1), "No checkpoint has a loss on held-out text"),
-        ("ner", kept(1), "No checkpoint that is kept has a score"),
+        ("ner", kept(1), "to choose by: run `manyhands coordinator evaluator DIR` first (`--evaluate` tries only"),
         ("best", kept(1), "must be one of: held-out-loss, newest, a step's number, ner, fill"),
     ],
 )
