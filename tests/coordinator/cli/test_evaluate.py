@@ -109,6 +109,19 @@ def test_data_that_cannot_be_read_are_told_before_anything_is_computed(
     assert plans == []
 
 
+def test_a_folder_that_holds_something_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the checkpoint that is evaluated nor another folder: it is refused before anything is computed."""
+    plans: list[Plan] = []
+    monkeypatch.setattr("coordinator.cli.evaluate.run_apart", plans.append)
+    (tmp_path / "a.conll").write_text(CONLL)
+    model = save_tiny_bert(tmp_path / "model")
+    weights = (model / "model.safetensors").read_bytes()
+    with pytest.raises(ConfigError, match="model exists and is not empty: choose another directory"):
+        evaluate(model, "--task", "ner", "--train", "a.conll", "--test", "a.conll", "--save", model, *FAST)
+    assert plans == []
+    assert (model / "model.safetensors").read_bytes() == weights
+
+
 def test_a_run_without_a_checkpoint_is_said(tmp_path: Path) -> None:
     """Nothing is made up for it."""
     run = make_evaluated_run(tmp_path)
