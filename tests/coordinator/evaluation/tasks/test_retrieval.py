@@ -136,6 +136,13 @@ def test_each_family_that_masks_has_embeddings(family: str, tmp_path: Path) -> N
     assert fresh.encode(["ada lives in berlin .", "grace"]).shape == (2, width)
 
 
+def test_tuning_prints_nothing(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Only the command's result may stand on stdout, where scripts read it as JSON."""
+    write_retrieval(tmp_path)
+    run_plan(retrieval_plan(model, tmp_path, train="train.jsonl"))
+    assert capfd.readouterr().out == ""
+
+
 def test_a_reformer_that_cannot_train_on_the_texts_is_one_sentence(tmp_path: Path) -> None:
     """Its axial positions fit sequences of one length."""
     model = save_family("reformer", tmp_path / "model")
