@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from auth.errors import ConfigError
 from auth.files import require_free
 from coordinator.checkpoints.manifest import newest_verified
+from coordinator.evaluation.hub_models import require_model
 from coordinator.evaluation.presets import PRESETS, files_of, preset_of
 from coordinator.evaluation.tasks.data import DataFolders, check_readable
 from coordinator.evaluation.tasks.plan import Plan
@@ -198,7 +199,10 @@ def _source(text: str) -> str:
         if newest is None:
             raise ConfigError(f"{path} has no checkpoint yet.")
         return str(newest.path.absolute())
-    return str(path.absolute()) if path.is_dir() else text
+    if path.is_dir():
+        return str(path.absolute())
+    require_model(text)
+    return text
 
 
 def _judge(

@@ -122,6 +122,12 @@ def test_a_folder_that_holds_something_is_not_written_over(tmp_path: Path, monke
     assert (model / "model.safetensors").read_bytes() == weights
 
 
+def test_a_checkpoint_that_is_nowhere_is_told_before_the_data_are_read(tmp_path: Path) -> None:
+    """The folder's name is misspelt, or another directory was meant."""
+    with pytest.raises(ConfigError, match=r"There is no folder .*nowhere, and the hub has no model of that name"):
+        evaluate(tmp_path / "nowhere", "--task", "fill-mask", "--test", "missing.txt")
+
+
 def test_a_run_without_a_checkpoint_is_said(tmp_path: Path) -> None:
     """Nothing is made up for it."""
     run = make_evaluated_run(tmp_path)

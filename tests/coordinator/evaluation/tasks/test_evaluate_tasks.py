@@ -228,11 +228,19 @@ def test_what_is_no_checkpoint_is_one_sentence(tmp_path: Path) -> None:
     """Neither an empty folder nor one that is not what its manifest says is evaluated."""
     (tmp_path / "test").write_text("ada")
     (tmp_path / "none").mkdir()
-    with pytest.raises(ConfigError, match="cannot be loaded by transformers"):
+    with pytest.raises(ConfigError, match=r"cannot be loaded by transformers \(tokenizer: .* \.\.\.\): name a"):
         run_plan(plan(tmp_path / "none", tmp_path, kind="fill-mask", test="test"))
     (tmp_path / "none" / "manifest.json").write_text("{}")
     with pytest.raises(StorageError):
         run_plan(plan(tmp_path / "none", tmp_path, kind="fill-mask", test="test"))
+
+
+def test_a_family_that_cannot_do_the_task_is_one_sentence(tmp_path: Path) -> None:
+    """GPT-2 has no head that fills masks."""
+    (tmp_path / "test").write_text("ada")
+    asked = plan(save_family("gpt2", tmp_path / "model"), tmp_path, kind="fill-mask", test="test")
+    with pytest.raises(ConfigError, match="is a model of the family gpt2, which cannot fill masks"):
+        run_plan(asked)
 
 
 @pytest.mark.usefixtures("forked")
