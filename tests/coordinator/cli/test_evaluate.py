@@ -82,7 +82,11 @@ def test_probes_are_shown_side_by_side(tmp_path: Path) -> None:
         (("--task", "ner", "--test", "x"), "`--train` is missing"),
         (
             ("--task", "ner", "--train", "x", "--test", "y", "--metric", "distance"),
-            "must be one of: f1, f1_without_misc, accuracy",
+            "`metric`: 'distance' must be one of: f1, f1_without_misc, precision, recall, accuracy (the kind is ner)",
+        ),
+        (
+            ("--task", "pos", "--train", "x", "--test", "y", "--metric", "foo"),
+            "`metric`: 'foo' must be one of: accuracy, macro_f1 (the kind is pos)",
         ),
         (("--config", "run/run.yaml", "--epochs", "2"), "`--epochs` is for one task"),
         (("--config", "run/run.yaml"), "names no tasks"),
