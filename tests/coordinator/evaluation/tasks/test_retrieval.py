@@ -82,6 +82,8 @@ def test_a_judgement_that_cannot_be_used_is_one_sentence(row: str, said: str) ->
     with pytest.raises(ConfigError) as caught:
         read_judgements(f"query-id\tcorpus-id\tscore\n{row}\n", "test", {"q1": "a"}, {"d1": "b"}, None)
     assert said in str(caught.value)
+    with pytest.raises(ConfigError, match=r"no `score` \(its columns: query-id, corpus-id\): each row needs it"):
+        read_judgements("query-id\tcorpus-id\nq1\td1\n", "test", {"q1": "a"}, {"d1": "b"}, None)
     with pytest.raises(ConfigError, match="repeats the `_id` 'd1'"):
         read_documents('{"_id": "d1", "text": "a"}\n{"_id": "d1", "text": "b"}', "corpus")
 
