@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 from auth.errors import ConfigError, StorageError
 
 BLOCK_BYTES = 1 << 18
+OTHER_DIRECTORY = "choose another directory"
 Value = TypeVar("Value")
 _Version = tuple[int, int, int]  # mtime_ns, size, inode
 
@@ -70,15 +71,20 @@ def make_private_directory(path: Path) -> None:
         raise StorageError(f"Cannot make the directory {path} ({error.strerror}).") from error
 
 
+def require_free(path: Path, remedy: str = OTHER_DIRECTORY) -> None:
+    """Raise `ConfigError` with the remedy unless `path` is an empty directory or does not exist."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(f"{path} exists and is not empty: {remedy}.")
+
+
 @contextmanager
-def new_directory(path: Path, mode: int = 0o755, remedy: str = "choose another directory") -> Iterator[Path]:
+def new_directory(path: Path, mode: int = 0o755, remedy: str = OTHER_DIRECTORY) -> Iterator[Path]:
     """A directory to fill, which takes the name `path` only when that is done and is gone if it fails.
 
     Raises `ConfigError` with the remedy if there is something at `path` already.
     """
     path = path.absolute()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError(f"{path} exists and is not empty: {remedy}.")
+    require_free(path, remedy)
     aside = path.parent / f".{path.name}.{secrets.token_hex(4)}.new"
     try:
         aside.mkdir(mode, parents=True)

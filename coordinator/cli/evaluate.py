@@ -12,7 +12,9 @@ from platformdirs import user_cache_path
 from pydantic import ValidationError
 
 from auth.errors import ConfigError
+from auth.files import require_free
 from coordinator.checkpoints.manifest import newest_verified
+from coordinator.evaluation.hub_models import require_model
 from coordinator.evaluation.presets import PRESETS, files_of, preset_of
 from coordinator.evaluation.tasks.data import DataFolders, check_readable
 from coordinator.evaluation.tasks.plan import Plan
@@ -79,8 +81,8 @@ def evaluate(
     ),
     save: Path | None = typer.Option(
         None,
-        help="Keep the first checkpoint's fine-tuned model here, of the seed with the best score on the development "
-        "set.",
+        help="Keep the first checkpoint's fine-tuned model in this folder, which must be empty or not exist: that of "
+        "the seed with the best score on the development set.",
     ),
     as_markdown: bool = typer.Option(False, "--markdown", help="Print the table as Markdown."),
     as_json: bool = typer.Option(False, "--json", help="Print the results as JSON."),
@@ -88,6 +90,8 @@ def evaluate(
     """Try checkpoints on a task, or on all tasks of a run file: fine-tune with several seeds, judge, compare."""
     if sum(map(bool, (config, task, preset))) != 1:
         raise ConfigError("Name either one task with `--task` or `--preset`, or a run file with `--config`.")
+    if save is not None:
+        require_free(save)
     recipe: dict[str, object] = {
         "seeds": None if seeds is None else list(range(seeds)),
         "epochs": epochs,
@@ -195,7 +199,10 @@ def _source(text: str) -> str:
         if newest is None:
             raise ConfigError(f"{path} has no checkpoint yet.")
         return str(newest.path.absolute())
-    return str(path.absolute()) if path.is_dir() else text
+    if path.is_dir():
+        return str(path.absolute())
+    require_model(text)
+    return text
 
 
 def _judge(

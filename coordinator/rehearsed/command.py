@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from auth.errors import ConfigError
+from auth.files import require_free
 from coordinator.rehearsed.event import RehearsedEvent, rehearsed_event, serve_event
 from coordinator.service.demo import choose_settings
 from coordinator.service.preparation import dashboard_url
@@ -44,7 +45,7 @@ def rehearse_page(
     It looks as operators and volunteers will see it. No training takes place.
     """
     if output is not None:
-        _require_free(output, port)
+        _require_writable(output, port)
     config = RunConfig.from_yaml(run_file)
     settings = choose_settings(port)
     scenario_of, who = chosen_swarm(config, volunteers, scenario, hours, region)
@@ -73,12 +74,11 @@ def rehearse_page(
     say(f"To look at them: python -m http.server --directory {output}")
 
 
-def _require_free(output: Path, port: int | None) -> None:
+def _require_writable(output: Path, port: int | None) -> None:
     """Raise `ConfigError` at once for a folder that could not be written after the rehearsal."""
     if port is not None:
         raise ConfigError("`--port` is for a served page: leave it out, or `--output`.")
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"`--output` ({output}) exists and is not empty: choose another directory.")
+    require_free(output)
 
 
 def _came_to(event: RehearsedEvent) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from peer.config.base import Fraction, Positive, PositiveFloat, Section, Sha256, ShortName
 
@@ -19,6 +19,8 @@ Kind = Literal["ner", "pos", "classification", "qa", "fill-mask", "bias", "retri
 Metric = Literal[
     "f1",
     "f1_without_misc",
+    "precision",
+    "recall",
     "accuracy",
     "macro_f1",
     "matthews_correlation",
@@ -29,10 +31,10 @@ Metric = Literal[
     "mrr_at_10",
     "recall_at_100",
 ]
-# Of each kind: what it measures, the one that is drawn first.
+# Of each kind: the metrics that can be drawn and compared, the default first.
 METRICS: Mapping[str, tuple[str, ...]] = {
-    "ner": ("f1", "f1_without_misc", "accuracy"),
-    "pos": ("accuracy",),
+    "ner": ("f1", "f1_without_misc", "precision", "recall", "accuracy"),
+    "pos": ("accuracy", "macro_f1"),
     "classification": ("accuracy", "macro_f1", "matthews_correlation"),
     "qa": ("f1", "exact_match"),
     "fill-mask": ("pseudo_perplexity", "accuracy"),
@@ -179,13 +181,17 @@ class Task(Section):
     references: tuple[Reference, ...] = Field((), max_length=20, strict=False)
     """Scores of earlier models on the same task: lines across the curve."""
 
+    @field_validator("metric", mode="before")
+    @classmethod
+    def _metric_fits_the_kind(cls, value: Any, info: ValidationInfo) -> Any:
+        """Before the type is checked, whose error would list the metrics of all kinds."""
+        known = METRICS.get(info.data.get("kind", ""))
+        if known is not None and value is not None and value not in known:
+            raise ValueError(f"{value!r:.80} must be one of: {', '.join(known)} (the kind is {info.data['kind']})")
+        return value
+
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Task:
-        known = METRICS[self.kind]
-        if self.metric is not None and self.metric not in known:
-            raise ValueError(
-                f"`metric` ({self.metric}) of a task of kind {self.kind} must be one of: {', '.join(known)}"
-            )
         is_retrieval = self.kind == "retrieval"
         if is_retrieval != (self.queries is not None) or is_retrieval != (self.corpus is not None):
             raise ValueError(

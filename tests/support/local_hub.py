@@ -11,10 +11,11 @@ import hashlib
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Any
 
 from tests.support.waiting import PATIENCE_S
@@ -76,7 +77,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault is not None:
             self._answer(fault, {"error": "on demand"})
         elif kind != "upload" and self.headers.get("Authorization") != f"Bearer {TOKEN}":
-            self._answer(401, {"error": "Invalid credentials"})
+            hidden = {"X-Error-Code": "RepoNotFound"} if kind == "info" else {}  # as of one that is not there
+            self._answer(401, {"error": "Invalid credentials"}, hidden)
         else:
             self._answer(*getattr(self, f"_{kind}")(body))
 
@@ -157,11 +159,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return content
 
-    def _answer(self, status: int, content: Any) -> None:
+    def _answer(self, status: int, content: Any, headers: Mapping[str, str] = MappingProxyType({})) -> None:
         raw = json.dumps(content).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(raw)))
+        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(raw)), **headers}.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(raw)
 

@@ -156,9 +156,9 @@ def classified(rows: Iterable[tuple[str, Row]], columns: Columns) -> list[Classi
     """Texts with labels; raises `ConfigError` naming the row that lacks one."""
     return [
         Classified(
-            text=_text(row, columns.text if columns.text is not None else "text", where),
-            pair=None if columns.pair is None else _text(row, columns.pair, where),
-            label=_text(row, columns.label if columns.label is not None else "label", where),
+            text=_text(row, columns.text if columns.text is not None else "text", where, "text"),
+            pair=None if columns.pair is None else _text(row, columns.pair, where, "pair"),
+            label=_text(row, columns.label if columns.label is not None else "label", where, "label"),
         )
         for where, row in rows
     ]
@@ -214,7 +214,7 @@ def read_probes(text: str, origin: str) -> list[Probe]:
 def text_pairs(rows: Iterable[tuple[str, Row]], columns: Columns) -> list[TextPair]:
     """Pairs of texts, by default `query` and `positive`; raises `ConfigError` naming the row that lacks one."""
     first, second = columns.text if columns.text is not None else "query", columns.pair or "positive"
-    return [TextPair(_text(row, first, where), _text(row, second, where)) for where, row in rows]
+    return [TextPair(_text(row, first, where, "text"), _text(row, second, where, "pair")) for where, row in rows]
 
 
 def read_documents(text: str, origin: str) -> dict[str, str]:
@@ -389,11 +389,13 @@ def _has_plain_quotes(text: str, tabs: int) -> bool:
         return True
 
 
-def _text(row: Row, column: Column, where: str) -> str:
+def _text(row: Row, column: Column, where: str, role: str = "") -> str:
+    """The row's text in the column, which a task may name otherwise if it has a `role`."""
     value = row.get(str(column))
     if not isinstance(value, str | int) or value == "":
         known = ", ".join(str(name) for name in list(row)[:10])
-        raise ConfigError(f"{where} has no `{column}` (its columns: {known:.200}): name the right one in `columns`.")
+        remedy = f"name the right one (--{role}-column, or `columns.{role}` of a task)" if role else "each row needs it"
+        raise ConfigError(f"{where} has no `{column}` (its columns: {known:.200}): {remedy}.")
     return str(value)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,13 @@ IGNORED = -100
 _MODEL: Any = transformers.AutoModel
 FRESH_SEED = 2**32 - 17  # of a random start, less the fine-tuning's seed: no run has drawn its first weights by it
 PADDING = {"labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
+MOST_REASON_CHARS = 200
+ABILITIES = {  # by transformers' class, whose head a family may lack
+    "AutoModelForMaskedLM": "fill masks",
+    "AutoModelForTokenClassification": "tag words",
+    "AutoModelForSequenceClassification": "label texts",
+    "AutoModelForQuestionAnswering": "mark answers",
+}
 Tokenize = Callable[[str], Sequence[int]]
 
 
@@ -126,9 +134,15 @@ def be_quiet() -> None:
 
 
 def _complaint(source: str, what: str, error: Exception) -> str:
-    reason = " ".join(str(error).split()).rstrip(".")
+    if "Unrecognized configuration class" in str(error) and what in ABILITIES:  # as transformers words it
+        family = AutoConfig.from_pretrained(source).model_type
+        return (
+            f"{source} is a model of the family {family}, which cannot {ABILITIES[what]} (transformers has no {what} "
+            "of it): choose another model, or a task of another kind."
+        )
+    reason = textwrap.shorten(str(error).rstrip(". "), MOST_REASON_CHARS, placeholder=" ...")
     remedy = "name a checkpoint's folder or a model of the hub"
-    return f"{source} cannot be loaded by transformers ({what}: {reason:.200}): {remedy}."
+    return f"{source} cannot be loaded by transformers ({what}: {reason}): {remedy}."
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from sentence_transformers import (
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from tqdm import tqdm
+from transformers import PrinterCallback
 
 from auth.errors import ConfigError, StorageError, UnsoundWeightsError
 from coordinator.evaluation.tasks.examples import RetrievalSet, TextPair
@@ -137,6 +138,7 @@ def tune(model: SentenceTransformer, pairs: Sequence[TextPair], recipe: Recipe, 
             ),
             loss=MultipleNegativesRankingLoss(model),
         )
+        trainer.remove_callback(PrinterCallback)  # it prints to stdout, where only the result may stand
         body: Any = model[0]
         with tuning(body.auto_model):
             trainer.train()

@@ -82,7 +82,11 @@ def test_probes_are_shown_side_by_side(tmp_path: Path) -> None:
         (("--task", "ner", "--test", "x"), "`--train` is missing"),
         (
             ("--task", "ner", "--train", "x", "--test", "y", "--metric", "distance"),
-            "must be one of: f1, f1_without_misc, accuracy",
+            "`metric`: 'distance' must be one of: f1, f1_without_misc, precision, recall, accuracy (the kind is ner)",
+        ),
+        (
+            ("--task", "pos", "--train", "x", "--test", "y", "--metric", "foo"),
+            "`metric`: 'foo' must be one of: accuracy, macro_f1 (the kind is pos)",
         ),
         (("--config", "run/run.yaml", "--epochs", "2"), "`--epochs` is for one task"),
         (("--config", "run/run.yaml"), "names no tasks"),
@@ -107,6 +111,25 @@ def test_data_that_cannot_be_read_are_told_before_anything_is_computed(
     with pytest.raises(ConfigError, match=r"missing\.txt"):
         evaluate(save_tiny_bert(tmp_path / "model"), "--config", run.path / "run.yaml")
     assert plans == []
+
+
+def test_a_folder_that_holds_something_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the checkpoint that is evaluated nor another folder: it is refused before anything is computed."""
+    plans: list[Plan] = []
+    monkeypatch.setattr("coordinator.cli.evaluate.run_apart", plans.append)
+    (tmp_path / "a.conll").write_text(CONLL)
+    model = save_tiny_bert(tmp_path / "model")
+    weights = (model / "model.safetensors").read_bytes()
+    with pytest.raises(ConfigError, match="model exists and is not empty: choose another directory"):
+        evaluate(model, "--task", "ner", "--train", "a.conll", "--test", "a.conll", "--save", model, *FAST)
+    assert plans == []
+    assert (model / "model.safetensors").read_bytes() == weights
+
+
+def test_a_checkpoint_that_is_nowhere_is_told_before_the_data_are_read(tmp_path: Path) -> None:
+    """The folder's name is misspelt, or another directory was meant."""
+    with pytest.raises(ConfigError, match=r"There is no folder .*nowhere, and the hub has no model of that name"):
+        evaluate(tmp_path / "nowhere", "--task", "fill-mask", "--test", "missing.txt")
 
 
 def test_a_run_without_a_checkpoint_is_said(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_it_travels_and_comes_back_equal() -> None:
     ("change", "said"),
     [
         ({"kind": "nothing"}, "evaluation.tasks.0.kind"),
-        ({"metric": "distance"}, "must be one of: f1, f1_without_misc, accuracy"),
+        ({"metric": "distance"}, "must be one of: f1, f1_without_misc, precision, recall, accuracy (the kind is ner)"),
         ({"train": None}, "needs `train`"),
         ({"kind": "bias"}, "is not trained: it takes no `train`"),
         ({"kind": "retrieval"}, "of kind retrieval needs `queries` and `corpus`"),

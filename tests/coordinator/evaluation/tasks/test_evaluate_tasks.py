@@ -24,7 +24,7 @@ from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.pretrained import Pretrained, cut
 from coordinator.evaluation.tasks.running import run_apart
 from coordinator.evaluation.tasks.worker import run_plan
-from peer.config.evaluation import Task
+from peer.config.evaluation import METRICS, Task
 from tests.support.tiny_bert import save_tiny_bert
 from tests.support.tiny_families import save_family
 
@@ -62,6 +62,17 @@ def test_entities_are_learnt_and_the_best_model_is_kept(model: Path, tmp_path: P
     ids = AutoTokenizer.from_pretrained(tmp_path / "kept")("ada lives in paris", return_tensors="pt")
     tags = [kept.config.id2label[int(number)] for number in kept(**ids).logits[0].argmax(-1)]
     assert tags[1:5] == ["B-PER", "O", "O", "B-LOC"]
+
+
+@pytest.mark.parametrize(("kind", "metric"), [("ner", "precision"), ("pos", "macro_f1")])
+def test_a_task_is_compared_by_any_of_its_metrics(model: Path, tmp_path: Path, kind: str, metric: str) -> None:
+    """All that are computed may be chosen."""
+    write_ner(tmp_path)
+    once = {**FAST, "seeds": [0], "epochs": 4}
+    found = run_plan(plan(model, tmp_path, kind=kind, metric=metric, train="train", test="test", recipe=once))
+    assert found.metrics[0] == metric
+    assert set(found.metrics) == set(METRICS[kind])
+    assert found.mean() == found.seeds[0].scores[metric] > 0
 
 
 def test_the_same_seeds_give_the_same_scores(model: Path, tmp_path: Path) -> None:
@@ -228,11 +239,19 @@ def test_what_is_no_checkpoint_is_one_sentence(tmp_path: Path) -> None:
     """Neither an empty folder nor one that is not what its manifest says is evaluated."""
     (tmp_path / "test").write_text("ada")
     (tmp_path / "none").mkdir()
-    with pytest.raises(ConfigError, match="cannot be loaded by transformers"):
+    with pytest.raises(ConfigError, match=r"cannot be loaded by transformers \(tokenizer: .* \.\.\.\): name a"):
         run_plan(plan(tmp_path / "none", tmp_path, kind="fill-mask", test="test"))
     (tmp_path / "none" / "manifest.json").write_text("{}")
     with pytest.raises(StorageError):
         run_plan(plan(tmp_path / "none", tmp_path, kind="fill-mask", test="test"))
+
+
+def test_a_family_that_cannot_do_the_task_is_one_sentence(tmp_path: Path) -> None:
+    """GPT-2 has no head that fills masks."""
+    (tmp_path / "test").write_text("ada")
+    asked = plan(save_family("gpt2", tmp_path / "model"), tmp_path, kind="fill-mask", test="test")
+    with pytest.raises(ConfigError, match="is a model of the family gpt2, which cannot fill masks"):
+        run_plan(asked)
 
 
 @pytest.mark.usefixtures("forked")

@@ -67,7 +67,10 @@ def test_pairs_and_numbers_as_labels() -> None:
     ("text", "said"),
     [
         ('{"text": "a", "label": "b"}\n{"text": ', "file, line 2 is not JSON"),
-        ('{"text": "a"}\n', "file, line 1 has no `label` (its columns: text)"),
+        (
+            '{"text": "a"}\n',
+            "no `label` (its columns: text): name the right one (--label-column, or `columns.label` of a task)",
+        ),
         ("text,label\nx,y\nz\n", "file, line 3 has no `label`"),
         ("text,label\n", "file holds no example"),
     ],

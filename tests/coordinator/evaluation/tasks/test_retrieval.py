@@ -82,6 +82,8 @@ def test_a_judgement_that_cannot_be_used_is_one_sentence(row: str, said: str) ->
     with pytest.raises(ConfigError) as caught:
         read_judgements(f"query-id\tcorpus-id\tscore\n{row}\n", "test", {"q1": "a"}, {"d1": "b"}, None)
     assert said in str(caught.value)
+    with pytest.raises(ConfigError, match=r"no `score` \(its columns: query-id, corpus-id\): each row needs it"):
+        read_judgements("query-id\tcorpus-id\nq1\td1\n", "test", {"q1": "a"}, {"d1": "b"}, None)
     with pytest.raises(ConfigError, match="repeats the `_id` 'd1'"):
         read_documents('{"_id": "d1", "text": "a"}\n{"_id": "d1", "text": "b"}', "corpus")
 
@@ -134,6 +136,13 @@ def test_each_family_that_masks_has_embeddings(family: str, tmp_path: Path) -> N
     width = save_checked(Pretrained(str(folder)), tmp_path / "saved", "ada lives in berlin .", LENGTH)
     fresh = embedder(Pretrained(str(folder), random_start=True), LENGTH, 0)
     assert fresh.encode(["ada lives in berlin .", "grace"]).shape == (2, width)
+
+
+def test_tuning_prints_nothing(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Only the command's result may stand on stdout, where scripts read it as JSON."""
+    write_retrieval(tmp_path)
+    run_plan(retrieval_plan(model, tmp_path, train="train.jsonl"))
+    assert capfd.readouterr().out == ""
 
 
 def test_a_reformer_that_cannot_train_on_the_texts_is_one_sentence(tmp_path: Path) -> None:
