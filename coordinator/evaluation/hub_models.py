@@ -8,7 +8,7 @@ from __future__ import annotations
 from auth.errors import ConfigError, UnreachableError
 from peer.network.http import reaching
 
-TIMEOUT_S = 4.0
+TIMEOUT_S = 10.0
 
 
 def require_model(name: str) -> None:
