@@ -173,6 +173,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._accusations = Accusations(time.monotonic)
         self._missed = Absences(free=0, first_rounds=MISSED_ROUNDS)  # reducers that did not return all averages
         self._silent = Absences(free=1, first_rounds=UNAWAITED_ROUNDS)  # senders that did not send all
+        self._low = Absences(free=0, first_rounds=MISSED_ROUNDS)  # reducers that undercounted again and again
         self._undercounted: dict[bytes, dict[str, int]] = {}  # half -> reducer (peer ID) -> rounds in succession
         self._screen = AverageScreen()
         self._control: StepControl | None = None  # of the round that is sought, or runs
@@ -226,6 +227,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             self._screen.forget_tensors()
             self._guard.forget_norms()
         self.averaging, self._deadline = averaging, RoundDeadline(self._longest_s)
+        self._undercounted.clear()
         return True
 
     @property
@@ -396,7 +398,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             reduces=self._may_reduce,
             patience_s=self._deadline.seconds,
             accused=self._accusations.current(),
-            missed=self._missed.newest(MOST_MISSED),
+            missed=list(dict.fromkeys(self._missed.newest(MOST_MISSED) + self._low.newest(MOST_MISSED)))[-MOST_MISSED:],
         )
         self._declared = said.signed(self.access.credentials.device_key.sign)
         self._control._data_for_gather = self._declared
@@ -455,22 +457,23 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         if self._control.done():  # given up: the others' parts were still on their way
             return
         own = {self.peer_id.to_base58()}
-        absent = absent_of(runner.missed, runner.other_reducers | own)
-        missed = absent | self._undercounting_again(runner, half) - own
+        missed = absent_of(runner.missed, runner.other_reducers | own)
+        low = self._undercounting_again(runner, half) - own
         senders = {peer.to_base58() for peer in runner.sender_peer_ids}
         late = runner.late if time.monotonic() >= self._nearly_over_at else set()
         silent = absent_of(late or runner.silent, senders)  # at its end a round bans all whose streams it breaks off
         self._missed.round_ended(missed)
+        self._low.round_ended(low)
         self._silent.round_ended(silent)
-        self._leaders.group_ended(group_info, came_about=absent == runner.missed)
-        for peer in missed | silent:
+        self._leaders.group_ended(group_info, came_about=missed == runner.missed)
+        for peer in missed | low | silent:
             token = self.directory.token_of(PeerID.from_base58(peer))
             who = "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
-            if peer in missed:
-                less = "counted too little of what others brought, again"
-                did = f"{'returned not all averages' if peer in absent else less}: it is to reduce nothing"
-            else:
+            if peer in silent - missed - low:
                 did = "did not send all its parts"
+            else:
+                how = "returned not all averages" if peer in missed else "counted too little of others' samples, again"
+                did = f"{how}: it is to reduce nothing"
             logger.warning("missing: %s, peer %s, %s", who, peer, did)
 
     async def rpc_aggregate_part(

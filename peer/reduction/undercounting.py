@@ -9,8 +9,8 @@ attestations, and the others show what could have been counted:
   measures by the senders' median does not.
 - A reducer falls short alone if its parts lack the batch's samples only by its own cuts.
 
-Either may happen to an honest reducer once. So nobody is named for it, and it costs a reducer its share only when it
-happens round after round (`peer.averaging.averager`). Pure.
+Either may happen to an honest reducer, but seldom in two rounds in succession. So nobody is named for it, and only then
+does it cost a reducer its share (`peer.averaging.averager`). Pure.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Accounts:
 
         A member's devices are judged as one: they could share the others among them.
         """
-        usual = self._usual()
+        usual = self._usual(beside_named=True)
         cut: dict[str, set[str]] = {}  # by the member that reduces
         for reducer in self.attestations:
             low = {self._owner(sender) for sender, counted, due in self._cuts(reducer, usual) if counted < FULL * due}
@@ -62,7 +62,7 @@ class Accounts:
         for reducer, attestation in self.attestations.items():
             samples = min(attestation.totals(attestation.senders[0].parts), default=0.0)
             missing = sum(max(0.0, due - counted) for _, counted, due in self._cuts(reducer, usual))
-            if round(samples) < target <= round(samples + missing):
+            if round(min(samples, target)) < target <= samples + missing + 0.5:  # sums of liars' lines may be infinite
                 found.add(reducer)
         return found - self.trusted
 
@@ -71,11 +71,11 @@ class Accounts:
         for sender, line, others in zip(self.senders, self.attestations[reducer].senders, usual, strict=True):
             yield sender, line.least_counted, min(line.weight, others)
 
-    def _usual(self) -> list[float]:
-        """Return what most members' reducers count of each sender, without its own.
+    def _usual(self, *, beside_named: bool = False) -> list[float]:
+        """Return what most members' reducers count of each sender, without its own; 0 where there is no other.
 
-        A member has one voice, that of its device which counts most. Where one member alone reduces, the weight that
-        the sender named speaks beside it.
+        A member has one voice, that of its device which counts most. `beside_named`: where one member alone reduces,
+        the weight that the sender named has a voice beside it.
         """
         voices: dict[str, list[Attestation]] = {}
         for reducer, attestation in self.attestations.items():
@@ -87,7 +87,7 @@ class Accounts:
                 for member, given in voices.items()
                 if member != self._owner(sender)
             ]
-            if len(voices) == 1:
+            if beside_named and len(voices) == 1:
                 heard.append(max(attestation.senders[index].weight for attestation in self.attestations.values()))
             found.append(median_high(heard) if heard else 0.0)
         return found

@@ -420,7 +420,7 @@ def test_a_reducer_that_undercounts_twice_in_succession_is_declared(
     assert after_round.declared(key).missed == [MALLORY.to_base58()]
     after_round.note(undercounting=[OWN], half=b"a")
     assert after_round.declared(key).missed == [MALLORY.to_base58()]
-    assert f"missing: no member, peer {MALLORY}, counted too little of what others brought, again" in caplog.text
+    assert f"missing: no member, peer {MALLORY}, counted too little of others' samples, again" in caplog.text
     assert after_round.came_about == [True] * 6
 
 

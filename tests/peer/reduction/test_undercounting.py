@@ -62,8 +62,25 @@ def test_a_reducers_own_samples_are_no_evidence() -> None:
     """What it counts of itself excuses no cuts, and its word for itself makes nobody else's a cut."""
     senders = ("c", "x", "y", "z")
     assert accounts({"a": WHOLE, "b": WHOLE, "c": (8, 0, 0, 8)}, senders).cutting_most() == {"c"}
+    assert accounts({"a": WHOLE, "b": WHOLE, "c": (0, 0, 8, 8)}, senders).cutting_most() == set()
     twice = ("c", "c2", "x", "y")
-    assert accounts({"a": (1, 1, 8, 8), "b": (1, 1, 8, 8), "c": WHOLE}, twice).undercounting(32) == set()
+    for target in (24, 32):
+        assert accounts({"a": (1, 1, 8, 8), "c2": WHOLE}, twice).undercounting(target) == set()
+
+
+def test_a_reducer_that_does_not_count_itself_cuts_nobody_else() -> None:
+    """It may cut half of the others beside."""
+    beside, whole = ("c", "w", "x", "y", "z"), (8, 8, 8, 8, 8)
+    assert accounts({"a": whole, "b": whole, "c": (0, 0, 0, 8, 8)}, beside).cutting_most() == set()
+    assert accounts({"a": (8, 8), "b": (8, 8), "c": (0, 0)}, ("c", "x")).cutting_most() == set()
+
+
+def test_only_members_who_brought_something_are_counted() -> None:
+    """Each of them once: keepers and auxiliary peers, or many devices, make no cut look like one of few."""
+    named = dict.fromkeys("abc", (8.0, 8.0, 0.0, 0.0))
+    assert accounts({"a": (8, 8, 0, 0), "b": (8, 8, 0, 0), "c": NOTHING}, named=named).cutting_most() == {"c"}
+    senders, cut = ("x", "y", "c2", "c3"), (0, 0, 8, 8)
+    assert accounts({"a": cut, "b": WHOLE, "d": WHOLE}, senders).cutting_most() == {"a"}
 
 
 def test_of_two_senders_nobody_can_tell_which_is_right() -> None:
@@ -90,6 +107,8 @@ def test_a_keepers_word_counts() -> None:
         ({"a": WHOLE, "b": WHOLE, "c": (0, 0, 8, 8)}, 33, set()),  # it would be short in any case
         ({"a": (8, 8, 8, 0), "b": (8, 8, 8, 0), "c": (8, 8, 8, 0)}, 32, set()),  # all cut the same one
         ({"a": WHOLE, "b": WHOLE, "c": NOTHING}, 0, set()),  # the target is not known
+        ({"a": (8, 8, 8, 7.6), "b": (8, 8, 8, 7.6), "c": (8, 8, 8, 0)}, 32, {"c"}),  # rounded, others are full
+        ({"a": (1, 8, 8, 8), "b": (1, 8, 8, 8), "c": (8, 8, 8, 0)}, 26, {"c"}),  # what others cut makes up for nothing
     ],
 )
 def test_who_falls_short_only_by_its_own_cuts(counts: Counts, target: int, low: set[str]) -> None:
@@ -97,11 +116,29 @@ def test_who_falls_short_only_by_its_own_cuts(counts: Counts, target: int, low: 
     assert accounts(counts).short_alone(target) == low
 
 
+def test_the_part_with_the_fewest_samples_decides() -> None:
+    """A reducer could cut one of its parts only."""
+    inputs, averages = [digest(b"first"), digest(b"second")], [digest(b"third"), digest(b"fourth")]
+    lines = [AttestedSender.of_parts(8.0, inputs, counted) for counted in ([8, 8], [8, 0], [8, 8], [8, 8])]
+    cut = Attestation.of_round(ROUND, averages, lines)
+    given = {"a": attested(WHOLE, WHOLE), "b": attested(WHOLE, WHOLE), "c": cut}
+    assert Accounts(given, SENDERS, {}).short_alone(32) == {"c"}
+
+
 def test_a_sender_that_names_less_to_one_reducer_makes_it_no_liar() -> None:
     """It counts all that it was brought."""
     named = {"a": (8.0, 8.0, 1.0, 1.0)}
     framed = accounts({"a": (8, 8, 1, 1), "b": WHOLE, "c": WHOLE}, named=named)
     assert framed.undercounting(32) == set()
+
+
+def test_weights_that_are_named_only_make_no_round_short() -> None:
+    """Of a member who reduces alone, or of devices that speak for each other, with sums beyond all numbers."""
+    alone = accounts({"c": (8, 8, 8, 1)}, named={"c": (8.0, 8.0, 8.0, 1e6)})
+    assert alone.short_alone(32) == set()
+    most = (1.7e308, 1.7e308, 8.0, 8.0)
+    beyond = accounts({"a": (0, 0, 8, 8), "b": most, "d": most}, named=dict.fromkeys("abd", most))
+    assert beyond.short_alone(32) == {"a"}
 
 
 @given(st.data())
