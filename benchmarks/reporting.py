@@ -1,4 +1,4 @@
-"""What benchmarks share: two options, the end at a signal, and one way to show a figure beside its baseline.
+"""The common parts of benchmarks: two options, the end at a signal, one way to show a figure beside its baseline.
 
 A benchmark never asserts; it prints a table for people or, with `--json`, one object for machines.
 """

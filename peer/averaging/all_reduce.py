@@ -181,7 +181,7 @@ class ExactAllReduce(AllReduceRunner):
 
     @property
     def accounts(self) -> Accounts:
-        """What the reducers that are done attest, this one among them."""
+        """The attestations of the reducers that are done, this one among them."""
         held = list(self.evidence.attestations.items())  # a thread may still add this peer's own
         return Accounts(
             {self.ordered_peer_ids[reducer].to_base58(): opened for reducer, (_, opened) in held},

@@ -2,11 +2,11 @@
 
 A reducer decides how much of each sender's weight it counts, for it may know what others do not: a part that is far too
 large, or too much noise for so many samples. It attests what it counted. A liar could count nothing of anybody, and no
-round would ever have the samples of a batch. No single attestation proves that. But all peers of a round hold the same
-attestations, and the others show what could have been counted:
+round would ever have the samples of a batch. No single attestation proves that. But all peers of a whole round hold the
+same attestations, and the others' show how much could have been counted:
 
-- A reducer that counts most of the other members for less than most reducers do cuts nearly everybody, and whoever
-  measures by the senders' median does not.
+- An honest reducer measures by the senders' median, so it hardly counts most of the other members for less than most
+  reducers do.
 - A reducer falls short alone if its parts lack the batch's samples only by its own cuts.
 
 Either may happen to an honest reducer, but seldom in two rounds in succession. So nobody is named for it, and only then

@@ -227,7 +227,7 @@ async def test_senders_without_samples_send_next_to_nothing(peers: list[P2P], we
 async def test_a_reducer_that_counts_less_than_all_others_is_known_to_all(
     peers: list[P2P], counted: float, failed: str
 ) -> None:
-    """What it attests lowers nobody's claims, whether its averages are taken or not."""
+    """Its attestation lowers nobody's claims, whether its averages are taken or not."""
     weights = (0, 4, 8, 0)
     round_ = await round_of(peers, weights, gradients(weights), caps={AUXILIARY: counted})
     assert await round_.run() == [failed] * len(peers)
@@ -254,9 +254,8 @@ async def test_without_any_samples_there_is_no_average(peers: list[P2P]) -> None
     round_ = await round_of(peers, weights, [[torch.ones(shape) for shape in SHAPES] for _ in peers])
     assert await round_.run() == ["nobody's samples are in an average"] * len(peers)
     assert all(torch.equal(tensor, torch.ones_like(tensor)) for tensor in round_.require_one_average())
-    assert [runner.missed | runner.silent | runner.accounts.undercounting(0) for runner in round_.runners] == [
-        set()
-    ] * len(peers)
+    blamed = [runner.missed | runner.silent | runner.accounts.undercounting(1) for runner in round_.runners]
+    assert blamed == [set()] * len(peers)
     assert round_.found() == [set()] * len(peers)
 
 

@@ -59,7 +59,7 @@ def test_who_counts_most_members_for_less_than_most_reducers_do(counts: Counts, 
 
 
 def test_a_reducers_own_samples_are_no_evidence() -> None:
-    """What it counts of itself excuses no cuts, and its word for itself makes nobody else's a cut."""
+    """Its count of itself excuses no cuts, and makes nobody else's count a cut."""
     senders = ("c", "x", "y", "z")
     assert accounts({"a": WHOLE, "b": WHOLE, "c": (8, 0, 0, 8)}, senders).cutting_most() == {"c"}
     assert accounts({"a": WHOLE, "b": WHOLE, "c": (0, 0, 8, 8)}, senders).cutting_most() == set()
@@ -143,7 +143,7 @@ def test_weights_that_are_named_only_make_no_round_short() -> None:
 
 @given(st.data())
 def test_no_reducer_that_cuts_half_of_the_others_is_held_to_cut_most(data: st.DataObject) -> None:
-    """Whatever the rest attest, and whoever they are."""
+    """The attestations of the rest change nothing in that, nor do their members."""
     peers = [f"peer {number}" for number in range(data.draw(st.integers(2, 7), "peers"))]
     owners = data.draw(st.lists(st.sampled_from(peers), min_size=len(peers), max_size=len(peers)), "owners")
     members = dict(zip(peers, owners, strict=True))
