@@ -35,6 +35,7 @@ from peer.averaging.error_feedback import ErrorFeedback
 from peer.averaging.gradient_codes import Factors, GradientCode
 from peer.averaging.matchmaking import (
     BEGIN_POLL_S,
+    Beginnings,
     Gathering,
     Leaders,
     hold_searches,
@@ -71,7 +72,7 @@ logger = logging.getLogger(__name__)
 GROUP_POLL_S = 0.2
 UNAWAITED_ROUNDS = 4  # for a sender that was silent twice
 MISSED_ROUNDS = 16  # without a share, for a reducer that was missed once: it loses nothing by that
-UNDERCOUNTED_ROUNDS = 2  # in succession, after which a reducer is like one that was missed
+UNDERCOUNTED_ROUNDS = 2  # of its rounds in succession, after which a reducer is like one that was missed
 SENDERS_SHARE, REDUCERS_SHARE = 1 / 3, 2 / 3  # of a round's limit: so long may the next part of either take
 LATE_SHARE = 0.9  # of a round's limit, after which a sender still awaited is late: others may give up a little earlier
 SETTLE_S = 0.5  # after a round, until its tasks have ended and hivemind has let go of what made it fail
@@ -168,13 +169,14 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._guard = guard or ReductionGuard()
         self._leaders: Leaders | None = None  # made at the first step, in the averager's own process
         self.access, self._traffic, self.gathering = access, traffic, gathering
+        self._beginnings = Beginnings(gathering, lambda peer: self.directory.token_of(peer))  # made at first use, too
         self.findings = self._guard.findings
         self.auditing = Auditing(traffic, self._note)
         self._accusations = Accusations(time.monotonic)
         self._missed = Absences(free=0, first_rounds=MISSED_ROUNDS)  # reducers that did not return all averages
         self._silent = Absences(free=1, first_rounds=UNAWAITED_ROUNDS)  # senders that did not send all
         self._low = Absences(free=0, first_rounds=MISSED_ROUNDS)  # reducers that undercounted again and again
-        self._undercounted: dict[bytes, dict[str, int]] = {}  # half -> reducer (peer ID) -> rounds in succession
+        self._undercounted: dict[bytes, dict[str, int]] = {}  # half -> reducer (peer ID) -> its rounds in succession
         self._screen = AverageScreen()
         self._control: StepControl | None = None  # of the round that is sought, or runs
         self._lines = NOBODY  # of the group that averages
@@ -336,6 +338,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         rate, mode, _ = MSGPackSerializer.loads(step.data_for_gather)  # as hivemind would declare them
         self._control, self._rate, self._takes_connections = step, rate, mode == AveragingMode.NODE.value
         self._position = self.gathering.position
+        self._beginnings.sought_after(self._position[1])
         self._take_up(self.averaging.with_code(self.gathering.code))
         self._declare()
         step.wait_for_cancel = partial(given_up, step)
@@ -346,7 +349,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             self._leaders = Leaders(self.directory, time.monotonic)
             self._leaders.choose_for(self._matchmaking)
             require_declarations(self._matchmaking, self._refused)
-            hold_searches(self._matchmaking)
+            hold_searches(self._matchmaking, self._beginnings)
         steering = asyncio.create_task(self.gathering.steer(self._matchmaking, step))
         try:
             await super()._step(step=step, **kwargs)
@@ -361,6 +364,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         The others' round then fails, and the same samples are in no other step than that of the next attempt.
         """
         assert self._control is not None  # a group is looked for by a step only
+        self._beginnings.forget()
         if self._averaged.value:  # this peer's own numbers are gone, so it cannot try again with them
             raise RuntimeError("a round has averaged the gradients, and failed after that")
         averaging = asyncio.create_task(super()._aggregate_with_group(group_info, **kwargs))
@@ -444,11 +448,12 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self._declare()
 
     def _undercounting_again(self, runner: ExactAllReduce, half: bytes) -> set[str]:
-        """Return the reducers that have undercounted in the last rounds, too: once an honest one may have reasons."""
-        before = self._undercounted.get(half, {})
-        now = {peer: before.get(peer, 0) + 1 for peer in runner.accounts.undercounting(self.gathering.target)}
-        self._undercounted[half] = now
-        return {peer for peer, rounds in now.items() if rounds >= UNDERCOUNTED_ROUNDS}
+        """Return the reducers that have undercounted in their last rounds, too: once an honest one may have reasons."""
+        accounts, before = runner.accounts, self._undercounted.get(half, {})
+        found = accounts.undercounting(self.gathering.target)
+        unheard = {peer: rounds for peer, rounds in before.items() if peer not in accounts.attestations}
+        self._undercounted[half] = unheard | {peer: before.get(peer, 0) + 1 for peer in found}
+        return {peer for peer in found if self._undercounted[half][peer] >= UNDERCOUNTED_ROUNDS}
 
     def _note_absent(self, group_info: GroupInfo, runner: ExactAllReduce, half: bytes) -> None:
         """Remember who did not do its part in a round; where most did not, it is this peer's line, or the leader."""
@@ -480,7 +485,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
         """Return averages at the rate that this peer may send."""
-        async for message in self._traffic.sending(super().rpc_aggregate_part(stream, context)):
+        heard = self._beginnings.heard(context.remote_id, stream)
+        async for message in self._traffic.sending(super().rpc_aggregate_part(heard, context)):
             yield message
 
     @contextmanager

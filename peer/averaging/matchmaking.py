@@ -18,18 +18,20 @@ import asyncio
 import logging
 import multiprocessing as mp
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any, get_args
 
 from hivemind.averaging.control import StepControl
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.matchmaking import Matchmaking
 from hivemind.p2p import P2PContext, PeerID
-from hivemind.proto.averaging_pb2 import JoinRequest, MessageCode, MessageFromLeader
+from hivemind.proto.averaging_pb2 import AveragingData, JoinRequest, MessageCode, MessageFromLeader
 
 from auth.swarm.authorizer import TRAINING_ROLES
 from auth.swarm.directory import PeerDirectory
+from auth.tokens import AccessToken
 from peer.averaging.declarations import bound
+from peer.averaging.shares import TRUSTED_ROLES
 from peer.config.training import Compression
 
 logger = logging.getLogger(__name__)
@@ -56,6 +58,7 @@ class Gathering:
         self._window_s = mp.Value("d", window_s)
         self._era, self._step = mp.Value("q", 0), mp.Value("q", 0)
         self._code = mp.Value("q", 0)
+        self._begun_after = mp.Value("q", -1)
 
     @property
     def required(self) -> int:
@@ -114,6 +117,18 @@ class Gathering:
         self._code.value = rank * len(COMPRESSIONS) + COMPRESSIONS.index(compression)
 
     @property
+    def begun_after(self) -> int:
+        """The global step after which most of the group found average already, and wait for this peer; -1: none.
+
+        When this peer's round runs, it is -1 again.
+        """
+        return int(self._begun_after.value)
+
+    @begun_after.setter
+    def begun_after(self, step: int) -> None:
+        self._begun_after.value = step
+
+    @property
     def window_s(self) -> float:
         """The seconds that a leader waits for peers that do not come."""
         return float(self._window_s.value)
@@ -136,6 +151,59 @@ class Gathering:
         matchmaking.min_group_size = self.required
         matchmaking.min_matchmaking_time = matchmaking.potential_leaders.min_matchmaking_time = window_s
         matchmaking.request_timeout = request_timeout(window_s)
+
+
+class Beginnings:
+    """The peers of a group that have begun to average, as they show by what they send; in the averager's process only.
+
+    A peer begins when the batch is full by what it believes of the others' claims. Who was in a round that was short
+    believes less of some than who was not, and its group would wait for it in vain. So it begins, too, once the keeper
+    has, or more than half of the group's members.
+    """
+
+    def __init__(self, gathering: Gathering, token_of: Callable[[PeerID], AccessToken | None]) -> None:
+        self._gathering, self._token_of = gathering, token_of
+        self._step = -1
+        self._found: GroupInfo | None = None
+        self._sent: dict[PeerID, bytes] = {}  # sender -> the group, or the half of a round, to which it has sent last
+
+    def sought_after(self, step: int) -> None:
+        """Take in the global step after which the groups average that are looked for from now on."""
+        self._step = step
+
+    def forget(self) -> None:
+        """Begin anew: another group is looked for, or this peer has begun itself."""
+        self._found, self._sent = None, {}
+        self._gathering.begun_after = -1
+
+    def found(self, group: GroupInfo) -> None:
+        """Take in the group that this peer is to average with."""
+        self._found = group
+        self._judge()
+
+    async def heard(self, peer: PeerID, stream: AsyncIterator[AveragingData]) -> AsyncIterator[AveragingData]:
+        """Pass on what a peer sends to be reduced, and remember to which group."""
+        first = await anext(stream, None)
+        if first is None:
+            return
+        self._sent[peer] = first.group_id
+        self._judge()
+        yield first
+        async for message in stream:
+            yield message
+
+    def _judge(self) -> None:
+        if self._found is None:
+            return
+        members, begun, trusts_one = set[str](), set[str](), False
+        for peer in self._found.peer_ids:
+            if (token := self._token_of(peer)) is not None:
+                members.add(token.member)
+                if self._sent.get(peer, b"").startswith(self._found.group_id):
+                    begun.add(token.member)
+                    trusts_one = trusts_one or token.role in TRUSTED_ROLES
+        if trusts_one or 2 * len(begun) > len(members):
+            self._gathering.begun_after = self._step
 
 
 class Leaders:
@@ -273,8 +341,10 @@ def require_declarations(matchmaking: Matchmaking, refused: Callable[[bytes, Pee
     matchmaking._check_reasons_to_reject = reasons
 
 
-def hold_searches(matchmaking: Matchmaking) -> None:
+def hold_searches(matchmaking: Matchmaking, beginnings: Beginnings) -> None:
     """Let each search for a group end, also one that was given up, and bind the group found to its peers' words.
+
+    `beginnings` is told of each search and of the group found.
 
     hivemind does not wait for a search that it cancels, and asyncio holds no task that waits. What such a search waits
     for may be held by nobody either; then the next look for unreachable objects (`peer.averaging.rounds`) ends it in
@@ -285,9 +355,13 @@ def hold_searches(matchmaking: Matchmaking) -> None:
     async def held(step: StepControl) -> Any:
         task = asyncio.current_task()
         running.add(task)
+        beginnings.forget()
         try:
-            group = await look(step)
-            return group and bound(group)
+            if (group := await look(step)) is None:
+                return None
+            group = bound(group)
+            beginnings.found(group)
+            return group
         finally:
             running.discard(task)
 

@@ -9,8 +9,8 @@ same attestations, and the others' show how much could have been counted:
   reducers do.
 - A reducer falls short alone if its parts lack the batch's samples only by its own cuts.
 
-Either may happen to an honest reducer, but seldom in two rounds in succession. So nobody is named for it, and only then
-does it cost a reducer its share (`peer.averaging.averager`). Pure.
+Either may happen to an honest reducer, but seldom in two of its rounds in succession. So nobody is named for it, and
+only then does it cost a reducer its share (`peer.averaging.averager`). Pure.
 """
 
 from __future__ import annotations

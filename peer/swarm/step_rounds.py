@@ -86,11 +86,17 @@ class StepRounds:
         self._scheduled = None
 
     @property
+    def is_full(self) -> bool:
+        """Whether the global batch is full, by the records or as most of the group found say, who average already."""
+        tracker = self._tracker
+        begun = self._gradients.gathering.begun_after == tracker.step == tracker.swarm_step
+        return begun or tracker.ready_to_update_epoch
+
+    @property
     def is_due(self) -> bool:
         """Whether the global batch is full, and this peer is neither about to leave nor to stand by."""
-        tracker = self._tracker
-        may_average = not (self._interrupted.is_set() or tracker.is_held or self.line_is_too_slow)
-        return tracker.ready_to_update_epoch and may_average
+        may_average = not (self._interrupted.is_set() or self._tracker.is_held or self.line_is_too_slow)
+        return self.is_full and may_average
 
     @property
     def line_is_too_slow(self) -> bool:
@@ -285,11 +291,12 @@ class StepRounds:
             try:
                 return control.result(GROUP_POLL_S)
             except futures.TimeoutError:
+                is_full = self.is_full  # asked first: once a round runs, nothing is told of its beginning
                 runs = control.stage is AveragingStage.RUNNING_ALLREDUCE
                 tracker.is_reducing(runs)
                 late_s = time.monotonic() - deadline
                 is_current = self._averaging_after(tracker.step).code == self._gradients.averaging.code
-                wanted = tracker.ready_to_update_epoch and is_current and not self._interrupted.is_set()
+                wanted = is_full and is_current and not self._interrupted.is_set()
                 left_behind = self._gradients.failed_rounds > failed_before and tracker.swarm_step > tracker.step
                 if late_s > self._timeout_s or (not runs and (left_behind or late_s > 0 or not wanted)):
                     raise

@@ -391,7 +391,7 @@ class Swarm:
             may_download=self._pause.is_over or not self._may_follow,
             is_leaving=self._interrupted.is_set(),
             is_held=tracker.is_held,
-            is_full=tracker.ready_to_update_epoch,
+            is_full=self._rounds.is_full,
             remaining_s=tracker.remaining_s,
             microbatch_s=self._last_samples / rate if (rate := tracker.performance_ema.samples_per_second) > 0 else 0.0,
             may_hold=self._held_after != self.step,

@@ -6,7 +6,7 @@ Only the peer that is told so attacks; for all others nothing here has any effec
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,8 @@ from hivemind.utils import get_dht_time
 
 from auth.credentials import Credentials
 from auth.swarm.authorizer import MemberTokens, PeerRecordValidator, owner_of, record_subkey, token_subkey
-from peer.swarm.records import Course, PeerRecord
+from peer.swarm.credit import Allowances
+from peer.swarm.records import Course, KnownPeer, PeerRecord
 from peer.swarm.state import SwarmStateAverager
 from peer.swarm.swarm import Swarm
 from peer.swarm.tracker import StepTracker
@@ -48,6 +49,16 @@ def give_false_states(orders: Orders) -> None:
         return metadata, [tensor * -3.0 for tensor in tensors], infos
 
     SwarmStateAverager.get_current_state = state  # type: ignore[method-assign]
+
+
+def believe_nothing(orders: Orders) -> None:
+    """From now on let no samples that others claim count here while this process is told so; call it before joining."""
+    honest = Allowances.counted
+
+    def counted(allowances: Allowances, peers: Iterable[KnownPeer]) -> int:
+        return 0 if orders.attack == "believes nothing" else honest(allowances, peers)
+
+    Allowances.counted = counted  # type: ignore[method-assign]
 
 
 class Insider:

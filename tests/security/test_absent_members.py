@@ -7,17 +7,20 @@ and the insider, because whoever was missing once is left out for some rounds.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.security.member_swarm import INSIDER, TARGET, MemberSwarm, hold_one_state
+from tests.support.waiting import wait_until
 
 HONEST_MEMBERS = ("alice", "bob", "carol", "dave")
 FIRST_STEPS = 2  # as usual, before the attack
-ATTACKED_STEPS = 4
+LAST_STEPS = 2  # after it is noticed
 MOST_LOST_ROUNDS = 2
-LOST, SHORT, MISSING = "the round failed", "samples were averaged", f"missing: {INSIDER} (device"  # in a log
+LOST = re.compile(r"hivemind.* the round failed|samples were averaged")  # in a log
+MISSING = f"missing: {INSIDER} (device"
 
 
 @pytest.mark.parametrize("attack", ["stall", "refuse", "leave", "counts little"])
@@ -29,12 +32,12 @@ def test_a_missing_member_costs_two_rounds(attack: str, tmp_path: Path) -> None:
             peer.wait_for_step(FIRST_STEPS)
         before = swarm.keeper.log.read_text()
         swarm.insider.tell(attack)
-        last = swarm.step + ATTACKED_STEPS
+        wait_until("it is missing", lambda: MISSING in swarm.keeper.log.read_text(), *(p.log for p in swarm.started))
+        last = swarm.step + LAST_STEPS
         for peer in [*swarm.honest, swarm.keeper]:
             peer.wait_for_step(last)
         log = swarm.keeper.log.read_text()
-        assert MISSING in log
-        assert sum(log.count(lost) - before.count(lost) for lost in (LOST, SHORT)) <= MOST_LOST_ROUNDS
+        assert len(LOST.findall(log)) - len(LOST.findall(before)) <= MOST_LOST_ROUNDS
         for step in range(1, last + 1):
             assert hold_one_state(swarm.steps_at(step))
             sizes = [said["group_samples"] for said in swarm.steps_at(step) if said["group_samples"] is not None]

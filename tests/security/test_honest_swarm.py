@@ -1,4 +1,4 @@
-"""Forty steps among honest members whose processes are killed: nobody is named.
+"""Honest members whose processes are killed, or who believe less than others: steps come, and nobody is named.
 
 What an honest peer says or does around a failure must look like no attack to any other.
 """
@@ -15,6 +15,7 @@ from tests.security.member_swarm import MemberSwarm, hold_one_state
 
 STEPS = 40
 MEMBERS = ("bob", "carol", "dan")
+STEPS_BESIDE_A_DOUBTER = 6
 
 
 @pytest.fixture
@@ -41,3 +42,13 @@ def test_kills_of_peers_keeper_and_daemon_name_nobody(honest: MemberSwarm) -> No
         peer.wait_for_step(STEPS)
     assert [said for _, peer in honest.witnesses() for said in peer.said if said["event"] == "suspicion"] == []
     assert hold_one_state(honest.steps_at(STEPS))
+
+
+def test_a_keeper_that_believes_less_than_its_group_is_taken_along(honest: MemberSwarm) -> None:
+    """It has seen a short round that the others have not: without it no step comes, and for it no batch is full."""
+    honest.honest[0].wait_for_step(2)
+    honest.keeper.tell("believes nothing")
+    last = honest.step + STEPS_BESIDE_A_DOUBTER
+    honest.keeper.wait_for_step(last)
+    assert hold_one_state(honest.steps_at(last))
+    assert honest.all_named() == []

@@ -369,6 +369,7 @@ class AfterRound:
         late: Collection[PeerID] = (),
         undercounting: Collection[PeerID] = (),
         half: bytes = b"",
+        attesting: Collection[PeerID] = PEERS,
     ) -> None:
         """A round of four, in which these were missed or silent, still awaited at its end, or counted too little."""
         low = {peer.to_base58() for peer in undercounting}
@@ -376,7 +377,10 @@ class AfterRound:
             missed={peer.to_base58() for peer in missed},
             silent={peer.to_base58() for peer in silent},
             late={peer.to_base58() for peer in late},
-            accounts=SimpleNamespace(undercounting=lambda target: low if target == TARGET else set()),
+            accounts=SimpleNamespace(
+                undercounting=lambda target: low if target == TARGET else set(),
+                attestations={peer.to_base58(): None for peer in attesting},
+            ),
             other_reducers={peer.to_base58() for peer in PEERS[1:]},
             sender_peer_ids=PEERS,
         )
@@ -416,12 +420,14 @@ def test_a_reducer_that_undercounts_twice_in_succession_is_declared(
     for half, low in ((b"a", [BOB]), (b"b", [MALLORY]), (b"a", [MALLORY]), (b"b", [BOB])):
         after_round.note(undercounting=low, half=half)
     assert after_round.declared(key).missed == []
+    after_round.note(half=b"a", attesting=[OWN, KEEPER, BOB])  # a round without it says nothing of it
+    assert after_round.declared(key).missed == []
     after_round.note(undercounting=[MALLORY, OWN], half=b"a")
     assert after_round.declared(key).missed == [MALLORY.to_base58()]
     after_round.note(undercounting=[OWN], half=b"a")
     assert after_round.declared(key).missed == [MALLORY.to_base58()]
     assert f"missing: no member, peer {MALLORY}, counted too little of others' samples, again" in caplog.text
-    assert after_round.came_about == [True] * 6
+    assert after_round.came_about == [True] * 7
 
 
 def test_a_sender_that_was_silent_twice_is_not_waited_for(after_round: AfterRound) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hivemind.averaging.group_info import GroupInfo
 from hivemind.p2p import PeerID
-from hivemind.proto.averaging_pb2 import MessageCode, MessageFromLeader
+from hivemind.proto.averaging_pb2 import AveragingData, MessageCode, MessageFromLeader
 
 from peer.averaging.declarations import bound
 from peer.averaging.matchmaking import (
@@ -24,6 +24,7 @@ from peer.averaging.matchmaking import (
     LOOK_S,
     MOST_PASSED_OVER_S,
     MOST_REQUEST_S,
+    Beginnings,
     Gathering,
     Leaders,
     begin_if_complete,
@@ -343,7 +344,7 @@ def test_a_search_that_was_given_up_ends_in_order() -> None:
 
     async def main() -> None:
         search: Any = Search()
-        hold_searches(search)
+        hold_searches(search, Beginnings(Gathering(15.0), Directory().token_of))
         task = asyncio.ensure_future(search.look_for_group("step"))
         await asyncio.sleep(0)
         task.cancel()
@@ -358,3 +359,87 @@ def test_a_search_that_was_given_up_ends_in_order() -> None:
 
     asyncio.run(main())
     assert tidied == ["step"]
+
+
+MEMBER_OF = {"keeper": "op", "a1": "alice", "a2": "alice", "b": "bob", "c": "carol", "own": "dan"}
+GROUP = GroupInfo(b"group", tuple(PeerID(name.encode()) for name in MEMBER_OF), (b"",) * len(MEMBER_OF))
+
+
+def token_in_group(peer: PeerID) -> Any:
+    """The token of a device of one of the group's members."""
+    name = peer.to_bytes().decode()
+    role = "keeper" if name == "keeper" else "trainer"
+    return SimpleNamespace(member=MEMBER_OF[name], role=role) if name in MEMBER_OF else None
+
+
+async def send(beginnings: Beginnings, peer: str, group_id: bytes) -> list[bytes]:
+    """Send something to a group, as this peer would reduce it; returns what comes through."""
+
+    async def stream() -> AsyncIterator[AveragingData]:
+        yield AveragingData(group_id=group_id)
+        yield AveragingData()
+
+    return [message.group_id async for message in beginnings.heard(PeerID(peer.encode()), stream())]
+
+
+@pytest.mark.parametrize(
+    ("senders", "begun"),
+    [
+        ([], False),
+        (["keeper"], True),
+        (["a1", "a2", "b"], False),  # of five members two, of whom one has two devices
+        (["a1", "b", "c"], True),
+        (["a1", "b", "stranger"], False),
+    ],
+)
+async def test_a_group_has_begun_once_the_keeper_has_or_most_members(senders: list[str], begun: bool) -> None:
+    """Whether they send before or after this peer knows of the group; what they send is passed on as it is."""
+    for found_before in (True, False):
+        beginnings = Beginnings(gathering := Gathering(15.0), token_in_group)
+        beginnings.sought_after(7)
+        if found_before:
+            beginnings.found(GROUP)
+        for peer in senders:
+            assert await send(beginnings, peer, b"group and half") == [b"group and half", b""]
+        if not found_before:
+            assert gathering.begun_after == -1
+            beginnings.found(GROUP)
+        assert gathering.begun_after == (7 if begun else -1)
+        beginnings.forget()
+        assert gathering.begun_after == -1
+        beginnings.found(GROUP)
+        assert gathering.begun_after == -1
+
+
+async def test_what_is_sent_to_another_group_does_not_begin_this_one() -> None:
+    """Nor does a stream that ends before anything has come."""
+    beginnings = Beginnings(gathering := Gathering(15.0), token_in_group)
+    beginnings.sought_after(7)
+    beginnings.found(GROUP)
+    await send(beginnings, "keeper", b"grout")
+
+    async def nothing() -> AsyncIterator[AveragingData]:
+        for _ in ():
+            yield AveragingData()
+
+    assert [message async for message in beginnings.heard(GROUP.peer_ids[0], nothing())] == []
+    assert gathering.begun_after == -1
+
+
+async def test_each_search_begins_anew_and_tells_of_its_group() -> None:
+    """A group is told with the ID that its members send to."""
+    beginnings = Beginnings(gathering := Gathering(15.0), token_in_group)
+    beginnings.sought_after(7)
+    outcomes = [GROUP, None]
+
+    async def look(_step: object) -> GroupInfo | None:
+        assert gathering.begun_after == -1
+        return outcomes.pop(0)
+
+    search: Any = SimpleNamespace(look_for_group=look)
+    hold_searches(search, beginnings)
+    assert await search.look_for_group("step") == bound(GROUP)
+    await send(beginnings, "keeper", bound(GROUP).group_id)
+    assert gathering.begun_after == 7
+    assert await search.look_for_group("step") is None
+    assert gathering.begun_after == -1

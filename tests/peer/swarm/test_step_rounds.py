@@ -320,6 +320,37 @@ def test_no_step_is_taken_while_the_operator_wants_none(steering: Steering, held
     assert not scene.rounds.is_due
 
 
+@pytest.mark.parametrize(("begun_after", "swarm_step", "full"), [(4, 4, True), (3, 4, False), (4, 5, False)])
+def test_a_batch_is_full_for_who_would_hold_up_its_group(begun_after: int, swarm_step: int, full: bool) -> None:
+    """Most of it averages towards this very step; a peer that believes less of others' claims averages, too."""
+    scene = Scene(Round(FULL))
+    scene.tracker.ready_to_update_epoch, scene.tracker.swarm_step = False, swarm_step
+    scene.gathering.begun_after = begun_after
+    assert scene.rounds.is_due is full
+    assert scene.rounds.average_when_due() == (FULL if full else None)
+
+
+def test_a_round_whose_group_has_begun_is_not_given_up() -> None:
+    """Nor where it begins to run just when it is looked at: then nothing is told of the group's beginning any more."""
+
+    class Beginning(Round):
+        @property
+        def stage(self) -> AveragingStage:
+            if self.looks == 6:
+                self.ends = FULL
+            begun_after, scene.gathering.begun_after = scene.gathering.begun_after, 4 if self.looks < 3 else -1
+            return AveragingStage.LOOKING_FOR_GROUP if begun_after == 4 else AveragingStage.RUNNING_ALLREDUCE
+
+        @stage.setter
+        def stage(self, stage: AveragingStage) -> None:
+            assert stage is AveragingStage.LOOKING_FOR_GROUP
+
+    round_ = Beginning(None)
+    scene = Scene(round_)
+    scene.tracker.ready_to_update_epoch, scene.gathering.begun_after = False, 4
+    assert scene.rounds._await_group(round_) is FULL  # type: ignore[arg-type]
+
+
 EIGHT_BITS = Change(from_step=4, compression="8bit-blockwise")
 
 

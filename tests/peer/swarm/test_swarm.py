@@ -244,7 +244,6 @@ def test_the_others_last_samples_are_waited_for_once_a_step(usual_s: float, in_v
         is_held=False,
         missing_samples=10_000,
         remaining_s=0.0,
-        ready_to_update_epoch=False,
     )
     tracker.performance_ema.update(8, interval=1.0)
 
@@ -253,16 +252,16 @@ def test_the_others_last_samples_are_waited_for_once_a_step(usual_s: float, in_v
 
         def wait(self, timeout: float | None = None) -> bool:
             looks.append(None)
-            tracker.ready_to_update_epoch = len(looks) == 5
+            rounds.is_full = len(looks) == 5
             return super().wait(timeout)
 
-    rounds = SimpleNamespace(prepare=lambda: None, line_is_too_slow=False)
+    rounds = SimpleNamespace(prepare=lambda: None, line_is_too_slow=False, is_full=False)
     swarm = swarm_with(
         _rounds=rounds, _tracker=tracker, _interrupted=Interrupted(), _last_samples=8, _held_after=-1, _held=(4, 0.0)
     )
     swarm._pause = DownloadPause(time.monotonic)
     assert swarm._situation().may_hold
     swarm._hold()
-    assert tracker.ready_to_update_epoch is not in_vain
+    assert rounds.is_full is not in_vain
     assert swarm._held[1] > 0
     assert swarm._situation().may_hold is not in_vain
