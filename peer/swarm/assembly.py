@@ -36,7 +36,7 @@ SHUTDOWN_S = 2.0
 
 @dataclass(frozen=True)
 class Assembly:
-    """What the tracker and both averagers of one peer have in common."""
+    """What the tracker and both averagers of one peer have in common; it makes them, and starts none."""
 
     config: RunConfig
     access: SwarmAccess
@@ -48,7 +48,7 @@ class Assembly:
     events: EventLog
 
     def tracker(self, keeper_ids: Sequence[PeerID], caps: WeightCaps, suspicions: Suspicions) -> StepTracker:
-        """Make the tracker; it is not started."""
+        """Make the tracker."""
         averaging = self.config.averaging
         return StepTracker(
             self.dht,
@@ -68,7 +68,7 @@ class Assembly:
         )
 
     def state_averager(self, model: torch.nn.Module, interrupted: threading.Event) -> SwarmStateAverager:
-        """Start the averager that holds the state; it only gives and takes states, which are the same on all peers."""
+        """Make the averager that holds the state; it only gives and takes states, which are the same on all peers."""
         return SwarmStateAverager(
             prefix=f"{self.config.run.name}_state_averager",
             optimizer=partial(build_optimizer, self.config),
@@ -85,7 +85,7 @@ class Assembly:
         bandwidth: float | None,
         guard: ReductionGuard,
     ) -> SwarmGradientAverager:
-        """Start the averager of these parameters' gradients; `bandwidth` is the line's rate, if it is known."""
+        """Make the averager of these parameters' gradients; `bandwidth` is the line's rate, if it is known."""
         averaging = self.config.averaging
         return SwarmGradientAverager(
             parameters,
@@ -110,5 +110,5 @@ class Assembly:
             "traffic": self.traffic,
             "client_mode": self.is_client,
             "shutdown_timeout": SHUTDOWN_S,
-            "start": True,
+            "start": False,
         }

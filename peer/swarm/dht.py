@@ -16,12 +16,15 @@ import multiprocessing as mp
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent import futures
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import psutil
+from hivemind.averaging import DecentralizedAverager
 from hivemind.dht import DHT
 from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.node import DHTNode
@@ -175,7 +178,7 @@ def start_dht(
         node = Node(
             initial_peers=list(initial_peers),
             node_id=node_id_of(PeerID.from_base58(credentials.device_key.peer_id)),
-            start=True,
+            start=False,
             host_maddrs=list(place.host_maddrs),
             announce_maddrs=None if place.announce_maddrs is None else list(place.announce_maddrs),
             identity_path=str(Path(credentials.directory) / "device.key"),
@@ -191,6 +194,8 @@ def start_dht(
             authorizer=SwarmAuthorizer(tokens, run),
             record_validators=[RSASignatureValidator(key), PeerRecordValidator(credentials, tokens, run)],
         )
+        node.run_in_background(await_ready=False)
+        await_ready(node, lambda: None if node.is_alive() else SwarmError("its process was killed as it started"))
     except Exception as error:  # hivemind's, its daemon's and the system's own
         raise SwarmError(
             f"The swarm cannot be joined ({error}): check that this machine may open connections to "
@@ -261,53 +266,89 @@ class NodeWatch:
     """A watch over a peer's node: once a second, whether its processes live and its p2p daemon answers.
 
     Without one of them the peer would stay at its step for good and not know it, and hivemind's calls may never return.
-    So `on_lost`, called once by a thread of its own, is to end the process at once.
+    So `on_lost`, called once by a thread of its own, is to end the process at once. That thread calls nothing of
+    hivemind's: another listens to the daemon.
     """
 
-    def __init__(
-        self, dht: DHT, averagers: Sequence[mp.Process], on_lost: Callable[[SwarmError], object], clock: Clock
-    ) -> None:
+    def __init__(self, dht: DHT, on_lost: Callable[[SwarmError], object], clock: Clock) -> None:
         self._dht, self._on_lost, self._clock = dht, on_lost, clock
-        pids = {"DHT process": dht.pid, "p2p daemon": dht.run_coroutine(_daemon_pid)}
-        self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
-        self._processes |= {averager.name: psutil.Process(averager.pid) for averager in averagers}
+        self._processes: Mapping[str, psutil.Process | None] = _processes_of(dht)
+        self.lost: SwarmError | None = None
         self.heard_at = clock()  # when the daemon last answered
+        self._answers, self._answers_seen = 0, 0
         self._silent_looks = 0  # not seconds: a machine that slept has not listened either
-        self._answer = self._ask()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="node watch", daemon=True)
-        self._thread.start()
+        self._watching = threading.Thread(target=self._watch, name="node watch", daemon=True)
+        self._listening = threading.Thread(target=self._listen, name="daemon watch", daemon=True)
+        self._watching.start()
+        self._listening.start()
+
+    def start(self, averager: DecentralizedAverager) -> None:
+        """Start an averager's process, and watch it, too. Raises `SwarmError` if the node is lost meanwhile."""
+        averager.run_in_background(await_ready=False)
+        self._processes = {**self._processes, averager.name: _process(averager.pid)}
+        await_ready(averager, lambda: self.lost)
 
     def stop(self) -> None:
         """Look no more: the node is about to be shut down."""
         self._stop.set()
-        self._thread.join()
+        self._watching.join()
+        self._listening.join(NODE_LOOK_S)  # a daemon that is silent may stay so
 
     def look(self) -> SwarmError | None:
         """Return an error if a process of the node has died or its daemon is silent; None if the node lives."""
         for name, process in self._processes.items():
-            if _has_died(process):
+            if process is None or _has_died(process):
                 return SwarmError(
                     f"The {name} of this peer's swarm node has died: without it no other peer is reached."
                 )
         self._silent_looks += 1
-        if self._answer.done():
-            if self._answer.exception() is None:
-                self.heard_at, self._silent_looks = self._clock(), 0
-            self._answer = self._ask()
+        if self._answers != self._answers_seen:
+            self._answers_seen, self._silent_looks = self._answers, 0
         if self._silent_looks > SILENT_LOOKS:
             return SwarmError(f"The p2p daemon of this peer's swarm node has not answered for {SILENT_LOOKS} s.")
         return None
 
-    def _run(self) -> None:
+    def _watch(self) -> None:
         while not self._stop.wait(NODE_LOOK_S):
-            lost = self.look()
-            if lost is not None:
-                self._on_lost(lost)
+            self.lost = self.look()
+            if self.lost is not None:
+                self._on_lost(self.lost)
                 return
 
-    def _ask(self) -> Any:
-        return self._dht.run_coroutine(call_daemon, return_future=True)
+    def _listen(self) -> None:
+        while not self._stop.wait(NODE_LOOK_S):
+            with suppress(Exception):  # hivemind's, the daemon's and the system's own: no answer is no sign of life
+                self._dht.run_coroutine(call_daemon, return_future=True).result()
+                self.heard_at, self._answers = self._clock(), self._answers + 1
+
+
+def await_ready(process: Any, why_lost: Callable[[], SwarmError | None]) -> None:
+    """Wait until a process of hivemind's is ready. Raises what went wrong in it, or `why_lost`.
+
+    hivemind would wait for one that was killed before, and for one that waits for another such.
+    """
+    while not process._ready.done():
+        if (lost := why_lost()) is not None:
+            raise lost
+        with suppress(futures.TimeoutError):
+            process.wait_until_ready(NODE_LOOK_S)
+    process.wait_until_ready()
+
+
+def _processes_of(dht: DHT) -> dict[str, psutil.Process | None]:
+    """Return the processes of a node by their names; None for one that has died by now."""
+    process = _process(dht.pid)
+    with suppress(psutil.NoSuchProcess):
+        daemons = [child for child in process.children() if child.name() == "p2pd"] if process else []
+        return {"DHT process": process, "p2p daemon": next(iter(daemons), None)}
+    return {"DHT process": None}
+
+
+def _process(pid: int | None) -> psutil.Process | None:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid)
+    return None
 
 
 def _has_died(process: psutil.Process) -> bool:
@@ -315,11 +356,6 @@ def _has_died(process: psutil.Process) -> bool:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:  # between the two
         return True
-
-
-async def _daemon_pid(_dht: DHT, node: DHTNode) -> int:
-    pid: int = node.protocol.p2p._child.pid
-    return pid
 
 
 async def call_daemon(_dht: DHT, node: DHTNode) -> None:

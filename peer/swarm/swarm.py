@@ -102,16 +102,19 @@ class Swarm:
         suspicions: Suspicions,
         on_lost: Callable[[SwarmError], object],
     ) -> None:
-        """Start the averagers; `join` starts the DHT node before."""
+        """Start the averagers; `join` starts the DHT node before. Raises `SwarmError` if that is lost meanwhile."""
         credentials, guard = assembly.access.credentials, ReductionGuard(averaging=assembly.config.averaging)
         self._config, self._dht, self._line = assembly.config, assembly.dht, line
         self._events = assembly.events
         self._may_follow = assembly.role != "keeper"  # which takes most members' state
         self._stands_by = False  # because the line is too slow
         self._interrupted = threading.Event()  # told to leave: wait for nobody any more
+        self._watch = NodeWatch(self._dht, on_lost, assembly.access.clock)
         self._tracker = assembly.tracker(keeper_ids, guard.caps, suspicions)
         self._averager = assembly.state_averager(model, self._interrupted)
+        self._watch.start(self._averager)
         self._gradients = assembly.gradient_averager(self._averager.main_parameters, line.rate, guard)
+        self._watch.start(self._gradients)
         self._rounds = StepRounds(
             self._gradients,
             self._tracker,
@@ -145,7 +148,6 @@ class Swarm:
         self.state.restore(0)
         self._tracker.publish()
         self._tracker.start()
-        self._watch = NodeWatch(self._dht, (self._gradients, self._averager), on_lost, assembly.access.clock)
 
     @classmethod
     def join(

@@ -5,20 +5,29 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
+from concurrent import futures
+from pathlib import Path
 from types import SimpleNamespace
 
 import hivemind
 import psutil
 import pytest
+import torch
+from hivemind.averaging import DecentralizedAverager
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID, RoutingTable
 from hivemind.p2p import PeerID
 from hivemind.utils import MPFuture
 
+from auth.credentials import Credentials
 from auth.errors import SwarmError
-from peer.swarm.dht import REPLICAS, SILENT_LOOKS, Node, NodeWatch, call_daemon, look
+from peer.network.placement import Placement
+from peer.swarm import dht as dht_module
+from peer.swarm.dht import REPLICAS, SILENT_LOOKS, Node, NodeWatch, call_daemon, look, start_dht
 from tests.support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # by hivemind, for its daemon
@@ -46,7 +55,7 @@ def daemon_of(dht: hivemind.DHT) -> psutil.Process:
 def test_a_process_that_dies_is_told_once(dht: hivemind.DHT, victim: str) -> None:
     """By its name, as soon as it is gone."""
     told: list[SwarmError] = []
-    watch = NodeWatch(dht, (), told.append, time.time)
+    watch = NodeWatch(dht, told.append, time.time)
     process = daemon_of(dht) if victim == "p2p daemon" else psutil.Process(dht.pid)
     process.kill()
     wait_until("the watch has told of the DHT's end", lambda: told)
@@ -61,27 +70,72 @@ def test_a_process_that_dies_while_it_is_looked_at_is_told(dht: hivemind.DHT, mo
         raise psutil.NoSuchProcess(process.pid)
 
     told: list[SwarmError] = []
-    watch = NodeWatch(dht, (), told.append, time.time)
+    watch = NodeWatch(dht, told.append, time.time)
     monkeypatch.setattr(psutil.Process, "status", status)
-    wait_until("the watch has told of the DHT's end or has ended", lambda: told or not watch._thread.is_alive())
+    wait_until("the watch has told of the DHT's end or has ended", lambda: told or not watch._watching.is_alive())
     watch.stop()
     assert len(told) == 1
 
 
-def test_an_answer_of_the_daemon_is_a_sign_of_life(dht: hivemind.DHT) -> None:
+def test_an_answer_of_the_daemon_is_a_sign_of_life(dht: hivemind.DHT, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that lives and answers nothing is lost, too, after a while; until then nobody calls it alive."""
-    moments = itertools.count()
-    watch = NodeWatch(dht, (), lambda _lost: None, lambda: next(moments))
+    monkeypatch.setattr(dht_module, "NODE_LOOK_S", 0.1)
+    moments, told = itertools.count(), list[SwarmError]()
+    watch = NodeWatch(dht, told.append, lambda: next(moments))
     first = watch.heard_at
     wait_until("the watch has heard of the DHT again", lambda: watch.heard_at > first)
-    watch.stop()
+    assert told == []
     daemon_of(dht).suspend()
-    looks = [watch.look() for _ in range(SILENT_LOOKS)]  # what it was asked before may still be answered
-    heard_at = watch.heard_at
-    looks += [watch.look() for _ in range(SILENT_LOOKS)]
-    assert watch.heard_at == heard_at
-    assert looks[0] is None
-    assert "has not answered" in str(looks[-1])
+    wait_until("the watch has told of the silent daemon", lambda: told)
+    watch.stop()
+    assert f"has not answered for {SILENT_LOOKS} s" in str(told[0])
+    assert watch.heard_at < next(moments)
+
+
+@pytest.mark.parametrize("victim", ["averager", "DHT process"])
+def test_a_node_that_is_lost_while_an_averager_starts_is_told(
+    dht: hivemind.DHT, victim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """hivemind would wait for ever: for the averager, and in its process for the DHT."""
+
+    def run(averager: DecentralizedAverager) -> None:
+        os.kill(os.getpid() if victim == "averager" else dht_pid, signal.SIGKILL)
+        type(averager)._run_internal(averager)
+
+    dht_pid, told = dht.pid, list[SwarmError]()
+    assert dht_pid is not None
+    monkeypatch.setattr(DecentralizedAverager, "run", run)
+    averager = DecentralizedAverager([torch.zeros(2)], dht, start=False, prefix="run", client_mode=False)
+    watch = NodeWatch(dht, told.append, time.time)
+    with pytest.raises(SwarmError, match="has died"):
+        watch.start(averager)
+    watch.stop()
+    assert [("DecentralizedAverager" if victim == "averager" else victim) in str(lost) for lost in told] == [True]
+    averager.kill()
+    averager.join()
+
+
+def test_an_averager_that_cannot_start_says_why(dht: hivemind.DHT, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its own words, a limit of time among them."""
+
+    def run(averager: DecentralizedAverager) -> None:
+        averager._ready.set_exception(futures.TimeoutError("it took too long"))
+
+    monkeypatch.setattr(DecentralizedAverager, "run", run)
+    averager = DecentralizedAverager([torch.zeros(2)], dht, start=False, prefix="run", client_mode=False)
+    watch = NodeWatch(dht, lambda _lost: None, time.time)
+    with pytest.raises(futures.TimeoutError, match="it took too long"):
+        watch.start(averager)
+    watch.stop()
+
+
+def test_a_node_whose_process_is_killed_as_it_starts_cannot_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """hivemind would wait for it for ever."""
+    monkeypatch.setattr(Node, "run", lambda _node: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(SwarmError, match="was killed as it started"):
+        start_dht("run", Credentials(tmp_path), (), Placement(host_maddrs=("/ip4/127.0.0.1/tcp/0",)))
 
 
 def test_an_answer_that_is_waited_for_is_not_collected(dht: hivemind.DHT) -> None:
@@ -103,7 +157,7 @@ async def collect_garbage(_dht: hivemind.DHT, _node: DHTNode) -> None:
 def test_a_node_that_is_shut_down_is_not_missed(dht: hivemind.DHT) -> None:
     """Who leaves stops looking first."""
     told: list[SwarmError] = []
-    watch = NodeWatch(dht, (), told.append, time.time)
+    watch = NodeWatch(dht, told.append, time.time)
     watch.stop()
     dht.shutdown()
     assert told == []

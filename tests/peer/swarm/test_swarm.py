@@ -9,13 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hivemind.utils.performance_ema import PerformanceEMA
 
+from auth.errors import SwarmError
 from auth.receipts import open_receipt, read_receipt
 from peer.averaging.bandwidth import LineEstimate
 from peer.config.run import RunConfig
 from peer.config.steering import Steering
 from peer.reporting.event_log import NOWHERE
+from peer.reporting.suspicions import Suspicions
 from peer.swarm.decision import DownloadPause
 from peer.swarm.history import Lack
 from peer.swarm.swarm import MOST_SILENT_LOOKS, Swarm, Witness
@@ -34,6 +37,40 @@ def test_who_reduced_signs_what_came() -> None:
     assert (receipt.run, receipt.era, receipt.step) == ("run", 1, 7)
     assert receipt.samples == {pseudonym_of("ada", "run"): 12, pseudonym_of("bob", "run"): 20}
     assert not any(key_of(name).peer_id in text for name in brought)
+
+
+def test_the_node_is_watched_before_anything_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A keeper whose DHT process was killed while the averagers started stood still for good, and told nobody."""
+    order: list[str] = []
+
+    class Watch:
+        def __init__(self, *_: object) -> None:
+            order.append("watch")
+
+        def start(self, averager: SimpleNamespace) -> None:
+            order.append(f"start {averager.name}")
+            if averager.name == "gradients":
+                raise SwarmError("the DHT process has died")
+
+    def make(name: str) -> Any:
+        order.append(name)
+        return SimpleNamespace(name=name, main_parameters=[])
+
+    monkeypatch.setattr("peer.swarm.swarm.NodeWatch", Watch)
+    assembly: Any = SimpleNamespace(
+        access=SimpleNamespace(credentials=None, clock=time.time),
+        config=RunConfig(),
+        dht=None,
+        events=NOWHERE,
+        role="keeper",
+        tracker=lambda *_: make("tracker"),
+        state_averager=lambda *_: make("state"),
+        gradient_averager=lambda *_: make("gradients"),
+    )
+    line = LineEstimate(None, time.monotonic, random.Random())
+    with pytest.raises(SwarmError, match="has died"):
+        Swarm(assembly, torch.nn.Linear(1, 1), [], line, Suspicions(lambda _: None, time.time), lambda _: None)
+    assert order == ["watch", "tracker", "state", "start state", "gradients", "start gradients"]
 
 
 def test_who_reduced_nothing_signs_nothing() -> None:
