@@ -199,8 +199,7 @@ class Chaos:
             heals.extend([heal] if heal is not None else [])
             return bool(heals)
 
-        if not self.site.wait_until(injected, START_TIMEOUT_S):
-            return
+        _require(self.site.wait_until(injected, START_TIMEOUT_S), f"the victim of `{row.fault}`", self.site)
         began, starts = time.monotonic(), self.site.starts()
         newest = {name: self.site.newest_of(name) for name in NAMES}
         self.site.run_for(self.chance.uniform(*HELD_S))

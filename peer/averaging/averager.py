@@ -27,7 +27,7 @@ from hivemind.utils.serializer import MSGPackSerializer
 
 from auth.swarm.access import AuthorizedAverager, SwarmAccess
 from auth.tokens import AccessToken
-from peer.averaging.absences import Absences, absent_of, unawaited
+from peer.averaging.absences import MOST_REMEMBERED, Absences, absent_of, unawaited
 from peer.averaging.all_reduce import Attesting, ExactAllReduce, take_averages
 from peer.averaging.bandwidth import RoundTraffic
 from peer.averaging.declarations import MAX_BANDWIDTH, MOST_MISSED, Declaration, read_declaration
@@ -355,6 +355,8 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             await super()._step(step=step, **kwargs)
         finally:
             steering.cancel()
+            if self._control is step:
+                self._beginnings.forget()
             if step.done() and not step.cancelled():  # hivemind keeps the last step until the next is asked for
                 forget_frames(step.exception())
 
@@ -450,10 +452,12 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
     def _undercounting_again(self, runner: ExactAllReduce, half: bytes) -> set[str]:
         """Return the reducers that have undercounted in their last rounds, too: once an honest one may have reasons."""
         accounts, before = runner.accounts, self._undercounted.get(half, {})
-        found = accounts.undercounting(self.gathering.target)
-        unheard = {peer: rounds for peer, rounds in before.items() if peer not in accounts.attestations}
-        self._undercounted[half] = unheard | {peer: before.get(peer, 0) + 1 for peer in found}
-        return {peer for peer in found if self._undercounted[half][peer] >= UNDERCOUNTED_ROUNDS}
+        rounds = {peer: before.get(peer, 0) + 1 for peer in accounts.undercounting(self.gathering.target)}
+        again = {peer for peer, count in rounds.items() if count >= UNDERCOUNTED_ROUNDS}
+        unheard = {peer: count for peer, count in before.items() if peer not in accounts.attestations}
+        once = unheard | {peer: count for peer, count in rounds.items() if peer not in again}
+        self._undercounted[half] = dict(list(once.items())[-MOST_REMEMBERED:])
+        return again
 
     def _note_absent(self, group_info: GroupInfo, runner: ExactAllReduce, half: bytes) -> None:
         """Remember who did not do its part in a round; where most did not, it is this peer's line, or the leader."""
@@ -486,8 +490,11 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
         """Return averages at the rate that this peer may send."""
         heard = self._beginnings.heard(context.remote_id, stream)
-        async for message in self._traffic.sending(super().rpc_aggregate_part(heard, context)):
-            yield message
+        try:
+            async for message in self._traffic.sending(super().rpc_aggregate_part(heard, context)):
+                yield message
+        finally:
+            self._beginnings.hung_up(context.remote_id)
 
     @contextmanager
     def _register_allreduce_group(self, group_info: GroupInfo) -> Iterator[None]:

@@ -26,6 +26,7 @@ from peer.config.training import Compression
 from peer.reduction.findings import MAX_ID_CHARS, MOST_ACCUSED
 
 MAX_BYTES = 4096  # with its signature
+GROUP_ID_BYTES = 20  # as many as hivemind's own
 MAX_BANDWIDTH = 12.5e9  # bytes per second (100 Gbit/s); whoever claims more is not believed
 MAX_S = 86_400.0
 MOST_MISSED = 16  # reducers, named by one peer at a time
@@ -93,8 +94,8 @@ def bound(group: GroupInfo) -> GroupInfo:
     """Return the group with an ID that follows from its peers and their words, too.
 
     So a leader that tells one peer this and another that has two groups, and not one whose members expect other parts
-    of each other than they get.
+    of each other than they get. The ID has `GROUP_ID_BYTES`, whatever the leader's had.
     """
     content = [group.group_id, [peer.to_bytes() for peer in group.peer_ids], list(group.gathered)]
     digest = hashlib.sha256(MSGPackSerializer.dumps(content)).digest()
-    return replace(group, group_id=digest[: len(group.group_id)])
+    return replace(group, group_id=digest[:GROUP_ID_BYTES])

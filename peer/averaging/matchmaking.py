@@ -18,7 +18,7 @@ import asyncio
 import logging
 import multiprocessing as mp
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from typing import Any, get_args
 
 from hivemind.averaging.control import StepControl
@@ -30,7 +30,7 @@ from hivemind.proto.averaging_pb2 import AveragingData, JoinRequest, MessageCode
 from auth.swarm.authorizer import TRAINING_ROLES
 from auth.swarm.directory import PeerDirectory
 from auth.tokens import AccessToken
-from peer.averaging.declarations import bound
+from peer.averaging.declarations import GROUP_ID_BYTES, bound
 from peer.averaging.shares import TRUSTED_ROLES
 from peer.config.training import Compression
 
@@ -118,9 +118,9 @@ class Gathering:
 
     @property
     def begun_after(self) -> int:
-        """The global step after which most of the group found average already, and wait for this peer; -1: none.
+        """The global step after which the group found averages already (see `Beginnings`); -1: none.
 
-        When this peer's round runs, it is -1 again.
+        It is -1 again when this peer's round runs, when the group gives up, and with each search.
         """
         return int(self._begun_after.value)
 
@@ -158,52 +158,60 @@ class Beginnings:
 
     A peer begins when the batch is full by what it believes of the others' claims. Who was in a round that was short
     believes less of some than who was not, and its group would wait for it in vain. So it begins, too, once the keeper
-    has, or more than half of the group's members.
+    has, or more than half of the group's members, if the group may average at all. Who reduces nothing is sent nothing,
+    and so hears of no beginning.
     """
 
     def __init__(self, gathering: Gathering, token_of: Callable[[PeerID], AccessToken | None]) -> None:
         self._gathering, self._token_of = gathering, token_of
-        self._step = -1
+        self._step, self._searches = -1, 0
         self._found: GroupInfo | None = None
-        self._sent: dict[PeerID, bytes] = {}  # sender -> the group, or the half of a round, to which it has sent last
+        self._sent: dict[PeerID, bytes] = {}  # sender -> the group to which it sends
 
     def sought_after(self, step: int) -> None:
         """Take in the global step after which the groups average that are looked for from now on."""
         self._step = step
 
-    def forget(self) -> None:
-        """Begin anew: another group is looked for, or this peer has begun itself."""
+    def forget(self) -> int:
+        """Begin anew: another group is looked for, or this peer has begun itself; returns the number of the search."""
+        self._searches += 1
         self._found, self._sent = None, {}
         self._gathering.begun_after = -1
+        return self._searches
 
-    def found(self, group: GroupInfo) -> None:
-        """Take in the group that this peer is to average with."""
-        self._found = group
-        self._judge()
+    def found(self, group: GroupInfo, search: int) -> None:
+        """Take in the group that this peer is to average with, unless that search was given up for another."""
+        if search == self._searches:
+            self._found = group
+            self._judge()
 
     async def heard(self, peer: PeerID, stream: AsyncIterator[AveragingData]) -> AsyncIterator[AveragingData]:
         """Pass on what a peer sends to be reduced, and remember to which group."""
-        first = await anext(stream, None)
-        if first is None:
-            return
-        self._sent[peer] = first.group_id
+        try:
+            async for message in stream:
+                if message.group_id:  # in the first one
+                    self._sent[peer] = message.group_id[:GROUP_ID_BYTES]  # of a half of a round, too
+                    self._judge()
+                yield message
+        finally:
+            if isinstance(stream, AsyncGenerator):
+                await stream.aclose()
+
+    def hung_up(self, peer: PeerID) -> None:
+        """Take in that a peer's stream has ended; before this peer has begun, that peer waits for it no more."""
+        self._sent.pop(peer, None)
         self._judge()
-        yield first
-        async for message in stream:
-            yield message
 
     def _judge(self) -> None:
-        if self._found is None:
+        if (group := self._found) is None:
             return
-        members, begun, trusts_one = set[str](), set[str](), False
-        for peer in self._found.peer_ids:
-            if (token := self._token_of(peer)) is not None:
-                members.add(token.member)
-                if self._sent.get(peer, b"").startswith(self._found.group_id):
-                    begun.add(token.member)
-                    trusts_one = trusts_one or token.role in TRUSTED_ROLES
-        if trusts_one or 2 * len(begun) > len(members):
-            self._gathering.begun_after = self._step
+        tokens = {peer: token for peer in group.peer_ids if (token := self._token_of(peer)) is not None}
+        begun = [token for peer, token in tokens.items() if self._sent.get(peer) == group.group_id]
+        members, begun_members = ({token.member for token in each} for each in (tokens.values(), begun))
+        has_keeper, keeper_has = (any(t.role in TRUSTED_ROLES for t in each) for each in (tokens.values(), begun))
+        may_average = has_keeper or group.group_size >= self._gathering.keeperless
+        has_begun = may_average and (keeper_has or 2 * len(begun_members) > len(members))
+        self._gathering.begun_after = self._step if has_begun else -1
 
 
 class Leaders:
@@ -355,12 +363,12 @@ def hold_searches(matchmaking: Matchmaking, beginnings: Beginnings) -> None:
     async def held(step: StepControl) -> Any:
         task = asyncio.current_task()
         running.add(task)
-        beginnings.forget()
+        search = beginnings.forget()
         try:
             if (group := await look(step)) is None:
                 return None
             group = bound(group)
-            beginnings.found(group)
+            beginnings.found(group, search)
             return group
         finally:
             running.discard(task)

@@ -195,7 +195,7 @@ def start_dht(
             record_validators=[RSASignatureValidator(key), PeerRecordValidator(credentials, tokens, run)],
         )
         node.run_in_background(await_ready=False)
-        await_ready(node, lambda: None if node.is_alive() else SwarmError("its process was killed as it started"))
+        await_outcome(node._ready, partial(_why_ended, node))
     except Exception as error:  # hivemind's, its daemon's and the system's own
         raise SwarmError(
             f"The swarm cannot be joined ({error}): check that this machine may open connections to "
@@ -252,9 +252,17 @@ async def look(node: DHTNode, key: DHTKey) -> None:
 
 
 def waits_at_relay(dht: DHT, timeout_s: float = RELAY_TIMEOUT_S) -> bool:
-    """Wait until a relay lets others reach this peer through it; return whether one does within `timeout_s`."""
+    """Wait until a relay lets others reach this peer through it; return whether one does within `timeout_s`.
+
+    Raises `SwarmError` if the DHT's process ends meanwhile.
+    """
     deadline = time.monotonic() + timeout_s
-    while not any("p2p-circuit" in str(address) for address in dht.get_visible_maddrs(latest=True)):
+
+    def addresses() -> list[Multiaddr]:
+        asked = dht.run_coroutine(partial(DHT._get_visible_maddrs, latest=True), return_future=True)
+        return list(await_outcome(asked, partial(_why_ended, dht)))
+
+    while not any("p2p-circuit" in str(address) for address in addresses()):
         if time.monotonic() > deadline:
             return False
         time.sleep(RELAY_POLL_S)
@@ -287,7 +295,7 @@ class NodeWatch:
         """Start an averager's process, and watch it, too. Raises `SwarmError` if the node is lost meanwhile."""
         averager.run_in_background(await_ready=False)
         self._processes = {**self._processes, averager.name: _process(averager.pid)}
-        await_ready(averager, lambda: self.lost)
+        await_outcome(averager._ready, lambda: self.lost)
 
     def stop(self) -> None:
         """Look no more: the node is about to be shut down."""
@@ -323,32 +331,38 @@ class NodeWatch:
                 self.heard_at, self._answers = self._clock(), self._answers + 1
 
 
-def await_ready(process: Any, why_lost: Callable[[], SwarmError | None]) -> None:
-    """Wait until a process of hivemind's is ready. Raises what went wrong in it, or `why_lost`.
+def await_outcome(future: Any, why_lost: Callable[[], SwarmError | None]) -> Any:
+    """Wait for what one of hivemind's processes is to bring. Raises what went wrong in it, or `why_lost`.
 
-    hivemind would wait for one that was killed before, and for one that waits for another such.
+    hivemind would wait for ever for a process that was killed, and for one that waits for another such.
     """
-    while not process._ready.done():
-        if (lost := why_lost()) is not None:
-            raise lost
+    while not future.done():
+        lost = why_lost()
         with suppress(futures.TimeoutError):
-            process.wait_until_ready(NODE_LOOK_S)
-    process.wait_until_ready()
+            future.result(NODE_LOOK_S)
+        if lost is not None and not future.done():  # its last words may have been on their way
+            raise lost
+    return future.result()
 
 
 def _processes_of(dht: DHT) -> dict[str, psutil.Process | None]:
     """Return the processes of a node by their names; None for one that has died by now."""
-    process = _process(dht.pid)
+    process, daemon = _process(dht.pid), None
     with suppress(psutil.NoSuchProcess):
-        daemons = [child for child in process.children() if child.name() == "p2pd"] if process else []
-        return {"DHT process": process, "p2p daemon": next(iter(daemons), None)}
-    return {"DHT process": None}
+        for child in process.children() if process else ():
+            with suppress(psutil.NoSuchProcess):
+                daemon = child if child.name() == "p2pd" else daemon
+    return {"DHT process": process, "p2p daemon": daemon}
 
 
 def _process(pid: int | None) -> psutil.Process | None:
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid)
     return None
+
+
+def _why_ended(dht: DHT) -> SwarmError | None:
+    return None if dht.is_alive() else SwarmError("The DHT process of this peer's swarm node was killed as it started.")
 
 
 def _has_died(process: psutil.Process) -> bool:

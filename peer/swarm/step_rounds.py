@@ -87,10 +87,10 @@ class StepRounds:
 
     @property
     def is_full(self) -> bool:
-        """Whether the global batch is full, by the records or as most of the group found say, who average already."""
+        """Whether the global batch is full: by the records, or because the group found averages already."""
         tracker = self._tracker
         begun = self._gradients.gathering.begun_after == tracker.step == tracker.swarm_step
-        return begun or tracker.ready_to_update_epoch
+        return tracker.ready_to_update_epoch or (begun and tracker.view.averaging > 1)
 
     @property
     def is_due(self) -> bool:

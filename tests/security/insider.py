@@ -5,6 +5,7 @@ Only the peer that is told so attacks; for all others nothing here has any effec
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -51,12 +52,13 @@ def give_false_states(orders: Orders) -> None:
     SwarmStateAverager.get_current_state = state  # type: ignore[method-assign]
 
 
-def believe_nothing(orders: Orders) -> None:
-    """From now on let no samples that others claim count here while this process is told so; call it before joining."""
+def believe_less(orders: Orders) -> None:
+    """From now on let others' samples fill no batch here while this process is told so; call it before joining."""
     honest = Allowances.counted
 
     def counted(allowances: Allowances, peers: Iterable[KnownPeer]) -> int:
-        return 0 if orders.attack == "believes nothing" else honest(allowances, peers)
+        most = allowances.target - 1 if orders.attack == "believes less" else math.inf
+        return int(min(most, honest(allowances, peers)))
 
     Allowances.counted = counted  # type: ignore[method-assign]
 

@@ -27,7 +27,7 @@ from peer.swarm.swarm import Swarm
 from tests.security.absent_member import be_absent
 from tests.security.bad_parts import send_bad_parts
 from tests.security.false_reducer import return_false_averages, show_false_inputs
-from tests.security.insider import Insider, believe_nothing, give_false_states
+from tests.security.insider import Insider, believe_less, give_false_states
 from tests.security.processes import Orders
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
 
@@ -84,7 +84,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     show_false_inputs(orders)
     send_bad_parts(orders)
     be_absent(orders)
-    believe_nothing(orders)
+    believe_less(orders)
     suspicions.SAME_PAUSE_S = SAME_PAUSE_S
     swarm_state.random = _ByName  # type: ignore[assignment]
     swarm = Swarm.join(

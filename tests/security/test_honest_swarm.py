@@ -47,7 +47,7 @@ def test_kills_of_peers_keeper_and_daemon_name_nobody(honest: MemberSwarm) -> No
 def test_a_keeper_that_believes_less_than_its_group_is_taken_along(honest: MemberSwarm) -> None:
     """It has seen a short round that the others have not: without it no step comes, and for it no batch is full."""
     honest.honest[0].wait_for_step(2)
-    honest.keeper.tell("believes nothing")
+    honest.keeper.tell("believes less")
     last = honest.step + STEPS_BESIDE_A_DOUBTER
     honest.keeper.wait_for_step(last)
     assert hold_one_state(honest.steps_at(last))

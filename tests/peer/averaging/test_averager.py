@@ -341,6 +341,15 @@ async def test_a_round_ends_at_its_limit() -> None:
     assert averager.failures == 1
 
 
+async def test_what_a_group_has_begun_is_forgotten_when_this_peer_begins(averager: SwarmGradientAverager) -> None:
+    """Else this peer would begin again after a round that failed, with nobody."""
+    averager._control, averager.gathering.begun_after = step_control(), 4
+    averager._averaged.value = True
+    with pytest.raises(RuntimeError, match="failed after that"):
+        await averager._aggregate_with_group(GroupInfo(b"group", (), ()))
+    assert averager.gathering.begun_after == -1
+
+
 PEERS = tuple(PeerID(b"\x12\x20" + bytes([number]) * 32) for number in range(4))
 OWN, KEEPER, BOB, MALLORY = PEERS
 TARGET = 32
@@ -420,7 +429,7 @@ def test_a_reducer_that_undercounts_twice_in_succession_is_declared(
     for half, low in ((b"a", [BOB]), (b"b", [MALLORY]), (b"a", [MALLORY]), (b"b", [BOB])):
         after_round.note(undercounting=low, half=half)
     assert after_round.declared(key).missed == []
-    after_round.note(half=b"a", attesting=[OWN, KEEPER, BOB])  # a round without it says nothing of it
+    after_round.note(half=b"a", attesting=[OWN, KEEPER, BOB])  # a round that it is not in says nothing of it
     assert after_round.declared(key).missed == []
     after_round.note(undercounting=[MALLORY, OWN], half=b"a")
     assert after_round.declared(key).missed == [MALLORY.to_base58()]

@@ -17,7 +17,7 @@ from hivemind.averaging.group_info import GroupInfo
 from hivemind.p2p import PeerID
 from hivemind.proto.averaging_pb2 import AveragingData, MessageCode, MessageFromLeader
 
-from peer.averaging.declarations import bound
+from peer.averaging.declarations import GROUP_ID_BYTES, bound
 from peer.averaging.matchmaking import (
     AVOIDED_S,
     FULL_GROUP_ATTEMPTS,
@@ -362,7 +362,14 @@ def test_a_search_that_was_given_up_ends_in_order() -> None:
 
 
 MEMBER_OF = {"keeper": "op", "a1": "alice", "a2": "alice", "b": "bob", "c": "carol", "own": "dan"}
-GROUP = GroupInfo(b"group", tuple(PeerID(name.encode()) for name in MEMBER_OF), (b"",) * len(MEMBER_OF))
+
+
+def group_of(*names: str, group_id: bytes = b"g" * GROUP_ID_BYTES) -> GroupInfo:
+    """A group of these devices."""
+    return GroupInfo(group_id, tuple(PeerID(name.encode()) for name in names), (b"",) * len(names))
+
+
+GROUP = group_of(*MEMBER_OF)
 
 
 def token_in_group(peer: PeerID) -> Any:
@@ -372,74 +379,127 @@ def token_in_group(peer: PeerID) -> Any:
     return SimpleNamespace(member=MEMBER_OF[name], role=role) if name in MEMBER_OF else None
 
 
-async def send(beginnings: Beginnings, peer: str, group_id: bytes) -> list[bytes]:
-    """Send something to a group, as this peer would reduce it; returns what comes through."""
+class Searcher:
+    """A peer that looks for groups to average with after step 7."""
 
-    async def stream() -> AsyncIterator[AveragingData]:
-        yield AveragingData(group_id=group_id)
-        yield AveragingData()
+    def __init__(self) -> None:
+        self.gathering = Gathering(15.0)
+        self.beginnings = Beginnings(self.gathering, token_in_group)
+        self.beginnings.sought_after(7)
+        self.search = self.beginnings.forget()
 
-    return [message.group_id async for message in beginnings.heard(PeerID(peer.encode()), stream())]
+    async def hear(self, peer: str, group_id: bytes) -> list[bytes]:
+        """Something that a peer sends to a group; returns what comes through."""
+
+        async def stream() -> AsyncIterator[AveragingData]:
+            yield AveragingData(group_id=group_id)
+            yield AveragingData()
+
+        return [message.group_id async for message in self.beginnings.heard(PeerID(peer.encode()), stream())]
 
 
 @pytest.mark.parametrize(
-    ("senders", "begun"),
+    ("senders", "group", "begun"),
     [
-        ([], False),
-        (["keeper"], True),
-        (["a1", "a2", "b"], False),  # of five members two, of whom one has two devices
-        (["a1", "b", "c"], True),
-        (["a1", "b", "stranger"], False),
+        ([], GROUP, False),
+        (["keeper"], GROUP, True),
+        (["a1", "a2", "b"], GROUP, False),  # of five members two, of whom one has two devices
+        (["a1", "b", "c"], GROUP, True),
+        (["a1", "b", "stranger"], GROUP, False),
+        (["a1", "b"], group_of("keeper", "a1", "b", "own"), False),  # half of them
+        (["a1", "b"], group_of("a1", "b", "own"), False),  # without the keeper it takes four
+        (["a1", "b", "c"], group_of("a1", "b", "c", "own"), True),
     ],
 )
-async def test_a_group_has_begun_once_the_keeper_has_or_most_members(senders: list[str], begun: bool) -> None:
+async def test_a_group_has_begun_once_the_keeper_has_or_most_members(
+    senders: list[str], group: GroupInfo, begun: bool
+) -> None:
     """Whether they send before or after this peer knows of the group; what they send is passed on as it is."""
     for found_before in (True, False):
-        beginnings = Beginnings(gathering := Gathering(15.0), token_in_group)
-        beginnings.sought_after(7)
+        peer = Searcher()
+        peer.gathering.keeperless = 4
         if found_before:
-            beginnings.found(GROUP)
-        for peer in senders:
-            assert await send(beginnings, peer, b"group and half") == [b"group and half", b""]
+            peer.beginnings.found(group, peer.search)
+        for sender in senders:
+            assert await peer.hear(sender, group.group_id + b" half") == [group.group_id + b" half", b""]
         if not found_before:
-            assert gathering.begun_after == -1
-            beginnings.found(GROUP)
-        assert gathering.begun_after == (7 if begun else -1)
-        beginnings.forget()
-        assert gathering.begun_after == -1
-        beginnings.found(GROUP)
-        assert gathering.begun_after == -1
+            assert peer.gathering.begun_after == -1
+            peer.beginnings.found(group, peer.search)
+        assert peer.gathering.begun_after == (7 if begun else -1)
+        search = peer.beginnings.forget()
+        assert peer.gathering.begun_after == -1
+        peer.beginnings.found(group, search)
+        assert peer.gathering.begun_after == -1
 
 
 async def test_what_is_sent_to_another_group_does_not_begin_this_one() -> None:
-    """Nor does a stream that ends before anything has come."""
-    beginnings = Beginnings(gathering := Gathering(15.0), token_in_group)
-    beginnings.sought_after(7)
-    beginnings.found(GROUP)
-    await send(beginnings, "keeper", b"grout")
+    """Nor does a stream that ends before anything has come, nor the group of a search that was given up."""
+    peer = Searcher()
+    peer.beginnings.found(GROUP, peer.search)
+    await peer.hear("keeper", b"g" * (GROUP_ID_BYTES - 1) + b"G")
 
     async def nothing() -> AsyncIterator[AveragingData]:
         for _ in ():
             yield AveragingData()
 
-    assert [message async for message in beginnings.heard(GROUP.peer_ids[0], nothing())] == []
-    assert gathering.begun_after == -1
+    assert [message async for message in peer.beginnings.heard(GROUP.peer_ids[0], nothing())] == []
+    assert peer.gathering.begun_after == -1
+    peer.beginnings.forget()
+    peer.beginnings.found(GROUP, peer.search)
+    await peer.hear("keeper", GROUP.group_id)
+    assert peer.gathering.begun_after == -1
+
+
+async def test_a_leader_makes_no_group_seem_to_have_begun_by_its_id() -> None:
+    """By an empty one, with which whatever anybody sends begins."""
+    peer = Searcher()
+    peer.beginnings.found(bound(group_of(*MEMBER_OF, group_id=b"")), peer.search)
+    await peer.hear("keeper", GROUP.group_id)
+    await peer.hear("b", b"")
+    assert peer.gathering.begun_after == -1
+
+
+async def test_a_group_that_gives_up_waits_no_more() -> None:
+    """A peer that was busy all the while does not begin with it then."""
+    peer = Searcher()
+    peer.beginnings.found(GROUP, peer.search)
+    await peer.hear("keeper", GROUP.group_id)
+    assert peer.gathering.begun_after == 7
+    peer.beginnings.hung_up(GROUP.peer_ids[0])
+    assert peer.gathering.begun_after == -1
+    peer.beginnings.hung_up(GROUP.peer_ids[0])
+
+
+async def test_a_stream_that_is_heard_no_more_is_closed() -> None:
+    """At once, as without anybody who listens between."""
+    closed = []
+
+    async def stream() -> AsyncIterator[AveragingData]:
+        try:
+            yield AveragingData(group_id=GROUP.group_id)
+            yield AveragingData()
+        finally:
+            closed.append(True)
+
+    heard: Any = Searcher().beginnings.heard(GROUP.peer_ids[0], stream())
+    await anext(heard)
+    await heard.aclose()
+    assert closed == [True]
 
 
 async def test_each_search_begins_anew_and_tells_of_its_group() -> None:
     """A group is told with the ID that its members send to."""
-    beginnings = Beginnings(gathering := Gathering(15.0), token_in_group)
-    beginnings.sought_after(7)
+    peer = Searcher()
     outcomes = [GROUP, None]
 
     async def look(_step: object) -> GroupInfo | None:
-        assert gathering.begun_after == -1
+        assert peer.gathering.begun_after == -1
         return outcomes.pop(0)
 
     search: Any = SimpleNamespace(look_for_group=look)
-    hold_searches(search, beginnings)
+    hold_searches(search, peer.beginnings)
     assert await search.look_for_group("step") == bound(GROUP)
-    await send(beginnings, "keeper", bound(GROUP).group_id)
-    assert gathering.begun_after == 7
+    await peer.hear("keeper", bound(GROUP).group_id)
+    assert peer.gathering.begun_after == 7
     assert await search.look_for_group("step") is None
-    assert gathering.begun_after == -1
+    assert peer.gathering.begun_after == -1

@@ -320,10 +320,18 @@ def test_no_step_is_taken_while_the_operator_wants_none(steering: Steering, held
     assert not scene.rounds.is_due
 
 
-@pytest.mark.parametrize(("begun_after", "swarm_step", "full"), [(4, 4, True), (3, 4, False), (4, 5, False)])
-def test_a_batch_is_full_for_who_would_hold_up_its_group(begun_after: int, swarm_step: int, full: bool) -> None:
-    """Most of it averages towards this very step; a peer that believes less of others' claims averages, too."""
-    scene = Scene(Round(FULL))
+@pytest.mark.parametrize(
+    ("begun_after", "swarm_step", "averaging", "full"),
+    [(4, 4, 2, True), (3, 4, 2, False), (4, 5, 2, False), (5, 5, 2, False), (4, 4, 1, False)],
+)
+def test_a_batch_is_full_for_who_would_hold_up_its_group(
+    begun_after: int, swarm_step: int, averaging: int, full: bool
+) -> None:
+    """It averages towards this very step; a peer that believes less of others' claims averages, too.
+
+    One that sees nobody else would take its own average, and has no batch for that.
+    """
+    scene = Scene(Round(FULL), averaging=averaging)
     scene.tracker.ready_to_update_epoch, scene.tracker.swarm_step = False, swarm_step
     scene.gathering.begun_after = begun_after
     assert scene.rounds.is_due is full
