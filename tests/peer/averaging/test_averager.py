@@ -344,6 +344,7 @@ async def test_a_round_ends_at_its_limit() -> None:
 async def test_what_a_group_has_begun_is_forgotten_when_this_peer_begins(averager: SwarmGradientAverager) -> None:
     """Else this peer would begin again after a round that failed, with nobody."""
     averager._control, averager.gathering.begun_after = step_control(), 4
+    averager._control.attach(MPFuture(), MPFuture())
     averager._averaged.value = True
     with pytest.raises(RuntimeError, match="failed after that"):
         await averager._aggregate_with_group(GroupInfo(b"group", (), ()))
