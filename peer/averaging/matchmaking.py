@@ -156,10 +156,10 @@ class Gathering:
 class Beginnings:
     """The peers of a group that have begun to average, as they show by what they send; in the averager's process only.
 
-    A peer begins when the batch is full by what it believes of the others' claims. Who was in a round that was short
-    believes less of some than who was not, and its group would wait for it in vain. So it begins, too, once the keeper
-    has, or more than half of the group's members, if the group may average at all. Who reduces nothing is sent nothing,
-    and so hears of no beginning.
+    A peer begins when the batch is full by the claims that it believes. A member of a short round believes less than
+    the other peers, and its group would wait for it in vain. So a peer also begins once the keeper has begun, or more
+    than half of the group's members have, if the group may average at all. A peer that reduces nothing receives no
+    parts, so it does not notice that others begin.
     """
 
     def __init__(self, gathering: Gathering, token_of: Callable[[PeerID], AccessToken | None]) -> None:

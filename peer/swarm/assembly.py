@@ -36,7 +36,7 @@ SHUTDOWN_S = 2.0
 
 @dataclass(frozen=True)
 class Assembly:
-    """What the tracker and both averagers of one peer have in common; it makes them, and starts none."""
+    """The parts that the tracker and both averagers of one peer share; its methods make these, and start none."""
 
     config: RunConfig
     access: SwarmAccess

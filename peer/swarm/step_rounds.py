@@ -87,7 +87,7 @@ class StepRounds:
 
     @property
     def is_full(self) -> bool:
-        """Whether the global batch is full: by the records, or because the group found averages already."""
+        """True if the global batch is full by the records, or if this peer's group averages already."""
         tracker = self._tracker
         begun = self._gradients.gathering.begun_after == tracker.step == tracker.swarm_step
         return tracker.ready_to_update_epoch or (begun and tracker.view.averaging > 1)

@@ -414,7 +414,7 @@ class Searcher:
 async def test_a_group_has_begun_once_the_keeper_has_or_most_members(
     senders: list[str], group: GroupInfo, begun: bool
 ) -> None:
-    """Whether they send before or after this peer knows of the group; what they send is passed on as it is."""
+    """Parts count before and after this peer knows of the group, and pass on unchanged."""
     for found_before in (True, False):
         peer = Searcher()
         peer.gathering.keeperless = 4
