@@ -323,9 +323,9 @@ class ExactAllReduce(AllReduceRunner):
             if not is_attested:
                 raise AllreduceException(f"{peer_id} returned {part_index} of {expected} parts, and no attestation")
         except BaseException as error:  # cancelled too: nobody may wait for parts of this reducer any more
-            container.register_failed_reducer(peer_index)
             if not isinstance(error, FalseAverage):
-                self.missed.add(peer_id.to_base58())
+                self.missed.add(peer_id.to_base58())  # first, for hivemind's container raises once the round has ended
+            container.register_failed_reducer(peer_index)
             raise
 
     def _take_attestation(self, reducer: PeerID, content: bytes) -> None:

@@ -466,15 +466,16 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
         if self._control.done():  # given up: the others' parts were still on their way
             return
         own = {self.peer_id.to_base58()}
-        missed = absent_of(runner.missed, runner.other_reducers | own)
-        low = self._undercounting_again(runner, half) - own
         senders = {peer.to_base58() for peer in runner.sender_peer_ids}
         late = runner.late if time.monotonic() >= self._nearly_over_at else set()
         silent = absent_of(late or runner.silent, senders)  # at its end a round bans all whose streams it breaks off
+        unreturned = set() if late else runner.missed  # a reducer may still await the late one, as this peer does
+        missed = absent_of(unreturned, runner.other_reducers | own)
         self._missed.round_ended(missed)
-        self._low.round_ended(low)
         self._silent.round_ended(silent)
-        self._leaders.group_ended(group_info, came_about=missed == runner.missed)
+        self._leaders.group_ended(group_info, came_about=missed == unreturned)
+        low = self._undercounting_again(runner, half) - own
+        self._low.round_ended(low)
         for peer in missed | low | silent:
             token = self.directory.token_of(PeerID.from_base58(peer))
             who = "no member" if token is None else f"{token.member} (device {token.device_id}, {token.role})"
@@ -572,9 +573,9 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
             self.auditing.give_up(group_id)
             raise
         finally:
+            self._note_absent(group_info, runner, half)  # before anything that may raise
             self._events.add(runner.passed(is_whole))
             guard.ended()
-            self._note_absent(group_info, runner, half)
         self._guard.accepted(half, tensors)
         self._screen.accepted(half, tensors)
         audit = Audit(

@@ -18,6 +18,8 @@ from peer.averaging.all_reduce import ExactAllReduce
 from peer.averaging.averager import AveragedGroup, BalancedRounds
 from tests.security.processes import Orders
 
+SLOW_S = 5.0  # for each message of a slow reducer: long before it would be cut off, which is for saying nothing
+
 
 def be_absent(orders: Orders) -> None:
     """From now on let this process, and what it forks, be missing while it is told to; call it before joining."""
@@ -32,6 +34,7 @@ def be_absent(orders: Orders) -> None:
             yield averaging_pb2.AveragingData(code=averaging_pb2.INTERNAL_ERROR)
             return
         async for message in reduce(runner, stream, context):
+            await asyncio.sleep(SLOW_S if orders.attack == "slow" else 0.0)
             yield message
 
     async def aggregate_with_group(averager: Any, group_info: GroupInfo, **kwargs: Any) -> AveragedGroup:

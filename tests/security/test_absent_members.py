@@ -1,4 +1,4 @@
-"""A member that joins each group and fails it: as a reducer that stalls, refuses or counts little, or by its absence.
+"""A member that fails each group it joins: as a reducer that stalls, is slow, refuses or counts little, or by leaving.
 
 Each costs the swarm two rounds at most: then it reduces nothing, and nobody waits for it. Nobody is named, for a lost
 line looks alike, and a reducer may know what others do not. A swarm for each attack, of a keeper, four honest members
@@ -23,7 +23,7 @@ LOST = re.compile(r"hivemind.* the round failed|samples were averaged")  # in a 
 MISSING = f"missing: {INSIDER} (device"
 
 
-@pytest.mark.parametrize("attack", ["stall", "refuse", "leave", "counts little"])
+@pytest.mark.parametrize("attack", ["stall", "slow", "refuse", "leave", "counts little"])
 def test_a_missing_member_costs_two_rounds(attack: str, tmp_path: Path) -> None:
     """Then steps come as ever, of full batches and with equal parameters everywhere."""
     swarm = MemberSwarm(tmp_path, honest=HONEST_MEMBERS)

@@ -820,6 +820,28 @@ def test_a_reducer_that_is_cut_off_is_missing() -> None:
     asyncio.run(take_part())
 
 
+def test_a_reducer_still_awaited_when_the_round_is_broken_off_is_missing() -> None:
+    """One that answers too slowly for the round, and never so slowly that it would be cut off by itself."""
+
+    async def take_part() -> None:
+        asked = asyncio.Event()
+
+        async def awaited(_parts: object) -> None:
+            asked.set()
+            await asyncio.Event().wait()
+
+        taking = round_of_two(reducer=AUXILIARY)
+        taking._get_peer_stub = lambda _peer: SimpleNamespace(rpc_aggregate_part=awaited)
+        round_ = asyncio.ensure_future(take_averages(taking, [torch.zeros(3)]))
+        await asyncio.wait_for(asked.wait(), PATIENCE_S)
+        round_.cancel()
+        await asyncio.wait({round_})
+        taking._future.exception()  # asyncio complains of one that nobody has looked at
+        assert taking.missed == {AUXILIARY.to_base58()}
+
+    asyncio.run(take_part())
+
+
 @pytest.mark.parametrize("unawaited", [False, True])
 def test_a_sender_that_was_silent_before_is_not_waited_for(unawaited: bool) -> None:
     """The average comes without it at once, and that is no further silence; another is waited for, then it is one."""

@@ -380,15 +380,25 @@ class AfterRound:
         undercounting: Collection[PeerID] = (),
         half: bytes = b"",
         attesting: Collection[PeerID] = PEERS,
+        cannot_be_read: bool = False,
     ) -> None:
-        """A round of four, in which these were missed or silent, still awaited at its end, or counted too little."""
+        """A round of four, in which these were missed or silent, still awaited at its end, or counted too little.
+
+        `cannot_be_read`: the attestations.
+        """
         low = {peer.to_base58() for peer in undercounting}
+
+        def undercounted(target: int) -> set[str]:
+            if cannot_be_read:
+                raise IndexError("an attestation of fewer senders")
+            return low if target == TARGET else set()
+
         runner = SimpleNamespace(
             missed={peer.to_base58() for peer in missed},
             silent={peer.to_base58() for peer in silent},
             late={peer.to_base58() for peer in late},
             accounts=SimpleNamespace(
-                undercounting=lambda target: low if target == TARGET else set(),
+                undercounting=undercounted,
                 attestations={peer.to_base58(): None for peer in attesting},
             ),
             other_reducers={peer.to_base58() for peer in PEERS[1:]},
@@ -459,6 +469,48 @@ def test_a_sender_too_slow_for_the_round_twice_is_not_waited_for(
     for _ in range(2):
         after_round.note(late=[BOB], silent=PEERS[1:])  # a round that is broken off breaks off everybody's stream
     assert after_round.averager._silent.current() == ({BOB.to_base58()} if took_all_its_time else set())
+
+
+def test_who_awaits_a_late_sender_too_is_not_missed(after_round: AfterRound, key: DeviceKey) -> None:
+    """At the end of a round's time a reducer that this peer awaits may await the same sender as this peer."""
+    after_round.averager._nearly_over_at = time.monotonic()
+    after_round.note(missed=[KEEPER], late=[BOB])
+    assert after_round.declared(key).missed == []
+    assert after_round.came_about == [True]
+
+
+def test_who_was_absent_is_noted_before_anything_can_fail(after_round: AfterRound, key: DeviceKey) -> None:
+    """Whatever the others have attested."""
+    with pytest.raises(IndexError):
+        after_round.note(missed=[MALLORY], silent=[BOB], cannot_be_read=True)
+    assert after_round.declared(key).missed == [MALLORY.to_base58()]
+    after_round.note(silent=[BOB])
+    assert after_round.averager._silent.current() == {BOB.to_base58()}
+
+
+async def test_a_round_that_cannot_be_told_of_notes_who_was_absent(
+    averager: SwarmGradientAverager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its event nor the judgement of what it showed stands before that."""
+    noted: list[object] = []
+
+    async def fails(*_: object) -> None:
+        raise MatchmakingException("the round has failed")
+
+    def cannot_tell(_is_whole: bool) -> None:
+        raise ValueError("an event that cannot be written")
+
+    runner = SimpleNamespace(passed=cannot_tell, peer_fractions=(1.0, 0.0))
+    monkeypatch.setattr("peer.averaging.averager.ExactAllReduce", lambda **_: runner)
+    monkeypatch.setattr("peer.averaging.averager.take_averages", fails)
+    monkeypatch.setattr(averager, "_directory", SimpleNamespace(token_of=lambda _peer: None))
+    monkeypatch.setattr(averager, "_note_absent", lambda *noted_of: noted.append(noted_of[1]))
+    monkeypatch.setattr(averager, "_running_groups", {b"group": asyncio.Future()})
+    averager._p2p = None
+    group: Any = SimpleNamespace(group_id=b"group", group_size=2, peer_ids=list(PEERS[:2]))
+    with pytest.raises(ValueError, match="cannot be written"):
+        await averager._average_exactly([torch.zeros(3)], group, b"", peer_fractions=(1, 0))
+    assert noted == [runner]
 
 
 def test_a_peer_that_misses_most_blames_nobody(after_round: AfterRound, key: DeviceKey) -> None:
