@@ -334,8 +334,11 @@ def become_the_only_one(directory: RunDirectory, database: Database, should_stop
     return lock
 
 
-def run_keeper(run_dir: str, parent_pid: int) -> None:
-    """Main function of the keeper's process; ends on SIGTERM, or when the parent is gone."""
+def run_keeper(run_dir: str, parent_pid: int, ready: Callable[[], None]) -> None:
+    """Main function of the keeper's process; ends on SIGTERM, or when the parent is gone.
+
+    `ready` is called once the swarm's first node is open: what fails before that may be the run's configuration.
+    """
     use_hivemind_log_handler("nowhere")  # its stack traces of lost peers are no news to an operator
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
@@ -348,6 +351,7 @@ def run_keeper(run_dir: str, parent_pid: int) -> None:
     peer_id = Credentials(directory.keeper_dir).device_key.peer_id
     events.add(ProcessStarted(software=software_version(), role="keeper", peer=peer_id))
     keeper = open_keeper(directory, database, lock, events)
+    ready()
     tell_step(lambda: keeper.swarm.step)
     stop = stop_at_sigterm()  # only now: the processes that hivemind has forked must keep SIGTERM's default action
     keeper.resume_ledger(stop.is_set)

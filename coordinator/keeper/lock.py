@@ -23,6 +23,7 @@ from coordinator.store.engine import Database
 logger = logging.getLogger(__name__)
 KEY = 0x6D686B6565706572  # "mhkeeper"; one number, so in another space than the locks of transactions
 POLL_S = 1.0
+SAID_EVERY_POLLS = 60  # that the database does not answer
 # The server shall notice within half a minute that the machine of a keeper is gone, too.
 _NOTICE = ("SET tcp_keepalives_idle = 10", "SET tcp_keepalives_interval = 5", "SET tcp_keepalives_count = 3")
 
@@ -57,20 +58,22 @@ class KeeperLock:
     def wait(self, should_stop: Callable[[], bool], sleep: Callable[[float], object]) -> bool:
         """Take the lock as soon as nobody else has it; returns whether there was something to wait for.
 
-        A database that does not answer is waited for as well.
+        A database that does not answer is waited for as well, which the log says about once a minute.
         """
-        said = ""
+        said, unsaid = "", 0
         while not should_stop():
             try:
                 if self.try_take():
                     if said:
                         logger.warning("this is the run's keeper now")
                     break
-                why = "another keeper serves this run; this one takes over when that ends"
+                why, unsaid = "another keeper serves this run; this one takes over when that ends", 0
             except DBAPIError as error:
                 why = f"the database does not answer ({' '.join(str(error.orig).split())[:200]}); waiting for it"
-            if why != said:
+                unsaid += 1
+            if why != said or unsaid >= SAID_EVERY_POLLS:
                 logger.warning("%s", why)
+                unsaid = 0
             said = why
             sleep(POLL_S)
         return bool(said)

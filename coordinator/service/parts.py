@@ -72,8 +72,7 @@ def _run_service(directory: Path, _parent_pid: int, ready: Callable[..., None]) 
 def _run_keeper(directory: Path, parent_pid: int, ready: Callable[..., None]) -> None:
     from coordinator.keeper.keeper import run_keeper  # torch and hivemind
 
-    ready()  # it says where the swarm stands through the database
-    run_keeper(str(directory), parent_pid)
+    run_keeper(str(directory), parent_pid, ready)
 
 
 def _run_validator(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:

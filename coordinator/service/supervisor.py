@@ -5,6 +5,9 @@ because nothing may wait for the validator or the publisher. They share only the
 restarted while the others continue. The first Ctrl-C or SIGTERM asks all to stop, a second one ends the command at
 once.
 
+A wrong configuration shows before a part is ready, so until then its error ends the command. A part that was ready once
+is started again for as long as the run is served: a database may be away for a second or for days.
+
 The supervisor stays for as long as the run is served, so it imports neither database nor settings: `preparation` does.
 """
 
@@ -35,9 +38,10 @@ STOP_GRACE_S = 45.0  # a large model's last checkpoint takes a while
 AUXILIARY_GRACE_S = 10.0
 LONGEST_STOP_S = STOP_GRACE_S + AUXILIARY_GRACE_S  # whoever stops the supervisor must wait longer
 STEADY_S = 60.0  # a part that ran so long is not "failing again and again"
-MAX_FAILURES = 6  # in a row
+MAX_FAILURES = 6  # in a row, of a part that has never been ready
 REBIRTH_S = 1.0  # from the end of an auxiliary part that had nothing left to do to its next start
-LONGEST_PAUSE_S = 300.0
+LONGEST_PAUSE_S = 30.0  # before a restart: volunteers wait for service and keeper
+LONGEST_AUXILIARY_PAUSE_S = 300.0
 
 
 def serve_run(
@@ -109,9 +113,10 @@ class Supervisor:
         self._on_ready = on_ready
 
     def run(self, should_stop: Callable[[], bool]) -> None:
-        """Supervise until asked to stop; raises a part's own error if it fails at its first start (no auxiliary's).
+        """Supervise until asked to stop.
 
-        However this ends, no process of a part's group is left.
+        Raises a part's own error if its first start fails before it was ready, and `WorkerError` if it never becomes
+        ready; an auxiliary part ends nothing. However this ends, no process of a part's group is left.
         """
         try:
             while not should_stop():
@@ -145,6 +150,7 @@ class _Watched:
         self._start_at = clock()
         self._failures = 0  # in a row
         self._starts = 0
+        self._was_ready = False  # after any of its starts
 
     def tend(self) -> bool:
         """Start the part if it is due, notice its death; returns whether it has just become ready."""
@@ -166,27 +172,29 @@ class _Watched:
         """Clear away a dead process and plan its restart; raises if that is hopeless."""
         exit_code, name = self.process.end(), self.process.part.name
         auxiliary = self.process.part.auxiliary
-        self._running = False
+        self._running, self._was_ready = False, self._was_ready or self.process.ready
         reason = str(self.process.error or f"exit code {exit_code}")
         self._events.add(ChildEnded(child=name, cause=reason))
         if auxiliary and exit_code == 0:  # it gives its memory back
             self._failures, self._start_at = 0, now + REBIRTH_S
             return
-        if self.process.error is not None and self._starts == 1 and not auxiliary:
+        if self.process.error is not None and self._starts == 1 and not (auxiliary or self._was_ready):
             raise self.process.error
         self._failures = 1 if now - self._start_at >= STEADY_S else self._failures + 1
-        delay_s = restart_delay_s(self._failures, auxiliary)
+        delay_s = restart_delay_s(self._failures, auxiliary=auxiliary, was_ready=self._was_ready)
         if delay_s is None:
             raise WorkerError(f"The {name} failed {self._failures} times in a row, at last with: {reason}")
         logger.warning("the %s has died (%s); starting it again in %g s", name, reason, delay_s)
         self._start_at = now + delay_s
 
 
-def restart_delay_s(failures: int, auxiliary: bool = False) -> float | None:
+def restart_delay_s(failures: int, *, auxiliary: bool = False, was_ready: bool = False) -> float | None:
     """The wait before a restart after so many failures in a row; None: give up."""
-    if failures >= MAX_FAILURES:
-        return LONGEST_PAUSE_S if auxiliary else None
-    return float(2 ** (failures - 1))
+    if failures < MAX_FAILURES:
+        return float(2 ** (failures - 1))
+    if auxiliary:
+        return LONGEST_AUXILIARY_PAUSE_S
+    return LONGEST_PAUSE_S if was_ready else None
 
 
 def _stop_all(processes: Sequence[PartProcess], grace_s: float) -> list[PartProcess]:

@@ -17,6 +17,7 @@ from coordinator.run.logs import LogStyle
 from coordinator.service import supervisor as module
 from coordinator.service.parts import KEEPER, SERVICE, VALIDATOR, Part, PartProcess
 from coordinator.service.supervisor import (
+    LONGEST_AUXILIARY_PAUSE_S,
     LONGEST_PAUSE_S,
     MAX_FAILURES,
     STEADY_S,
@@ -55,7 +56,8 @@ class FakeProcess:
     """A part whose fate the test decides."""
 
     part: Part = KEEPER
-    ready: bool = True
+    becomes_ready: bool = True  # as soon as it is started
+    ready: bool = False
     error: ManyhandsError | None = None
     pid: int = 1
     dead: bool = False
@@ -66,7 +68,7 @@ class FakeProcess:
 
     def start(self) -> None:
         self.starts += 1
-        self.dead = False
+        self.dead, self.ready = False, self.becomes_ready
 
     def read(self) -> None:
         """Nothing to take in."""
@@ -153,15 +155,48 @@ def test_dead_part_is_ended_and_started_again_after_a_pause() -> None:
 
 def test_failure_at_the_first_start_is_the_parts_own_error() -> None:
     """What makes a first start impossible is raised as it is, and the other part's group is ended."""
-    service, keeper = FakeProcess(SERVICE), FakeProcess(KEEPER, error=StorageError("No space left."))
+    service, keeper = (
+        FakeProcess(SERVICE),
+        FakeProcess(KEEPER, becomes_ready=False, error=StorageError("No space left.")),
+    )
     with pytest.raises(StorageError, match="No space left"):
         supervise(Script(nothing, killer(keeper), nothing), service, keeper)
     assert "end" in service.calls
 
 
-def test_failing_again_and_again_is_given_up() -> None:
-    """A part that never lives long is given up after some attempts, with the last reason."""
-    keeper = FakeProcess(KEEPER)
+@pytest.mark.parametrize("error", [None, WorkerError("The connection is lost.")])
+def test_first_death_of_a_part_that_was_ready_ends_nothing(
+    error: ManyhandsError | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The part is started again and the log says why, whether its error is a known one or not."""
+    keeper = FakeProcess(KEEPER, error=error)
+    supervise(Script(nothing, killer(keeper), nothing), keeper)
+    assert keeper.starts == 2
+    assert f"the keeper has died ({error or 'exit code -9'}); starting it again in 1 s" in caplog.text
+
+
+@pytest.mark.parametrize("outage_s", [15, 300, 86_400])
+def test_database_that_is_away_for_long_ends_nothing(outage_s: int) -> None:
+    """Parts that were ready once are tried for as long as it is away, and soon after its return."""
+    service, keeper = FakeProcess(SERVICE), FakeProcess(KEEPER)
+
+    def away() -> None:
+        for process in (service, keeper):
+            process.dead, process.becomes_ready = True, False
+            process.error = StorageError("The database cannot be opened.")
+
+    def back() -> None:
+        for process in (service, keeper):
+            process.becomes_ready, process.error = True, None
+
+    script = Script(nothing, *[away] * outage_s, back, *[nothing] * int(LONGEST_PAUSE_S))
+    assert supervise(script, service, keeper) == ["service", "keeper", "service", "keeper"]
+    assert keeper.starts <= MAX_FAILURES + outage_s / LONGEST_PAUSE_S + 1
+
+
+def test_failing_again_and_again_before_it_was_ready_is_given_up() -> None:
+    """A part that never becomes ready is given up after some attempts, with the last reason."""
+    keeper = FakeProcess(KEEPER, becomes_ready=False)
     events = [event for _ in range(MAX_FAILURES) for event in (nothing, killer(keeper), *[nothing] * 40)]
     with pytest.raises(WorkerError, match=r"keeper failed 6 times in a row.*exit code -9"):
         supervise(Script(*events), keeper)
@@ -178,9 +213,10 @@ def test_part_that_ran_steadily_is_always_started_again() -> None:
 
 
 def test_pauses_between_restarts_double() -> None:
-    """1, 2, 4, ... seconds, then no more."""
+    """1, 2, 4, ... seconds; then no more, or half a minute each for a part that was ready once."""
     assert [restart_delay_s(failures) for failures in range(1, MAX_FAILURES)] == [1.0, 2.0, 4.0, 8.0, 16.0]
     assert restart_delay_s(MAX_FAILURES) is None
+    assert {restart_delay_s(failures, was_ready=True) for failures in (MAX_FAILURES, 10_000)} == {LONGEST_PAUSE_S}
 
 
 def test_the_validator_is_asked_to_stop_when_the_others_have_ended() -> None:
@@ -193,13 +229,16 @@ def test_the_validator_is_asked_to_stop_when_the_others_have_ended() -> None:
 
 def test_the_run_goes_on_without_a_validator_that_cannot_run() -> None:
     """Its first error ends nothing, and after many failures it is tried now and then, the keeper untouched."""
-    keeper, validator = FakeProcess(KEEPER), FakeProcess(VALIDATOR, error=StorageError("No space left."))
-    pause = [nothing] * int(LONGEST_PAUSE_S + 1)
+    keeper, validator = (
+        FakeProcess(KEEPER),
+        FakeProcess(VALIDATOR, becomes_ready=False, error=StorageError("No space left.")),
+    )
+    pause = [nothing] * int(LONGEST_AUXILIARY_PAUSE_S + 1)
     events = [event for _ in range(MAX_FAILURES + 2) for event in (nothing, killer(validator), *pause)]
     supervise(Script(*events), keeper, validator)
     assert validator.starts == MAX_FAILURES + 3
     assert keeper.starts == 1
-    assert restart_delay_s(MAX_FAILURES, auxiliary=True) == LONGEST_PAUSE_S
+    assert restart_delay_s(MAX_FAILURES, auxiliary=True) == LONGEST_AUXILIARY_PAUSE_S
 
 
 def test_a_validator_that_had_nothing_left_to_do_is_started_again_without_a_word(
