@@ -1,16 +1,18 @@
 """A served run and its volunteers for benchmarks/chaos.py: real commands on PostgreSQL, each of which is kept alive.
 
 The run is made by `manyhands coordinator init` and served by `manyhands coordinator serve`; each volunteer is a
-`manyhands join` whose lines are JSON. A command that ends is started again, as a service manager would do it. What the
-volunteers say of their steps is read here, so it does not depend on the database, which is killed as well.
+`manyhands join` whose lines are JSON. A command that ends is started again, as a service manager would do it; one that
+no fault has killed is counted as a failure of its own. What the volunteers say of their steps is read here, so it does
+not depend on the database, which is killed as well.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -54,10 +56,13 @@ class Kept:
     command: Command
     starts: int = 1
     due_at: float | None = None  # monotonic: when it is started again
+    own_ends: list[int] = field(default_factory=list)  # exit codes where it was not killed
 
     def tend(self) -> None:
         """Notice its end; start it again a little later."""
-        if self.due_at is None and self.command.process.poll() is not None:
+        if self.due_at is None and (exit_code := self.command.process.poll()) is not None:
+            if exit_code != -signal.SIGKILL:
+                self.own_ends.append(exit_code)
             self.command.kill()  # what it may have left
             self.due_at = time.monotonic() + RESTART_AFTER_S
         elif self.due_at is not None and time.monotonic() >= self.due_at:

@@ -6,7 +6,8 @@ A served run (`manyhands coordinator init`, `serve`) on a PostgreSQL of its own,
 tiny model; a command that ends is started again, as a service manager does. Faults come one after another in an order
 drawn from the seed, each held for some seconds, and the next when the run has taken a step after it. At last all is
 healed, the run takes further steps and is stopped in order. Then SQL of the benchmark's own looks for samples that were
-lost without a word, or counted twice. The exit code is 1 if there are any, or if a device was named: all are honest.
+lost without a word, or counted twice. The exit code is 1 if there are any, if a device was named (all are honest), or
+if `serve` ended although no fault had killed it.
 
 A row's samples are those that volunteers have told as lost, and those that a killed agent, which can tell of nothing,
 had computed since its last step, by its rate.
@@ -259,6 +260,7 @@ def _finish(site: ChaosSite, engine: Engine, outcome: Outcome) -> None:
     outcome.checks = [
         Check(f"the run takes {LAST_STEPS} more steps after all faults", goes_on, right=True),
         Check("each volunteer takes part in them", all_work, right=True),
+        Check("exit codes of `serve` where no fault had killed it", site.kept["serve"].own_ends, []),
         Check("exit codes after SIGTERM", json.dumps(codes), json.dumps(dict.fromkeys(codes, 0))),
         *audit(engine, site.told, site.device_ids()),
         Check("logs that grow by more than 1 MiB an hour", ", ".join(loud), ""),

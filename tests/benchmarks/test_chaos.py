@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from benchmarks._chaos_audit import audit, losses
-from benchmarks._chaos_site import Told
+from benchmarks._chaos_site import Kept, Told
 from benchmarks.chaos import longest_wait, main
 from coordinator.ledger.ledger import Ledger
 from coordinator.store.engine import Database
+from tests.support.commands import Command
 from tests.support.ledgers import CONFIG, add_members, confirm, record
 from tests.support.postgres import new_database
 from tests.support.receipts import key_of
@@ -87,6 +91,17 @@ def test_samples_counted_twice_are_noticed(engine: Engine) -> None:
         connection.execute(text("UPDATE again SET id = 1000, seq = 7, era = 1"))
         connection.execute(text("INSERT INTO reports SELECT * FROM again"))
     assert "samples counted twice: a device has two reports of a step" in wrong(engine)
+
+
+@pytest.mark.parametrize(("exit_code", "own_ends"), [(18, [18]), (0, [0]), (-signal.SIGKILL, []), (None, [])])
+def test_command_that_ended_although_nothing_killed_it_is_noticed(exit_code: int | None, own_ends: list[int]) -> None:
+    """Its exit code is kept once, though the command is started again; a kill is the benchmark's own doing."""
+    process = SimpleNamespace(poll=lambda: exit_code)
+    command = cast(Command, SimpleNamespace(process=process, kill=lambda: None))
+    kept = Kept(lambda: command, command)
+    kept.tend()
+    kept.tend()
+    assert kept.own_ends == own_ends
 
 
 def test_the_longest_wait_begins_with_the_step_before_the_fault() -> None:
