@@ -44,7 +44,7 @@ from peer.reduction.audit import Drawn, Evidence
 from peer.reduction.combine import Combine, PartReducer, ReducedPart, RefusedPart
 from peer.reduction.compression import HALF_BYTES, decode
 from peer.reduction.findings import Finding
-from peer.reduction.guard import RoundGuard, norm_of
+from peer.reduction.guard import RoundGuard, norm_of, too_large
 from peer.reduction.screening import require_weight
 from peer.reduction.top_k import TOP_K
 from peer.reduction.undercounting import Accounts
@@ -101,6 +101,7 @@ class ExactAllReduce(AllReduceRunner):
         self._note, self._guard = note, guard
         self._set_up_guard(tensors)
         self._limits, self._accused = limits, accused  # of each tensor's average; reducers to whom they do not apply
+        self._sizes: dict[str, float] = {}  # reducer (peer ID) -> its largest average, as a multiple of the limit
         self._attesting = attesting
         self.evidence = Evidence(
             attesting.round,
@@ -226,6 +227,7 @@ class ExactAllReduce(AllReduceRunner):
                 self.least_weight = min(self.least_weight, reduced.weight)
                 wire, _ = self._answer(part_index, reduced)
                 rounded = decode(wire, self._answer_code)  # the same rounding as everybody else's copy went through
+                self._measure(self.peer_id, self._own_infos[part_index].key, rounded)
                 self.evidence.keep_returned(Drawn(peer_index, part_index), wire, rounded, reduced.weight)
                 self._returned[peer_index] += 1
                 if part_index == len(self.parts_for_local_averaging) - 1:
@@ -312,7 +314,7 @@ class ExactAllReduce(AllReduceRunner):
                 asked = container._input_parts_by_peer[peer_index]
                 if average is None or part_index >= expected or average.shape != asked[part_index][0].shape:
                     raise AllreduceException(f"{peer_id} returned parts that were not asked for")
-                self._require_usual(peer_id, asked[part_index][1].key, average)
+                self._measure(peer_id, asked[part_index][1].key, average)
                 self.evidence.keep_returned(Drawn(peer_index, part_index), message.tensor_part, average, message.weight)
                 if part_index < expected - 1:
                     container.register_processed_part(peer_index, part_index, average)
@@ -367,13 +369,26 @@ class ExactAllReduce(AllReduceRunner):
             raise FalseAverage(f"{reducer} returned an average that is not finite")
         return average, message
 
-    def _require_usual(self, reducer: PeerID, tensor: int, average: torch.Tensor) -> None:
-        """Raise `FalseAverage` for an average that is too large, and name its reducer; once for each reducer."""
-        times = norm_of(average) / self._limits[tensor]
-        if times > 1 and reducer.to_base58() not in self._accused:
-            detail = f"returned an average {times:.2g} times as large as could be after the last ones"
-            self._note(Finding(reducer.to_base58(), "average", detail))
-            raise FalseAverage(f"{reducer} {detail}")
+    def _measure(self, reducer: PeerID, tensor: int, average: torch.Tensor) -> None:
+        """Note the size of an average, to be judged beside the others when the round has brought them all."""
+        peer_id = reducer.to_base58()
+        self._sizes[peer_id] = max(self._sizes.get(peer_id, 0.0), norm_of(average) / self._limits[tensor])
+
+    def require_plausible(self, own: Sequence[torch.Tensor]) -> None:
+        """Raise `FalseAverage` if a reducer's averages are too large for this round, and name it, but only once.
+
+        `own`: this peer's own gradient. Where gradients grow, so do this peer's, and the averages of other reducers.
+        """
+        if max(self._sizes.values(), default=0.0) <= 1:
+            return
+        own_size = 0.0
+        if self.weight > 0:
+            own_size = max(norm_of(tensor) / limit for tensor, limit in zip(own, self._limits, strict=True))
+        for reducer, times in too_large(self._sizes, own_size, trusted=self.peer_id.to_base58()).items():
+            if reducer not in self._accused:
+                detail = f"returned an average {times:.2g} times as large as could be beside others of its round"
+                self._note(Finding(reducer, "average", detail))
+                raise FalseAverage(f"{reducer} {detail}")
 
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
@@ -531,6 +546,7 @@ async def take_averages(runner: ExactAllReduce, tensors: Sequence[torch.Tensor])
         raise AllreduceException("the average is not finite")
     if runner.least_weight <= 0:
         raise AllreduceException("nobody's samples are in an average")
+    runner.require_plausible(tensors)
     for tensor, average in zip(tensors, averages, strict=True):
         tensor.copy_(average)
 

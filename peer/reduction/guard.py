@@ -9,9 +9,9 @@ one, with factors) has a `RoundGuard`. The decisions are those of `peer.reductio
 
 A reducer could return numbers so large that nothing else of the step counts. All peers that have taken the last rounds
 have taken the same averages, so all compute the same limits (`AverageScreen`). The limits are wide, because gradients
-do jump. And they give way: a round fails for a reducer's large averages once; then the reducer is accused
-(`peer.reduction.findings`) and most leave it out. Where others return the same in its place, or it still reduces, the
-gradients have become that large.
+do jump; and where all gradients of a round have grown, as in a run that diverges, so do the limits (`too_large`). They
+give way, too: a round fails for a reducer's large averages once; then the reducer is accused
+(`peer.reduction.findings`) and most leave it out.
 """
 
 from __future__ import annotations
@@ -289,6 +289,24 @@ class RoundGuard:
 def norm_of(tensor: torch.Tensor) -> float:
     """Compute the L2 norm in float64: squares of float32 may be infinite."""
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+
+
+def too_large(sizes: Mapping[str, float], own_size: float, trusted: str) -> dict[str, float]:
+    """Return the reducers whose averages are too large for their round, and how many times.
+
+    `sizes`: of each reducer's largest average, as a multiple of the limit that earlier rounds give. `own_size`: of this
+    peer's own gradient, 0 without samples. `trusted`: this peer, as a reducer.
+
+    The limit grows with this peer's gradient and with the averages of other reducers. Where there is neither, the round
+    has nothing to compare with, and history alone names nobody.
+    """
+    found = {}
+    for reducer, size in sizes.items():
+        others = [theirs for other, theirs in sizes.items() if other != reducer] + [own_size]
+        times = size / max(1.0, JUMP * max(filter(None, others), default=math.inf))
+        if times > 1 and reducer != trusted:
+            found[reducer] = times
+    return found
 
 
 class AverageScreen:

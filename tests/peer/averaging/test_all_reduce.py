@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -138,6 +138,9 @@ class EndedRound:
         for average in self.averages:
             yield average
 
+    def require_plausible(self, own: Sequence[torch.Tensor]) -> None:
+        """Find nothing too large."""
+
 
 def taken(ended: EndedRound) -> list[torch.Tensor]:
     """This peer's own numbers, all ones, after it has taken the round's averages."""
@@ -176,13 +179,18 @@ def test_an_average_that_is_far_too_large_fails_the_round_once() -> None:
     found: list[Finding] = []
     reducing = ExactAllReduce.__new__(ExactAllReduce)
     reducing._note, reducing._limits, reducing._accused = found.append, [20.0], []
-    reducing._require_usual(TRAINER, 0, torch.full((4,), 10.0))
+    reducing.peer_id, reducing.weight, reducing._sizes = AUXILIARY, 1.0, {}
+    own = [torch.full((4,), 0.01)]
+    reducing._measure(TRAINER, 0, torch.full((4,), 10.0))
+    reducing.require_plausible(own)
+    reducing._measure(TRAINER, 0, torch.full((4,), 11.0))
     with pytest.raises(AllreduceException, match="as large as could be"):
-        reducing._require_usual(TRAINER, 0, torch.full((4,), 11.0))
-    detail = "returned an average 1.1 times as large as could be after the last ones"
+        reducing.require_plausible(own)
+    detail = "returned an average 1.1 times as large as could be beside others of its round"
     assert found == [Finding(TRAINER.to_base58(), "average", detail)]
+    reducing.require_plausible([torch.full((4,), 0.1)])  # this peer's own gradient has grown, too
     reducing._accused = [TRAINER.to_base58()]
-    reducing._require_usual(TRAINER, 0, torch.full((4,), 11.0))
+    reducing.require_plausible(own)
 
 
 @pytest.mark.parametrize(("values", "weight"), [(math.nan, 1.0), (math.inf, 1.0), (1.0, math.nan)])

@@ -18,6 +18,7 @@ from peer.reduction.guard import (
     ReductionGuard,
     RoundGuard,
     norm_of,
+    too_large,
 )
 from peer.reduction.screening import LEAST_ROUNDS, REMEMBERED_ROUNDS
 
@@ -228,6 +229,26 @@ def test_centred_clipping_begins_from_the_last_average() -> None:
         assert norm_of(average - centre) <= 2.0 * norm_of(centre) / math.sqrt(3) * 4
     mean = reduced(begun(ReductionGuard(), last, 1.0), [last, last, attack], [1.0] * 3)
     assert norm_of(averages[-1] - last[1]) <= norm_of(mean[-1] - last[1]) + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("sizes", "own", "found"),
+    [
+        ({"a": 2e-3, "b": 1e-3}, 1e-3, {}),
+        ({"a": 2.0, "b": 1e-3}, 1e-3, {"a": 2.0}),
+        ({"a": 2.0, "b": 1e-3}, 0.0, {"a": 2.0}),  # a keeper, by what the others return
+        ({"a": 14.0, "b": 15.0}, 0.0, {}),  # all gradients have grown
+        ({"a": 14.0}, 0.1, {}),  # this peer's, too
+        ({"a": 1e5, "b": 1.0}, 1.0, {"a": 100.0}),  # far more than the others'
+        ({"a": 1e9}, 0.0, {}),  # nothing to compare with
+        ({"me": 1e9, "b": 1e-3}, 1e-3, {}),  # this peer itself
+    ],
+)
+def test_an_average_is_too_large_beside_the_others_of_its_round(
+    sizes: dict[str, float], own: float, found: dict[str, float]
+) -> None:
+    """Gradients that have grown for all name nobody, and history alone does not either."""
+    assert too_large(sizes, own, trusted="me") == pytest.approx(found)
 
 
 def test_nothing_is_too_large_before_there_are_rounds() -> None:
