@@ -92,6 +92,8 @@ class Keeper:
             if self.swarm.step_is_shared:
                 self._file_receipt()
             self._advance()
+            if self.swarm.state.is_disputed:
+                self._undo_later_steps("members hold different states, and none is more common than others")
             if self.clock() - status_at >= STATUS_PERIOD_S:
                 status_at = self.clock()
                 self.lock.check()
@@ -128,9 +130,13 @@ class Keeper:
                 self._advance()
             time.sleep(POLL_S)
         if recorded > self.swarm.step and not should_stop():
-            self.lock.check()
-            logger.warning("steps after %d are lost: resuming from the checkpoint", self.swarm.step)
-            self.swarm.state.restore(self.swarm.step, self.ledger.roll_back(self.swarm.step))
+            self._undo_later_steps("nobody holds their state any more")
+
+    def _undo_later_steps(self, reason: str) -> None:
+        """Make the keeper's state the run's: all peers return to it, in a new era."""
+        self.lock.check()
+        logger.warning("steps after %d are lost: %s", self.swarm.step, reason)
+        self.swarm.state.restore(self.swarm.step, self.ledger.roll_back(self.swarm.step))
 
     def _advance(self) -> None:
         """Take the next step with the trainers, or catch up with them, and do what follows from a step."""

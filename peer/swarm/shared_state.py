@@ -6,9 +6,10 @@ checkpoints. `peer.swarm.state` gives the state to others and downloads theirs.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,7 +24,11 @@ from peer.swarm.step_rounds import StepRounds
 from peer.swarm.tracker import StepTracker
 from peer.swarm.view import MEETING_S
 
+logger = logging.getLogger(__name__)
 CONFIRMATION_WAIT_S = 3.0
+DISAGREEMENT_S = 20.0  # so long a keeper that is behind waits for most members to confirm a state
+FORGOTTEN_S = 600.0  # after which an earlier wait means nothing
+NEVER = (float("-inf"), float("-inf"))
 LOOK_S = 0.1
 
 
@@ -40,11 +45,15 @@ class SharedState:
         *,
         is_keeper: bool,
         interrupted: threading.Event,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`interrupted` is set when this peer is to wait for nobody any more."""
+        self._clock = clock
         self._averager, self._gradients, self._tracker, self._rounds = averager, gradients, tracker, rounds
         self._config, self._is_keeper, self._interrupted = config, is_keeper, interrupted
-        self.changed_at = time.monotonic()
+        self.changed_at = clock()
+        self._unconfirmed = NEVER  # when the keeper was first and last given a state that most do not confirm
+        self.is_disputed = False  # members have long held states of which none is more common: the keeper takes none
 
     @property
     def step(self) -> int:
@@ -121,6 +130,8 @@ class SharedState:
         with self._changing():
             self._gradients.drop_all()
             self._gradients.forget_remainders()
+        if loaded:
+            self._unconfirmed, self.is_disputed = NEVER, False
         return loaded
 
     def restore(self, step: int, era: int | None = None) -> None:
@@ -131,6 +142,7 @@ class SharedState:
         with self._changing():
             self._averager.set_step(step)
             self._averager.era = self.era if era is None else era
+        self._unconfirmed, self.is_disputed = NEVER, False
 
     def resume_remainders(self, file: RemainderFile) -> None:
         """Go on with the remainders of this peer's last session, at the step that it is about to come to."""
@@ -187,7 +199,7 @@ class SharedState:
         self._tracker.set_sketch(self.step, sketch)
         self._tracker.begin_step_after(self.step, self.era)
         self._tracker.carry_over(self._gradients.due_samples)
-        self.changed_at = time.monotonic()
+        self.changed_at = self._clock()
 
     @property
     def _least_useful_step(self) -> int:
@@ -198,14 +210,25 @@ class SharedState:
     def _doubt(self, donor: str, step: int, sketch: Sketch) -> str | None:
         """Return the reason not to take a donor's state of this step and sketch; None if it may be taken.
 
-        Peers compare the sketch with the beacon's. The keeper takes only a state that most members confirm.
+        Peers compare the sketch with the beacon's. The keeper takes only a state that most members confirm; if for a
+        while they confirm none, the one that more of them report than any other. The others then take the keeper's.
         """
         course = self._tracker.course
         known = self._await_sketch(step) if self._is_keeper else course.sketch_at(step)
         if drifted(sketch, known):
             course.judge_donor(donor, step, sketch)
             return "is not the swarm's"
-        return None if known or not self._is_keeper else "is not confirmed by most members"
+        if known or not self._is_keeper:
+            return None
+        (first, last), now = self._unconfirmed, self._clock()
+        first = first if now - last < FORGOTTEN_S else now
+        self._unconfirmed = first, now
+        may_be_taken = step <= self._tracker.swarm_step and course.is_most_reported(step, sketch)
+        if now - first < DISAGREEMENT_S or not may_be_taken:
+            self.is_disputed = now - first >= 2 * DISAGREEMENT_S
+            return "is not confirmed by most members"
+        logger.warning("members hold different states after step %d: taking the one that most of them report", step)
+        return None
 
     def _meet_all(self) -> None:
         """Wait until all peers that look for the keeper have found it, for a few seconds at most."""

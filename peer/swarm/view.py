@@ -191,6 +191,7 @@ class SwarmCourse:
         self._claims = FalseClaims()
         self._met_at: float | None = None  # when this peer first saw anybody who trains
         self._sketches: dict[int, Sketch] = {}  # step -> what the beacon or most members report
+        self._reported: dict[int, dict[str, tuple[str, Sketch]]] = {}  # step -> peer ID -> its member and sketch
         self._sights: dict[str, tuple[float, int]] = {}  # peer ID -> its last possible step: seen when, and which
         self.allowances = Allowances(target=1)
 
@@ -200,6 +201,7 @@ class SwarmCourse:
         held = self._watch.look(beacon, now)
         if self.era != era:
             self._sketches.clear()  # of steps that are undone
+            self._reported.clear()
         self._last_seen |= {peer.peer_id: (now, peer) for peer in peers}
         self._last_seen = {
             peer_id: (at, peer) for peer_id, (at, peer) in self._last_seen.items() if now - at <= self._silent_after_s
@@ -217,8 +219,7 @@ class SwarmCourse:
         self._met_at = now if trainers and self._met_at is None else self._met_at
         self.allowances = self._allowances(trainers, target, now)
         view = view_swarm(peers, lately, step, beacon, self.allowances, slow_lines)
-        if not self._is_keeper or self.has_met_all(now):
-            self._remember_sketches(trainers, view)
+        self._remember_sketches(training(lately), view, may_agree=not self._is_keeper or self.has_met_all(now))
         self._look_for_liars(trainers, view.step, target, now)
         return view
 
@@ -242,6 +243,13 @@ class SwarmCourse:
     def sketch_at(self, step: int) -> Sketch:
         """Return the sketch of the state after `step`, as the beacon or else most members say; empty if unknown."""
         return self._sketches.get(step, ())
+
+    def is_most_reported(self, step: int, sketch: Sketch) -> bool:
+        """Return whether more members report this sketch of the state after `step` than any other."""
+        supporters = supporters_of(self._reported.get(step, {}).values())
+        most = max(map(len, supporters.values()), default=0)
+        leading = [known for known, theirs in supporters.items() if len(theirs) == most]
+        return len(leading) == 1 and not drifted(sketch, leading[0])
 
     def round_ended(
         self, step: int, weights: Mapping[str, float], attested: Mapping[str, AttestedWeight], short: bool
@@ -327,14 +335,25 @@ class SwarmCourse:
         self._step_began = (step, now - began_before_s)
         self._claims.step_began()
 
-    def _remember_sketches(self, trainers: list[KnownPeer], view: SwarmView) -> None:
-        at_step = [(peer.member, peer.record.sketch) for peer in trainers if peer.record.step == view.step]
-        agreed = agreed_sketch(at_step, members=len({peer.member for peer in trainers}))
-        sketch = agreed if self._is_keeper else view.keeper_sketch or agreed
-        if sketch:
-            self._sketches[view.step] = sketch
-            for step in sorted(self._sketches)[:-REMEMBERED_SKETCHES]:
-                del self._sketches[step]
+    def _remember_sketches(self, trainers: list[KnownPeer], view: SwarmView, *, may_agree: bool) -> None:
+        """Keep the sketches that the members report, and for each step the one that counts.
+
+        Members take a step one after another, and a look may see no two of them at the same one. So the keeper, which
+        may be behind, goes by what each member has reported of a step at any time.
+        """
+        for peer in trainers:
+            if peer.record.sketch and abs(peer.record.step - view.step) <= REMEMBERED_SKETCHES:
+                self._reported.setdefault(peer.record.step, {})[peer.peer_id] = peer.member, peer.record.sketch
+        members = len({peer.member for peer in trainers})
+        for step in self._reported if self._is_keeper else self._reported.keys() & {view.step}:
+            agreed = agreed_sketch(self._reported[step].values(), members)
+            if agreed and may_agree:
+                self._sketches[step] = agreed
+        if view.keeper_sketch and not self._is_keeper:
+            self._sketches[view.step] = view.keeper_sketch
+        for known in (self._sketches, self._reported):
+            for step in sorted(known)[:-REMEMBERED_SKETCHES]:
+                del known[step]
 
     def _look_for_liars(self, trainers: list[KnownPeer], step: int, target: int, now: float) -> None:
         """Suspect peers whose claims are impossible, even if this peer sees them late or a step takes long.
@@ -371,10 +390,16 @@ def agreed_sketch(sketches: Iterable[tuple[str, Sketch]], members: int) -> Sketc
 
     `sketches` are (member, sketch) of the devices at one step.
     """
+    supporters = supporters_of(sketches)
+    return next((sketch for sketch, theirs in supporters.items() if 2 * len(theirs) > members), ())
+
+
+def supporters_of(sketches: Iterable[tuple[str, Sketch]]) -> dict[Sketch, set[str]]:
+    """Return the clearly different sketches among these, each with the members all of whose devices report it."""
     reported = [(member, sketch) for member, sketch in sketches if sketch]
+    found: dict[Sketch, set[str]] = {}
     for _, candidate in reported:
-        others = {member for member, sketch in reported if drifted(sketch, candidate)}
-        supporters = {member for member, _ in reported} - others
-        if 2 * len(supporters) > members:
-            return candidate
-    return ()
+        if all(drifted(candidate, known) for known in found):
+            others = {member for member, sketch in reported if drifted(sketch, candidate)}
+            found[candidate] = {member for member, _ in reported} - others
+    return found

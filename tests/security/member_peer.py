@@ -21,7 +21,7 @@ from peer.models.build import build_model
 from peer.models.held_out import evaluate
 from peer.network.placement import Placement
 from peer.reporting import suspicions
-from peer.swarm import state as swarm_state
+from peer.swarm import shared_state, state as swarm_state
 from peer.swarm.fingerprint import sketch_of
 from peer.swarm.swarm import Swarm
 from tests.security.absent_member import be_absent
@@ -35,6 +35,8 @@ MICROBATCHES = 4  # that each trainer computes again and again, so that the loss
 MASKED_TOKENS, FIRST_TOKEN = 8, 5
 SEEDS = range(1, 3)  # of the honest
 STATE_RETRY_S = 0.3
+GROWTH = 1e6  # times, of all gradients from one step on
+DISAGREEMENT_S = 2.0  # that a keeper waits while most members confirm no state
 SAME_PAUSE_S = 0.5  # each attack in its turn is to be named, by whatever name the one before was
 
 
@@ -59,6 +61,7 @@ class MemberPlan:
     microbatch_s: float = 0.1
     bandwidth: float | None = None  # bytes per second, as it claims
     more_devices: tuple[str, ...] = ()  # credentials of further devices of an insider's member
+    grows_after: int | None = None  # the step after which all gradients are larger
 
 
 def microbatch(config: RunConfig, seed: int, part: int) -> Batch:
@@ -85,7 +88,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     send_bad_parts(orders)
     be_absent(orders)
     believe_less(orders)
-    suspicions.SAME_PAUSE_S = SAME_PAUSE_S
+    suspicions.SAME_PAUSE_S, shared_state.DISAGREEMENT_S = SAME_PAUSE_S, DISAGREEMENT_S
     swarm_state.random = _ByName  # type: ignore[assignment]
     swarm = Swarm.join(
         config=config,
@@ -99,6 +102,8 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
         orders.stop.wait(STATE_RETRY_S)
     insider = Insider(swarm, orders, [Path(directory) for directory in plan.more_devices])
     backend, part = TorchBackend(config, model), 0
+    if plan.grows_after is not None:
+        _let_gradients_grow(model, swarm, plan.grows_after)
     orders.say("joined", addresses=swarm.addresses, step=swarm.step)
     while not orders.stop.wait(plan.microbatch_s):
         if plan.role == "trainer":
@@ -114,4 +119,19 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
                     "step", **asdict(outcome), sketch=sketch_of(model.parameters()), loss=loss_of(model, config, SEEDS)
                 )
         insider.act()
+        if orders.attack == "another state":
+            _hold_another_state(swarm, plan.seed)
+            orders.attack = ""
     swarm.leave()
+
+
+def _let_gradients_grow(model: torch.nn.Module, swarm: Swarm, step: int) -> None:
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: gradient * (GROWTH if swarm.step >= step else 1.0))
+
+
+def _hold_another_state(swarm: Swarm, seed: int) -> None:
+    """Go on from other parameters than all others, as after a round that did not bring everybody the same."""
+    with swarm.state.lock, torch.no_grad():
+        for parameter in swarm.state.parameters:
+            parameter.mul_(1 + seed / 100)

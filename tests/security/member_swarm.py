@@ -70,10 +70,12 @@ class MemberSwarm:
         honest: Sequence[str] = HONEST,
         insiders: Sequence[str] = (INSIDER,),
         more_devices: int = 0,
+        grows_after: int | None = None,
     ) -> None:
         """`bandwidths`: what peers claim their lines to be (bytes per second), by name; others: as fast as any.
 
         An insider's program trains, whatever its token allows. The first has so many more devices, without programs.
+        `grows_after`: the step after which all gradients are a million times as large.
         """
         self.directory, self.bandwidths = directory, bandwidths
         self.authority = AuthorityKey.generate()
@@ -104,6 +106,7 @@ class MemberSwarm:
                         1 + (number - len(insiders)) % len(members),  # the honest members' first
                         bandwidth=bandwidths.get(name),
                         more_devices=tuple(further) if number == 0 else (),
+                        grows_after=grows_after,
                     ),
                 )
                 for number, (device, name) in enumerate(zip(devices, members, strict=True))

@@ -1,4 +1,4 @@
-"""Honest members whose processes are killed, or who believe less than others: steps come, and nobody is named.
+"""Honest members who are killed, differ, or whose gradients grow: steps come, and nobody is named.
 
 What an honest peer says or does around a failure must look like no attack to any other.
 """
@@ -12,10 +12,13 @@ import psutil
 import pytest
 
 from tests.security.member_swarm import MemberSwarm, hold_one_state
+from tests.support.waiting import wait_until
 
 STEPS = 40
 MEMBERS = ("bob", "carol", "dan")
 STEPS_BESIDE_A_DOUBTER = 6
+GROWS_AFTER = 6
+STEPS_APART = 3
 
 
 @pytest.fixture
@@ -52,3 +55,38 @@ def test_a_keeper_that_believes_less_than_its_group_is_taken_along(honest: Membe
     honest.keeper.wait_for_step(last)
     assert hold_one_state(honest.steps_at(last))
     assert honest.all_named() == []
+
+
+def test_a_keeper_comes_back_to_members_who_hold_different_states(honest: MemberSwarm) -> None:
+    """Two of four hold the same: the keeper takes theirs, and the others take the keeper's.
+
+    One that was a step behind when the keeper was killed stays there until then.
+    """
+    honest.honest[0].wait_for_step(2)
+    honest.keeper.kill()
+    for peer in honest.honest[1:]:
+        peer.tell("another state")
+    apart = honest.step + STEPS_APART
+    honest.honest[0].wait_for_step(apart)
+    honest.keeper = honest.start_keeper()
+    back = honest.keeper.wait_for(lambda said: said["event"] == "step" and said["step"] >= apart)
+
+    def agree() -> bool:
+        steps = [honest.steps_at(step) for step in range(back["step"], honest.step + 1)]
+        return any(len(said) == len(honest.honest) + 1 and hold_one_state(said) for said in steps)
+
+    wait_until("all hold one state", agree, *[peer.log for peer in honest.started])
+    assert honest.all_named() == []
+
+
+def test_gradients_that_grow_name_nobody(tmp_path: Path) -> None:
+    """All at once they are a million times as large: averages that follow from them are no lies."""
+    swarm = MemberSwarm(tmp_path, honest=("bob", "carol"), insiders=("alice",), grows_after=GROWS_AFTER)
+    try:
+        last = GROWS_AFTER + STEPS_APART
+        for peer in [*swarm.honest, swarm.keeper]:
+            peer.wait_for_step(last)
+        assert swarm.all_named() == []
+        assert hold_one_state(swarm.steps_at(last))
+    finally:
+        swarm.close()

@@ -55,6 +55,7 @@ class Scene:
     done: list[str] = field(default_factory=list)
     addresses: tuple[str, ...] = (MOVED,)
     state_is_own: bool = True
+    is_disputed: bool = False  # the swarm's state
     disk_is_full: bool = False  # the database's
     checkpoints_dir: Path = Path()
     ledgers_era: int = 0  # above the swarm's once an operator has gone back to a checkpoint
@@ -98,6 +99,7 @@ class Scene:
         """The swarm's, or the checkpoints'."""
         step = step if isinstance(step, int) else step.manifest.step
         self.done.append(f"restored {step} in era {era}")
+        self.is_disputed = False
 
     def last_known_step(self) -> int:
         """The ledger's."""
@@ -156,7 +158,8 @@ class Scene:
         """Over these parts."""
         of_scene = ("directory", "swarm", "ledger", "membership", "credentials", "checkpointing")
         parts: dict[str, Any] = dict.fromkeys(("config", "model"))
-        parts |= dict.fromkeys((*of_scene, "alarms", "devices", "lock"), self)
+        parts |= dict.fromkeys((*of_scene, "devices", "lock"), self)
+        parts["alarms"] = SimpleNamespace(step_taken=self.step_taken, look=lambda _step: None)
         chooser = WayChooser(self.database, self.config, [(1000, 1000)], self.clock)
         return Keeper(**parts, chooser=chooser, suspicions=self.suspicions, database=self.database, clock=self.clock)
 
@@ -292,6 +295,16 @@ def test_with_nothing_to_undo_it_trains_with_whoever_is_there(database: Database
     scene = Scene(database, recorded=2)
     scene.resume()
     assert (scene.step, scene.done) == (3, ["advanced"])
+
+
+def test_keeper_returns_to_its_own_state_where_members_cannot_agree(database: Database) -> None:
+    """None of theirs is more common than others, so all go back to the step that the keeper holds, once."""
+    scene = Serving(database, recorded=2, is_disputed=True)
+    scene.run(passes=2)
+    assert [what for what in scene.done if "undone" in what or "restored" in what] == [
+        f"undone after {scene.step}",
+        f"restored {scene.step} in era 1",
+    ]
 
 
 def test_a_step_is_attested_once_others_have_taken_it_too(database: Database) -> None:

@@ -273,6 +273,17 @@ def test_the_keeper_follows_most_members() -> None:
     assert scene.course.sketch_at(50) == SOUND
 
 
+def test_members_confirm_a_step_one_after_another() -> None:
+    """The keeper may see no two of them at one step: some have gone on when the others arrive."""
+    scene = Scene(is_keeper=True)
+    steps = [(50, 49, 48), (51, 50, 49), (52, 51, 50)]
+    for now, at in zip((0.0, MEETING_S, MEETING_S + 1.0), steps, strict=True):
+        sketches = {49: FALSE, 50: SOUND, 51: FALSE}
+        scene.look(peers(*(record(step=s).model_copy(update={"sketch": sketches.get(s, ())}) for s in at)), now)
+    assert (scene.course.sketch_at(50), scene.course.sketch_at(49)) == (SOUND, FALSE)
+    assert scene.course.sketch_at(52) == ()
+
+
 def test_two_members_who_differ_confirm_no_state() -> None:
     """Half of the members are not most of them."""
     scene = Scene(is_keeper=True)
