@@ -57,6 +57,7 @@ class Attack:
     name: str
     orders: tuple[str, ...] = ()
     insiders: int = 1
+    second: tuple[str, ...] | None = None  # what the second insider is told; None: the same
     more_devices: int = 0
     act: Act | None = None
 
@@ -112,6 +113,8 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("1000 times its gradient", ("thousand times",)),
     Attack("-1000 times its gradient", ("thousandfold",)),
     *_claims("the opposite gradient", "opposite"),
+    Attack("zeros", ("zeros",)),
+    Attack("-3 times its gradient, and zeros of another", ("-3 times",), insiders=2, second=("zeros",)),
     *_claims("20 times its samples claimed", "20 times"),
     *_claims("20 times claimed, and flipped", "20 times, opposite"),
     Attack("a false step", ("step bomb",)),
@@ -122,6 +125,7 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("the same, with an attestation for each", ("two accounts",)),
     Attack("frames a reducer: shows what it has not sent", ("frames",)),
     Attack("stalls as a reducer", ("stall",)),
+    Attack("a slow reducer: answers a message each five seconds", ("slow",)),
     Attack("refuses as a reducer", ("refuse",)),
     Attack("a reducer counts nothing", ("counts nothing",)),
     Attack("a reducer counts little", ("counts little",)),
@@ -206,8 +210,8 @@ def _begun(folder: str, insiders: Sequence[str], more_devices: int) -> MemberSwa
 def _play(swarm: MemberSwarm, attack: Attack, steps: int) -> str:
     _wait_for_step(swarm, BEFORE, time.monotonic() + PATIENCE_S)
     deadline = time.monotonic() + SECONDS_PER_STEP * steps
-    for insider in swarm.insiders:
-        for order in attack.orders:
+    for number, insider in enumerate(swarm.insiders):
+        for order in attack.orders if number == 0 or attack.second is None else attack.second:
             insider.tell(order)
     gained = "" if attack.act is None else attack.act(swarm)
     _wait_for_step(swarm, steps, deadline)

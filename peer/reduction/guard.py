@@ -43,6 +43,7 @@ from peer.reduction.weight_caps import CapsOfRound, WeightCaps
 
 logger = logging.getLogger(__name__)
 JUMP = 1000.0  # times the largest norm of the last rounds' averages
+LEAST_ROWS = 16  # of tensors; rare tokens reach most of them at all others, and so some at any honest sender
 UNHEARD_ROUNDS = 4  # that a sender does not count after one in which most of its values were too large
 
 
@@ -114,6 +115,7 @@ class RoundGuard:
         self._counted: dict[int, float] = {}  # sender -> what of that counts
         self._smaller: Counter[int] = Counter()  # sender -> values that were made smaller, or did not count
         self._gross: Counter[int] = Counter()  # sender -> values that were so large that they did not count
+        self._nonzero: Counter[int] = Counter()  # sender -> values that are not zero
 
     def set_up(
         self,
@@ -128,6 +130,7 @@ class RoundGuard:
         self._values = sum(len(part) for part, _ in parts)
         self._gram = RoundGram(self._members)
         self._places = [PartPlace(info.key, len(part) / max(1, tensors[info.key].numel())) for part, info in parts]
+        self._rows = sum(place.share * tensors[place.tensor].shape[:1].numel() for place in self._places)
         limits = self._past.history.limits()
         own = [norm_of(tensor) if weight > 0 and parts else 0.0 for tensor in tensors]
         self._yardsticks = Yardsticks([tensor.numel() for tensor in tensors], own, limits)
@@ -141,8 +144,8 @@ class RoundGuard:
         return self._counted.get(sender, 0.0)
 
     def credited(self, sender: int) -> float:
-        """Return the weight that others may be told of: none of a sender most of whose values were gross."""
-        return 0.0 if self._is_gross(sender) else self.counted(sender)
+        """Return the weight that others may be told of: none of a sender of mostly gross values, or of zeros alone."""
+        return 0.0 if self._is_gross(sender) or self._brought_nothing(sender) else self.counted(sender)
 
     def refuse(self, sender: int, reason: str) -> None:
         """Record that a sender is banned for what it has sent, and tell the trainer's process."""
@@ -157,6 +160,8 @@ class RoundGuard:
         if not self._counted:
             self._weigh(weighing)
         self._gram.add(weighing)
+        for given in weighing:
+            self._nonzero[given.sender] += int(given.part.count_nonzero())
         sizes = {given.sender: norm_of(given.part) for given in weighing}
         heard = [replace(given, weight=counted) for given in weighing if (counted := self.counted(given.sender)) > 0]
         if not heard:  # all others have been banned meanwhile, and the round is too short for a step
@@ -233,6 +238,23 @@ class RoundGuard:
     def _is_gross(self, sender: int) -> bool:
         return 2 * self._gross[sender] > self._values
 
+    def _brought_nothing(self, sender: int) -> bool:
+        """Return whether all values of a sender are exactly zero where an honest gradient has others.
+
+        An honest gradient may lack the rows of some rare tokens, or a tensor that is not trained, and they may be all
+        that is reduced here. But then others lack many of them, too, above all those with few samples. So these must
+        hold: the values here are many, most senders sent some that are not zero, and each of these mostly such ones;
+        and the fewer samples this sender names beside the least of them, the more rows are here. Nor does a sparse
+        gradient tell anything, or progress over local steps: the samples before the first of them make none.
+        """
+        others = [other for other in self._believed if self._nonzero[other]]
+        is_judged = self._judges_noise and self._gram.may_judge(self._values, len(self._gram.members))
+        if sender not in self._believed or sender in others or not is_judged or 2 * len(others) <= len(self._believed):
+            return False
+        least = min(self._believed[other] for other in others)
+        are_reached = self._rows * min(self._believed[sender], least) >= LEAST_ROWS * least
+        return are_reached and all(2 * self._nonzero[other] > self._values for other in others)
+
     @property
     def _judges_noise(self) -> bool:
         """True if the noise of a part tells of samples, as that of a mean over them does.
@@ -275,6 +297,10 @@ class RoundGuard:
             if values:
                 logger.info("%d values of %s were larger than could be", values, self._senders[sender])
         for sender, weight in self._believed.items():
+            if self._brought_nothing(sender):
+                logger.info(
+                    "%s sent nothing but zeros: of its weight %g nothing is credited", self._senders[sender], weight
+                )
             if self.counted(sender) < weight:
                 counted = self.counted(sender)
                 logger.info("of the weight %g of %s %g counted", weight, self._senders[sender], counted)

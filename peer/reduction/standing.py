@@ -103,13 +103,20 @@ class RoundGram:
         return values >= LEAST_VALUES and members >= LEAST_MEMBERS
 
     def observe(self, weights: Mapping[str, float]) -> dict[str, Observation]:
-        """Return what the round shows of each member; nothing where it cannot be judged. `weights`: as they name."""
-        members = [member for member in self.members if member in (self._present or ()) and weights.get(member, 0) > 0]
+        """Return what the round shows of each member; nothing where it cannot be judged. `weights`: as they name.
+
+        A member that sends only zeros shows neither noise nor direction; the others are judged without it.
+        """
+        members = [
+            member
+            for member, energy in zip(self.members, self._products.diag().tolist(), strict=True)
+            if member in (self._present or ()) and weights.get(member, 0) > 0 and energy > 0
+        ]
         if not self.may_judge(self._values, len(members)):
             return {}
         rows = [self._row[member] for member in members]
         products = self._products[rows][:, rows]
-        if not bool(torch.isfinite(products).all()) or bool((products.diag() <= 0).any()):
+        if not bool(torch.isfinite(products).all()):
             return {}
         energies = noise_energies(products)
         excess = _excess([weights[member] for member in members], energies)

@@ -197,12 +197,12 @@ class MemberSwarm:
         wait_until(f"somebody is named for {reason!r}", named, *[peer.log for peer in self.started], poll_s=0.1)
         return named()[0]
 
-    def credited(self, step: int) -> int | None:
-        """The insider's samples in the keeper's receipt of a step; None if the keeper has signed none (yet)."""
+    def credited(self, step: int, insider: int = 0) -> int | None:
+        """An insider's samples in the keeper's receipt of a step; None if the keeper has signed none (yet)."""
         signer = Credentials(self.keeper_credentials).device_key.receipt_key(RUN).pseudonym
         texts = [said["receipt"] for said in self.keeper.said if said["event"] == "step" and said["step"] == step]
         bodies = [open_receipt(read_receipt(text), signer) for text in texts if text]
-        return sum(body.samples.get(self.pseudonyms[0], 0) for body in bodies) if bodies else None
+        return sum(body.samples.get(self.pseudonyms[insider], 0) for body in bodies) if bodies else None
 
     def close(self) -> None:
         """End every process group that was started."""

@@ -189,6 +189,49 @@ def test_who_points_away_does_not_count() -> None:
     assert guard.findings.take() == []
 
 
+def credited(brought: list[torch.Tensor], weights: list[float], averaging: Averaging | None = None) -> list[float]:
+    """What others are told of each sender after a round of these gradients."""
+    guard, size = ReductionGuard(averaging=averaging), len(brought[0])
+    of_round = guard.begin(b"group", HALF)
+    container = TensorPartContainer([torch.zeros(size)], [1.0], part_size_bytes=2 * size)
+    of_round.set_up(list(map(str, range(len(weights)))), [torch.zeros(size)], [*container._input_parts_by_peer[0]], 0.0)
+    for index, same in enumerate(zip(*(gradient.chunk(2) for gradient in brought), strict=True)):
+        of_round.combine(index, [WeightedPart(i, part, weights[i]) for i, part in enumerate(same)])
+    of_round.ended()
+    assert [of_round.counted(sender) for sender in range(len(weights))] == weights
+    return [of_round.credited(sender) for sender in range(len(weights))]
+
+
+DENSE, ZEROS, LAST = torch.ones(2000), torch.zeros(2000), torch.cat([torch.zeros(1999), torch.ones(1)])
+ROWS = torch.cat([torch.zeros(1000), torch.ones(1000)])  # of the tokens that somebody has
+
+
+def test_zeros_earn_nothing() -> None:
+    """Also of two of five; a single other value earns as ever."""
+    assert credited([DENSE, DENSE, ZEROS], [8.0, 8.0, 8.0]) == [8.0, 8.0, 0.0]
+    assert credited([DENSE, ZEROS, DENSE, ZEROS, DENSE], [8.0, 4.0, 9.0, 9.0, 8.0]) == [8.0, 0.0, 9.0, 0.0, 8.0]
+    assert credited([DENSE, DENSE, LAST], [8.0, 8.0, 8.0]) == [8.0, 8.0, 8.0]
+
+
+@pytest.mark.parametrize(
+    ("brought", "own", "averaging"),
+    [
+        ([ZEROS, ZEROS, ZEROS], 8.0, None),
+        ([DENSE, ZEROS, ZEROS], 8.0, None),
+        ([DENSE, ROWS, ZEROS], 8.0, None),
+        ([DENSE, DENSE, ZEROS], 0.06, None),
+        ([DENSE, ZEROS], 8.0, None),
+        ([DENSE[:1000], DENSE[:1000], ZEROS[:1000]], 8.0, None),
+        ([DENSE, DENSE, ZEROS], 8.0, Averaging(local_steps=2)),
+        ([LAST, LAST, ZEROS], 8.0, Averaging(compression="topk-2bit")),
+    ],
+)
+def test_honest_zeros_are_credited(brought: list[torch.Tensor], own: float, averaging: Averaging | None) -> None:
+    """Where others have mostly zeros, too, or far more samples, and where values are few or mean something else."""
+    weights = [8.0] * (len(brought) - 1) + [own]
+    assert credited(brought, weights, averaging) == weights
+
+
 @pytest.mark.parametrize("averaging", [Averaging(local_steps=2), Averaging(compression="topk-2bit")])
 def test_noise_says_nothing_of_samples_where_a_gradient_is_no_mean_over_them(averaging: Averaging) -> None:
     """Nobody's weight is cut for noise of local steps or of remainders, and a new member's share is not bounded."""

@@ -187,6 +187,18 @@ def test_who_sends_its_gradient_turned_round_loses_its_weight(speeds: Speeds, li
     assert swarm.factors() == [1.0] * len(speeds)
 
 
+@pytest.mark.parametrize("claims", [NONE, {"d": 20.0}])
+def test_zeros_of_one_member_hide_no_other(claims: Speeds) -> None:
+    """Beside a member that sends only zeros, direction and noise of the others are judged as ever."""
+    swarm = Swarm(ALIKE | {"e": 8})
+    zeros = {"e": 0.0}
+    named = [found for _ in range(12) for found in swarm.take(claims, zeros if claims else zeros | {"b": -3.0})]
+    assert named == ([] if claims else ["b"])
+    factors = dict(zip("abcde", swarm.factors(), strict=True))
+    assert {member for member, factor in factors.items() if factor < 1} == ({"d"} if claims else {"b"})
+    assert not swarm.standings.knows("e", 1.0)
+
+
 def test_who_turns_round_after_many_honest_rounds_is_found_as_soon() -> None:
     """What it was before does not cover it."""
     swarm = Swarm(ALIKE)
