@@ -233,7 +233,8 @@ class Leaders:
     def choose_for(self, matchmaking: Matchmaking) -> None:
         """Have this search ask no leaders but those chosen here, and look for them now and then; call it once.
 
-        hivemind looks again as soon as a look has found no leader, the whole time.
+        hivemind looks again as soon as a look has found no leader, the whole time. It never asks a leader that gathers
+        for longer than this search, but looks for no other while it knows one.
         """
         keys, request = matchmaking.group_key_manager, matchmaking._request_join_group
         declared = keys.get_averagers
@@ -243,7 +244,8 @@ class Leaders:
             self._looked_at = self._clock()
             found = await declared(*args, **kwargs)
             may_lead = self._fruitful(await self.among([peer for peer, _ in found]) - {matchmaking.peer_id})
-            return [(peer, expiration) for peer, expiration in found if peer in may_lead]
+            ends_at = matchmaking.potential_leaders.search_end_time
+            return [(peer, until) for peer, until in found if peer in may_lead and until <= ends_at]
 
         async def request_trusted(leader: PeerID) -> GroupInfo | None:
             if leader not in await self.among([leader]):  # another leader may have sent us there

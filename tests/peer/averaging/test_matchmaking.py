@@ -62,6 +62,7 @@ class Scene:
         self.matchmaking: Any = SimpleNamespace(
             group_key_manager=SimpleNamespace(get_averagers=self._declared),
             _request_join_group=self._request,
+            potential_leaders=SimpleNamespace(search_end_time=3.0),
             request_timeout=1.0,
             peer_id=PeerID(b"own"),
         )
@@ -99,6 +100,13 @@ async def test_strangers_are_not_asked() -> None:
     assert await scene.matchmaking._request_join_group(ALICE) is not None
     assert scene.asked == [ALICE]
     assert await scene.leaders() == [ALICE, BOB]
+
+
+async def test_who_gathers_for_longer_than_the_search_is_no_leader_of_it() -> None:
+    """hivemind never asks it, and looks for no other while it knows one: a member's word of an hour would stop all."""
+    scene = Scene([ALICE, BOB])
+    scene.matchmaking.potential_leaders.search_end_time = 2.0
+    assert await scene.leaders() == [ALICE]
 
 
 async def test_leaders_are_looked_for_now_and_then() -> None:
