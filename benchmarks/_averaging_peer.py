@@ -30,7 +30,7 @@ from hivemind.utils import MPFuture, get_dht_time
 from auth.credentials import Credentials
 from auth.swarm import access as swarm_auth
 from auth.swarm.access import SwarmAccess
-from auth.swarm.authorizer import peers_key, record_subkey
+from auth.swarm.authorizer import gradients_prefix, peers_key, record_subkey
 from auth.swarm.directory import PeerDirectory
 from benchmarks.averaging import RUN, Plan
 from peer.averaging.all_reduce import ExactAllReduce
@@ -136,7 +136,7 @@ def main() -> None:
         traffic=Traffic(),
         dht=dht,
         access=access,
-        prefix=f"{RUN}_averager",
+        prefix=gradients_prefix(RUN),
         parameters=parameters,
         averaging=Averaging(**plan.averaging),
         gathering=Gathering(plan.matchmaking_s),

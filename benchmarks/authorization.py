@@ -24,13 +24,12 @@ from pathlib import Path
 
 import hivemind
 import psutil
-from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.utils import get_dht_time
 
 from auth.credentials import Credentials
-from auth.swarm.authorizer import RecordKey
+from auth.swarm.authorizer import peers_key, record_subkey
 from benchmarks._averaging_peer import join
-from benchmarks.averaging import ROOT, Plan, hear, swarm_plans, tell
+from benchmarks.averaging import ROOT, RUN, Plan, hear, swarm_plans, tell
 from benchmarks.reporting import Figure, argument_parser, report
 
 ADDRESS = "127.0.0.1"
@@ -154,14 +153,13 @@ def start(plan: Plan, initial_peers: tuple[str, ...], stack: ExitStack) -> hivem
 
 def storer(dht: hivemind.DHT, credentials_dir: Path) -> Callable[[], bool]:
     """Stores a record under the device's own key, as a peer does again and again."""
-    key = RecordKey(Credentials(credentials_dir).device_key.private_der)
-    owner = RSASignatureValidator(key).local_public_key
-    return lambda: bool(dht.store("records", RECORD, get_dht_time() + LIFETIME_S, owner))
+    owner = record_subkey(Credentials(credentials_dir).device_key.peer_id)
+    return lambda: bool(dht.store(peers_key(RUN), RECORD, get_dht_time() + LIFETIME_S, owner))
 
 
 def reader(dht: hivemind.DHT) -> Callable[[], bool]:
     """Asks the other nodes for the newest records."""
-    return lambda: dht.get("records", latest=True) is not None
+    return lambda: dht.get(peers_key(RUN), latest=True) is not None
 
 
 def compare(name: str, actions: dict[bool, Callable[[], bool]], calls: int) -> Figure:

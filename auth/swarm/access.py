@@ -86,6 +86,9 @@ class AuthorizedAverager:
         async for message in while_admitted(self.directory, context.remote_id, STATE_READERS, state):
             yield message
 
+    async def _declare_for_download_periodically(self) -> None:
+        """Declare nothing: donors are known by their tokens, and no node stores hivemind's key for them."""
+
     async def may_contribute(self, peer: PeerID) -> bool:
         """Return whether a peer's gradients may have a weight; a peer that claims one wrongly is logged."""
         if await self.directory.admits(peer, CONTRIBUTING_ROLES):

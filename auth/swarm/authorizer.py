@@ -4,9 +4,11 @@ The transport proves which libp2p identity calls, or is called; a token says who
 only to those that do not know it yet, and no call is signed. A record passes through many nodes, and so carries its
 owner's signature.
 
-Under the run's key each device has three entries, named by its identity: its record, its token until that expires, and
-the network addresses where others reach it, if they do (`auth.swarm.addresses`). Tokens are signed by the authority:
-any node may pass on those that it was shown, and of two the later one counts.
+A run has two keys, and no node stores anything under another one. Under the peers' key each device has three entries,
+named by its identity: its record, its token until that expires, and the network addresses where others reach it, if
+they do (`auth.swarm.addresses`). Under the group's key it has one while it looks for a group: whether it still does.
+Tokens are signed by the authority: any node may pass on those that it was shown, and of two the later one counts. The
+others are signed by their devices. So a device has four entries of bounded size at each node, whoever stores them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.p2p import PeerID
-from hivemind.proto import dht_pb2
 from hivemind.utils.auth import AuthorizedRequestBase, AuthorizedResponseBase
 from hivemind.utils.crypto import RSAPrivateKey
 from hivemind.utils.timed_storage import ValueWithExpiration
@@ -32,12 +33,14 @@ from auth.swarm.addresses import are_addresses
 from auth.tokens import AccessToken
 
 Clock = Callable[[], float]
-Kind = Literal["record", "token", "addresses"]
+Kind = Literal["record", "token", "addresses"]  # under the group's key an entry is named as a record is
 TRAINING_ROLES = frozenset({"trainer", "auxiliary", "keeper"})
 CONTRIBUTING_ROLES = frozenset({"trainer"})  # whose gradients have a weight
 STATE_READERS = TRAINING_ROLES | {"observer"}
-MAX_RECORD_BYTES = 16_384
+MAX_RECORD_BYTES = 2048  # with its signature; of addresses, too
+MAX_BEACON_BYTES = 8192  # of the keeper's record
 MOST_ENTRY_S = 86_400.0  # of an entry, from now: above any run's `statistics_expiration_s`; tokens have their own end
+MOST_SEARCH_S = 300.0  # likewise, above any run's `matchmaking_time_s` by more than clocks differ
 MAX_TOKENS = 4096  # that a node remembers, before it forgets those that are no longer valid
 _TOKEN, _ADDRESSES = b"token ", b"at "
 _KNOWN = b"+"
@@ -49,9 +52,19 @@ def peers_key(run: str) -> str:
     return f"{run}_peers"
 
 
-def peers_key_id(run: str) -> bytes:
-    """Return the ID of the peers' key, as requests and records carry it."""
-    return bytes(DHTID.generate(source=peers_key(run)).to_bytes())
+def gradients_prefix(run: str) -> str:
+    """The name of `run`'s averager of gradients, by which hivemind makes the key of its groups."""
+    return f"{run}_grad_averager"
+
+
+def group_key(run: str) -> str:
+    """The DHT key under which peers declare that they look for a group: hivemind's, with no bits of a smaller group."""
+    return f"{gradients_prefix(run)}.0b"
+
+
+def key_id(key: str) -> bytes:
+    """Return the ID of a key, as requests and records carry it."""
+    return bytes(DHTID.generate(source=key).to_bytes())
 
 
 def record_subkey(peer_id: str) -> bytes:
@@ -170,13 +183,8 @@ class SwarmAuthorizer:
         request.auth.client_access_token.signature = self.tokens.own_jwt().encode()
 
     def validate_request(self, request: AuthorizedRequestBase, client: PeerID) -> bool:
-        """Return whether to serve this peer's request; an observer may store its own record only."""
-        token = self._token_of(client, request.auth.client_access_token.signature)
-        if token is None:
-            return False
-        if isinstance(request, dht_pb2.StoreRequest) and token.role not in TRAINING_ROLES:
-            return all(key == peers_key_id(self.run) for key in request.keys)
-        return True
+        """Return whether to serve this peer's request."""
+        return self._token_of(client, request.auth.client_access_token.signature) is not None
 
     def sign_response(self, response: AuthorizedResponseBase, request: AuthorizedRequestBase) -> None:
         """Put this node's token into an answer to a peer that does not know it."""
@@ -199,51 +207,54 @@ class SwarmAuthorizer:
 
 
 class PeerRecordValidator(RecordValidatorBase):
-    """Signs this device's record and addresses under the run's peers key; refuses entries there that are not valid."""
+    """Signs this device's entries under the run's keys; refuses entries that are not valid, or under other keys."""
 
     def __init__(self, credentials: Credentials, tokens: MemberTokens, run: str) -> None:
         self._key = credentials.device_key
         self._own = {_dumps(subkey(self._key.peer_id)) for subkey in (record_subkey, addresses_subkey)}
         self._tokens = tokens
-        self._key_id = peers_key_id(run)
+        self._peers_id, self._group_id = key_id(peers_key(run)), key_id(group_key(run))
 
     def validate(self, record: DHTRecord) -> bool:
         """Return whether an entry is a valid token, or signed by its device, whose valid token is known."""
-        is_bounded = record.expiration_time <= self._tokens.now() + MOST_ENTRY_S  # false for what is no number
-        if len(record.value) > MAX_RECORD_BYTES:
+        if record.key not in (self._peers_id, self._group_id) or len(record.value) > MAX_BEACON_BYTES:
             return False
-        if record.key != self._key_id:
-            return is_bounded
         try:
             owner, kind = owner_of(_loads(record.subkey))
-            if kind == "token":
-                token = self._tokens.show(_loads(record.value))
-                return token is not None and (token.peer_id, token.expires_at) == (owner, record.expiration_time)
+            if kind == "token" and record.key == self._peers_id:
+                shown = self._tokens.show(_loads(record.value))
+                return shown is not None and (shown.peer_id, shown.expires_at) == (owner, record.expiration_time)
             value, signature = _parts(record.value)
             said = _loads(value)  # what cannot be read would spoil every reader's whole look
-            if kind == "addresses" and not are_addresses(said):
-                return False
         except Exception:  # noqa: BLE001 - a fault boundary: it may hold whatever its owner wrote
             return False
         token = self._tokens.of(owner)
         return (
-            is_bounded
-            and token is not None
+            token is not None
+            and self._may_say(record, kind, said, token.role)
             and verify_signature(token.public_key.encode(), _signed_bytes(record, value), signature)
         )
 
+    def _may_say(self, record: DHTRecord, kind: Kind, said: object, role: str) -> bool:
+        """Return whether a device of this role may have this entry; a time that is no number is refused."""
+        left_s = record.expiration_time - self._tokens.now()
+        if record.key == self._group_id:
+            looks_or_not = kind == "record" and isinstance(said, bool)
+            return looks_or_not and role in TRAINING_ROLES and left_s <= MOST_SEARCH_S
+        most_bytes = MAX_BEACON_BYTES if kind == "record" and role == "keeper" else MAX_RECORD_BYTES
+        is_sound = kind == "record" or are_addresses(said)
+        return is_sound and len(record.value) <= most_bytes and left_s <= MOST_ENTRY_S
+
     def sign_value(self, record: DHTRecord) -> bytes:
-        """Return the value with this device's signature, if the record is its own."""
-        if record.key != self._key_id or record.subkey not in self._own:
+        """Return the value with this device's signature, if the entry is its own."""
+        if record.key not in (self._peers_id, self._group_id) or record.subkey not in self._own:
             return record.value
-        self._tokens.own_jwt()  # without it the record would be nobody's here
+        self._tokens.own_jwt()  # without it the entry would be nobody's here
         return bytes(_dumps([record.value, self._key.sign(_signed_bytes(record, record.value))]))
 
     def strip_value(self, record: DHTRecord) -> bytes:
-        """Return the value of a valid record without its signature."""
-        if record.key != self._key_id or owner_of(_loads(record.subkey))[1] == "token":
-            return record.value
-        return _parts(record.value)[0]
+        """Return the value of a valid entry without its signature."""
+        return record.value if owner_of(_loads(record.subkey))[1] == "token" else _parts(record.value)[0]
 
 
 def _parts(signed: bytes) -> tuple[bytes, bytes]:

@@ -14,6 +14,8 @@ So one member's record could have ended every node that looked at it.
 
 The DHT's nodes speak `auth.swarm.protocol`: with members only, and of news only. Of two versions of an entry a storage
 keeps the one that expires later. hivemind's refuses the other, but then deletes the later one when the other expires.
+It also remembers when each earlier version was to expire. Here it forgets these times when they are more than the
+entries held, or one entry that is stored again and again would fill the memory.
 
 A node may be reached through named relays at once. hivemind has no option for that: it finds relays by itself, in
 minutes. And a node's daemon may tell nobody where its peers are: what it does not know is asked of `P2P.reach`, where
@@ -47,6 +49,7 @@ logger = logging.getLogger(__name__)
 LINGER_S = 60.0  # how long each waits for the other's last word: a slow line still has a window's worth to carry
 END = RPCError(message="end of the stream")
 STOPPED = RPCError(message="stopped asking")  # other than the end of the requests, after which the client hangs up
+SPARE_TIMES = 64  # of earlier versions, beside as many as there are entries
 SHOWN_CHARS = 200  # of what another peer says went wrong
 MAX_NESTING = 16  # what hivemind writes by itself has three levels
 _reading = threading.local()
@@ -76,7 +79,10 @@ def _store_newer(storage: Any, key: Any, value: Any, expiration_time: float) -> 
     held = storage.data.get(key)
     if held is not None and expiration_time <= held.expiration_time:
         return False
-    return bool(_store(storage, key, value, expiration_time))
+    is_stored = bool(_store(storage, key, value, expiration_time))
+    if len(storage.expiration_heap) > 2 * len(storage.data) + SPARE_TIMES:
+        storage.expiration_heap = sorted(storage.key_to_heap.values())  # a sorted list is a heap
+    return is_stored
 
 
 def _decode_bounded(type_code: int, data: bytes) -> Any:

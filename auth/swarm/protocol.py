@@ -184,10 +184,6 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
             news = self.serializer.loads(result.value)
             if self._validate_dictionary(key.to_bytes(), news):
                 self._keep(key, news)
-        elif result.type == dht_pb2.FOUND_REGULAR and self._validate_record(
-            key.to_bytes(), self.IS_REGULAR_VALUE, result.value, result.expiration_time
-        ):
-            self.storage.store(key, result.value, result.expiration_time)
         return self.storage.get(key), nearest
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:

@@ -81,10 +81,10 @@ class Averaging(Section):
     """Samples in the first global step, from where the batch grows on a line; by default it does not grow."""
     batch_warmup_steps: WholeNumber = 0
     """Global steps after which the batch has its target size."""
-    matchmaking_time_s: PositiveFloat = 15.0
-    """Longest wait, in seconds, for peers that do not come to a group. A group begins when all known peers have come;
-    once some groups have formed, peers wait three times the median time of that, at least three seconds. 2 is enough
-    in one machine room."""
+    matchmaking_time_s: float = Field(15.0, gt=0, le=240)
+    """Longest wait, in seconds, for peers that do not come to a group; at most 240. A group begins when all known peers
+    have come; once some groups have formed, peers wait three times the median time of that, at least three seconds. 2
+    is enough in one machine room."""
     averaging_timeout_s: PositiveFloat = 60.0
     """Seconds after which a round of averaging has failed; once some rounds have succeeded, peers wait three times
     their median, or more where the times vary."""

@@ -17,7 +17,7 @@ import torch
 from hivemind.p2p import PeerID
 
 from auth.swarm.access import SwarmAccess
-from auth.swarm.authorizer import RecordKey
+from auth.swarm.authorizer import RecordKey, gradients_prefix
 from peer.averaging.averager import SwarmGradientAverager
 from peer.averaging.matchmaking import Gathering
 from peer.config.run import RunConfig
@@ -89,7 +89,7 @@ class Assembly:
         averaging = self.config.averaging
         return SwarmGradientAverager(
             parameters,
-            prefix=f"{self.config.run.name}_grad_averager",
+            prefix=gradients_prefix(self.config.run.name),
             averaging=averaging,
             may_reduce=self.may_reduce,
             bandwidth=bandwidth,

@@ -11,7 +11,6 @@ import pytest
 import torch
 from hivemind.compression import Float16Compression, NoCompression
 from hivemind.dht.protocol import DHTProtocol
-from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
@@ -21,7 +20,15 @@ from hypothesis import given, strategies as st
 
 from auth.credentials import Credentials
 from auth.keys import AuthorityKey
-from auth.swarm.authorizer import MemberTokens, PeerRecordValidator, peers_key, record_subkey, token_subkey
+from auth.swarm.authorizer import (
+    MemberTokens,
+    PeerRecordValidator,
+    group_key,
+    key_id,
+    peers_key,
+    record_subkey,
+    token_subkey,
+)
 from auth.swarm.hivemind_patches import patch_hivemind
 from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
 from peer.reduction.compression import BLOCKWISE, decode, encode
@@ -64,7 +71,7 @@ def test_records_on_their_way_into_the_dht(device: Credentials, data: st.DataObj
     value = data.draw(st.sampled_from((dumps(device.token_jwt), dumps([dumps(a_record()), bytes(256)]))))
     nested = b"".join(b"\xc7\xff\x40" for _ in range(data.draw(st.integers(0, 2000)))) + b"\xc0"
     record = DHTRecord(
-        DHTID.generate(source=peers_key(RUN)).to_bytes(),
+        key_id(data.draw(st.sampled_from((peers_key(RUN), group_key(RUN))))),
         data.draw(spoilt(owner) | st.just(owner) | st.binary(max_size=64)),
         data.draw(spoilt(value) | st.binary(max_size=64) | st.just(nested) | st.just(tuples_in_tuples(2000))),
         NOW + 10,

@@ -17,12 +17,20 @@ from hivemind.dht import DHT
 from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import PeerID
 from hivemind.utils import get_dht_time
 
 from auth.credentials import Credentials
-from auth.swarm.authorizer import MemberTokens, PeerRecordValidator, owner_of, record_subkey, token_subkey
+from auth.swarm.authorizer import (
+    MemberTokens,
+    PeerRecordValidator,
+    group_key,
+    owner_of,
+    record_subkey,
+    token_subkey,
+)
 from peer.swarm.credit import Allowances
 from peer.swarm.records import Course, KnownPeer, PeerRecord
 from peer.swarm.state import SwarmStateAverager
@@ -34,6 +42,9 @@ from tests.security.processes import Orders
 BOMB = 10**9
 CLAIMED = 10**7
 FALSE_SHARE = 3  # of what it has: few enough to be believed once
+FOREIGN_KEYS, FOREIGN_BYTES = 4000, 16_000
+FOREIGN_SUBKEYS, AT_ONCE = 64, 50
+DAY_S = 86_000.0
 RECORD_S = 10.0  # that a record of a further device counts
 AHEAD = 3  # steps that a member's further devices, or a false keeper, claim beyond the swarm's
 
@@ -110,6 +121,11 @@ class Insider:
                 forger = Forger(self._tracker.training_progress_key, credentials, [])
                 dht.run_coroutine(partial(forger.speak_for, record=record), return_future=True)
             return
+        elif attack == "fill the nodes":
+            filler = Filler(self._tracker.training_progress_key, self._credentials)
+            self._orders.say("filled", **dht.run_coroutine(filler.fill))
+        elif attack == "count":  # of an honest peer, too
+            self._orders.say("held", **dht.run_coroutine(held))
         else:
             return
         self._orders.attack = ""
@@ -127,6 +143,69 @@ async def others_records(_dht: DHT, node: DHTNode, key: str) -> list[Stored]:
     found = node.protocol.storage.get(DHTID.generate(source=key))
     entries = [(subkey, item.value, item.expiration_time) for subkey, item in found.value.items()]
     return [entry for entry in entries if owner_of(entry[0])[1] == "record"]
+
+
+async def held(_dht: DHT, node: DHTNode) -> dict[str, int]:
+    """How much this node stores."""
+    stores = (node.protocol.storage, node.protocol.cache)
+    values = [item.value for store in stores for _, item in store.items()]
+    entries = [list(value.items()) if isinstance(value, DictionaryDHTValue) else [(b"", value)] for value in values]
+    flat = [(subkey, getattr(item, "value", item)) for each in entries for subkey, item in each]
+    size = sum(len(DHTProtocol.serializer.dumps(subkey)) + len(value) for subkey, value in flat)
+    return {"keys": len(values), "entries": len(flat), "bytes": size}
+
+
+@dataclass(frozen=True)
+class Filler:
+    """Stores all that it can at each node: under keys of its own, and under those of the run."""
+
+    key: str
+    credentials: Credentials
+
+    async def fill(self, _dht: DHT, node: DHTNode) -> dict[str, Any]:
+        """How many entries of each kind each node has taken, and the seconds that all this took."""
+        dumps, began = DHTProtocol.serializer.dumps, time.monotonic()
+        own = record_subkey(self.credentials.device_key.peer_id)
+        peers, group = (DHTID.generate(source=key) for key in (self.key, group_key(self.credentials.run)))
+        foreign = [DHTID.generate(source=f"foreign-{number}") for number in range(FOREIGN_KEYS)]
+        names = [number.to_bytes(2, "big") for number in range(FOREIGN_SUBKEYS)]
+        large, true = bytes(FOREIGN_BYTES), dumps(True)
+        taken = {
+            "foreign keys": await self._store(node, foreign, large, RECORD_S * 100),
+            "peers' subkeys": await self._store(node, [peers] * len(names), large, RECORD_S, names),
+            "group's subkeys": await self._store(node, [group] * len(names), true, RECORD_S, names),
+            "large": await self._store(node, [peers], dumps("x" * FOREIGN_BYTES), RECORD_S, [own]),
+            "for a day": await self._store(node, [group], true, DAY_S, [own]),
+            "over the group": await self._store(node, [group], true, DAY_S),  # no other entry until then
+        }
+        return {"taken": taken, "seconds": time.monotonic() - began}
+
+    async def _store(
+        self,
+        node: DHTNode,
+        keys: Sequence[DHTID],
+        value: bytes,
+        lasts_s: float,
+        subkeys: Sequence[bytes | None] = (),
+    ) -> list[int]:
+        """How many of these, each signed as it may be, each node has taken."""
+        validator = PeerRecordValidator(self.credentials, MemberTokens(self.credentials), self.credentials.run)
+        taken = []
+        for peer in list(node.protocol.routing_table.peer_id_to_uid):
+            taken.append(0)
+            for at in range(0, len(keys), AT_ONCE):
+                some, expires_at = keys[at : at + AT_ONCE], get_dht_time() + lasts_s
+                names = list(subkeys[at : at + AT_ONCE]) or [None] * len(some)
+                records = [
+                    DHTRecord(key.to_bytes(), DHTProtocol.serializer.dumps(name), value, expires_at)
+                    for key, name in zip(some, names, strict=True)
+                ]
+                values = [validator.sign_value(record) for record in records]
+                answer = None
+                while answer is None:  # a busy node may not have read it
+                    answer = await node.protocol.call_store(peer, some, values, expires_at, subkeys=names)
+                taken[-1] += sum(answer)
+        return taken
 
 
 @dataclass(frozen=True)

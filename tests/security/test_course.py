@@ -16,6 +16,7 @@ from tests.security.member_swarm import HONEST, INSIDER, MemberSwarm, go_on_unde
 from tests.security.outsiders import OUTSIDERS, Outsider
 
 MOST_RETURNS = 3  # of a keeper
+ENTRIES_OF_A_DEVICE = 4  # its record, its token, its addresses, and whether it looks for a group
 MORE_DEVICES = 11  # of the insider, beside the one that trains
 
 
@@ -67,6 +68,22 @@ def test_replayed_and_forged_records(swarm: MemberSwarm) -> None:
     for kind in (*records, "token_in_anothers_name", "token_for_longer"):
         assert answers[kind]
         assert not any(answers[kind]), kind
+    go_on_under(swarm, "nothing")
+
+
+def test_nobody_fills_the_nodes(swarm: MemberSwarm) -> None:
+    """A member's thousands of keys are stored nowhere, nor under the run's keys more than each device has there."""
+    swarm.insider.tell("fill the nodes")
+    filled = swarm.insider.wait_for_event("filled")
+    held = {}
+    for name, peer in zip((*HONEST, "keeper"), (*swarm.honest, swarm.keeper), strict=True):
+        peer.tell("count")
+        held[name] = peer.wait_for_event("held")
+    assert {kind: sum(taken) for kind, taken in filled["taken"].items()} == dict.fromkeys(filled["taken"], 0), held
+    assert len(filled["taken"]["foreign keys"]) == len(held)
+    for said in held.values():
+        assert said["keys"] <= len(("peers", "group"))
+        assert said["entries"] <= ENTRIES_OF_A_DEVICE * (len(held) + 1 + MORE_DEVICES)
     go_on_under(swarm, "nothing")
 
 

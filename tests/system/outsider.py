@@ -31,8 +31,8 @@ from auth.swarm.authorizer import (
     MemberTokens,
     PeerRecordValidator,
     SwarmAuthorizer,
+    key_id,
     peers_key,
-    peers_key_id,
     read_entries,
 )
 from auth.swarm.hivemind_patches import patch_hivemind
@@ -151,7 +151,7 @@ async def ping(_dht: hivemind.DHT, node: Any, keeper: PeerID) -> bool:
 
 async def replay(_dht: hivemind.DHT, node: Any, keeper: PeerID, run: str, token: str) -> bool:
     """Whether the keeper answers a member's request for the records, word for word."""
-    request = dht_pb2.FindRequest(keys=[peers_key_id(run)])
+    request = dht_pb2.FindRequest(keys=[key_id(peers_key(run))])
     request.auth.client_access_token.signature = token.encode()
     try:
         await node.protocol.get_stub(keeper).rpc_find(request)

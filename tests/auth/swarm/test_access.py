@@ -27,13 +27,17 @@ from auth.credentials import Credentials
 from auth.keys import AuthorityKey
 from auth.swarm.access import AuthorizedAverager, SwarmAccess
 from auth.swarm.authorizer import (
+    MAX_BEACON_BYTES,
+    MAX_RECORD_BYTES,
+    MOST_SEARCH_S,
     TRAINING_ROLES,
     MemberTokens,
     PeerRecordValidator,
     RecordKey,
     SwarmAuthorizer,
+    group_key,
+    key_id,
     peers_key,
-    peers_key_id,
     record_subkey,
     token_subkey,
 )
@@ -97,14 +101,18 @@ def tokens_of(credentials: Credentials, clock: Clock | None = None, *shown: Cred
 
 
 def record(
-    credentials: Credentials, value: Any = "a record", key: str = peers_key(RUN), owner: Credentials | None = None
+    credentials: Credentials,
+    value: Any = "a record",
+    key: str = peers_key(RUN),
+    owner: Credentials | None = None,
+    lasts_s: float = 10,
 ) -> DHTRecord:
     """A record as the DHT hands it to validators, signed by the device, under its own or another's subkey."""
     own = PeerRecordValidator(credentials, tokens_of(credentials), RUN)
     if owner is not None:
         own._own = dumps(record_subkey(owner.device_key.peer_id))
     subkey = record_subkey((owner or credentials).device_key.peer_id)
-    unsigned = DHTRecord(DHTID.generate(source=key).to_bytes(), dumps(subkey), dumps(value), NOW + 10)
+    unsigned = DHTRecord(DHTID.generate(source=key).to_bytes(), dumps(subkey), dumps(value), NOW + lasts_s)
     return replace(unsigned, value=own.sign_value(unsigned))
 
 
@@ -187,9 +195,13 @@ def test_an_entry_without_an_owner_is_refused(alice: Credentials, subkey: Any) -
     assert not validator(alice, None, alice).validate(replace(record(alice), subkey=dumps(subkey)))
 
 
-def test_oversized_record_is_refused(alice: Credentials) -> None:
-    """A member cannot store more than a record needs."""
-    assert not validator(alice, None, alice).validate(record(alice, "x" * 20_000))
+@pytest.mark.parametrize(("role", "most_bytes"), [("trainer", MAX_RECORD_BYTES), ("keeper", MAX_BEACON_BYTES)])
+def test_oversized_record_is_refused(authority: AuthorityKey, tmp_path: Path, role: Role, most_bytes: int) -> None:
+    """Nobody can store more than a record needs, and the keeper more than a beacon."""
+    sender = member(tmp_path / role, authority, role=role)
+    check, spare = validator(sender, None, sender), most_bytes - len(record(sender, "x" * 1000).value)
+    assert check.validate(record(sender, "x" * (1000 + spare)))
+    assert not check.validate(record(sender, "x" * (1001 + spare)))
 
 
 def test_unsigned_record_is_refused(alice: Credentials) -> None:
@@ -201,12 +213,55 @@ def test_unsigned_record_is_refused(alice: Credentials) -> None:
     assert not check.validate(replace(signed, expiration_time=NOW + 11))
 
 
-def test_other_keys_are_none_of_its_business(alice: Credentials) -> None:
-    """Records under other keys (averaging groups) pass; their requests are authorized as a whole."""
-    declared = record(alice, True, key="demo_grad_averager.0b")
-    check = validator(alice)
-    assert check.validate(declared)
-    assert check.strip_value(declared) == dumps(True)
+@pytest.mark.parametrize("looks", [True, False])
+def test_who_looks_for_a_group_says_so_for_the_time_of_a_search(
+    alice: Credentials, bob: Credentials, looks: bool
+) -> None:
+    """Signed by its device, as hivemind's averager says it, and for no longer."""
+    check, signed = validator(bob, None, alice), record(alice, looks, group_key(RUN), lasts_s=MOST_SEARCH_S)
+    assert check.validate(signed)
+    assert check.strip_value(signed) == dumps(looks)
+    assert not check.validate(record(alice, looks, group_key(RUN), lasts_s=MOST_SEARCH_S + 1))
+    assert not check.validate(record(alice, looks, group_key(RUN), lasts_s=float("nan")))
+    assert not check.validate(record(bob, looks, group_key(RUN), owner=alice))
+    assert not check.validate(replace(signed, value=dumps(looks)))
+
+
+@pytest.mark.parametrize("value", [None, 1, "x" * 1000, [True], {}])
+def test_nothing_else_is_said_under_the_groups_key(alice: Credentials, value: Any) -> None:
+    """No value of any other kind, no token, and nothing in the place of all entries."""
+    check, group_id = validator(alice, None, alice), key_id(group_key(RUN))
+    assert not check.validate(record(alice, value, group_key(RUN)))
+    assert not check.validate(replace(token_entry(alice.token_jwt, alice.device_key.peer_id), key=group_id))
+    assert not check.validate(replace(record(alice, True, group_key(RUN)), subkey=DHTProtocol.IS_REGULAR_VALUE))
+
+
+@pytest.mark.parametrize(
+    "key", ["anything", RUN, f"{RUN}_grad_averager.0b1", f"{RUN}_state_averager.all_averagers", peers_key("other")]
+)
+def test_nothing_is_stored_under_other_keys(alice: Credentials, key: str) -> None:
+    """A run has two: else each member could fill every node."""
+    check = validator(alice, None, alice)
+    for value in (True, "a record"):
+        assert not check.validate(replace(record(alice, value), key=key_id(key)))
+        assert not check.validate(record(alice, value, key))
+
+
+@pytest.mark.parametrize(
+    ("role", "key", "valid"),
+    [
+        ("observer", group_key(RUN), False),
+        ("observer", peers_key(RUN), True),
+        ("auxiliary", group_key(RUN), True),
+        ("keeper", group_key(RUN), True),
+    ],
+)
+def test_an_observer_has_its_own_record_only(
+    authority: AuthorityKey, alice: Credentials, tmp_path: Path, role: Role, key: str, valid: bool
+) -> None:
+    """It cannot look for a group; by its record others know whom they give the state."""
+    sender = member(tmp_path / role, authority, role=role)
+    assert validator(alice, None, sender).validate(record(sender, True, key)) is valid
 
 
 def test_revoked_members_record_is_refused(authority: AuthorityKey, alice: Credentials, tmp_path: Path) -> None:
@@ -295,30 +350,10 @@ def test_renewed_token_is_shown_with_the_next_request(
     assert second.auth.client_access_token.signature == renewed.encode()
 
 
-@pytest.mark.parametrize(
-    ("role", "keys", "served"),
-    [
-        ("observer", [RUN + "_grad_averager.0b"], False),
-        ("observer", [peers_key(RUN), RUN + "_state_averager.all_averagers"], False),
-        ("observer", [peers_key(RUN)], True),
-        ("auxiliary", [RUN + "_grad_averager.0b"], True),
-        ("trainer", [RUN + "_grad_averager.0b"], True),
-    ],
-)
-def test_an_observer_stores_its_own_record_only(
-    authority: AuthorityKey, alice: Credentials, tmp_path: Path, role: Role, keys: list[str], served: bool
-) -> None:
-    """It cannot declare itself for averaging or as a donor; by its record others know whom they give the state."""
-    sender = member(tmp_path / role, authority, role=role)
-    request = dht_pb2.StoreRequest(keys=[DHTID.generate(source=key).to_bytes() for key in keys])
-    node_of(sender).sign_request(request, peer(alice))
-    assert node_of(alice).validate_request(request, peer(sender)) is served
-
-
 def test_an_observer_reads(authority: AuthorityKey, alice: Credentials, tmp_path: Path) -> None:
     """Requests that store nothing are served."""
     watcher = member(tmp_path / "watcher", authority, role="observer")
-    request = dht_pb2.FindRequest(keys=[peers_key_id(RUN)])
+    request = dht_pb2.FindRequest(keys=[key_id(peers_key(RUN))])
     node_of(watcher).sign_request(request, peer(alice))
     assert node_of(alice).validate_request(request, peer(watcher))
 

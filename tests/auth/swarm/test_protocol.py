@@ -12,6 +12,7 @@ import pytest
 from google.protobuf.message import Message
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.dht.validation import CompositeValidator, DHTRecord
 from hivemind.p2p import P2PContext, P2PHandlerError, PeerID
 from hivemind.proto import dht_pb2
@@ -23,17 +24,19 @@ from auth.swarm.authorizer import (
     PeerRecordValidator,
     SwarmAuthorizer,
     addresses_subkey,
+    group_key,
     peers_key,
     record_subkey,
     token_subkey,
 )
-from auth.swarm.hivemind_patches import patch_hivemind
+from auth.swarm.hivemind_patches import SPARE_TIMES, patch_hivemind
 from auth.swarm.protocol import KEY_BYTES, MARK_BYTES, MAX_ENTRIES, MAX_KEYS, MemberProtocol, node_id_of
 from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
 
 RUN = "demo"
-KEY = DHTID.generate(source=peers_key(RUN))
+KEY, GROUP = (DHTID.generate(source=key) for key in (peers_key(RUN), group_key(RUN)))
 NEVER = time.time() + 1e4  # of entries: the storage looks at the real clock
+SOON = 100.0
 dumps, loads = DHTProtocol.serializer.dumps, DHTProtocol.serializer.loads
 
 
@@ -96,14 +99,19 @@ class Node:
         """That of its record."""
         return record_subkey(self.credentials.device_key.peer_id)
 
-    def signed(self, value: bytes, expires_at: float, subkey: bytes | None = None) -> bytes:
+    def signed(self, value: bytes, expires_at: float, subkey: bytes | None = None, key: DHTID = KEY) -> bytes:
         """Its record of these bytes, or another entry."""
-        unsigned = DHTRecord(KEY.to_bytes(), dumps(subkey or self.subkey), value, expires_at)
+        unsigned = DHTRecord(key.to_bytes(), dumps(subkey or self.subkey), value, expires_at)
         return bytes(self.protocol.record_validator.sign_value(unsigned))
 
     async def report(self, holder: Node, value: object, expires_at: float = NEVER) -> bool:
         """Store its record at another node; whether that took it."""
         return await self.store(holder, self.subkey, self.signed(dumps(value), expires_at), expires_at)
+
+    async def look_for_group(self, holder: Node, lasts_s: float = SOON) -> bool:
+        """Say at another node that it looks for a group; whether that took it."""
+        value, expires_at = dumps(True), time.time() + lasts_s
+        return await self.store(holder, self.subkey, self.signed(value, expires_at, key=GROUP), expires_at, GROUP)
 
     async def store(self, holder: Node, subkey: object, value: bytes, expires_at: float, key: DHTID = KEY) -> bool:
         """Store any entry at another node; whether that took it."""
@@ -302,18 +310,67 @@ async def test_marks_that_are_torn_leave_nothing_out(swarm: Swarm, held: bytes) 
     assert set(loads(answer.results[0].value).data) == set(holder.held)
 
 
-async def test_entries_under_other_keys_travel_likewise(swarm: Swarm) -> None:
-    """What averagers declare is read as news, too, and values without subkeys as ever."""
-    holder, caller = [await swarm.node(swarm.credentials(name)) for name in ("holder", "caller")]
-    group, plain = DHTID.generate(source="group"), DHTID.generate(source="plain")
-    assert await caller.protocol.call_store(holder.peer_id, [group], [dumps(True)], NEVER, subkeys=[b"me"]) == [True]
-    assert await caller.protocol.call_store(holder.peer_id, [plain], [dumps(5)], NEVER) == [True]
+async def test_those_who_look_for_a_group_are_found_likewise(swarm: Swarm) -> None:
+    """Their entries are read as news, too, where their tokens are known."""
+    holder, leader, reader = [await swarm.node(swarm.credentials(name)) for name in ("holder", "leader", "reader")]
+    assert await leader.look_for_group(holder)
+    found = await reader.protocol.call_find(holder.peer_id, [GROUP])
+    assert found is not None
+    assert found[GROUP][0] is None
+    await reader.look(holder)
     for _ in range(2):
-        found = await caller.protocol.call_find(holder.peer_id, [group, plain])
+        found = await reader.protocol.call_find(holder.peer_id, [GROUP])
         assert found is not None
-        assert {subkey: item.value for subkey, item in found[group][0].value.items()} == {b"me": dumps(True)}
-        assert found[plain][0].value == dumps(5)
+        assert list(found[GROUP][0].value.data) == [leader.subkey]
     assert not swarm.lines.last("find")[1].results[0].value
+
+
+async def test_no_node_stores_what_is_not_the_runs(swarm: Swarm) -> None:
+    """A member's 4000 keys of 16 kB, entries of its own making under the run's keys, or a value over all of them."""
+    holder, mallory = [await swarm.node(swarm.credentials(name)) for name in ("holder", "mallory")]
+    await mallory.look(holder)
+    before = [(key, len(item.value)) for key, item in holder.protocol.storage.items()]
+    large, expires_at = bytes(16_000), time.time() + SOON
+    for number in range(4000):
+        key = DHTID.generate(source=number)
+        stored = await mallory.protocol.call_store(
+            holder.peer_id,
+            [key],
+            [large],
+            expires_at,
+            subkeys=[b"me" if number % 2 else None],
+            in_cache=number % 3 == 0,
+        )
+        assert stored == [False]
+    for key in (KEY, GROUP):
+        for subkey in (b"me", 5, None):
+            assert not await mallory.store(holder, subkey, dumps(True), expires_at, key)
+        whole = DictionaryDHTValue()
+        for number in range(100):
+            whole.store(number.to_bytes(2, "big"), large, expires_at)
+        assert await mallory.protocol.call_store(holder.peer_id, [key], [whole], expires_at) == [False]
+    assert [(key, len(item.value)) for key, item in holder.protocol.storage.items()] == before
+    assert not holder.protocol.cache
+
+
+async def test_a_device_has_four_entries_at_a_node_whoever_stores_them(swarm: Swarm) -> None:
+    """Its record, its token, its addresses, and that it looks for a group; stored again they take no more room."""
+    holder, author, other = [await swarm.node(swarm.credentials(name)) for name in ("holder", "author", "other")]
+    subkey = addresses_subkey(author.credentials.device_key.peer_id)
+    for number in range(200):
+        ends_at = NEVER + number
+        assert await author.report(holder, number, ends_at)
+        assert await author.store(holder, subkey, author.signed(dumps([HOME]), ends_at, subkey), ends_at)
+        assert await author.look_for_group(holder, SOON + number)
+    stored = [holder.protocol.storage.get(key).value for key in (KEY, GROUP)]
+    assert [len(entries.data) for entries in stored] == [3 + 1, 1]  # with the holder's own token
+    assert max(len(entries.expiration_heap) for entries in stored) <= 2 * 4 + SPARE_TIMES
+    assert len(holder.protocol.storage.expiration_heap) <= 2 * 2 + SPARE_TIMES
+    await other.look(holder)
+    assert await other.protocol.call_store(holder.peer_id, [KEY], [other.protocol.storage.get(KEY).value], NEVER)
+    assert len(holder.held) == 3 + 2
+    for lasts_s in (float("nan"), float("inf"), 86_400.0):
+        assert not await author.look_for_group(holder, lasts_s)
 
 
 @pytest.mark.parametrize("later_s", [float("nan"), float("inf"), 86_400.0])
@@ -322,7 +379,6 @@ async def test_an_entry_ends_within_a_day(swarm: Swarm, later_s: float) -> None:
     expires_at = NEVER + later_s
     holder, author = [await swarm.node(swarm.credentials(name)) for name in ("holder", "author")]
     assert not await author.report(holder, "here", expires_at)
-    assert not await author.store(holder, b"me", dumps(True), expires_at, DHTID.generate(source="group"))
     assert author.subkey not in holder.held
 
 
@@ -369,17 +425,17 @@ async def test_a_new_node_is_given_all_entries(swarm: Swarm) -> None:
 async def test_nobody_fills_a_node_or_asks_for_everything_at_once(swarm: Swarm) -> None:
     """Neither one entry after another, nor in one answer, nor by a search for many keys or with endless marks."""
     holder, mallory = [await swarm.node(swarm.credentials(name)) for name in ("holder", "mallory")]
-    group = DHTID.generate(source="group")
     for number in range(MAX_ENTRIES):
-        holder.protocol.storage.store_subkey(group, number.to_bytes(2, "big"), dumps(True), NEVER)
-    assert not await mallory.store(holder, b"one more", dumps(True), NEVER, group)
-    assert await mallory.store(holder, bytes(2), dumps(False), NEVER + 1, group)
-    mallory.protocol.storage.store_subkey(group, b"one more", dumps(True), NEVER)
-    for number in range(MAX_ENTRIES):
-        mallory.protocol.storage.store_subkey(group, number.to_bytes(2, "big"), dumps(True), NEVER)
+        holder.protocol.storage.store_subkey(GROUP, number.to_bytes(2, "big"), dumps(True), NEVER)
+    assert not await mallory.look_for_group(holder)
+    del holder.protocol.storage.get(GROUP).value[bytes(2)]
+    assert await mallory.look_for_group(holder)
+    assert await mallory.look_for_group(holder, SOON + 1)
+    for number in range(MAX_ENTRIES + 1):
+        mallory.protocol.storage.store_subkey(GROUP, number.to_bytes(2, "big"), dumps(True), NEVER)
     reader = await swarm.node(swarm.credentials("reader"))
-    assert await reader.protocol.call_find(mallory.peer_id, [group]) is not None
-    assert reader.protocol.storage.get(group) is None
+    assert await reader.protocol.call_find(mallory.peer_id, [GROUP]) is not None
+    assert reader.protocol.storage.get(GROUP) is None
     many = [bytes(KEY.to_bytes())] * (MAX_KEYS + 1)
     endless = [KEY.to_bytes() + bytes((MAX_ENTRIES + 1) * MARK_BYTES)]
     for keys in (many, endless):

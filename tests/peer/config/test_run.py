@@ -129,6 +129,7 @@ def test_a_configuration_survives_the_way_through_a_checkpoint(tmp_path: Path) -
         ("data: {sources: [{kind: builtin, path: x}]}", ["`builtin`", "takes no `path`"]),
         ("data: {sources: [{kind: builtin, weight: 0}]}", ["`data.sources.0.weight` (0)", "greater than 0"]),
         ("schedule: {warmup_steps: 9, total_steps: 9}", ["`warmup_steps` (9)", "`total_steps` (9)"]),
+        ("averaging: {matchmaking_time_s: 241, averaging_timeout_s: 600}", ["matchmaking_time_s", "240"]),
         ("averaging: {matchmaking_time_s: 9, averaging_timeout_s: 9}", ["`averaging_timeout_s` (9", "(9"]),
         ("averaging: {target_batch_size: 2}", ["`data.microbatch_size` (4)", "`averaging.target_batch_size` (2)"]),
         ("- a\n- list", ["the file", "dictionary"]),

@@ -11,10 +11,15 @@ from hivemind.p2p import PeerID
 from hivemind.utils.timed_storage import ValueWithExpiration
 from pydantic import ValidationError
 
-from auth.swarm.authorizer import record_subkey, token_subkey
+from auth.swarm.authorizer import MAX_BEACON_BYTES, MAX_RECORD_BYTES, record_subkey, token_subkey
 from auth.tokens import AccessToken
+from peer.config.steering import MAX_CHANGES, Change, Steering
 from peer.swarm.fingerprint import MAX_SKETCH_SIZE
 from peer.swarm.records import (
+    MAX_CREDITS,
+    MAX_ERA,
+    MAX_RATE,
+    MAX_STEP,
     Beacon,
     BeaconWatch,
     Course,
@@ -24,6 +29,8 @@ from peer.swarm.records import (
     nearest_step,
     read_records,
 )
+
+SIGNATURE_BYTES = 256
 
 
 def record(step: int = 3, samples: int = 0, *, training: bool = True, rate: float = 1.0) -> PeerRecord:
@@ -112,6 +119,37 @@ def test_the_size_of_a_record() -> None:
     value = DHTProtocol.serializer.dumps(said.pack())
     assert len(value) == 29 + 4 * MAX_SKETCH_SIZE
     assert len(DHTProtocol.serializer.dumps([value, bytes(256)])) == len(value) + 263
+
+
+def test_the_largest_records_are_stored() -> None:
+    """Nodes refuse larger ones: the keeper's, which names many and steers, and anybody else's."""
+    names = [PeerID(bytes([number, *range(1, 34)])).to_base58() for number in range(MAX_CREDITS)]
+    change = Change(
+        from_step=MAX_STEP, learning_rate_scale=1 / 3, target_batch_size=2**31, compression="8bit-blockwise"
+    )
+    course = Course(
+        age_s=1e8 / 3,
+        usual_s=1e8 / 3,
+        credits=dict.fromkeys(names, 2**31),
+        steering=Steering(changes=(change.model_copy(update={"powersgd_rank": 32}),) * MAX_CHANGES, last_step=MAX_STEP),
+    )
+    largest = PeerRecord(
+        step=MAX_STEP,
+        samples=2**31,
+        rate=MAX_RATE / 3,
+        time=1e9 / 3,
+        training=True,
+        client_mode=False,
+        era=MAX_ERA,
+        slow_line=1 / 3,
+        sketch=(1.0,) * MAX_SKETCH_SIZE,
+    )
+    for said, most_bytes in (
+        (largest, MAX_RECORD_BYTES),
+        (largest.model_copy(update={"course": course}), MAX_BEACON_BYTES),
+    ):
+        signed = DHTProtocol.serializer.dumps([DHTProtocol.serializer.dumps(said.pack()), bytes(SIGNATURE_BYTES)])
+        assert 1.2 * len(signed) < most_bytes
 
 
 def test_records_that_are_no_dictionary_are_none() -> None:

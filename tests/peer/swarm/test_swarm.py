@@ -255,7 +255,7 @@ def test_no_sample_passes_a_phases_boundary_beside_a_round(delay: bool, is_keepe
 @pytest.mark.parametrize(("arriving", "since_s", "arrive"), [(1, 0.0, True), (0, 0.0, False), (1, 7200.0, False)])
 def test_others_are_let_in_for_as_long_as_a_group_is_sought(arriving: int, since_s: float, arrive: bool) -> None:
     """Those who are still to take the step that this peer has taken."""
-    averaging = {"matchmaking_time_s": 3600.0, "averaging_timeout_s": 7200.0}
+    averaging = {"matchmaking_time_s": 240.0, "averaging_timeout_s": 7200.0}
     swarm = swarm_with(
         _config=RunConfig.from_mapping({"averaging": averaging}),
         _tracker=SimpleNamespace(view=SimpleNamespace(arriving=arriving)),
