@@ -21,7 +21,7 @@ import torch
 
 from auth.credentials import Credentials
 from benchmarks._trainer_variant import SPECIAL, random_batch
-from benchmarks.trainer_swarm import Plan, demo_config
+from benchmarks.trainer_swarm import Plan, small_config
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
@@ -84,7 +84,7 @@ def outcome(taken: list[Taken]) -> dict[str, float]:
 
 def train_alone(plan: Plan) -> list[Taken]:
     """A plain loop: this worker's part of the target batch, then an optimizer step of its own."""
-    config = demo_config()
+    config = small_config()
     model = build_model(config, config.tokenizer.vocab_size, SPECIAL)
     optimizer = build_optimizer(config, parameter_groups(model, config))
     backend = TorchBackend(config, model)
@@ -107,7 +107,7 @@ def train_alone(plan: Plan) -> list[Taken]:
 
 def train_in_swarm(plan: Plan) -> list[Taken]:
     """The product's own loop."""
-    config = demo_config()
+    config = small_config()
     swarm, backend = join(plan, config)
     swarm.state.download()
     taken: list[Taken] = []
@@ -123,7 +123,7 @@ def train_in_swarm(plan: Plan) -> list[Taken]:
 
 def keep(plan: Plan) -> None:
     """Follow the swarm's steps without training."""
-    swarm, _ = join(plan, demo_config())
+    swarm, _ = join(plan, small_config())
     _say(swarm.addresses)
     ended = threading.Event()
 

@@ -28,8 +28,9 @@ from hivemind.compression import CompressionInfo
 from auth.keys import AuthorityKey
 from auth.tokens import Role
 from benchmarks._members import admit
+from benchmarks._small_run import SMALL_RUN
 from benchmarks.reporting import Figure, argument_parser, report
-from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.config.run import RunConfig
 from peer.config.training import Compression
 from peer.data.prepare import prepare_tokenizer
 from peer.reduction.compression import HALF_BYTES, compression_of
@@ -133,8 +134,8 @@ def ways(scale: Scale) -> dict[str, RunConfig]:
 
 
 def small_run(scale: Scale, changes: Sequence[Changes] = ()) -> RunConfig:
-    """The demo's run, made smaller, with these changes of its sections."""
-    run: dict[str, Any] = yaml.safe_load((BUILTIN_RUNS / "demo.yaml").read_text(encoding="utf-8"))
+    """The small run, made smaller yet, with these changes of its sections."""
+    run: dict[str, Any] = yaml.safe_load(SMALL_RUN.read_text(encoding="utf-8"))
     run["model"] |= {"num_hidden_layers": 2, "max_position_embeddings": 64}
     run["tokenizer"] |= {"vocab_size": 2000}
     run["data"] |= {"sequence_length": 64, "microbatch_size": MICROBATCH}

@@ -31,11 +31,12 @@ import psutil
 
 from benchmarks._crowd import SAMPLES, Plan, Tally, Volunteer, open_all, prepare
 from benchmarks._crowd_watch import Watched, call_again_and_again, keep, look_at_dashboard, look_for_ages
+from benchmarks._small_run import SMALL_RUN
 from benchmarks.reporting import Figure, argument_parser, report
 from coordinator.context.open_run import OpenRun, create_run, make_settings, open_run
 from coordinator.run.ports import free_ports
 from coordinator.run.settings import Settings
-from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.config.run import RunConfig
 
 HOST = "127.0.0.1"
 ROOT = Path(__file__).resolve().parent.parent
@@ -122,8 +123,8 @@ def crowd_settings() -> Settings:
 
 @contextmanager
 def new_run(folder: Path) -> Iterator[OpenRun]:
-    """The demo's run, served to a crowd."""
-    config = RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml")
+    """The small run, served to a crowd."""
+    config = RunConfig.from_yaml(SMALL_RUN)
     path = create_run(folder / "run", config, crowd_settings()).path
     with open_run(path) as run:
         yield run

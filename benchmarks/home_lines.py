@@ -68,10 +68,11 @@ from benchmarks._homes import (
     systems_of,
 )
 from benchmarks._network import why_impossible
+from benchmarks._small_run import SMALL_RUN
 from benchmarks._trainer_variant import SPECIAL
 from benchmarks.reporting import Figure, argument_parser, exit_at_sigterm, report
 from peer.averaging.shares import reduction_shares, round_time
-from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.config.run import RunConfig
 from peer.models.build import build_model
 from peer.reporting.messages import LostCause
 
@@ -253,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def configure(setting: str, matchmaking_s: float, quick: bool) -> RunConfig:
     """The run: 1.1 million values (`quick`: a fifth of them), a batch of 64, product's defaults elsewhere."""
     size = 64 if quick else 256
-    raw = RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml").model_dump(mode="json")
+    raw = RunConfig.from_yaml(SMALL_RUN).model_dump(mode="json")
     raw["model"] |= {"hidden_size": size, "intermediate_size": 4 * size, "num_hidden_layers": 2}
     raw["tokenizer"] |= {"vocab_size": 2000 if quick else 4000}
     raw["data"] |= {"sequence_length": 16, "microbatch_size": SETTINGS[setting]}

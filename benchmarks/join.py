@@ -2,7 +2,7 @@
 
     python benchmarks/join.py [--quick] [--json]
 
-A demo-size run is served on this machine and joined several times, the first time as a new device. The baseline is what
+A small run is served on this machine and joined several times, the first time as a new device. The baseline is what
 no volunteer can save: a Python process that only imports torch, transformers and hivemind.
 """
 
@@ -20,11 +20,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks._small_run import SMALL_RUN
 from benchmarks.reporting import Figure, argument_parser, report
 from coordinator.context.open_run import OpenRun, create_run, make_settings, open_run
 from coordinator.ledger.presence import read_swarm_status
 from coordinator.run.ports import free_ports
-from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.config.run import RunConfig
 
 HOST = "127.0.0.1"
 TIMEOUT_S = 120.0
@@ -49,12 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def served_run(directory: Path) -> Iterator[OpenRun]:
-    """The demo's run, served with its keeper."""
+    """The small run, served with its keeper."""
     control_port, web_port, swarm_port = free_ports(HOST, 3)
     settings = make_settings(
         public_host=HOST, bind_host=HOST, control_port=control_port, web_port=web_port, swarm_port=swarm_port
     )
-    path = create_run(directory / "run", RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml"), settings).path
+    path = create_run(directory / "run", RunConfig.from_yaml(SMALL_RUN), settings).path
     with open_run(path) as run, (directory / "serve.log").open("w") as log:
         server = subprocess.Popen(  # noqa: S603 - our own program
             [sys.executable, "-m", "manyhands", "coordinator", "serve", str(path)], stdout=log, stderr=log

@@ -149,7 +149,7 @@ def read_text(directory: Path, steps: int) -> Text:
     """As many batches as there are gradients, and the held-out samples."""
     changes: Changes = {
         "data": {"microbatch_size": MICROBATCH},
-        "optimizer": {"learning_rate": 0.1},  # the demo's is for batches six times as large
+        "optimizer": {"learning_rate": 0.1},  # the small run's is for batches six times as large
         "schedule": {"warmup_steps": steps // 10, "total_steps": steps},
     }
     config = small_run(FULL, (changes,))

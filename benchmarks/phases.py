@@ -2,7 +2,7 @@
 
     python benchmarks/phases.py [--quick] [--json] [--peers 3] [--out PICTURE]
 
-The demo's model is trained on 64 tokens, then on 128. Each way is a whole run with its volunteers (`manyhands demo`),
+A small ALBERT is trained on 64 tokens, then on 128. Each way is a whole run with its volunteers (`manyhands demo`),
 and its curve is the ledger's; with `--quick` it is a few smaller steps in this process, from the same first weights.
 """
 
@@ -21,10 +21,11 @@ import torch
 import yaml
 from matplotlib import figure
 
+from benchmarks._small_run import SMALL_RUN
 from benchmarks.reporting import Figure, argument_parser, report
 from coordinator.context.open_run import open_run
 from peer.backends.torch_cpu import TorchBackend
-from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.config.run import RunConfig
 from peer.data.batching.batches import BatchStream, PhasedBatches, open_batches
 from peer.data.prepare import prepare_tokenizer
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
@@ -71,14 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def phased_config(optimizer: str, scale: Scale, tokenizer_dir: Path | None = None) -> RunConfig:
-    """The demo's run in two phases; without a tokenizer it trains one of its own."""
-    demo: dict[str, Any] = yaml.safe_load((BUILTIN_RUNS / "demo.yaml").read_text(encoding="utf-8"))
-    demo["data"] |= {"sequence_length": 64, "microbatch_size": 32}
+    """The small run in two phases; without a tokenizer it trains one of its own."""
+    small: dict[str, Any] = yaml.safe_load(SMALL_RUN.read_text(encoding="utf-8"))
+    small["data"] |= {"sequence_length": 64, "microbatch_size": 32}
     if tokenizer_dir is not None:
-        demo["tokenizer"] |= {"path": str(tokenizer_dir / "tokenizer.json")}
-    demo["averaging"] |= {"target_batch_size": scale.target_batch_size}
+        small["tokenizer"] |= {"path": str(tokenizer_dir / "tokenizer.json")}
+    small["averaging"] |= {"target_batch_size": scale.target_batch_size}
     phase = {"from_step": scale.boundary, "sequence_length": 128, "microbatch_size": 16, "optimizer": optimizer}
-    return RunConfig.from_mapping(demo | {"phases": [phase | {"warmup_steps": scale.warmup_steps}]})
+    return RunConfig.from_mapping(small | {"phases": [phase | {"warmup_steps": scale.warmup_steps}]})
 
 
 def train_together(config: RunConfig, steps: int, directory: Path, peers: int) -> list[float]:

@@ -28,13 +28,14 @@ from sqlalchemy import select
 from auth.credentials import Credentials
 from auth.tokens import issue_token
 from benchmarks._knocker import DOORS
+from benchmarks._small_run import SMALL_RUN
 from benchmarks.reporting import Figure, argument_parser, report
 from coordinator.context.open_run import OpenRun, create_run, make_settings, open_run
 from coordinator.ledger.presence import online_sessions, read_swarm_status
 from coordinator.members.quarantine import quarantine_device
 from coordinator.run.ports import free_ports
 from coordinator.store.models import Device
-from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.config.run import RunConfig
 from peer.control.client import ControlClient
 
 HOST = "127.0.0.1"
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure all three."""
     options = argument_parser("How long a device that was shut out is still accepted.").parse_args(arguments)
     with tempfile.TemporaryDirectory() as directory:
-        config = RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml")
+        config = RunConfig.from_yaml(SMALL_RUN)
         measured = measure(Path(directory), config, short_life_s=20.0 if options.quick else 60.0)
     figures = [
         Figure(f"{name}: last let in by the {peer} ({door}) after", seconds, "s", BOUND_S, "the bound")

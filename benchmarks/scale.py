@@ -35,8 +35,9 @@ import psutil
 from benchmarks._home_peer import DhtCalls
 from benchmarks._homes import POLL_S, SYSTEMS, Homes, Peer, Volunteer, systems_of
 from benchmarks._network import HostPlan, why_impossible
+from benchmarks._small_run import SMALL_RUN
 from benchmarks.reporting import Figure, argument_parser, exit_at_sigterm, report
-from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.config.run import RunConfig
 from tests.support.zygote import forking_python
 
 SIZES = "5,10,20,30"
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def configure(volunteers: int) -> RunConfig:
     """The run: a tiny model, a batch to which each volunteer brings a few samples, product's defaults elsewhere."""
-    raw = RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml").model_dump(mode="json")
+    raw = RunConfig.from_yaml(SMALL_RUN).model_dump(mode="json")
     raw["model"] |= {"embedding_size": 16, "hidden_size": 16, "intermediate_size": 64, "num_hidden_layers": 1}
     raw["tokenizer"] |= {"vocab_size": 500}
     raw["data"] |= {"sequence_length": 16, "microbatch_size": 1}

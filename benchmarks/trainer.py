@@ -3,7 +3,7 @@
     python -m benchmarks.trainer [--quick] [--json] [--threads N] [--model NAME | --recipes] [--compile]
                                  [--device cuda] [--precision bf16] [--microbatch N]
 
-Forward and backward passes over the same batches with the same threads; "demo" is the demo's model, "base" a 12-layer,
+Forward and backward passes over the same batches with the same threads; "small" is the small run's, "base" a 12-layer,
 768-wide ALBERT with 32,000 words at length 512, and the others are the recipes, a sample at a time at their length.
 Memory is the whole process's, its libraries included; on a GPU, PyTorch's on the card.
 
@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks._small_run import SMALL_RUN
 from benchmarks._trainer_variant import products_per_second
 from benchmarks.reporting import Figure, argument_parser, report
 from peer.backends.passes import DTYPES
 from peer.config.recipes import RECIPES, load_recipe
-from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.config.run import RunConfig
 from peer.rehearsal.population import training_flops
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,9 +76,11 @@ def _models(options: argparse.Namespace) -> list[Model]:
         number = 2 if options.quick else 3 if options.device == "cpu" else 10
         return [_recipe(name, number, {"microbatch_size": 1} | microbatch) for name in names]
     base = {**BASE, "data": {**BASE["data"], **({"microbatch_size": 1} if options.quick else {}), **microbatch}}
-    demo = RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml").model_dump(mode="json")
+    small = RunConfig.from_yaml(SMALL_RUN).model_dump(mode="json")
     models = [
-        Model("demo", RunConfig.from_mapping(demo | {"data": demo["data"] | microbatch}), 15 if options.quick else 60),
+        Model(
+            "small", RunConfig.from_mapping(small | {"data": small["data"] | microbatch}), 15 if options.quick else 60
+        ),
         Model("base", RunConfig.from_mapping(base), 3 if options.quick else 6),
     ]
     return [model for model in models if options.model in (None, model.name)]
@@ -135,8 +138,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argument_parser("Samples per second and peak memory of one worker.")
     parser.add_argument("--threads", type=int, default=1, help="threads of every variant (default: 1)")
     models = parser.add_mutually_exclusive_group()
-    models.add_argument("--model", choices=("demo", "base", *RECIPES), help="only this model (default: demo and base)")
-    models.add_argument("--recipes", action="store_true", help="the recipes instead of demo and base")
+    models.add_argument(
+        "--model", choices=("small", "base", *RECIPES), help="only this model (default: small and base)"
+    )
+    models.add_argument("--recipes", action="store_true", help="the recipes instead of small and base")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
     parser.add_argument("--precision", choices=tuple(DTYPES), default="fp32", help="on a GPU (default: fp32)")
     parser.add_argument("--microbatch", type=int, metavar="N", help="samples at a time")

@@ -2,7 +2,7 @@
 
     python benchmarks/trainer_swarm.py [--quick] [--json]
 
-All train the demo's model on random batches, one thread each, with one optimizer step for each target batch: in the
+All train a small ALBERT on random batches, one thread each, with one optimizer step for each target batch: in the
 swarm they fill it together, alone each fills its part of it. _swarm_worker.py is what each process runs.
 """
 
@@ -20,8 +20,9 @@ from typing import Any
 
 from auth.keys import AuthorityKey
 from benchmarks._members import admit
+from benchmarks._small_run import SMALL_RUN
 from benchmarks.reporting import Figure, argument_parser, report
-from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.config.run import RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -61,7 +62,7 @@ def _compare(workers: int, steps: int) -> list[Figure]:
 
 def _run_swarm(directory: Path, workers: int, steps: int) -> list[dict[str, Any]]:
     """The outcomes of workers that train with each other and a keeper."""
-    authority, run = AuthorityKey.generate(), demo_config().run.name
+    authority, run = AuthorityKey.generate(), small_config().run.name
     keeper_plan = Plan("keeper", steps, workers, admit(directory / "keeper", authority, "keeper", run))
     with ExitStack() as stack:
         keeper = stack.enter_context(_start(keeper_plan))
@@ -86,9 +87,9 @@ def _start(plan: Plan) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603
 
 
-def demo_config() -> RunConfig:
+def small_config() -> RunConfig:
     """The run that is measured."""
-    return RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml")
+    return RunConfig.from_yaml(SMALL_RUN)
 
 
 if __name__ == "__main__":

@@ -39,11 +39,12 @@ import pyarrow
 import torch
 from pyarrow import parquet
 
+from benchmarks._small_run import SMALL_RUN
 from benchmarks._virtual_results import Run, bands_of, draw
 from benchmarks._virtual_swarm import VirtualSwarm
 from benchmarks._virtual_ways import BATCH, LOCAL_STEPS, SHARES, WAYS, Way
 from benchmarks.reporting import Figure, argument_parser, report
-from peer.config.run import BUILTIN_RUNS, RunConfig
+from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch, open_batches
 from peer.data.prepare import prepare_tokenizer
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
@@ -131,7 +132,7 @@ class Study:
 
     def config(self, way: Way, workers: int, seed: int) -> RunConfig:
         """Return the run of a way."""
-        raw = RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml").model_dump(mode="json")
+        raw = RunConfig.from_yaml(SMALL_RUN).model_dump(mode="json")
         batch = ROUND_SAMPLES if way.is_local else BATCH
         raw["run"]["seed"] = seed
         raw["model"] |= MODEL

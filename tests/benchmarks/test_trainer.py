@@ -31,7 +31,7 @@ def test_all_variants_have_equal_losses(family: str, dropout: float) -> None:
 def test_a_model_and_all_recipes_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     """The usage says so, before anything is measured."""
     with pytest.raises(SystemExit):
-        main(["--recipes", "--model", "demo"])
+        main(["--recipes", "--model", "small"])
     assert "argument --model: not allowed with argument --recipes" in capsys.readouterr().err
 
 
