@@ -27,7 +27,7 @@ def demo(
     steps: int | None = typer.Option(None, min=1, help="End after so many global steps; else with Ctrl-C."),
     port: int | None = typer.Option(None, min=1, max=65535, help="The dashboard's port; else 8080, or any if taken."),
     directory: Path | None = typer.Option(None, "--dir", help="The run's directory; one with a run is continued."),
-    config: Path = typer.Option(BUILTIN_RUNS / "demo.yaml", help="The run file.", show_default="a small ALBERT"),
+    config: Path = typer.Option(BUILTIN_RUNS / "demo.yaml", help="The run file.", show_default="a small ModernBERT"),
     as_json: bool = typer.Option(False, "--json", help="Print the summary as JSON; what happens goes to stderr."),
 ) -> None:
     """A whole run on this machine: coordinator, dashboard and volunteers, each a process of its own."""
