@@ -73,6 +73,9 @@ def init(
     language: str | None = typer.Option(
         None, help="Language of the recipe's text, as fi or zh-Hant.", show_default="the recipe's own"
     ),
+    exact: bool = typer.Option(
+        False, "--exact", help="With --recipe: let each step wait for the mean of whole gradients; slow on home lines."
+    ),
     host: str = typer.Option(
         LOCAL_HOST, help="Name or address under which volunteers reach this machine; part of the join link."
     ),
@@ -92,7 +95,7 @@ def init(
     as_json: bool = JSON,
 ) -> None:
     """Make a new run: its keys, its settings, its database and its tokenizer."""
-    run_config = _chosen_run(config, recipe, language)
+    run_config = _chosen_run(config, recipe, language, exact)
     settings = make_settings(
         public_host=host,
         announce_hosts=announce,
@@ -123,7 +126,7 @@ def init(
     say(f"and for each volunteer: {_command('invite', directory, 'NAME')}")
 
 
-def _chosen_run(config: Path | None, recipe: str | None, language: str | None) -> RunConfig:
+def _chosen_run(config: Path | None, recipe: str | None, language: str | None, exact: bool) -> RunConfig:
     """Read the run file or the recipe, else the demo's; raises `ConfigError` for options that exclude each other."""
     if recipe is not None and config is not None:
         raise ConfigError(
@@ -131,10 +134,15 @@ def _chosen_run(config: Path | None, recipe: str | None, language: str | None) -
             f"`manyhands recipe {recipe} --out run.yaml` writes a recipe to edit."
         )
     if recipe is not None:
-        return load_recipe(recipe, language)
+        return load_recipe(recipe, language, is_exact=exact)
     if language is not None:
         raise ConfigError(
             f"`--language` ({language}) is for a recipe: add `--recipe`, or set `run.language` in the run file."
+        )
+    if exact:
+        raise ConfigError(
+            "`--exact` is for a recipe: add `--recipe`, or set `averaging.compression: float16` and `averaging.delay: "
+            "false` in the run file."
         )
     return RunConfig.from_yaml(config or BUILTIN_RUNS / "demo.yaml")
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.run_file import Out, refuse_existing, write_run_file
+from peer.cli.run_file import Exact, Out, refuse_existing, write_run_file
 from peer.config.recipes import RECIPES, recipe_text
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -18,8 +18,9 @@ def write_recipe(
     language: Annotated[
         str | None, typer.Option(help="Language of the text, as fi or zh-Hant.", show_default="the recipe's own")
     ] = None,
+    exact: Exact = False,
     out: Out = None,
 ) -> None:
     """Write the run file of a published model, with its sources and reasons in comments, to edit it before `init`."""
     refuse_existing(out)
-    write_run_file(recipe_text(name, language), out)
+    write_run_file(recipe_text(name, language, is_exact=exact), out)

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from auth.errors import ConfigError
-from peer.cli.run_file import Out, refuse_existing, write_run_file
+from peer.cli.run_file import Exact, Out, refuse_existing, write_run_file
 from peer.config.run import RunConfig
 from peer.rehearsal.forecast.advice import RehearsalAdvice, advise
 from peer.rehearsal.forecast.comparison import PastComparison
@@ -103,6 +103,7 @@ def plan_event(
     model: Annotated[PlannedModel, typer.Option(help="Size of the model, an ALBERT.")] = PlannedModel.SMALL,
     region: Annotated[str, typer.Option(help="Region of the volunteers' lines, such as south-asia.")] = "world",
     seeds: Annotated[int, typer.Option(help="Swarms to rehearse for the promised figures.")] = SEEDS,
+    exact: Exact = False,
     out: Out = None,
 ) -> None:
     """Write a run file for an event: batch, averaging and schedule chosen by rehearsals, each with its reason."""
@@ -112,7 +113,14 @@ def plan_event(
     refuse_existing(out)
     with Console(stderr=True).status("Planning") as status:
         text = plan_run(
-            language, volunteers, hours, model.value, region, seeds, lambda said: status.update(f"Rehearsing {said}")
+            language,
+            volunteers,
+            hours,
+            model.value,
+            region,
+            seeds,
+            lambda said: status.update(f"Rehearsing {said}"),
+            is_exact=exact,
         )
     write_run_file(text, out)
 

@@ -1,4 +1,4 @@
-"""The run file that a command writes: its option `--out`, and one way to write it, for `recipe` and `plan`."""
+"""The run file that a command writes: its options, and one way to write it, for `recipe` and `plan`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from auth.errors import ConfigError, StorageError
 from peer.runtime.console import say
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Run file to write; without it, to stdout.")]
+Exact = Annotated[
+    bool, typer.Option("--exact", help="Let each step wait for the mean of whole gradients; slow on home lines.")
+]
 
 
 def refuse_existing(out: Path | None) -> None:

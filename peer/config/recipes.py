@@ -2,7 +2,7 @@
 
 A recipe is a run file with its sources and reasons in comments, and loads as it is. In another language its text, its
 run's name and description and, for ALBERT, its tokenizer change. The comments stay, so they name no language or source
-of the text.
+of the text. The keys by which averaging is fast have their exact values in comments (`# exact: false`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,16 @@ from peer.config.run import BUILTIN_RUNS, RunConfig
 RECIPES = ("albert-large", "modernbert-small", "modernbert-base", "roberta-base", "gpt2-small")
 
 
-def recipe_text(name: str, language: str | None = None) -> str:
-    """Return a recipe's run file, in its own language or the given one; raises `ConfigError` for an unknown one."""
+def recipe_text(name: str, language: str | None = None, *, is_exact: bool = False) -> str:
+    """Return a recipe's run file, in its own language or the given one; raises `ConfigError` for an unknown one.
+
+    `is_exact`: each step waits for the mean of whole gradients.
+    """
     if name not in RECIPES:
         raise ConfigError(f"There is no recipe `{name:.40}`: take {', '.join(RECIPES[:-1])} or {RECIPES[-1]}.")
     text = (BUILTIN_RUNS / f"{name}.yaml").read_text(encoding="utf-8")
+    if is_exact:
+        text = re.sub(r"\S+  # exact: (\S+)", r"\1", text)
     if language is None:
         return text
     sources = sources_in(language)
@@ -36,9 +41,9 @@ def recipe_text(name: str, language: str | None = None) -> str:
     return _replace(text, r"  sources:\n(?:    .*\n)+", {"sources": sources})
 
 
-def load_recipe(name: str, language: str | None = None) -> RunConfig:
+def load_recipe(name: str, language: str | None = None, *, is_exact: bool = False) -> RunConfig:
     """Return a recipe as a run's configuration; raises `ConfigError` as `recipe_text` does."""
-    return RunConfig.from_text(recipe_text(name, language), origin=f"the recipe `{name}`")
+    return RunConfig.from_text(recipe_text(name, language, is_exact=is_exact), origin=f"the recipe `{name}`")
 
 
 def _replace(text: str, lines: str, content: dict[str, Any]) -> str:

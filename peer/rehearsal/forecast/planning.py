@@ -1,7 +1,7 @@
 """A run file for an event, chosen by rehearsals: what `manyhands plan` writes, each value with its reason.
 
 A batch is large enough that lines do not keep the devices waiting, and small enough that the event has some hundred
-steps. A batch beyond the recipe's is divided into local steps.
+steps. A batch beyond the recipe's is divided into local steps, unless averages are to be exact.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from peer.averaging.choice import AveragingChoice
 from peer.config.languages import sources_in, word_preset
 from peer.config.run import RunConfig
 from peer.config.training import Averaging
@@ -93,9 +94,14 @@ def plan_run(
     region: str,
     seeds: int,
     progress: Callable[[str], None] = lambda _: None,
+    *,
+    is_exact: bool = False,
 ) -> str:
-    """Return the run file's text. Raises `ConfigError` for a language or a region that there is not."""
-    content = _content(language, size)
+    """Return the run file's text. Raises `ConfigError` for a language or a region that there is not.
+
+    `is_exact`: each step waits for the mean of whole gradients.
+    """
+    content = _content(language, size, is_exact)
     config = RunConfig.from_mapping(content)
     values = ModelValues.of(config)
     search = DrawnVolunteers(values, volunteers, min(hours, SEARCH_HOURS), region)
@@ -105,7 +111,8 @@ def plan_run(
     own_s = gradient_seconds(config, scenario, slowest * BYTES_PER_S_OF_MBIT)
     timeout_s = float(max(LEAST_TIMEOUT_S, 10 * math.ceil(TIMES_SLOWEST * own_s / 10)))
     content["averaging"]["averaging_timeout_s"] = timeout_s
-    batch, why = _choose_batch(content, search, hours, slowest * BYTES_PER_S_OF_MBIT, progress)
+    most = PROVEN_BATCH if is_exact else MOST_BATCH
+    batch, why = _choose_batch(content, search, hours, slowest * BYTES_PER_S_OF_MBIT, most, progress)
     content = _with_batch(content, batch)
     config = RunConfig.from_mapping(content)
     event = DrawnVolunteers(values, volunteers, hours, region)
@@ -113,15 +120,16 @@ def plan_run(
     total = max(2, math.floor(SAFE_SHARE * report.figures()["steps"].low))
     content["schedule"] = {"warmup_steps": max(1, round(WARMUP_SHARE * total)), "total_steps": total}
     promised = RehearsalReport(RunConfig.from_mapping(content), report.scenarios, report.runs)
-    assert report.choice is not None
-    reasons = _reasons(size, region, slowest, own_s, why, report.choice.why, content)
+    assert (report.choice is None) == is_exact
+    reasons = _reasons(size, region, slowest, own_s, why, report.choice, content)
     command = f"manyhands rehearse run.yaml --volunteers {volunteers} --hours {hours:g} --region {region}"
     return _written(content, reasons, promised, f"{command} --seeds {seeds}")
 
 
-def _content(language: str, size: str) -> dict[str, Any]:
+def _content(language: str, size: str, is_exact: bool) -> dict[str, Any]:
     """Return the keys that no rehearsal chooses."""
     its = SIZES[size]
+    averaging = {"compression": "float16", "delay": False} if is_exact else {"compression": "auto", "delay": True}
     return {
         "run": {"name": f"{language.lower()}-{size}", "language": language},
         "model": dict(its.model),
@@ -131,7 +139,7 @@ def _content(language: str, size: str) -> dict[str, Any]:
             "sequence_length": its.sequence_length,
             "microbatch_size": its.microbatch_size,
         },
-        "averaging": {"compression": "auto", "matchmaking_time_s": Averaging().matchmaking_time_s},
+        "averaging": {**averaging, "matchmaking_time_s": Averaging().matchmaking_time_s},
         "checkpoints": {"every_minutes": CHECKPOINT_MINUTES},
     }
 
@@ -152,6 +160,7 @@ def _choose_batch(
     search: DrawnVolunteers,
     hours: float,
     slowest_rate: float,
+    most: int,
     progress: Callable[[str], None],
 ) -> tuple[int, str]:
     """Return the smallest power of two that keeps the devices busy, or the largest with enough steps; and why.
@@ -165,7 +174,7 @@ def _choose_batch(
         scenario = search.scenario(config, 1)
         rate = sum(device.samples_per_second or 0.0 for device in scenario.devices)
         least = BUSY_SHARE / (1 - BUSY_SHARE) * rate * gradient_seconds(config, scenario, slowest_rate) / 4
-        return min(MOST_BATCH, max(LEAST_BATCH, 1 << round(math.log2(max(1.0, least)))))
+        return min(most, max(LEAST_BATCH, 1 << round(math.log2(max(1.0, least)))))
 
     divided = max(2 * PROVEN_BATCH, first(2 * PROVEN_BATCH))
     batch = first(PROVEN_BATCH)
@@ -178,15 +187,35 @@ def _choose_batch(
         found = f"with {batch:,}, {shown(busy, '%')} of the volunteers' time ended in steps"
         if busy >= BUSY_SHARE:
             return batch, f"The smallest power of two that keeps devices busy: {found}. Larger ones make steps rarer."
-        if steps / 2 < LEAST_STEPS or batch >= MOST_BATCH:
-            return batch, f"A larger batch would leave fewer than {LEAST_STEPS} steps: {found}; lines are the limit."
+        leaves_few_steps = steps / 2 < LEAST_STEPS
+        if leaves_few_steps or batch >= most:
+            larger = f"leave fewer than {LEAST_STEPS} steps" if leaves_few_steps else f"be above {most:,} samples"
+            return batch, f"A larger batch would {larger}: {found}; lines are the limit."
         batch *= 2
 
 
 def _reasons(
-    size: str, region: str, slowest: float, own_s: float, why_batch: str, why_way: str, content: Mapping[str, Any]
+    size: str,
+    region: str,
+    slowest: float,
+    own_s: float,
+    why_batch: str,
+    choice: AveragingChoice | None,
+    content: Mapping[str, Any],
 ) -> dict[str, str]:
-    """Return the reasons by the keys that they stand above."""
+    """Return the reasons by the keys that they stand above; without a `choice`, of exact averages."""
+    if choice is None:
+        compression = "Whole gradients, in 16 bits: `--exact`."
+        delay = "Each step waits for its average: `--exact`. So the batch is at most sahajBERT's, without local steps."
+    else:
+        compression = (
+            "The keeper chooses in the run, by the peers' lines, and begins with `8bit-blockwise`. The figures above "
+            f"are of its choice for the first swarm, {choice.why}"
+        )
+        delay = (
+            "Peers train on while a step is averaged. The operator's guide (Slow lines) says what this and the "
+            "compression cost of the loss; `manyhands plan --exact` writes neither."
+        )
     local_steps = content["averaging"].get("local_steps")
     optimizer = (
         f"Local steps of {LOCAL_BATCH} samples with AdamW, as measured in the operator's guide (Slow lines)."
@@ -198,8 +227,8 @@ def _reasons(
         "tokenizer.vocab_size": "Size of the vocabulary, learnt on the run's own text when the run is made.",
         "data.sources": "The language's Wikipedia and, where C4 has the language, web pages, in sahajBERT's shares: "
         "give each the `revision` of a commit (operator's guide, Choose the text).",
-        "averaging.compression": "The keeper chooses in the run, by the peers' lines, and begins with "
-        f"`8bit-blockwise`. The figures above are of its choice for the first swarm, {why_way}",
+        "averaging.compression": compression,
+        "averaging.delay": delay,
         "averaging.matchmaking_time_s": "The default: groups soon wait only as long as they need to.",
         "averaging.averaging_timeout_s": f"The slowest lines ({region}: {slowest:g} Mbit/s) need {own_s:.0f} s for one "
         f"peer's gradients; a round may take {TIMES_SLOWEST} times that, or one slow line fails it for all.",

@@ -89,13 +89,13 @@ def folder_of_the_hub(path: Path, config_name: str, documents: list[str]) -> Non
 
 
 def test_init_makes_a_run_by_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tokenizer is trained on the Wikipedia and the web pages of the recipe's language."""
+    """The tokenizer is trained on the Wikipedia and the web pages of the recipe's language; `--exact` holds."""
     folder_of_the_hub(tmp_path / "wikimedia" / "wikipedia", "20231101.fi", ["Helsinki on Suomen kaupunki."] * 50)
     folder_of_the_hub(tmp_path / "allenai" / "c4", "fi", ["Turku sijaitsee rannikolla."] * 50)
     monkeypatch.chdir(tmp_path)
-    call("init", "new", "--recipe", "modernbert-small", "--language", "fi")
+    call("init", "new", "--recipe", "modernbert-small", "--language", "fi", "--exact")
     run = RunDirectory.open(tmp_path / "new")
-    assert run.config == load_recipe("modernbert-small", "fi")
+    assert run.config == load_recipe("modernbert-small", "fi", is_exact=True)
     vocabulary = load_tokenizer(run.tokenizer_dir).get_vocab()
     assert {"\u0120kaupunki", "\u0120rannikolla"} <= vocabulary.keys()  # a word of each source, with its space
 
@@ -106,6 +106,7 @@ def test_init_makes_a_run_by_a_recipe(tmp_path: Path, monkeypatch: pytest.Monkey
         (["--recipe", "roberta-base", "--config", "run.yaml"], "`--recipe` .* and `--config` .* exclude each other"),
         (["--recipe", "roberta-large"], "no recipe `roberta-large`"),
         (["--recipe", "roberta-base", "--language", "tlh"], r"`--language` \(tlh\)"),
+        (["--exact"], "`--exact` is for a recipe.*`averaging.delay: false`"),
         (["--language", "fi"], "add `--recipe`"),
         (["--language", "fi", "--config", "run.yaml"], "`run.language`"),
     ],

@@ -28,6 +28,12 @@ def test_a_recipe_is_printed_without_a_file() -> None:
     assert RunConfig.from_text(result.output, "the output") == load_recipe("gpt2-small")
 
 
+def test_an_exact_recipe_is_one_word_away() -> None:
+    """`--exact` writes the file of the exact way, in any language."""
+    result = CliRunner().invoke(app, ["gpt2-small", "--language", "fi", "--exact"])
+    assert RunConfig.from_text(result.output, "the output") == load_recipe("gpt2-small", "fi", is_exact=True)
+
+
 def test_no_file_is_overwritten(tmp_path: Path) -> None:
     """A file that exists stays as it is."""
     (tmp_path / "run.yaml").write_text("mine")

@@ -32,6 +32,24 @@ def test_a_recipe_in_its_own_language_is_its_file(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_averages_beside_training_in_the_way_that_suits_the_lines(name: str) -> None:
+    """Exact averages, which are slow on home lines, are for those who ask for them; nothing else differs."""
+    fast, exact = load_recipe(name), load_recipe(name, is_exact=True)
+    assert (fast.averaging.compression, fast.averaging.delay) == ("auto", True)
+    assert (exact.averaging.wire_format, exact.averaging.powersgd_rank, exact.averaging.delay) == ("float16", 0, False)
+    assert exact.averaging.averaging_timeout_s >= fast.averaging.averaging_timeout_s
+    assert exact == fast.model_copy(update={"averaging": exact.averaging})
+    assert "exact: " in recipe_text(name)
+    assert "exact: " not in recipe_text(name, is_exact=True)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_names_its_clipping_with_the_reason(name: str) -> None:
+    """The reader sees what the authors did, and does not have to know the default."""
+    assert re.search(r"^  max_grad_norm: 1\.0  # \w+", recipe_text(name), re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize(
     ("language", "wikipedia", "web"),
     [

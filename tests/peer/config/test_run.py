@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from auth.errors import ConfigError
-from peer.config.recipes import RECIPES
+from peer.config.recipes import RECIPES, load_recipe
 from peer.config.run import BUILTIN_RUNS, RunConfig, public_part
 
 CONFIG = {
@@ -78,9 +78,9 @@ def test_the_run_files_that_ship_are_valid(name: str) -> None:
     assert RunConfig.from_yaml(BUILTIN_RUNS / f"{name}.yaml").run.name == name
 
 
-def test_sahajberts_run_file_agrees_with_the_defaults() -> None:
+def test_sahajberts_exact_run_file_agrees_with_the_defaults() -> None:
     """Model, objective, optimizer, schedule and averaging are written once more in the file, not differently."""
-    shipped, defaults = RunConfig.from_yaml(BUILTIN_RUNS / "albert-large.yaml"), RunConfig()
+    shipped, defaults = load_recipe("albert-large", is_exact=True), RunConfig()
     for section in ("model", "objective", "optimizer", "schedule", "averaging", "checkpoints"):
         assert getattr(shipped, section) == getattr(defaults, section)
 

@@ -12,7 +12,7 @@ import yaml
 from auth.errors import ConfigError
 from peer.config.run import RunConfig
 from peer.rehearsal.forecast.advice import TriedChange, TriedOutcome, advise, changes_to_try
-from peer.rehearsal.forecast.planning import plan_run
+from peer.rehearsal.forecast.planning import PROVEN_BATCH, plan_run
 from peer.rehearsal.forecast.report import (
     DrawnVolunteers,
     ModelValues,
@@ -262,17 +262,35 @@ def test_a_planned_run_keeps_its_promise() -> None:
             assert f"#   {measure.title}: {middle} (" in text
     assert text.count("#   ") > 5
     assert config.run.language == "bn"
-    assert config.averaging.compression == "auto"
+    assert (config.averaging.compression, config.averaging.delay) == ("auto", True)
     assert report.choice is not None
     assert report.choice.why.split()[0] in " ".join(text.replace("#", "").split())
     assert config.schedule.total_steps < len(report.runs[0].steps)
     assert config.averaging.local_steps == 1 or config.optimizer.name == "adamw"
 
 
+def test_an_exact_plan_has_common_steps_that_wait_for_the_mean_of_whole_gradients() -> None:
+    """Not even slow lines bring it to local steps."""
+    averaging = RunConfig.from_mapping(
+        yaml.safe_load(plan_run("en", 12, 0.2, "base", "world", 1, is_exact=True))
+    ).averaging
+    assert (averaging.compression, averaging.powersgd_rank, averaging.delay) == ("float16", 0, False)
+    assert averaging.local_steps == 1
+    assert averaging.target_batch_size == PROVEN_BATCH
+
+
 def test_each_chosen_value_of_a_plan_has_its_reason() -> None:
     """A comment stands above every key of averaging, optimizer and schedule that begins a choice."""
     lines = plan_run("en", 4, 0.2, "small", "world", 1).splitlines()
-    for key in ("averaging_timeout_s", "target_batch_size", "compression", "total_steps", "warmup_steps", "name: lamb"):
+    for key in (
+        "averaging_timeout_s",
+        "target_batch_size",
+        "compression",
+        "delay",
+        "total_steps",
+        "warmup_steps",
+        "name: lamb",
+    ):
         found = [number for number, line in enumerate(lines) if line.strip().startswith(key)]
         if found:
             assert lines[found[0] - 1].strip().startswith("# ")
