@@ -17,6 +17,8 @@ from coordinator.ledger.steering import read_helm
 from coordinator.publishing.publications import newest_at
 from coordinator.run.directory import RunDirectory
 from coordinator.service.doctor import examine
+from coordinator.statistics.alarms import MODEL_KINDS, AlarmRow, raised_alarms
+from coordinator.statistics.return_point import read_return_point
 from peer.config.phases import phase_at
 from peer.doctor.display import open_display
 from peer.runtime.console import say, say_facts, say_json, say_table
@@ -38,12 +40,16 @@ def status(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
     with open_run(directory) as run:
         facts = _facts(run, now)
         online = online_sessions(run.database, now)
+        alarms = [_alarm(run, row) for row in raised_alarms(run.database)]
         places = newest_at(run.database, [place.to for place in run.directory.settings.publications])
     if as_json:
         online_facts = [asdict(session) for session in online]
-        say_json({**facts, "publications": [asdict(row) for row in places], "online": online_facts})
+        say_json({**facts, "alarms": alarms, "publications": [asdict(row) for row in places], "online": online_facts})
         return
     say_facts({name.replace("_", " "): value for name, value in facts.items()})
+    for alarm in alarms:
+        say()
+        say(f"Alarm {alarm['kind']} since step {alarm['step']}: {alarm['detail']}. {alarm['advice'] or ''}".rstrip())
     if places:
         say()
         rows = [(row.place, row.step, row.location or None, row.error or None) for row in places]
@@ -54,6 +60,16 @@ def status(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
             ("online", "state", "step", "samples/s", "hardware"),
             [(row.member, row.state, row.step, row.samples_per_second, row.hardware) for row in online],
         )
+
+
+def _alarm(run: OpenRun, row: AlarmRow) -> dict[str, object]:
+    """An alarm that holds, and what to return to if it is about the model."""
+    point = read_return_point(run.database, row.step) if row.kind in MODEL_KINDS else None
+    return {
+        **asdict(row),
+        "return_to_step": None if point is None else point.step,
+        "advice": None if point is None else point.advice(run.directory.path),
+    }
 
 
 def _facts(run: OpenRun, now: float) -> dict[str, object]:

@@ -21,11 +21,12 @@ from sqlalchemy.orm import Session
 from coordinator.checkpoints.validations import validations
 from coordinator.ledger.presence import APART, OnlineSession, online_sessions
 from coordinator.ledger.reading import SETTLED_S, LedgerReader
+from coordinator.run.directory import RunDirectory
 from coordinator.statistics.alarms import MODEL_KINDS, SPLIT, STARTING, Alarm, Vitals, alarms_of, write_alarms
+from coordinator.statistics.return_point import read_return_point
 from coordinator.store.checkpoint_models import UnigramBaseline, UpdateNorm
 from coordinator.store.engine import Database
 from peer.config.phases import phase_at
-from peer.config.run import RunConfig
 from peer.swarm.fingerprint import SKETCH_SIZE, Sketch
 
 logger = logging.getLogger(__name__)
@@ -37,11 +38,14 @@ MAX_NAMED = 5
 
 
 class AlarmWatch:
-    """The watch over the model; called after each step."""
+    """The watch over the model; `step_taken` is called after each step, `look` as often as one likes."""
 
-    def __init__(self, database: Database, config: RunConfig, ledger: LedgerReader, clock: Callable[[], float]) -> None:
-        self._database, self._config, self._ledger, self._clock = database, config, ledger, clock
+    def __init__(
+        self, database: Database, directory: RunDirectory, ledger: LedgerReader, clock: Callable[[], float]
+    ) -> None:
+        self._database, self._directory, self._ledger, self._clock = database, directory, ledger, clock
         self._last: tuple[int, int, Sketch] | None = None  # era, step, sketch
+        self._looked_at = clock()
 
     def step_taken(self, era: int, step: int, sketch: Sketch) -> None:
         """Look at everything anew; a database that does not answer is waited for elsewhere."""
@@ -52,17 +56,28 @@ class AlarmWatch:
         except DBAPIError as error:
             logger.warning("the alarms were not looked at: %s", error.orig)
 
+    def look(self, step: int) -> None:
+        """Look again between steps, because losses count only a while after their step."""
+        if self._clock() < self._looked_at + LOOK_EVERY_S:
+            return
+        try:
+            self._decide(step)
+        except DBAPIError as error:
+            logger.warning("the alarms were not looked at: %s", error.orig)
+
     def _moved(self, era: int, step: int, sketch: Sketch) -> float | None:
         """Measure how far this step moved the parameters; None without the state just before it."""
         last, self._last = self._last, (era, step, sketch)
         return update_norm(last[2], sketch) if last is not None and last[:2] == (era, step - 1) else None
 
     def _decide(self, step: int) -> None:
-        config, phase = self._config.at_step(step), phase_at(self._config, step)
-        vitals = self._vitals(step, phase.from_step)
-        found = alarms_of(vitals, most_rise=config.checkpoints.max_loss_rise, warmup_steps=config.schedule.warmup_steps)
+        self._looked_at = self._clock()
+        config = self._directory.config
+        vitals = self._vitals(step, phase_at(config, step).from_step)
+        found = alarms_of(vitals, warmup_steps=config.at_step(step).schedule.warmup_steps)
         for alarm in self._database.transact(lambda session: write_alarms(session, MODEL_KINDS, found, self._clock())):
-            logger.error("alarm, step %d: %s", alarm.step, alarm.detail, extra={"step": alarm.step})
+            advice = read_return_point(self._database, alarm.step).advice(self._directory.path)
+            logger.error("alarm, step %d: %s. %s", alarm.step, alarm.detail, advice, extra={"step": alarm.step})
 
     def _vitals(self, step: int, began: int) -> Vitals:
         since, settled = max(began, step - RECENT_STEPS), self._clock() - SETTLED_S

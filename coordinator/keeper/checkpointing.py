@@ -23,6 +23,7 @@ from coordinator.checkpoints.writing import StateSnapshot, config_files, take_sn
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import checkpoints, forget_checkpoints, record_checkpoint
 from coordinator.run.directory import RunDirectory
+from coordinator.statistics.return_point import steps_to_spare
 from coordinator.store.engine import Database, in_one_sentence
 from peer.config.phases import phase_at
 from peer.config.run import Checkpoints, RunConfig
@@ -96,7 +97,8 @@ class Checkpointing:
         try:
             with in_one_sentence():
                 stored, withheld = self._write()
-                self._remove_old({*(phase.from_step for phase in self.config.phases), self.swarm.step})
+                boundaries = {phase.from_step for phase in self.config.phases}
+                self._remove_old({*boundaries, self.swarm.step, *steps_to_spare(self.database)})
                 self._record(stored, withheld)
         except (StorageError, OSError) as error:
             withheld = str(error)
@@ -170,7 +172,7 @@ class Checkpointing:
 
     def _remove_old(self, spared: Collection[int]) -> None:
         steps = set(stored_steps(self.directory.checkpoints_dir))
-        passed = (self.passing & steps) - {self.swarm.step}
+        passed = (self.passing & steps) - set(spared)
         regular = steps - self.passing
         removed = sorted({*passed, *removable(self.config.checkpoints, regular, best_steps(self.database), spared)})
         remove_steps(self.directory.checkpoints_dir, removed)

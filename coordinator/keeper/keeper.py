@@ -104,6 +104,7 @@ class Keeper:
                     self._renew_token()
                     self._tell_suspicions()
                     self._provide_for_joiners()
+                    self.alarms.look(self.swarm.step)
                     self.devices.look(self.swarm.step)
             time.sleep(POLL_S)
         self.checkpointing.write_if_due(stopping=True)
@@ -309,7 +310,7 @@ def open_keeper(directory: RunDirectory, database: Database, lock: KeeperLock, e
         credentials=credentials,
         checkpointing=checkpointing,
         suspicions=suspicions,
-        alarms=AlarmWatch(database, config, ledger, clock),
+        alarms=AlarmWatch(database, directory, ledger, clock),
         devices=DeviceWatch(database, clock),
         chooser=WayChooser(database, config, [parameter.shape for parameter in swarm.state.parameters], clock),
         lock=lock,

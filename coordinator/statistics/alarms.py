@@ -8,15 +8,16 @@ The keeper writes the alarms that hold, one row of each kind; services show them
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import median
 from typing import Literal, get_args
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from coordinator.members.audit import add_entry
+from coordinator.statistics.course import rise_of
 from coordinator.store.checkpoint_models import RaisedAlarm
 from coordinator.store.engine import Database
 from coordinator.store.notify import Topic, tell
@@ -26,7 +27,6 @@ DeviceKind = Literal["swarm_split", "devices_starting"]  # `coordinator.keeper.a
 SPLIT: DeviceKind = "swarm_split"
 STARTING: DeviceKind = "devices_starting"
 MODEL_KINDS: tuple[ModelKind, ...] = get_args(ModelKind)
-SMOOTHED = 5  # steps whose losses are averaged before they are compared
 UPDATE_RISE = 10.0  # times the median of the steps before: far above what warm-up brings from step to step
 UPDATES_KNOWN = 20  # before there is a median to compare with
 UPDATES_COMPARED = 100
@@ -55,11 +55,11 @@ class Vitals:
     unigram: float | None = None  # the loss of a unigram on the same tokens
 
 
-def alarms_of(vitals: Vitals, *, most_rise: float, warmup_steps: int) -> list[Alarm]:
-    """The alarms that hold now. `most_rise`: so many times the best recent loss is divergence."""
+def alarms_of(vitals: Vitals, *, warmup_steps: int) -> list[Alarm]:
+    """The alarms that hold now."""
     found = (
         _not_finite(vitals),
-        _diverges(vitals, most_rise),
+        _diverges(vitals),
         _leaps(vitals),
         _learns_nothing(vitals, max(LEAST_PATIENCE, warmup_steps)),
     )
@@ -76,34 +76,29 @@ def _not_finite(vitals: Vitals) -> Alarm | None:
     return None if began is None else Alarm("loss_not_finite", began, "the loss is not finite")
 
 
-def _diverges(vitals: Vitals, most_rise: float) -> Alarm | None:
-    """The smoothed loss of now against the best that it has been; begun when it first was so far above that."""
-    smoothed = list(_smoothed(vitals.losses))
-    if not smoothed:
+def _diverges(vitals: Vitals) -> Alarm | None:
+    """Return an alarm if the loss has risen from its best; it began where the loss was last as good."""
+    rise = rise_of([(step, loss) for step, loss in vitals.losses if loss is not None and math.isfinite(loss)])
+    if rise is None:
         return None
-    best_at = min(range(len(smoothed)), key=lambda index: smoothed[index][1])
-    best, (_, now) = smoothed[best_at][1], smoothed[-1]
-    if now <= most_rise * best:
-        return None
-    first = next(step for step, loss in smoothed[best_at:] if loss > most_rise * best)
-    return Alarm("loss_diverges", first, f"the loss is {now:.4g}, and was {best:.4g}")
-
-
-def _smoothed(losses: Sequence[tuple[int, float | None]]) -> Iterator[tuple[int, float]]:
-    finite = [(step, loss) for step, loss in losses if loss is not None and math.isfinite(loss)]
-    for end in range(SMOOTHED, len(finite) + 1):
-        yield finite[end - 1][0], fmean(loss for _, loss in finite[end - SMOOTHED : end])
+    detail = f"the loss is {rise.now:.4g}, and was {rise.best:.4g} at step {rise.best_step}"
+    return Alarm("loss_diverges", rise.began, detail)
 
 
 def _leaps(vitals: Vitals) -> Alarm | None:
-    """Return an alarm if one of the last steps moved the parameters much further than those before it."""
+    """Return an alarm if one of the last steps moved the parameters much further than those before it.
+
+    It began with the first such step, and its detail is about the newest.
+    """
     updates = vitals.updates
+    began, detail = None, ""
     for index in range(max(UPDATES_KNOWN, len(updates) - HELD_STEPS), len(updates)):
         step, norm = updates[index]
         usual = median(norm for _, norm in updates[max(0, index - UPDATES_COMPARED) : index])
         if not norm <= UPDATE_RISE * usual:  # not finite, too
-            return Alarm("update_norm", step, f"the step moved the parameters by {norm:.3g}, usual is {usual:.3g}")
-    return None
+            began = step if began is None else began
+            detail = f"step {step} moved the parameters by {norm:.3g}, usual is {usual:.3g}"
+    return None if began is None else Alarm("update_norm", began, detail)
 
 
 def _learns_nothing(vitals: Vitals, patience_steps: int) -> Alarm | None:
@@ -135,20 +130,29 @@ def raised_alarms(database: Database) -> list[AlarmRow]:
 
 
 def write_alarms(session: Session, kinds_looked_at: Collection[str], found: Sequence[Alarm], now: float) -> list[Alarm]:
-    """Make the table say what was found of these kinds; returns what was not there, which goes into the audit log."""
+    """Make the table say what was found of these kinds; returns the news, which goes into the audit log.
+
+    A further leap of the parameters is news although its alarm holds already. An alarm keeps its earliest step.
+    """
     rows = session.scalars(select(RaisedAlarm).where(RaisedAlarm.kind.in_(kinds_looked_at)))
     there = {row.kind: row for row in rows}
     kinds = {alarm.kind for alarm in found}
     for kind in there.keys() - kinds:
         add_entry(session, ACTOR, "alarm-over", kind, f"since step {there[kind].step}", now)
         session.delete(there[kind])
-    new = [alarm for alarm in found if alarm.kind not in there]
+    new = [alarm for alarm in found if alarm.kind not in there or _is_another_leap(alarm, there[alarm.kind])]
     for alarm in new:
         add_entry(session, ACTOR, "alarm", alarm.kind, f"step {alarm.step}: {alarm.detail}", now)
-        session.add(RaisedAlarm(kind=alarm.kind, step=alarm.step, detail=alarm.detail, raised_at=now))
     for alarm in found:
-        if alarm.kind in there:
-            there[alarm.kind].detail = alarm.detail
+        row = there.get(alarm.kind)
+        if row is None:
+            session.add(RaisedAlarm(kind=alarm.kind, step=alarm.step, detail=alarm.detail, raised_at=now))
+        else:
+            row.step, row.detail = min(row.step, alarm.step), alarm.detail
     if new or there.keys() - kinds:
         tell(session, Topic.PROGRESS)
     return new
+
+
+def _is_another_leap(alarm: Alarm, row: RaisedAlarm) -> bool:
+    return alarm.kind == "update_norm" and alarm.detail != row.detail

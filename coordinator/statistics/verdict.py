@@ -14,21 +14,24 @@ from typing import Literal
 
 from coordinator.ledger.presence import KEEPER_SILENT_S, KeeperView
 from coordinator.ledger.reading import StepRow
-from coordinator.statistics.alarms import SMOOTHED, AlarmRow
+from coordinator.statistics.alarms import MODEL_KINDS, AlarmRow
+from coordinator.statistics.course import SMOOTHED, rise_of
 
 State = Literal["healthy", "waiting", "trouble", "finished"]
 DAY_S = 86_400.0
 INTERVAL_STEPS = 20  # newest steps whose median interval is the usual one
 OVERDUE_TIMES = 5.0  # times the usual interval without a step, and
 OVERDUE_S = 60.0  # at least so long, are trouble
+MOST_LOSSES = 500  # that a rise is looked for in; of more steps, medians are taken
 
 
 @dataclass(frozen=True)
 class LossChange:
-    """Relative change of the mean loss between the newest steps and those `over_s` seconds earlier."""
+    """Relative change of the loss between the newest steps and those `over_s` seconds earlier, or its best."""
 
     share: float  # -0.03: three percent lower
     over_s: float
+    best_step: int | None = None  # a loss that rises is compared with its best, at this step
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,8 @@ def _decide(run: RunSituation, interval_s: float | None) -> tuple[State, str, fl
     if run.now - keeper.updated_at > KEEPER_SILENT_S:
         return "trouble", "keeper_silent", keeper.updated_at
     if run.alarms:
-        return "trouble", run.alarms[0].kind, run.alarms[0].raised_at
+        worst = next((alarm for alarm in run.alarms if alarm.kind in MODEL_KINDS), run.alarms[0])
+        return "trouble", worst.kind, worst.raised_at
     if run.paused:
         return "waiting", "paused", None
     if not keeper.peers:
@@ -93,16 +97,30 @@ def usual_interval_s(steps: Sequence[StepRow]) -> float | None:
 
 
 def loss_change(steps: Sequence[StepRow], phase_from_step: int, now: float) -> LossChange | None:
-    """Compare the newest losses with those of a day ago, or of the beginning of the phase."""
+    """Compare the newest losses with the best ones if they have risen from these; else with a day ago.
+
+    Only steps of a day and of the phase count.
+    """
     begin = max(
         bisect_left(steps, now - DAY_S, key=lambda row: row.completed_at),
         bisect_left(steps, phase_from_step + 1, key=lambda row: row.step),
     )
     if len(steps) - begin < 2 * SMOOTHED:
         return None
+    if (rise := rise_of(_thinned(steps[begin:]), least=0.0)) is not None and rise.best > 0:
+        best_at = steps[bisect_left(steps, rise.best_step, key=lambda row: row.step)].completed_at
+        return LossChange(rise.now / rise.best - 1, max(0.0, steps[-1].completed_at - best_at), rise.best_step)
     early, late = steps[begin : begin + SMOOTHED], steps[-SMOOTHED:]
     losses = [[row.loss for row in rows if row.loss is not None] for rows in (early, late)]
     if not all(losses) or fmean(losses[0]) <= 0:
         return None
     over_s = late[-1].completed_at - early[0].completed_at
     return LossChange(share=fmean(losses[1]) / fmean(losses[0]) - 1, over_s=max(0.0, over_s))
+
+
+def _thinned(steps: Sequence[StepRow]) -> list[tuple[int, float]]:
+    """Take medians of so many successive losses that few are left, each with its last step."""
+    known = [(row.step, row.loss) for row in steps if row.loss is not None]
+    width = 1 + len(known) // MOST_LOSSES
+    blocks = [known[end - width : end] for end in range(len(known), width - 1, -width)]
+    return [(block[-1][0], median(loss for _, loss in block)) for block in reversed(blocks)]

@@ -1,14 +1,15 @@
 // The top of the overview: how the run does, in one sentence, and how far the whole of it is.
 
 import { archived } from "./api.js";
-import { byId, setText } from "./dom.js";
+import { byId, element, setText } from "./dom.js";
 import * as format from "./format.js";
 import { language, t } from "./i18n.js";
 
 const list = new Intl.ListFormat(language, { type: "unit", style: "long" });
 
-function lossText({ share, over_s: overS }) {
+function lossText({ share, over_s: overS, best_step: best }) {
   const values = { share: format.share(Math.abs(share)), duration: format.duration(overS) };
+  if (best !== null) return t("verdict.loss_up_from_best", { share: values.share, step: format.count(best) });
   return t(share > 0 ? "verdict.loss_up" : "verdict.loss_down", values);
 }
 
@@ -28,6 +29,26 @@ function reasonText({ verdict, taken_at: now, whole }) {
   });
 }
 
+// The checkpoint to return to, and the operators' command, whose directory only they know.
+function returnText({ step, is_before: isBefore }) {
+  if (step === null) return t("verdict.alarm.no_checkpoint");
+  const values = { step: format.count(step), command: `manyhands coordinator rewind DIR ${step}` };
+  return t(isBefore ? "verdict.alarm.return_to" : "verdict.alarm.return_to_oldest", values);
+}
+
+// All alarms that hold, also those that the verdict's one reason does not name.
+function showAlarms(alarms) {
+  const texts = alarms.map(({ kind, step, return_to: point }) => {
+    const values = { reason: t(`verdict.reasons.${kind}`), step: format.count(step) };
+    const since = t("verdict.alarm.since", values);
+    return point === null ? since : `${since} ${returnText(point)}`;
+  });
+  const list = byId("alarms");
+  if (list.textContent === texts.join("")) return; // a screen reader would repeat it
+  list.replaceChildren(...texts.map((text) => element("li", {}, text)));
+  list.hidden = texts.length === 0;
+}
+
 function showWhole({ step, total_steps: total, began_at: began, ends_at: ends }) {
   const values = { step: format.count(step), total: format.count(total), share: format.share(Math.min(1, step / total)) };
   setText("whole-step", t("verdict.step_of", values));
@@ -43,5 +64,6 @@ export function showVerdict(overview) {
   const { state } = overview.verdict;
   byId("verdict").dataset.state = state;
   setText("verdict-state", t(`verdict.${state}`));
+  showAlarms(overview.alarms);
   setText("verdict-text", state === "healthy" ? healthText(overview) : reasonText(overview));
 }

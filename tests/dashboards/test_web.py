@@ -15,6 +15,8 @@ from benchmarks._recorded_live import LiveRun
 from benchmarks._recorded_stays import HOSTILE_NAME
 from benchmarks.recorded_run import QUICK, record
 from coordinator.context.services import open_run_services
+from coordinator.keeper.alarm_watch import AlarmWatch
+from coordinator.ledger.reading import SETTLED_S
 from coordinator.statistics.alarms import MODEL_KINDS, Alarm, write_alarms
 from dashboards import catalogs
 from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot, moving
@@ -218,6 +220,34 @@ def test_the_verdict_stands_on_top(page: Page, server: PageServer, run: FakeRun,
     run.keeper_says(12)
     expect(verdict).to_contain_text("Needs attention the loss rises")
     assert complaints == []
+
+
+def test_a_loss_that_leaves_its_course_is_told_with_the_way_back(
+    page: Page, server: PageServer, run: FakeRun, complaints: list[str]
+) -> None:
+    """First as a rise from its best, although the loss is far below its beginning; then as an alarm, with a command."""
+    run.add_member("ada")
+    losses = [*(9.0 - 0.03 * step for step in range(1, 94)), *(6.21 + 0.008 * step for step in range(1, 60))]
+    for step, loss in enumerate(losses[:125], start=1):
+        run.add_step(step, loss)
+    run.add_checkpoint(90)
+    run.add_checkpoint(120)
+    page.goto(server.url)
+    verdict = page.locator("#verdict")
+    expect(verdict).to_have_attribute("data-state", "healthy")
+    expect(page.locator("#verdict-text")).to_contain_text("from its best at step 9")
+    expect(page.locator("#alarms")).to_be_hidden()
+    for step, loss in enumerate(losses[125:], start=126):
+        run.add_step(step, loss)
+    later = run.services.clock() + SETTLED_S + 1
+    AlarmWatch(run.services.database, run.directory, run.services.ledger, lambda: later).step_taken(0, 152, (1.0,))
+    run.keeper_says(152)
+    expect(verdict).to_contain_text("Needs attention the loss rises")
+    told = "the loss rises. Operators can return to the checkpoint of step 90: manyhands coordinator rewind DIR 90"
+    expect(page.locator("#alarms li")).to_contain_text(told)
+    assert barriers(page) == []
+    assert complaints == []
+    keep_screenshot(page, "alarm")
 
 
 def test_silent_keeper_is_visible(page: Page, server: PageServer, run: FakeRun) -> None:

@@ -115,7 +115,7 @@ async def _checkpoints(request: Request, login: Login, step: int | None, status:
     losses = {row.step: row.facts["loss"] for row in live.current.validations}
     since = [] if step is None else await asyncio.to_thread(contributors_since, request.app.state.database, step)
     found = {
-        "alarms": live.current.alarms,
+        "alarms": [(alarm, live.current.return_point(alarm)) for alarm in live.current.alarms],
         "checkpoints": rows,
         "losses": losses,
         "chosen": step,

@@ -13,6 +13,8 @@ from pydantic import BaseModel
 from coordinator.ledger.presence import CheckpointRow, KeeperView
 from coordinator.ledger.reading import Contribution, Kind, data_wait_share
 from coordinator.ledger.speed import total_steps
+from coordinator.statistics.alarms import AlarmRow
+from coordinator.statistics.return_point import ReturnPoint
 from coordinator.statistics.verdict import RunSituation, RunVerdict, verdict_of
 from coordinator.web.state.snapshot import Snapshot
 from peer.config.phases import PhaseFacts, all_phases, phase_at
@@ -196,11 +198,21 @@ class TaskSummary(BaseModel):
     newest_at: float | None
 
 
+class AlarmFacts(BaseModel):
+    """An alarm that holds, without its detail, which may name members."""
+
+    kind: str
+    step: int  # with which it began
+    raised_at: float
+    return_to: ReturnPoint | None  # null where it is not about the model
+
+
 class Overview(BaseModel):
     """Where the run stands."""
 
     run: RunFacts
     verdict: RunVerdict
+    alarms: list[AlarmFacts]  # the oldest first
     whole: RunProgress
     progress: BatchProgress
     phases: list[PhaseSummary]
@@ -236,6 +248,7 @@ def overview_of(
             join_link=join_link,
         ),
         verdict=_verdict(snapshot, config, phase),
+        alarms=[_alarm(snapshot, row) for row in snapshot.alarms],
         whole=_whole(snapshot, config, step),
         progress=_progress(snapshot.swarm, phase, snapshot.time_left_s),
         phases=[PhaseSummary(**asdict(each), text=str(each)) for each in all_phases(config)],
@@ -278,6 +291,10 @@ def _verdict(snapshot: Snapshot, config: RunConfig, phase: PhaseFacts) -> RunVer
         store_answers=not snapshot.refresh_failed,
     )
     return verdict_of(situation)
+
+
+def _alarm(snapshot: Snapshot, row: AlarmRow) -> AlarmFacts:
+    return AlarmFacts(kind=row.kind, step=row.step, raised_at=row.raised_at, return_to=snapshot.return_point(row))
 
 
 def _whole(snapshot: Snapshot, config: RunConfig, step: int) -> RunProgress:

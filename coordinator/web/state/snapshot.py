@@ -30,7 +30,8 @@ from coordinator.ledger.speed import time_left_s
 from coordinator.ledger.steering import Helm, read_helm
 from coordinator.members.names import display_names, publicly
 from coordinator.publishing.publications import PublicationRow, publications
-from coordinator.statistics.alarms import AlarmRow, raised_alarms
+from coordinator.statistics.alarms import MODEL_KINDS, AlarmRow, raised_alarms
+from coordinator.statistics.return_point import ReturnPoint, return_point
 from coordinator.statistics.swarm_health import Figures, RoundHealth, read_figures, read_health
 
 STALE_AFTER_S = 10.0  # the keeper writes once a second; while it averages it may be silent for a few
@@ -64,6 +65,10 @@ class Snapshot:
     def stale(self) -> bool:
         """Return whether the snapshot is known to be out of date."""
         return self.refresh_failed or self.swarm is None or self.taken_at - self.swarm.updated_at > STALE_AFTER_S
+
+    def return_point(self, alarm: AlarmRow) -> ReturnPoint | None:
+        """Return the checkpoint to return to from an alarm; None if the alarm is not about the model."""
+        return return_point(alarm.step, self.checkpoints, self.validations) if alarm.kind in MODEL_KINDS else None
 
     @property
     def checkpoint(self) -> CheckpointRow | None:

@@ -23,6 +23,7 @@ from coordinator.members.quarantine import SuspicionReport, hear
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Policy
 from coordinator.run.software import own_software
+from coordinator.statistics.alarms import MODEL_KINDS, SPLIT, Alarm, write_alarms
 from coordinator.store.ledger_models import SteeringAct
 from peer.config.recipes import load_recipe
 from peer.data.tokenization.tokenizers import load_tokenizer
@@ -396,6 +397,26 @@ def test_status_of_a_new_run_has_no_numbers_yet(run_dir: Path) -> None:
     assert status["loss"] is None
     assert status["peers"] is None
     assert status["online"] == []
+    assert status["alarms"] == []
+
+
+def test_status_names_alarms_and_the_checkpoint_to_return_to(run_dir: Path) -> None:
+    """Each with its command, for people and for scripts; an alarm about devices has none."""
+    alarm = Alarm("loss_diverges", 45, "the loss is 6.55, and was 6.23 at step 42")
+    split = Alarm(SPLIT, 50, "1 of 2 devices train without seeing the keeper (ada)")
+    with open_run(run_dir) as run:
+        for step in (40, 50):
+            record_checkpoint(run.database, step=step, size_bytes=5, manifest_sha256="0" * 64, now=NOW)
+        run.database.transact(lambda session: write_alarms(session, [*MODEL_KINDS, SPLIT], [alarm, split], NOW))
+    advice = f"Return to step 40: manyhands coordinator rewind {run_dir} 40"
+    lines = call("status", run_dir).output.splitlines()
+    assert f"Alarm loss_diverges since step 45: {alarm.detail}. {advice}" in lines
+    assert f"Alarm swarm_split since step 50: {split.detail}." in lines
+    found = json.loads(call("status", run_dir, "--json").output)["alarms"]
+    assert [(row["kind"], row["return_to_step"], row["advice"]) for row in found] == [
+        ("loss_diverges", 40, advice),
+        ("swarm_split", None, None),
+    ]
 
 
 def test_serve_cannot_leave_both_parts_out(run_dir: Path) -> None:

@@ -29,7 +29,7 @@ def run(run: FakeRun) -> FakeRun:
 
 def watch(run: FakeRun, clock: Clock) -> AlarmWatch:
     """The keeper's."""
-    return AlarmWatch(run.services.database, run.services.config, run.services.ledger, clock)
+    return AlarmWatch(run.services.database, run.directory, run.services.ledger, clock)
 
 
 def test_an_alarm_is_raised_once_shown_and_cleared(run: FakeRun, clock: Clock) -> None:
@@ -66,6 +66,46 @@ def test_a_leap_of_the_parameters_is_seen(run: FakeRun, clock: Clock) -> None:
     assert [(row.kind, row.step) for row in raised_alarms(run.services.database)] == [("update_norm", 30)]
     watching.step_taken(1, 28, (28.0,))  # back at a checkpoint
     assert raised_alarms(run.services.database) == []
+
+
+def test_a_leap_is_logged_at_once_with_the_way_back(
+    run: FakeRun, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the call for its step, also while another alarm or an earlier leap holds; it names the kept checkpoint."""
+    watching, place = watch(run, clock), 0.0
+    for kept in (20, 30, 40):
+        run.add_checkpoint(kept)
+    for step in range(1, 50):
+        run.add_step(step, 3.0 if step < 40 else None)
+        clock.now += SETTLED_S + 1
+        place += 39.0 if step in {35, 45} else 1.0
+        caplog.clear()
+        watching.step_taken(0, step, (place,))
+        if step in {35, 45}:
+            (line,) = caplog.messages
+            assert f"alarm, step 35: step {step} moved the parameters by 39, usual is 1" in line
+            assert line.endswith(f"Return to step 30: manyhands coordinator rewind {run.directory.path} 30")
+    assert {row.kind: row.step for row in raised_alarms(run.services.database)} == {
+        "loss_not_finite": 40,
+        "update_norm": 35,
+    }
+
+
+def test_a_loss_is_judged_between_steps_once_its_reports_are_in(run: FakeRun, clock: Clock) -> None:
+    """The last step's loss is told without waiting for the next one, and the alarm ends with a return to before it."""
+    watching, database = watch(run, clock), run.services.database
+    for step in range(1, 14):
+        run.add_step(step, 3.0 if step < 9 else 9.0)
+        watching.step_taken(0, step, (float(step),))
+    watching.look(13)
+    assert raised_alarms(database) == []
+    clock.now += SETTLED_S + 1
+    watching.look(13)
+    assert [(row.kind, row.step) for row in raised_alarms(database)] == [("loss_diverges", 9)]
+    run.services.ledger.roll_back(8)
+    clock.now += LOOK_EVERY_S
+    watching.look(8)
+    assert raised_alarms(database) == []
 
 
 def test_the_sketch_tells_how_far_a_step_moved() -> None:

@@ -17,6 +17,7 @@ from coordinator.context.open_run import OpenRun, open_run
 from coordinator.keeper.checkpointing import JOINERS_EVERY_S, Checkpointing, is_due, removable, why_withheld
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import checkpoints
+from coordinator.statistics.alarms import MODEL_KINDS, Alarm, write_alarms
 from peer.config.run import Checkpoints
 from peer.models.optimizers import build_optimizer, parameter_groups
 from tests.support.clocks import Clock
@@ -71,6 +72,36 @@ def test_checkpoints_for_joiners_pass_and_displace_none(run: OpenRun) -> None:
     assert reach(10) == [5, 10]
     assert reach(14, joiners=True) == [5, 10, 14]
     assert reach(15) == [10, 15]
+
+
+def test_the_checkpoint_that_an_alarm_names_is_kept_until_it_is_over(run: OpenRun) -> None:
+    """Also one that was written for joiners, while newer ones displace the others."""
+    clock, model, config = Clock(), run_model(run.directory, 1), run.directory.config
+    swarm = StandingSwarm(0, build_optimizer(config, parameter_groups(model, config)))
+    checkpointing = Checkpointing(
+        directory=run.directory,
+        config=config,
+        model=model,
+        swarm=cast(Any, swarm),
+        ledger=Ledger(run.database, config),
+        database=run.database,
+        probes=make_probes(config, run.directory.tokenizer_dir),
+        newest=None,
+        clock=clock,
+    )
+    alarm = Alarm("loss_diverges", 8, "the loss is 9, and was 4")
+    for step in range(5, 25):
+        clock.now += JOINERS_EVERY_S
+        swarm.step = step
+        checkpointing.write_if_due()
+        if step == 7:
+            checkpointing.write_for_joiners()
+            run.database.transact(lambda session: write_alarms(session, MODEL_KINDS, [alarm], clock.now))
+    assert stored_steps(run.directory.checkpoints_dir) == [7, 15, 20]
+    run.database.transact(lambda session: write_alarms(session, MODEL_KINDS, [], clock.now))
+    swarm.step = 25
+    checkpointing.write_if_due()
+    assert stored_steps(run.directory.checkpoints_dir) == [20, 25]
 
 
 @pytest.mark.parametrize("change", [{}, {"last_loss": None}, {"loss": 3.0}, {"loss": 0.1}])

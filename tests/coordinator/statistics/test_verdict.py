@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -65,6 +66,7 @@ def test_a_run_that_goes_well_is_healthy() -> None:
         ({"keeper": None, "alarms": [ALARM]}, "waiting", "no_keeper", None),
         ({"keeper": keeper(heard_at=NOW - 121), "alarms": [ALARM]}, "trouble", "keeper_silent", NOW - 121),
         ({"alarms": [ALARM], "paused": True}, "trouble", "loss_diverges", NOW - 50),
+        ({"alarms": [AlarmRow("devices_starting", 3, "", NOW - 900), ALARM]}, "trouble", "loss_diverges", NOW - 50),
         ({"paused": True, "keeper": keeper(peers=0)}, "waiting", "paused", None),
         ({"keeper": keeper(peers=0)}, "waiting", "no_peers", NOW),
         ({"steps": []}, "waiting", "first_step", None),
@@ -108,3 +110,30 @@ def test_losses_of_another_phase_are_not_compared() -> None:
     known = loss_change(with_losses(steps(10), [8.0, None, 8.0, None, 8.0, None, 4.0, None, 4.0, None]), 0, NOW)
     assert known == LossChange(-0.5, 9 * 90.0)
     assert loss_change(with_losses(steps(10), [0.0] * 10), 0, NOW) is None
+
+
+def test_a_loss_that_rises_is_compared_with_its_best() -> None:
+    """Not with its beginning, far above; a rise that chance explains is none, nor one that is over."""
+    fallen, rising = [9.0 - 0.025 * step for step in range(100)], [6.5 + 0.005 * step for step in range(60)]
+    rows = with_losses(steps(160), [*fallen, *rising])
+    change = loss_change(rows, 0, NOW)
+    assert change is not None
+    assert change.share == pytest.approx(6.785 / 6.51 - 1, abs=0.001)
+    assert change.best_step == pytest.approx(100, abs=3)
+    assert change.over_s == 90.0 * (160 - change.best_step)
+    noise = random.Random(1)
+    flat = with_losses(steps(160), [loss + noise.gauss(0, 0.1) for loss in [*fallen, *[6.5] * 60]])
+    for all_rows in (flat, with_losses(steps(160), [*fallen, *rising[:50], *[6.4] * 10])):
+        over = loss_change(all_rows, 0, NOW)
+        assert over is not None
+        assert over.best_step is None
+        assert over.share < -0.2
+
+
+def test_a_long_day_is_compared_by_medians() -> None:
+    """Thousands of steps cost no more than hundreds."""
+    values = [9.0 - 0.001 * step for step in range(3000)] + [6.0 + 0.0005 * step for step in range(1000)]
+    change = loss_change(with_losses(steps(4000, interval_s=10.0), values), 0, NOW)
+    assert change is not None
+    assert change.share == pytest.approx(0.5 / 6.0, abs=0.01)
+    assert change.best_step == pytest.approx(3000, abs=30)

@@ -19,6 +19,7 @@ from coordinator.members.audit import audit_log
 from coordinator.members.join_page import Invitation, QrCode
 from coordinator.members.names import display_names
 from coordinator.members.quarantine import SuspicionReport, hear
+from coordinator.statistics.alarms import MODEL_KINDS, Alarm, write_alarms
 from coordinator.web.admin import login as admin_login
 from coordinator.web.app import WebState, create_app
 from tests.support.browser import barriers, chromium, fresh_page, keep_screenshot
@@ -325,6 +326,18 @@ def test_going_back_takes_the_step_twice(client: TestClient, csrf: str, run: Fak
     answer = client.post("/admin/rewind", data={"step": "1", "confirmation": "1", "csrf": csrf} | suspects)
     assert "no checkpoint of step 1" in answer.text
     assert run.services.ledger.current_era() == 0
+
+
+def test_an_alarm_leads_to_the_checkpoint_from_before(client: TestClient, csrf: str, run: FakeRun) -> None:
+    """By a link to the form; where none is old enough, the page says so."""
+    for step in (40, 50):
+        run.add_checkpoint(step)
+    alarms = [Alarm("loss_diverges", 45, "the loss is 9"), Alarm("update_norm", 30, "step 30 moved the parameters")]
+    run.services.database.transact(lambda session: write_alarms(session, MODEL_KINDS, alarms, 1.0))
+    page = client.get("/admin/checkpoints").text
+    link = '<a href="/admin/checkpoints?step=40">go back to step 40</a>'
+    assert f"<p>{link}</p>" in page
+    assert f"No sound checkpoint from before is kept. The oldest one: {link}" in page
 
 
 def test_the_run_is_steered(client: TestClient, csrf: str, run: FakeRun) -> None:
