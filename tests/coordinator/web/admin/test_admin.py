@@ -25,6 +25,7 @@ from coordinator.web.app import WebState, create_app
 from tests.support.browser import barriers, chromium, fresh_page, keep_screenshot
 from tests.support.receipts import key_of
 from tests.support.served_page import FakeRun, PageServer
+from tests.support.waiting import wait_until
 
 PASSWORD = "correct horse battery"
 HTTPS = "https://run.example.org"
@@ -334,8 +335,9 @@ def test_an_alarm_leads_to_the_checkpoint_from_before(client: TestClient, csrf: 
         run.add_checkpoint(step)
     alarms = [Alarm("loss_diverges", 45, "the loss is 9"), Alarm("update_norm", 30, "step 30 moved the parameters")]
     run.services.database.transact(lambda session: write_alarms(session, MODEL_KINDS, alarms, 1.0))
-    page = client.get("/admin/checkpoints").text
     link = '<a href="/admin/checkpoints?step=40">go back to step 40</a>'
+    wait_until("the page has both alarms", lambda: client.get("/admin/checkpoints").text.count(link) == len(alarms))
+    page = client.get("/admin/checkpoints").text
     assert f"<p>{link}</p>" in page
     assert f"No sound checkpoint from before is kept. The oldest one: {link}" in page
 
