@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from peer.averaging.declarations import MAX_BANDWIDTH
+from peer.reduction.screening import LEAST_ROUNDS
 from tests.security.member_swarm import HONEST, INSIDER, TARGET, MemberSwarm, clean_losses, hold_one_state
 from tests.support.waiting import wait_until
 
@@ -74,6 +75,14 @@ def test_a_member_that_lies_about_averages_parts_nobody_and_is_named(
         assert hold_one_state(swarm.steps_at(step))
         assert all(said["group_samples"] is None or said["group_samples"] >= TARGET for said in swarm.steps_at(step))
     require_learning(swarm, last)
+    assert {said["member"] for said in swarm.all_named()} == {INSIDER}
+
+
+def test_averages_a_million_times_too_large_are_named(swarm: MemberSwarm) -> None:
+    """Once a few rounds have shown how large averages are: neither a member's own gradient nor another's has grown."""
+    swarm.honest[0].wait_for_step(LEAST_ROUNDS + 1)
+    attack_until_named(swarm, "huge", "average")
+    require_learning(swarm, go_on(swarm))
     assert {said["member"] for said in swarm.all_named()} == {INSIDER}
 
 
