@@ -342,7 +342,7 @@ class SwarmCourse:
         may be behind, goes by what each member has reported of a step at any time.
         """
         for peer in trainers:
-            if peer.record.sketch and abs(peer.record.step - view.step) <= REMEMBERED_SKETCHES:
+            if peer.record.sketch and -REMEMBERED_SKETCHES < peer.record.step - view.step <= STEPS_AHEAD:
                 self._reported.setdefault(peer.record.step, {})[peer.peer_id] = peer.member, peer.record.sketch
         members = len({peer.member for peer in trainers})
         for step in self._reported if self._is_keeper else self._reported.keys() & {view.step}:
@@ -352,7 +352,7 @@ class SwarmCourse:
         if view.keeper_sketch and not self._is_keeper:
             self._sketches[view.step] = view.keeper_sketch
         for known in (self._sketches, self._reported):
-            for step in sorted(known)[:-REMEMBERED_SKETCHES]:
+            for step in [step for step in known if step <= view.step - REMEMBERED_SKETCHES]:
                 del known[step]
 
     def _look_for_liars(self, trainers: list[KnownPeer], step: int, target: int, now: float) -> None:

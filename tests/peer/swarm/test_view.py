@@ -12,6 +12,7 @@ from peer.swarm.fingerprint import Sketch
 from peer.swarm.records import Beacon, Course, KnownPeer, nearest_step
 from peer.swarm.view import (
     MEETING_S,
+    REMEMBERED_SKETCHES,
     SwarmView,
     agreed_step,
     beacon_of,
@@ -282,6 +283,18 @@ def test_members_confirm_a_step_one_after_another() -> None:
         scene.look(peers(*(record(step=s).model_copy(update={"sketch": sketches.get(s, ())}) for s in at)), now)
     assert (scene.course.sketch_at(50), scene.course.sketch_at(49)) == (SOUND, FALSE)
     assert scene.course.sketch_at(52) == ()
+
+
+def test_claims_of_later_steps_push_no_report_out() -> None:
+    """One member that claims another later step in each look does not make the keeper forget the others' reports."""
+    scene = Scene(is_keeper=True)
+    honest = [record(step=50).model_copy(update={"sketch": SOUND})] * 2
+    scene.look(peers(*honest), 0.0)
+    for claimed in range(51, 51 + 2 * REMEMBERED_SKETCHES):
+        liar = record(step=claimed).model_copy(update={"sketch": FALSE})
+        scene.look(peers(*honest, liar), MEETING_S + claimed / 100)
+    assert scene.course.sketch_at(50) == SOUND
+    assert not scene.course.is_most_reported(60, FALSE)
 
 
 def test_two_members_who_differ_confirm_no_state() -> None:
