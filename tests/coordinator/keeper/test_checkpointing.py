@@ -39,8 +39,8 @@ def run(tmp_path: Path) -> Iterator[OpenRun]:
         yield opened
 
 
-def test_checkpoints_for_joiners_pass_and_displace_none(run: OpenRun) -> None:
-    """One a minute at most, gone with the next, counted as none of those that are kept, and no reason to be late."""
+def standing(run: OpenRun) -> tuple[Clock, StandingSwarm, Checkpointing]:
+    """The checkpoints of a keeper whose swarm and clock the test moves."""
     clock, model, config = Clock(), run_model(run.directory, 1), run.directory.config
     swarm = StandingSwarm(0, build_optimizer(config, parameter_groups(model, config)))
     checkpointing = Checkpointing(
@@ -54,6 +54,12 @@ def test_checkpoints_for_joiners_pass_and_displace_none(run: OpenRun) -> None:
         newest=None,
         clock=clock,
     )
+    return clock, swarm, checkpointing
+
+
+def test_checkpoints_for_joiners_pass_and_displace_none(run: OpenRun) -> None:
+    """One a minute at most, gone with the next, counted as none of those that are kept, and no reason to be late."""
+    clock, swarm, checkpointing = standing(run)
 
     def reach(step: int, joiners: bool = False, after_s: float = JOINERS_EVERY_S) -> list[int]:
         clock.now += after_s
@@ -76,19 +82,7 @@ def test_checkpoints_for_joiners_pass_and_displace_none(run: OpenRun) -> None:
 
 def test_the_checkpoint_that_an_alarm_names_is_kept_until_it_is_over(run: OpenRun) -> None:
     """Also one that was written for joiners, while newer ones displace the others."""
-    clock, model, config = Clock(), run_model(run.directory, 1), run.directory.config
-    swarm = StandingSwarm(0, build_optimizer(config, parameter_groups(model, config)))
-    checkpointing = Checkpointing(
-        directory=run.directory,
-        config=config,
-        model=model,
-        swarm=cast(Any, swarm),
-        ledger=Ledger(run.database, config),
-        database=run.database,
-        probes=make_probes(config, run.directory.tokenizer_dir),
-        newest=None,
-        clock=clock,
-    )
+    clock, swarm, checkpointing = standing(run)
     alarm = Alarm("loss_diverges", 8, "the loss is 9, and was 4")
     for step in range(5, 25):
         clock.now += JOINERS_EVERY_S
