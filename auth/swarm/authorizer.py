@@ -8,7 +8,7 @@ A run has two keys, and no node stores anything under another one. Under the pee
 named by its identity: its record, its token until that expires, and the network addresses where others reach it, if
 they do (`auth.swarm.addresses`). Under the group's key it has one while it looks for a group: whether it still does.
 Tokens are signed by the authority: any node may pass on those that it was shown, and of two the later one counts. The
-others are signed by their devices. So a device has four entries of bounded size at each node, whoever stores them.
+others are signed by their devices. So each node holds at most four entries of a device, of bounded size.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ async def others_records(_dht: DHT, node: DHTNode, key: str) -> list[Stored]:
 
 
 async def held(_dht: DHT, node: DHTNode) -> dict[str, int]:
-    """How much this node stores."""
+    """The keys, entries and bytes that this node stores."""
     stores = (node.protocol.storage, node.protocol.cache)
     values = [item.value for store in stores for _, item in store.items()]
     entries = [list(value.items()) if isinstance(value, DictionaryDHTValue) else [(b"", value)] for value in values]
@@ -163,7 +163,7 @@ class Filler:
     credentials: Credentials
 
     async def fill(self, _dht: DHT, node: DHTNode) -> dict[str, Any]:
-        """How many entries of each kind each node has taken, and the seconds that all this took."""
+        """The entries of each kind that each node has taken, and the seconds of the whole attack."""
         dumps, began = DHTProtocol.serializer.dumps, time.monotonic()
         own = record_subkey(self.credentials.device_key.peer_id)
         peers, group = (DHTID.generate(source=key) for key in (self.key, group_key(self.credentials.run)))

@@ -190,7 +190,7 @@ def test_who_points_away_does_not_count() -> None:
 
 
 def credited(brought: list[torch.Tensor], weights: list[float], averaging: Averaging | None = None) -> list[float]:
-    """What others are told of each sender after a round of these gradients."""
+    """The credit of each sender after a round of these gradients."""
     guard, size = ReductionGuard(averaging=averaging), len(brought[0])
     of_round = guard.begin(b"group", HALF)
     container = TensorPartContainer([torch.zeros(size)], [1.0], part_size_bytes=2 * size)
