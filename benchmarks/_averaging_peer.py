@@ -12,10 +12,8 @@ import gc
 import json
 import logging
 import math
-import multiprocessing as mp
 import sys
 from collections import Counter
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
@@ -23,15 +21,13 @@ import hivemind
 import psutil
 import torch
 from hivemind.averaging.matchmaking import MatchmakingException
-from hivemind.p2p import P2PContext, PeerID
+from hivemind.p2p import P2PContext
 from hivemind.proto import averaging_pb2
 from hivemind.utils import MPFuture, get_dht_time
 
 from auth.credentials import Credentials
-from auth.swarm import access as swarm_auth
 from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import gradients_prefix, peers_key, record_subkey
-from auth.swarm.directory import PeerDirectory
 from benchmarks.averaging import RUN, Plan
 from peer.averaging.all_reduce import ExactAllReduce
 from peer.averaging.averager import AveragedGroup, SwarmGradientAverager
@@ -40,7 +36,7 @@ from peer.averaging.rounds import forget_frames
 from peer.config.training import Averaging
 from peer.network.placement import Placement
 from peer.network.traffic import Traffic
-from peer.swarm.dht import Node, start_dht
+from peer.swarm.dht import start_dht
 
 LIFETIME_S = 3600.0
 
@@ -97,23 +93,10 @@ def used_seconds() -> float:
     return sum(sum(process.cpu_times()[:2]) for process in [here, *here.children(recursive=True)])
 
 
-def open_doors() -> None:
-    """Let everybody average, in this process and those that it forks."""
-
-    async def admitted(_directory: PeerDirectory, peers: Collection[PeerID], _roles: Collection[str]) -> set[PeerID]:
-        return set(peers)
-
-    PeerDirectory.admitted = admitted  # type: ignore[method-assign,assignment]
-    swarm_auth.while_admitted = lambda _directory, _peer_id, _roles, messages: messages  # type: ignore[attr-defined,assignment]
-
-
 def join(plan: Plan, credentials: Credentials) -> hivemind.DHT:
-    """A node of the DHT: a member's, or one that takes every request and every record."""
-    maddr = f"/ip4/{plan.address}/tcp/0"
-    if plan.is_open:
-        mp.set_start_method("fork", force=True)
-        return Node(initial_peers=list(plan.initial_peers), start=True, host_maddrs=[maddr])
-    return start_dht(RUN, credentials, plan.initial_peers, Placement(host_maddrs=(maddr,)))
+    """A member's node of the DHT."""
+    place = Placement(host_maddrs=(f"/ip4/{plan.address}/tcp/0",))
+    return start_dht(RUN, credentials, plan.initial_peers, place)
 
 
 def main() -> None:
@@ -123,8 +106,6 @@ def main() -> None:
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)  # its traces of rounds that are meant to fail
     torch.set_num_threads(1)
     credentials = Credentials(Path(plan.credentials_dir))
-    if plan.is_open:
-        open_doors()
     dht = join(plan, credentials)
     dht.store(peers_key(RUN), "here", get_dht_time() + LIFETIME_S, record_subkey(credentials.device_key.peer_id))
     access = SwarmAccess(credentials, RUN, frozenset({"keeper"}))

@@ -14,9 +14,8 @@ import hivemind
 from hivemind.averaging.control import StepControl
 from hivemind.compression import Float16Compression
 
-from benchmarks._home_peer import PORT, DownloadWatch, Journal, begin, end_of_input, run_to_end
+from benchmarks._home_peer import PORT, DownloadWatch, Journal, RepeatedBatches, begin, end_of_input, run_to_end
 from benchmarks._homes import Plan
-from benchmarks._swarm_worker import RepeatedBatches
 from peer.config.run import RunConfig
 from peer.models.objectives import compute_losses
 from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups

@@ -12,11 +12,13 @@ import logging
 import multiprocessing
 import os
 import random
+import secrets
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,8 +29,7 @@ from hivemind.p2p import P2P, PeerID
 
 from auth.credentials import Credentials
 from benchmarks._homes import Plan
-from benchmarks._swarm_worker import RepeatedBatches
-from benchmarks._trainer_variant import SPECIAL
+from benchmarks._trainer_variant import SPECIAL, random_batch
 from peer.backends import MicrobatchResult
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
@@ -53,6 +54,24 @@ KEEPER_POLL_S, WATCH_S = 0.03, 0.2
 BYTES_PER_PARAMETER = 4
 WHOLE = 0.9  # of the parameters' bytes: less was no state
 PORT = 31330
+BATCHES = 128  # made ahead and used again and again, so that making them takes no time
+
+
+class RepeatedBatches:
+    """A stream that never lets its reader wait, with words of its own on each peer.
+
+    Peers with the same words would have no noise between them, and a weight without it is cut as a false claim.
+    """
+
+    wait_s = 0.0
+
+    def __init__(self, config: RunConfig) -> None:
+        vocabulary, samples = config.tokenizer.vocab_size, config.data.microbatch_size
+        seeds = [secrets.randbits(48) for _ in range(BATCHES)]
+        self._batches = [random_batch(config, vocabulary, samples, seed) for seed in seeds]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return cycle(self._batches)
 
 
 class DhtCalls:

@@ -3,8 +3,8 @@
     python benchmarks/averaging.py [--quick] [--json]
 
 Real peers (the product's averager over libp2p) in network namespaces whose links `tc` shapes (_network.py). `adaptive`
-is what the product does; equal shares, one server and a ring (ring.py) are what it is compared with. Beside them stands
-the least time that the links' rates allow, and what plain TCP (plain_tcp.py) makes of it. Needs root and iproute2.
+is what the product does; equal shares and one server are what it is compared with. Beside them stands the least time
+that the links' rates allow. Needs root and iproute2.
 """
 
 from __future__ import annotations
@@ -58,10 +58,7 @@ class Plan:
     patience_s: float = 100.0  # with a peer that sends nothing
     timeout_s: float = 300.0  # of a round
     fails: bool = False  # every second round, as a reducer that goes away in the middle
-    is_open: bool = False  # to everybody, as plain hivemind is: no token, no signature is looked at
     initial_peers: tuple[str, ...] = ()
-    everybody: tuple[str, ...] = ()  # all addresses: average in a ring, or only
-    exchange: tuple[int, ...] = ()  # send each of them so many bytes
     averaging: Mapping[str, Any] = field(default_factory=dict)  # keys of a run file's section
     side: int = 0  # of the square matrices that the values are in; 0 for one vector
     samples: int = 1  # behind its gradient; 0 for the keeper
@@ -92,19 +89,6 @@ def measure(setting: Setting) -> list[Figure]:
         hosts = list(network.values())
         with started(hosts, swarm_plans(Path(directory), setting.values, len(hosts))) as peers:
             times = {way: time_of_round(peers, declared, setting.rounds) for way, declared in ways.items()}
-        addresses = tuple(host.address for host in hosts)
-        ring = [
-            Plan(place, len(hosts), address, setting.values, everybody=addresses)
-            for place, address in enumerate(addresses)
-        ]
-        shares = reduction_shares(setting.values, rates, everybody)
-        plain = [
-            replace(plan, exchange=tuple(BYTES_PER_VALUE * (shares[plan.place] + share) for share in shares))
-            for plan in ring
-        ]
-        for way, plans in ("ring", ring), ("plain TCP, nothing computed", plain):
-            with started(hosts, plans) as peers:
-                times[way] = time_of_round(peers, [None] * len(hosts), setting.rounds)
     return [Figure(f"{way}: time of a round", taken, "s", least, "least by the links") for way, taken in times.items()]
 
 
@@ -145,8 +129,7 @@ def time_of_round(peers: Sequence[subprocess.Popen[str]], declared: Sequence[flo
 
 
 def _start(host: Host, plan: Plan) -> subprocess.Popen[str]:
-    module = "_tcp_peer" if plan.everybody else "_averaging_peer"
-    command = host.command(sys.executable, "-m", f"benchmarks.{module}", json.dumps(asdict(plan)))
+    command = host.command(sys.executable, "-m", "benchmarks._averaging_peer", json.dumps(asdict(plan)))
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603
 
 

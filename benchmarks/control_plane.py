@@ -1,12 +1,12 @@
 """How many sessions one service carries: answers to reports, its processor time and memory, events to dashboards.
 
     python benchmarks/control_plane.py [--quick] [--json] [--sessions N ...] [--every S] [--spread S] [--steps N]
-                                       [--dashboards N] [--no-baseline]
+                                       [--dashboards N]
 
 The product's own service (`manyhands coordinator serve --service-only`, SQLite) and a crowd of simulated volunteers
 (_crowd.py) share this machine. Each device reports a step every 30 seconds and says every 3 that it is here, as in a
-real run; reports arrive evenly, or within `--spread` seconds of the step's end. The baseline is the same service with a
-transaction for each report and each word (_one_by_one.py). At the end the ledger must have what was acknowledged, once.
+real run; reports arrive evenly, or within `--spread` seconds of the step's end. At the end the ledger must have what
+was acknowledged, once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ HOST = "127.0.0.1"
 ROOT = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S, ANSWERS_TIMEOUT_S = 120.0, 60.0
 MAX_SESSIONS = 20_000
-BASELINE = "one by one"
 
 
 @dataclass(frozen=True)
@@ -59,15 +58,13 @@ class Outcome:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure each crowd, with batches and one by one."""
+    """Measure each crowd."""
     options = _options(arguments)
     _allow_many_files()
     plan = Plan(options.every, options.every if options.spread is None else options.spread, options.steps)
     figures = []
     for count in options.sessions:
-        ours = measure(count, plan, options.dashboards, one_by_one=False)
-        before = None if options.no_baseline else measure(count, plan, options.dashboards, one_by_one=True)
-        figures += figures_of(count, ours, before)
+        figures += figures_of(count, measure(count, plan, options.dashboards))
     report("the control plane", figures, options.json)
 
 
@@ -78,7 +75,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--spread", type=float, help="seconds within which a step's reports arrive; default: evenly")
     parser.add_argument("--steps", type=int, help="how many")
     parser.add_argument("--dashboards", type=int, help="pages open on event streams")
-    parser.add_argument("--no-baseline", action="store_true", help="only the service as it is")
     options = parser.parse_args(arguments)
     quick = {"sessions": [40], "every": 1.0, "steps": 4, "dashboards": 4}
     full = {"sessions": [100, 1000, 5000], "every": 30.0, "steps": 3, "dashboards": 20}
@@ -88,11 +84,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def measure(count: int, plan: Plan, dashboards: int, *, one_by_one: bool) -> Outcome:
+def measure(count: int, plan: Plan, dashboards: int) -> Outcome:
     """Serve a new run to a crowd of `count`; raises `RuntimeError` if the ledger is not what was acknowledged."""
     with tempfile.TemporaryDirectory() as folder, new_run(Path(folder)) as run:
         volunteers = prepare(run, count)
-        with served(run, Path(folder), one_by_one) as service:
+        with served(run, Path(folder)) as service:
             outcome = asyncio.run(_play(run, service, volunteers, plan, dashboards))
         check_ledger(run, outcome.tally)
     return outcome
@@ -131,13 +127,12 @@ def new_run(folder: Path) -> Iterator[OpenRun]:
 
 
 @contextmanager
-def served(run: OpenRun, folder: Path, one_by_one: bool) -> Iterator[psutil.Process]:
+def served(run: OpenRun, folder: Path) -> Iterator[psutil.Process]:
     """The service's process, asked to stop at the end of the block."""
-    path = str(run.directory.path)
-    command = ["-m", "manyhands", "coordinator", "serve", path, "--service-only"]
+    command = ["-m", "manyhands", "coordinator", "serve", str(run.directory.path), "--service-only"]
     with (folder / "service.log").open("w") as log:
         process = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, *(["-m", "benchmarks._one_by_one", path] if one_by_one else command)],
+            [sys.executable, *command],
             cwd=ROOT,
             stdout=log,
             stderr=log,
@@ -219,11 +214,11 @@ async def _hang_up(tasks: Sequence[asyncio.Task[None]], volunteers: Sequence[Vol
         await asyncio.gather(*(volunteer.close() for volunteer in volunteers))
 
 
-def figures_of(count: int, ours: Outcome, before: Outcome | None) -> list[Figure]:
-    """One crowd's figures beside the baseline's."""
+def figures_of(count: int, outcome: Outcome) -> list[Figure]:
+    """One crowd's figures."""
 
     def row(name: str, unit: str, read: Callable[[Outcome], float]) -> Figure:
-        return Figure(f"{count} sessions: {name}", read(ours), unit, None if before is None else read(before), BASELINE)
+        return Figure(f"{count} sessions: {name}", read(outcome), unit)
 
     return [
         row("accepted and kept", "sessions", lambda each: each.sessions),

@@ -1,8 +1,9 @@
-"""A member that fails each group it joins: as a reducer that stalls, is slow, refuses or counts little, or by leaving.
+"""A member that fails each group it joins: as a slow reducer, or by leaving.
 
 Each costs the swarm two rounds at most: then it reduces nothing, and nobody waits for it. Nobody is named, for a lost
-line looks alike, and a reducer may know what others do not. A swarm for each attack, of a keeper, four honest members
-and the insider, because whoever was missing once is left out for some rounds.
+line looks alike. A swarm for each attack, of a keeper, four honest members and the insider, because whoever was missing
+once is left out for some rounds. Reducers that stall, refuse or count little are tried without a swarm, in
+`tests/peer/averaging`.
 """
 
 from __future__ import annotations
@@ -19,25 +20,22 @@ HONEST_MEMBERS = ("alice", "bob", "carol", "dave")
 FIRST_STEPS = 2  # as usual, before the attack
 LAST_STEPS = 2  # after it is noticed
 MOST_LOST_ROUNDS = 2
-LOST = re.compile(r"hivemind.* the round failed|samples were averaged")  # in a log
-MISSING = f"missing: {INSIDER} (device"
+MISSING = re.compile(rf"missing: {INSIDER} \(device .* returned not all averages")  # a round that it cost, in a log
 
 
-@pytest.mark.parametrize("attack", ["stall", "slow", "refuse", "leave", "counts little"])
+@pytest.mark.parametrize("attack", ["slow", "leave"])
 def test_a_missing_member_costs_two_rounds(attack: str, tmp_path: Path) -> None:
     """Then steps come as ever, of full batches and with equal parameters everywhere."""
     swarm = MemberSwarm(tmp_path, honest=HONEST_MEMBERS)
     try:
         for peer in [*swarm.honest, swarm.keeper]:
             peer.wait_for_step(FIRST_STEPS)
-        before = swarm.keeper.log.read_text()
         swarm.insider.tell(attack)
-        wait_until("it is missing", lambda: MISSING in swarm.keeper.log.read_text(), *(p.log for p in swarm.started))
+        wait_until("it is missing", lambda: MISSING.search(swarm.keeper.log.read_text()), *(p.log for p in swarm.started))
         last = swarm.step + LAST_STEPS
         for peer in [*swarm.honest, swarm.keeper]:
             peer.wait_for_step(last)
-        log = swarm.keeper.log.read_text()
-        assert len(LOST.findall(log)) - len(LOST.findall(before)) <= MOST_LOST_ROUNDS
+        assert len(MISSING.findall(swarm.keeper.log.read_text())) <= MOST_LOST_ROUNDS
         for step in range(1, last + 1):
             assert hold_one_state(swarm.steps_at(step))
             sizes = [said["group_samples"] for said in swarm.steps_at(step) if said["group_samples"] is not None]

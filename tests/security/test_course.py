@@ -1,7 +1,6 @@
 """Attacks of a member on the swarm's course: honest members go on together, lose nothing, and learn who it was.
 
 One swarm for all of them: keeper, two honest members and an insider, whose code is changed and whose token is valid.
-What the same attacks do to plain hivemind is in `test_plain_hivemind.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Attacks of a member on the averages: honest members hold the same finite numbers, learn as ever, and name who it was.
 
-One swarm for all of them, as in `test_course.py`. What the same attacks do to plain hivemind is in
-`test_plain_hivemind.py`.
+One swarm for all of them, as in `test_course.py`.
 """
 
 from __future__ import annotations

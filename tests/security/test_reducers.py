@@ -2,8 +2,7 @@
 
 It reduces nothing any more, and nobody honest is named, whatever it shows of others after a round. A swarm for each
 attack, of a keeper, two honest members with slow lines and the insider, because whoever was caught once is left out of
-the reduction for an hour: that makes it longer than a minute. What the same does to plain hivemind is in
-`test_plain_hivemind.py`.
+the reduction for an hour: that makes it longer than a minute.
 """
 
 from __future__ import annotations

@@ -6,15 +6,20 @@ The rounds are real ones, of two peers in processes of their own.
 from __future__ import annotations
 
 import gc
+import json
+import subprocess
+import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 from auth.credentials import Credentials
-from benchmarks.averaging import RUN, hear, swarm_plans, tell
-from benchmarks.averaging_memory import Peer, run_round, started
+from benchmarks.averaging import RUN, Plan, hear, swarm_plans, tell
 from peer.averaging.rounds import LEAST_KNOWN, LEAST_S, REMEMBERED, RoundDeadline, forget_frames, give_back
 from peer.network.placement import Placement
 from peer.swarm.dht import start_dht
@@ -64,15 +69,46 @@ def test_objects_in_a_circle_are_freed() -> None:
         gc.enable()
 
 
+Peer: TypeAlias = subprocess.Popen[str]
+
+
+def start(plan: Plan) -> Peer:
+    """A peer's process."""
+    command = [sys.executable, "-m", "benchmarks._averaging_peer", json.dumps(asdict(plan))]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@contextmanager
+def started(directory: Path) -> Iterator[tuple[Peer, Peer]]:
+    """Two peers that know each other, the second of which fails. They leave at the end."""
+    first, second = (
+        replace(plan, address="127.0.0.1", matchmaking_s=1.0, patience_s=2.0)
+        for plan in swarm_plans(directory, values=1_000_000, peers=2)
+    )
+    with start(first) as peer, start(replace(second, initial_peers=tuple(hear(peer)), fails=True)) as failing:
+        hear(failing)
+        yield peer, failing
+        for process in (peer, failing):
+            process.communicate()  # ends its input, upon which it leaves
+
+
+def run_round(peer: Peer, failing: Peer) -> bool:
+    """Let both average once; returns whether that succeeded for the first."""
+    for process in (peer, failing):
+        tell(process, None)
+    answers = [hear(process) for process in (peer, failing)]
+    return answers[0] is not None
+
+
 def held_rounds(peer: Peer) -> int:
     """The number of rounds that the peer has in memory."""
     tell(peer, "rounds")
     return int(hear(peer))
 
 
-def test_no_round_outlives_its_end() -> None:
+def test_no_round_outlives_its_end(tmp_path: Path) -> None:
     """Neither rounds that succeeded nor those that failed stay in the averager's memory until the next one."""
-    with started() as (peer, failing):
+    with started(tmp_path) as (peer, failing):
         assert False in [run_round(peer, failing) for _ in range(3)]
         wait_until("the peer holds no round", lambda: held_rounds(peer) == 0, poll_s=0.1)
 
