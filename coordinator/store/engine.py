@@ -202,8 +202,8 @@ def _create_private(engine: Engine) -> None:
             os.close(os.open(arguments[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
-def migrate(engine: Engine, revision: str = "head") -> None:
-    """Bring the database to this version's tables, or to an older revision's.
+def migrate(engine: Engine) -> None:
+    """Bring the database to this version's tables.
 
     Of two processes that do so at once one waits for the other.
     """
@@ -212,7 +212,7 @@ def migrate(engine: Engine, revision: str = "head") -> None:
     try:
         with engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
             one_at_a_time(connection, Lock.MIGRATION)
-            upgrade(connection, revision)
+            upgrade(connection)
     except CommandError as error:
         raise StorageError(f"The database is of a newer version of manyhands: update this one ({error}).") from error
     except ProgrammingError as error:  # as a rule a right that this user lacks
@@ -221,8 +221,8 @@ def migrate(engine: Engine, revision: str = "head") -> None:
         raise trouble(error) or StorageError(f"The database cannot be opened: {own_words(error)}.") from error
 
 
-def upgrade(connection: Connection, revision: str = "head") -> None:
-    """Make the tables of a revision within the connection's transaction, in its first schema.
+def upgrade(connection: Connection) -> None:
+    """Make this version's tables within the connection's transaction, in its first schema.
 
     Of two threads one waits for the other: Alembic has one context a process.
     """
@@ -233,7 +233,7 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     with _MIGRATING:
-        command.upgrade(config, revision)
+        command.upgrade(config, "head")
 
 
 def trouble(error: BaseException | None) -> StorageError | None:

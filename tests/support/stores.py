@@ -12,16 +12,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from auth.files import write_private
 from auth.keys import DeviceKey
 from coordinator.backup.database import sqlite_address
 from coordinator.run.directory import RunDirectory
-from coordinator.store.engine import MIGRATIONS, Database, migrate, open_engine
+from coordinator.store.engine import Database, migrate, open_engine
 from tests.support.postgres import new_database
 from tests.support.waiting import wait_until
 
@@ -67,15 +65,6 @@ def put_tables(run: RunDirectory) -> None:
     """What `RunDirectory.create` prepares in tests: the tables, which `create` else makes by all migrations."""
     if run.settings.database_url is None:
         write_private(run.path / "manyhands.db", migrated_file())
-
-
-def downgrade(engine: Engine, revision: str) -> None:
-    """Give a database the tables of an older revision."""
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, revision)
 
 
 def let_others_wait(session: Session, count: int = 1) -> None:

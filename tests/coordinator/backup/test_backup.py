@@ -17,21 +17,21 @@ from sqlalchemy import text
 from auth.errors import ConfigError, ManyhandsError, ShrunkenRunError, StorageError
 from coordinator.backup import restore as restoring, shrinkage
 from coordinator.backup.backup import DATABASE_FILES, Backup, back_up, open_backup
-from coordinator.backup.database import contents, copy_rows, file_contents, sqlite_address
-from coordinator.backup.manifest import DATABASE, MANIFEST as BACKUP_MANIFEST
+from coordinator.backup.database import contents, copy_rows
+from coordinator.backup.manifest import MANIFEST as BACKUP_MANIFEST
 from coordinator.backup.restore import restore
-from coordinator.checkpoints.manifest import MANIFEST, FileEntry, Manifest, file_entry, verify
+from coordinator.checkpoints.manifest import MANIFEST, FileEntry, Manifest, file_entry
 from coordinator.context.open_run import OpenRun, open_run
 from coordinator.ledger.presence import checkpoints, record_checkpoint
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
-from coordinator.store.engine import migrate, open_engine
+from coordinator.store.engine import open_engine
 from coordinator.store.models import Era, Member, Step
 from peer.config.run import Run, RunConfig
 from tests.support.operator_commands import call
 from tests.support.postgres import new_database
 from tests.support.receipts import key_of, pseudonym_of
-from tests.support.stores import Kind, database_address, downgrade, put_tables
+from tests.support.stores import Kind, database_address, put_tables
 from tests.support.waiting import PATIENCE_S
 
 CONFIG = RunConfig(run=Run(name="demo"))
@@ -175,22 +175,6 @@ def test_a_backup_without_checkpoints_restores_to_none(run: RunDirectory, tmp_pa
         assert checkpoints(opened.database) == []
 
 
-def test_an_older_versions_backup_restores_with_its_checkpoints(backup: Backup, tmp_path: Path) -> None:
-    """Its database says where they lay; now they lie where the run was restored to."""
-    engine = open_engine(sqlite_address(backup.path / DATABASE))
-    downgrade(engine, "0023")
-    engine.dispose()
-    older = {"database": file_entry(backup.path / DATABASE), "tables": file_contents(backup.path / DATABASE)}
-    (backup.path / BACKUP_MANIFEST).write_text(backup.manifest.model_copy(update=older).model_dump_json())
-    (tmp_path / "settings.yaml").write_text("")
-    restored = restore(backup.path, tmp_path / "again", tmp_path / "settings.yaml")
-    with open_run(restored.path) as opened:
-        rows = checkpoints(opened.database)
-    assert [row.step for row in rows] == [10, 5]
-    for row in rows:
-        assert verify(restored.checkpoint_dir(row.step)).manifest_sha256 == row.manifest_sha256
-
-
 def test_nothing_is_overwritten(run: RunDirectory, backup: Backup, tmp_path: Path) -> None:
     """Neither an earlier backup, nor a run's directory, nor a run's database; nor does a run hold its own backup."""
     before = sorted(run.path.rglob("*"))
@@ -216,21 +200,6 @@ def test_a_database_that_holds_another_run_is_refused(backup: Backup, tmp_path: 
         with open_run(other.path) as opened:
             assert [row.name for row in opened.membership.members()] == ["Somebody"]
     assert not (tmp_path / "again").exists()
-
-
-def test_an_older_versions_database_is_refused_untouched(backup: Backup, tmp_path: Path) -> None:
-    """It is not even migrated: its own run may go on."""
-    with new_database("template1") as address:
-        (tmp_path / "settings.yaml").write_text(Settings(database_url=address).to_yaml())
-        engine = open_engine(address)
-        migrate(engine, "0005")
-        with engine.begin() as connection:
-            connection.execute(text("INSERT INTO members (name, created_at, revoked_reason) VALUES ('Old', 0, '')"))
-        with pytest.raises(ConfigError, match="holds a run already"):
-            restore(backup.path, tmp_path / "again", tmp_path / "settings.yaml")
-        with engine.connect() as connection:
-            assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "0005"
-        engine.dispose()
 
 
 def test_a_restore_that_was_killed_can_be_run_again(

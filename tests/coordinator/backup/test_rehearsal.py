@@ -17,10 +17,8 @@ from sqlalchemy import text
 from auth.errors import StorageError
 from coordinator.backup import rehearsal as rehearsing
 from coordinator.backup.backup import Backup, back_up
-from coordinator.backup.database import file_contents, sqlite_address
-from coordinator.backup.manifest import DATABASE, MANIFEST
+from coordinator.backup.database import sqlite_address
 from coordinator.backup.rehearsal import LOCK, SCRATCH, rehearse, scratch_folder
-from coordinator.checkpoints.manifest import file_entry
 from coordinator.context.open_run import open_run
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
@@ -29,7 +27,7 @@ from peer.config.run import Run, RunConfig
 from tests.support.operator_commands import call
 from tests.support.receipts import key_of
 from tests.support.small_disks import small_disk
-from tests.support.stores import Kind, database_address, downgrade, put_tables
+from tests.support.stores import Kind, database_address, put_tables
 from tests.support.waiting import wait_until
 
 NOW = 1_800_000_000.0
@@ -125,17 +123,6 @@ def test_a_restore_that_loses_something_is_told(backup: Backup, monkeypatch: pyt
         with pytest.raises(StorageError, match=reason):
             rehearse(backup.path)
         assert left_in(backup.path.parent) == ["monday"]
-
-
-@pytest.mark.parametrize("store_kind", ["sqlite"], indirect=True)
-def test_an_older_versions_backup_is_rehearsed_by_its_counts(backup: Backup) -> None:
-    """Its rows gain columns when they are restored."""
-    engine = open_engine(sqlite_address(backup.path / DATABASE))
-    downgrade(engine, "0023")
-    engine.dispose()
-    older = {"database": file_entry(backup.path / DATABASE), "tables": file_contents(backup.path / DATABASE)}
-    (backup.path / MANIFEST).write_text(backup.manifest.model_copy(update=older).model_dump_json())
-    assert not rehearse(backup.path).same_version
 
 
 def test_what_a_killed_rehearsal_has_made_is_removed(tmp_path: Path) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from sqlalchemy import delete, select, text
+from sqlalchemy import delete, select
 
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import open_session
 from coordinator.members.revocations import lift_quarantine, put_in_quarantine, shut_out
-from coordinator.store.engine import Database, migrate, open_engine
+from coordinator.store.engine import Database
 from coordinator.store.ledger_models import day_of
 from coordinator.store.models import Base, DailyShare, Device, LostSamples, Refusal, Report
 from peer.reporting.messages import Lost
@@ -115,42 +114,6 @@ def sums_over_reports(database: Database) -> list[Share]:
 def test_days_begin_at_midnight_utc() -> None:
     """The last instant of a day is not the next day's."""
     assert [day_of(at) for at in (0.0, DAY - 0.001, DAY)] == [0, 0, 1]
-
-
-def test_an_older_databases_reports_are_added_up(tmp_path: Path) -> None:
-    """A run that began before there were sums has those of its days, and what it lost, after its migration."""
-    engine = open_engine(f"sqlite:///{tmp_path}/old.db", create=True)
-    migrate(engine, "0016")
-    with engine.begin() as connection:
-        connection.execute(text("INSERT INTO members (id, name, created_at, revoked_reason) VALUES (1, 'Ada', 0, '')"))
-        connection.execute(
-            text(
-                "INSERT INTO devices (id, member_id, number, peer_id, public_key, role, created_at) "
-                "VALUES ('ada-1', 1, 0, 'Qm', 'key', 'trainer', 0)"
-            )
-        )
-        insert = text(
-            "INSERT INTO reports (device_id, seq, era, step, samples, counted, group_size, averaging_s, "
-            "samples_per_second, lost_samples, lost_reason, data_wait_s, elapsed_s, averaged_bytes, completed_at, "
-            "received_at, superseded) VALUES ('ada-1', :seq, 0, :seq, 10, :counted, 2, 1, 1, :lost, :why, 1, 3, 5, "
-            ":at, :at, :undone)"
-        )
-        for seq, counted, lost, why, at, undone in (
-            (1, 8, 4, "out of sync", 2.9 * DAY, 0),
-            (2, None, 0, "", 2.95 * DAY, 0),
-            (3, 9, 2, "sunspots", 3.0 * DAY, 1),
-        ):
-            values = {"seq": seq, "counted": counted, "lost": lost, "why": why, "at": at, "undone": undone}
-            connection.execute(insert, values)
-    migrate(engine)
-    assert shares(Database(engine)) == [
-        ("ada-1", 2, 2, 20, 8, 10, 0, 6.0),
-        ("ada-1", 3, 0, 0, 0, 0, 10, 0.0),
-    ]
-    with engine.connect() as connection:
-        lost = connection.execute(text("SELECT day, cause, samples, times, last_step FROM lost_samples ORDER BY day"))
-        assert lost.all() == [(2, "out of sync", 4, 1, 1), (3, "other", 2, 1, 3)]
-    engine.dispose()
 
 
 pytestmark = pytest.mark.usefixtures("members")

@@ -19,14 +19,10 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from auth.errors import ConfigError, StorageError
-from coordinator.checkpoints.validations import record_validation
-from coordinator.ledger.presence import CheckpointRow, checkpoints
-from coordinator.ledger.receipts import kept_receipts
 from coordinator.store.engine import Database, migrate, open_engine, patience
-from coordinator.store.models import Base, Device, Member, Receipt, Revocation, Step
+from coordinator.store.models import Base, Member, Revocation, Step
 from tests.support.postgres import PASSWORD, new_database, shared_server
-from tests.support.served_page import validation_row
-from tests.support.stores import Kind, database_address, downgrade
+from tests.support.stores import Kind, database_address
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("forked")
@@ -77,101 +73,6 @@ def test_migrations_make_the_models_tables(engine: Engine) -> None:
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
-
-
-def test_devices_of_an_older_database_are_numbered(empty: str) -> None:
-    """Devices that joined before there were numbers get them in the order of their joining."""
-    engine = open_engine(empty, create=True)
-    migrate(engine, "0001")
-    with engine.begin() as connection:
-        connection.execute(text("INSERT INTO members (name, created_at, revoked_reason) VALUES ('Ada', 0, '')"))
-        for name, created_at in (("late", 9.0), ("early", 1.0)):
-            connection.execute(
-                text(
-                    "INSERT INTO devices (id, member_id, peer_id, public_key, role, created_at) "
-                    "VALUES (:name, 1, :name, :key, 'trainer', :created_at)"
-                ),
-                {"name": name, "key": b"", "created_at": created_at},
-            )
-    migrate(engine)
-    with engine.connect() as connection:
-        numbers = connection.execute(text("SELECT id, number FROM devices ORDER BY number")).all()
-    assert numbers == [("early", 0), ("late", 1)]
-    engine.dispose()
-
-
-def test_an_older_database_gets_the_table_of_validations(empty: str) -> None:
-    """A run that began before checkpoints were evaluated keeps its steps and can evaluate from now on."""
-    engine = open_engine(empty, create=True)
-    migrate(engine, "0003")
-    assert "validations" not in inspect(engine).get_table_names()
-    database = Database(engine)
-    with database.begin() as session:
-        add_step(session, 7)
-    migrate(engine)
-    assert record_validation(database, validation_row(7))
-    with database() as session:
-        assert session.scalars(select(Step.step)).all() == [7]
-    engine.dispose()
-
-
-def test_where_checkpoints_lie_is_stored_no_more(empty: str) -> None:
-    """Nothing else is lost of them; an older version's database gets the names of their folders again."""
-    engine = open_engine(empty, create=True)
-    migrate(engine, "0023")
-    before = columns_of_checkpoints(engine)
-    with engine.begin() as connection:
-        connection.execute(
-            text(
-                "INSERT INTO checkpoints (step, path, size_bytes, manifest_sha256, created_at, withheld) "
-                "VALUES (12, '/old/run/checkpoints/step-00000012', 9, 'ab', 3.0, 'its loss rose')"
-            )
-        )
-    migrate(engine)
-    assert checkpoints(Database(engine)) == [CheckpointRow(12, 9, "ab", 3.0, "its loss rose")]
-    downgrade(engine, "0023")
-    assert columns_of_checkpoints(engine) == before
-    with engine.connect() as connection:
-        rows = connection.execute(text("SELECT step, path, size_bytes, withheld FROM checkpoints")).all()
-    assert rows == [(12, "step-00000012", 9, "its loss rose")]
-    engine.dispose()
-
-
-def test_receipts_of_an_older_database_count_and_tell_no_identity(empty: str) -> None:
-    """The upgrade deletes the old signatures, and the samples that receipts confirmed still count."""
-    engine = open_engine(empty, create=True)
-    migrate(engine, "0025")
-    with engine.begin() as connection:
-        connection.execute(text("INSERT INTO members (id, name, created_at, revoked_reason) VALUES (1, 'Ada', 0, '')"))
-        connection.execute(
-            text(
-                "INSERT INTO devices (id, member_id, number, peer_id, public_key, role, created_at) "
-                "VALUES ('ada', 1, 0, 'QmAda', :key, 'trainer', 0)"
-            ),
-            {"key": b"key"},
-        )
-        connection.execute(
-            text(
-                "INSERT INTO receipts (device_id, era, step, samples, signature, received_at) "
-                "VALUES ('ada', 0, 7, '{\"0\": 5}', :signature, 1.0)"
-            ),
-            {"signature": b"s" * 256},
-        )
-    migrate(engine)
-    with Database(engine)() as session:
-        [kept] = kept_receipts(session, 7)
-        assert (kept.device_id, kept.samples) == ("ada", {0: 5})
-        assert session.scalars(select(Receipt.signature)).all() == [None]
-        assert session.scalars(select(Device.receipt_key)).all() == [None]
-    downgrade(engine, "0025")
-    with engine.connect() as connection:
-        assert connection.execute(text("SELECT count(*) FROM receipts")).scalar() == 0
-    engine.dispose()
-
-
-def columns_of_checkpoints(engine: Engine) -> dict[str, tuple[bool, object]]:
-    """Whether each may be null, and its default."""
-    return {each["name"]: (each["nullable"], each["default"]) for each in inspect(engine).get_columns("checkpoints")}
 
 
 def test_migrating_twice_changes_nothing(engine: Engine) -> None:
