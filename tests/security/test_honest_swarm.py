@@ -14,7 +14,7 @@ import pytest
 from tests.security.member_swarm import MemberSwarm, hold_one_state
 from tests.support.waiting import wait_until
 
-STEPS = 40
+STEPS = 16
 MEMBERS = ("bob", "carol", "dan")
 STEPS_BESIDE_A_DOUBTER = 6
 GROWS_AFTER = 6
