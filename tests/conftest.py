@@ -85,6 +85,16 @@ def pytest_report_header() -> str:
     return f"programs: tests of {'; '.join(names)} are skipped. To run them: apt-get install {' '.join(packages)}"
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file of which the mark expression leaves nothing: each worker would import them all."""
+    if collection_path.suffix != ".py" or (wanted := config.option.markexpr) not in {"thorough", "not thorough"}:
+        return None
+    is_thorough = str(collection_path.relative_to(config.rootpath)).startswith(THOROUGH)
+    other = "mark.thorough" if wanted == "thorough" else "mark.smoke"
+    is_empty = is_thorough != (wanted == "thorough") and other not in collection_path.read_text(encoding="utf-8")
+    return is_empty or None
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # pytest chooses by the marks in between
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """Mark what is thorough, and spread the swarms' files among the others: these compute while a swarm waits."""

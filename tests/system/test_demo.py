@@ -26,7 +26,7 @@ from tests.support.ports import free_ports
 from tests.system.demo_command import Finished, run_demo
 
 FRESH = True
-STEPS = 14  # so many bring the model beyond frequencies; a checkpoint after five, one after ten, another at the end
+STEPS = 7  # a checkpoint after five, another at the end
 
 
 @pytest.fixture(scope="module")
