@@ -1,4 +1,7 @@
-"""Chaos in virtual time: drawn mishaps break no rule of the swarm or the ledger."""
+"""Chaos in virtual time: drawn mishaps break no rule of the swarm or the ledger.
+
+`python -m benchmarks.rehearsed_chaos --seeds 1000` goes through many more of them.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import pytest
 
 from tests.support.rehearsed_chaos import draw_chaos, run_chaos, shrunk
 
-QUICK_SEEDS, ALL_SEEDS = 40, 1000
-BLOCKS = 20  # of the seeds, each a test
+QUICK_SEEDS, ALL_SEEDS = 20, 160
+BLOCKS = 4  # of the seeds, each a test
 TRACE_OF_A_SEED = """
 from tests.support.rehearsed_chaos import draw_chaos, run_chaos
 print(*run_chaos(draw_chaos(3), 3).run.trace, sep="\\n")
@@ -33,7 +36,7 @@ def test_chaos_breaks_no_rule(seed: int) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_chaos_of_a_thousand_seeds_breaks_no_rule(block: int) -> None:
+def test_chaos_of_further_seeds_breaks_no_rule(block: int) -> None:
     """Seeds beyond the quick ones, in blocks."""
     for seed in range(QUICK_SEEDS + block, ALL_SEEDS, BLOCKS):
         require_no_broken_rule(seed)
