@@ -102,7 +102,10 @@ export class LossChart {
   }
 
   async #fetch() {
-    this.#curve = await get("curve", { points: POINTS, smoothing: this.#choice("smoothing") });
+    const smoothing = this.#choice("smoothing");
+    const curve = await get("curve", { points: POINTS, smoothing });
+    if (smoothing !== this.#choice("smoothing")) return; // the later choice has asked for its own
+    this.#curve = curve;
     this.#fetched = this.#curve.step.length;
   }
 

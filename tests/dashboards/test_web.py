@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from benchmarks._recorded_live import LiveRun
 from benchmarks._recorded_stays import HOSTILE_NAME
@@ -449,6 +449,25 @@ def test_keyboard_reaches_everything(page: Page, server: PageServer, run: FakeRu
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
     expect(page.locator("#chart .legend .legendtext").nth(1)).to_have_text("smoothing: 20 steps")
+
+
+def test_an_earlier_choices_late_answer_is_not_shown(page: Page, server: PageServer, run: FakeRun) -> None:
+    """The curve without smoothing comes after the one that was chosen later."""
+    fill(run, 30)
+    page.goto(server.url)
+    expect(page.locator("#chart[data-steps]")).to_be_visible()
+    held: list[Route] = []
+    page.route(re.compile(r"smoothing=0\b"), lambda route: held.append(route))
+    page.locator("[name=smoothing]").select_option("0")
+    page.locator("[name=smoothing]").select_option("20")
+    smoothed = page.locator("#chart .legend .legendtext").nth(1)
+    expect(smoothed).to_have_text("smoothing: 20 steps")
+    with page.expect_response(re.compile(r"smoothing=0\b")) as late:
+        held[0].continue_()
+    late.value.finished()
+    page.locator("#chart-choices [name=log]").check()  # draws what the chart has
+    page.wait_for_function("document.getElementById('chart').layout.yaxis.type === 'log'")
+    expect(smoothed).to_have_text("smoothing: 20 steps")
 
 
 def test_keys_move_and_zoom_the_chart(page: Page, recorded_server: PageServer, complaints: list[str]) -> None:
