@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from playwright.sync_api import expect
 
 from coordinator.web.pages.views import VIEWS
@@ -17,7 +16,6 @@ from tests.support.commands import NAMES, Site
 from tests.support.small_run import HOST
 
 
-@pytest.mark.smoke
 def test_the_pages_follow_a_live_run(site: Site) -> None:
     """Steps arrive by themselves, every view opens, and a coordinator that was killed is missed and found again."""
     coordinator = site.serve()

@@ -22,7 +22,6 @@ from coordinator.members.erasure import erase
 from coordinator.members.membership import Membership
 from coordinator.members.quarantine import (
     INCIDENT_S,
-    KEPT_WORDS,
     Accusation,
     QuarantineDecision,
     SuspicionReport,
@@ -314,17 +313,18 @@ def test_the_keeper_is_never_cut_off(run: Run) -> None:
         assert len(session.scalars(select(Refusal)).all()) == 12
 
 
-def test_a_flood_of_words_is_one_word(run: Run, clock: Clock) -> None:
+def test_a_flood_of_words_is_one_word(run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same of the same within the minute is passed over; older words of a member give way to newer ones."""
     for _ in range(5):
         claim = SuspicionReport(run.peer_ids["Mallory"], "step", 1, "x")
         hear(run.database, run.policy, claim, run.devices["Ada"], clock.now)
     with run.database() as session:
         assert len(session.scalars(select(Refusal)).all()) == 1
-    run.say("Ada", "Mallory", KEPT_WORDS + 2)
+    monkeypatch.setattr("coordinator.members.quarantine.KEPT_WORDS", kept := 20)
+    run.say("Ada", "Mallory", kept + 2)
     run.impose("Mallory")
     with run.database() as session:
-        assert session.connection().exec_driver_sql("SELECT count(*) FROM suspicions").scalar() == KEPT_WORDS
+        assert session.connection().exec_driver_sql("SELECT count(*) FROM suspicions").scalar() == kept
 
 
 def test_a_member_in_quarantine_brings_no_other_device(run: Run, keys: list[bytes]) -> None:
