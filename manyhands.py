@@ -103,7 +103,7 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """LazyCommand point of the `manyhands` script and of `python -m manyhands`."""
+    """Entry point of the `manyhands` script and of `python -m manyhands`."""
     check_packages(Path(__file__).resolve().parent)
     from auth.errors import ManyhandsError  # only after the check: `auth` might be a stranger's
     from peer.runtime.software import how_to_add

@@ -1,8 +1,9 @@
 """Requests to web servers: every step bounded in time, every answer in size, one sentence for each failure.
 
-The environment's proxies are used. httpx2 is loaded with the first request: it takes 65 ms, and most commands make
-none. Three ways to the web have rules of their own: logins (`auth.openid.http`) ask only over HTTPS and without a
-proxy, training data goes through fsspec, and `peer.installer` runs before anything is installed.
+The environment's proxies are used, except for this machine's own addresses. httpx2 is loaded with the first request: it
+takes 65 ms, and most commands make none. Three ways to the web have rules of their own: logins (`auth.openid.http`) ask
+only over HTTPS and without a proxy, training data goes through fsspec, and `peer.installer` runs before anything is
+installed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 MAX_ANSWER_BYTES = 64 * 2**20
 TIMEOUT_S = 60.0  # to connect, or between two pieces of an answer
+NOT_BY_PROXY = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))  # a proxy would ask itself
 HEADERS = {"accept-encoding": "identity", "user-agent": "manyhands"}  # what is compressed could unpack to any size
 
 
@@ -27,7 +29,7 @@ def asking(method: str, url: str, *, timeout_s: float = TIMEOUT_S, **options: An
     from httpx2 import Client
 
     with (
-        Client(timeout=timeout_s, headers=HEADERS) as client,
+        Client(timeout=timeout_s, headers=HEADERS, mounts=NOT_BY_PROXY) as client,
         client.stream(method, url, **options) as response,
     ):
         yield response

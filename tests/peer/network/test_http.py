@@ -28,6 +28,18 @@ def test_a_file_comes_whole_and_in_pieces(web: WebFiles) -> None:
     assert fetch(web.url("moved")) == b"".join(download(web.url("file"), len(CONTENT))) == CONTENT
 
 
+def test_this_machine_is_asked_without_a_proxy(web: WebFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the environment says; others are asked by the proxy, which is not there."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert fetch(web.url("file")) == CONTENT
+    assert fetch(web.url("file").replace("127.0.0.1", "localhost")) == CONTENT
+    with pytest.raises(UnreachableError, match="does not answer"):
+        fetch("http://192.0.2.1/file")
+
+
 def test_no_more_than_is_allowed_is_taken(web: WebFiles) -> None:
     """Of a whole answer nothing, of its beginning so much."""
     with pytest.raises(UnreachableError, match=f"file answers more than the {len(CONTENT) - 1} bytes"):
