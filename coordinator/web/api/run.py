@@ -38,6 +38,7 @@ After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Only steps above t
 ALIVE_S = 10.0  # at least so often something is sent; pages take twice as long a silence for a lost line
 SHOWN_CONTRIBUTIONS = 5
 EVENT_STREAM = "text/event-stream"
+UNHELD = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx else waits until its buffer is full
 TAR = "application/x-tar"
 DOWNLOADS, DOWNLOADS_PER_CALLER = 8, 2  # of whole checkpoints, at once
 MAX_POINTS = 5000
@@ -297,7 +298,7 @@ async def events(request: Request) -> StreamingResponse:
 
     Of the contributions it has the few largest.
     """
-    return StreamingResponse(overview_events(request.app.state), media_type=EVENT_STREAM)
+    return StreamingResponse(overview_events(request.app.state), headers=UNHELD, media_type=EVENT_STREAM)
 
 
 async def overview_events(state: Any) -> AsyncIterator[bytes]:
