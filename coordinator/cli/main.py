@@ -15,9 +15,6 @@ COMMANDS = {
         "coordinator.cli.configure", "Make the run that the MANYHANDS_* variables describe.", _RUN
     ),
     "serve": LazyCommand("coordinator.cli.serve", "Serve a run until told to stop by Ctrl-C or SIGTERM.", _RUN),
-    "rehearse": LazyCommand(
-        "coordinator.rehearsed.command", "Show a rehearsed event in the dashboard, before anybody has joined.", _RUN
-    ),
     "status": LazyCommand("coordinator.cli.status", "Show where the run stands.", _RUN),
     "doctor": LazyCommand("coordinator.cli.status", "Examine the run's files and its machine.", _RUN),
     "invite": LazyCommand("coordinator.cli.members", "Invite a volunteer.", _PEOPLE),

@@ -60,11 +60,6 @@ class WebState:
     services: RunServices
     archive: Archive | None = None  # what is asked for is written down, and stays as it is
     guide: Path = GUIDE  # the folder of the built site
-    is_rehearsed: bool = False  # the run is simulated: pages say so, and nothing of it can be joined, proved or changed
-
-
-# Routers that a rehearsal leaves out: joining, administration, and a picture that could be shared without the banner.
-OF_REAL_RUNS = (join.router, card.router, admin_members.router, admin_run.router, login.router)
 
 
 async def ask_to_log_in(request: Request, _error: Exception) -> Response:
@@ -81,7 +76,7 @@ async def tell_missing(request: Request, error: Exception) -> Response:
     is_page = request.method == "GET" and not path.startswith("/api/") and path.count("/") <= MOST_SLASHES
     if not is_page or "text/html" not in accepted:
         return await http_exception_handler(request, error)
-    if path.startswith("/admin") and not request.app.state.is_rehearsed:
+    if path.startswith("/admin"):
         return admin_members.draw(request, "missing.html", None, 404)
     return views.missing_page(request)
 
@@ -112,17 +107,14 @@ def create_app(state: WebState) -> FastAPI:
     app.state.answers = AnswerCache()
     app.state.config = services.config
     app.state.database = services.database
-    app.state.is_rehearsed = state.is_rehearsed
-    link = str(state.directory.join_link)
-    app.state.join_link = "" if state.is_rehearsed else link
+    app.state.join_link = str(state.directory.join_link)
     app.state.notebook_url = state.directory.settings.notebook_url
-    app.state.software = join.software_files(services.software, services.web_address, link)
+    app.state.software = join.software_files(services.software, services.web_address, app.state.join_link)
     app.state.authority = lambda: state.directory.authority
     app.state.checkpoints_dir = state.directory.checkpoints_dir
     app.state.metrics_text = metrics_text(state.directory, services.telemetry, lambda: live.current)
     for router in ROUTERS:
-        if not (state.is_rehearsed and router in OF_REAL_RUNS):
-            app.include_router(router)
+        app.include_router(router)
     app.state.ask_pace = CallerPace(trials.ASKS_PER_MINUTE, time.monotonic)
     app.state.moments = AnswerCache(history.KEPT_CHUNKS)
     app.state.card = card.CardShelf()

@@ -31,7 +31,7 @@ from coordinator.store.ledger_models import DAY_S
 from coordinator.web.app import WebState, create_app
 from coordinator.web.pages.frozen import Archive, Parameters, answer_name
 from coordinator.web.pages.translations import choose_language
-from coordinator.web.pages.views import MISSING, VIEWS, is_shown
+from coordinator.web.pages.views import MISSING, VIEWS
 from dashboards import catalogs, page_files, page_version
 
 Question = tuple[str, Parameters]
@@ -53,9 +53,8 @@ TIMELINE_DAYS = (1, 7, 14, 60, 3660)  # the choices in participants.html
 MANIFEST = "archive.json"
 FORMAT_VERSION = 1
 
-CARD = "card.png"
 FILES = (
-    *("curve.svg", CARD, "plotly.min.js", "openapi.json"),
+    *("curve.svg", "card.png", "plotly.min.js", "openapi.json"),
     *(f"api/v1/history/{table}.csv" for table in ("steps", "sessions", "validations")),
     *(f"api/v1/history/{table}.parquet" for table in ("steps", "contributions", "sessions", "validations")),
 )
@@ -81,15 +80,11 @@ class ArchiveManifest(BaseModel):
 
 @dataclass(frozen=True)
 class Wish:
-    """The folder of an archive, the address it will have ("": not known), and whether it may replace an earlier one.
-
-    `is_rehearsed`: the run is simulated, as for `WebState`.
-    """
+    """The folder of an archive, the address it will have ("": not known), and whether it may replace an earlier one."""
 
     out: Path
     address: str = ""
     overwrite: bool = False
-    is_rehearsed: bool = False
 
 
 def write_archive(directory: RunDirectory, wish: Wish, now: float) -> ArchiveManifest:
@@ -103,7 +98,7 @@ def write_archive(directory: RunDirectory, wish: Wish, now: float) -> ArchiveMan
     if earlier:
         shutil.rmtree(aside, ignore_errors=True)  # what another attempt left
     with open_run_services(directory, lambda: now) as services, new_directory(aside) as folder:
-        manifest = asyncio.run(_fill(folder, directory, _without_trials(services), wish, now))
+        manifest = asyncio.run(_fill(folder, directory, _without_trials(services), wish.address, now))
         _open_to_all(folder)
     if earlier:
         _replace(target, aside)
@@ -111,11 +106,11 @@ def write_archive(directory: RunDirectory, wish: Wish, now: float) -> ArchiveMan
 
 
 async def _fill(
-    folder: Path, directory: RunDirectory, services: RunServices, wish: Wish, now: float
+    folder: Path, directory: RunDirectory, services: RunServices, address: str, now: float
 ) -> ArchiveManifest:
     language = choose_language(services.config.run.language.split("-")[0].lower(), "")
-    archive = Archive(now, wish.address.rstrip("/"), language)
-    app = create_app(WebState(directory, services, archive, is_rehearsed=wish.is_rehearsed))
+    archive = Archive(now, address.rstrip("/"), language)
+    app = create_app(WebState(directory, services, archive))
     async with app.router.lifespan_context(app):
         files = {name: _write(folder / name, content) async for name, content in _contents(app, archive)}
         step = _last_step(app)
@@ -135,11 +130,11 @@ async def _contents(app: FastAPI, archive: Archive) -> AsyncIterator[tuple[str, 
     """Every file of the archive: its path and what it holds."""
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://archive") as client:
-        for view in (view for view in (*VIEWS, MISSING) if is_shown(view, app.state)):
+        for view in (view for view in (*VIEWS, MISSING) if view.in_archive):
             for language in catalogs():
                 response = await client.get(f"/{view.path}", params={"lang": language}, headers={"Accept": "text/html"})
                 yield archive.page_name(view.name, language), _content(response, 404 if view is MISSING else 200)
-        for name in (name for name in FILES if not (app.state.is_rehearsed and name == CARD)):
+        for name in FILES:
             yield name, await _ask(client, f"/{name}", {})
         for name in page_files():
             path = f"static/{page_version()}/{name}"

@@ -6,12 +6,9 @@ import { t } from "./i18n.js";
 import { onState } from "./live.js";
 
 const BANNERS = new Set(["stale", "disconnected", "archived"]);
-const STEADY = new Set(["live", "archived"]);
-const rehearsed = "rehearsed" in document.documentElement.dataset; // simulated, as a banner of its own says
 
-function showState(connection) {
-  const state = rehearsed && STEADY.has(connection) ? "rehearsed" : connection;
-  byId("state").dataset.state = connection;
+function showState(state) {
+  byId("state").dataset.state = state;
   setText("state", t(`frame.${state}`));
   if (state === "connecting") return; // the page brought a banner of its own, if the figures are old
   const { archive } = document.documentElement.dataset; // when it was made, in Unix seconds

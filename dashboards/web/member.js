@@ -132,7 +132,7 @@ function showCurve(member, curve) {
   if (curve.step.length) byId("own-curve").replaceChildren(ownCurve(curve, ranges, text));
 }
 
-// Nobody signs in an archive or a rehearsal, whose page has no place for it.
+// Nobody signs in an archive, whose page has no place for it.
 function showCertificate(member) {
   if (!byId("certificate")) return;
   byId("certificate-offer").hidden = member.streaks.active_days === 0;

@@ -148,7 +148,7 @@ LAYERS = {
     " < backends, swarm < training, doctor < rehearsal < agent < cli",
     "coordinator": "store, throttling < run < ledger < members < checkpoints, context < statistics, evaluation.tasks,"
     " backup, playground, tracking, control < keeper, evaluation, announcements < publishing < web.http < web.state"
-    " < web.api, web.admin < web.pages < web < service < rehearsed < cli",
+    " < web.api, web.admin < web.pages < web < service < cli",
 }
 # Only these import a folder that can be deleted in one commit.
 LEAVES = {
@@ -160,8 +160,7 @@ LEAVES = {
     "coordinator.tracking": {"coordinator.service.parts"},
     "peer.data.corpus": {"peer.cli"},
     "peer.doctor": {"peer.cli", "coordinator.cli", "coordinator.service.doctor"},
-    "coordinator.rehearsed": {"coordinator.cli"},
-    "peer.rehearsal": {"peer.cli", "coordinator.rehearsed"},
+    "peer.rehearsal": {"peer.cli"},
 }
 MOST_MODULES = 14  # of a folder
 

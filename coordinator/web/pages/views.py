@@ -181,23 +181,17 @@ class View:
         no_values  # what its template needs of the application's state
     )
     in_archive: bool = False  # all that its script asks for is in coordinator/web/archive.py
-    in_rehearsal: bool = True  # a simulated run has something to show there
     is_live: bool = True  # with a module and a style of its name; the frame says whether its numbers are current
 
 
 OVERVIEW = View("overview", "", values=overview_values, in_archive=True)
-MODEL = View("model", "model", values=model_values, in_archive=True, in_rehearsal=False)
+MODEL = View("model", "model", values=model_values, in_archive=True)
 HISTORY = View("history", "history", values=history_values, in_archive=True)
 PARTICIPANTS = View("participants", "participants", values=participants_values, in_archive=True)
 MEMBER = View("member", "member", in_navigation=False, in_archive=True)
-JOIN = View("join", "join", values=join_values, in_rehearsal=False)
+JOIN = View("join", "join", values=join_values)
 VIEWS = (OVERVIEW, PARTICIPANTS, MEMBER, MODEL, HISTORY, JOIN)
 MISSING = View("404", "404", in_navigation=False, in_archive=True, is_live=False)  # of any path but a view's
-
-
-def is_shown(view: View, state: Any) -> bool:
-    """Return whether the application of this state has a view."""
-    return (view.in_archive or not state.archive) and (view.in_rehearsal or not state.is_rehearsed)
 
 
 def draw_page(view: View, language: str, state: Any, root: str = "") -> bytes:
@@ -205,17 +199,16 @@ def draw_page(view: View, language: str, state: Any, root: str = "") -> bytes:
     texts, snapshot = texts_of(language), state.live.current
     values = {
         "view": view,
-        "views": [each for each in VIEWS if is_shown(each, state)],
+        "views": [each for each in VIEWS if each.in_archive or not state.archive],
         "t": texts,
         "languages": {name: catalog["name"] for name, catalog in catalogs().items()},
         "version": page_version(),
         "root": root,
         "files": f"{root}static/{page_version()}/",
         "archive": state.archive,
-        "is_rehearsed": state.is_rehearsed,
         "has_guide": state.guide.is_built,
         "archive_policy": ARCHIVE_POLICY,
-        "site": "" if state.is_rehearsed else state.archive.address if state.archive else state.web_address,
+        "site": state.archive.address if state.archive else state.web_address,
         "link": partial(page_link, state.archive, language, root=root),
         "pages": {each.name: page_link(state.archive, language, each) for each in VIEWS},
         "language_link": partial(language_link, state.archive, view, root=root),
@@ -252,8 +245,6 @@ async def page(view: View, request: Request, lang: Language = None, chosen: Chos
     """A view, in the language that was asked for, chosen before, or that the browser likes."""
     language = choose_language(lang or chosen, request.headers.get("accept-language", ""))
     state = request.app.state
-    if state.is_rehearsed and not view.in_rehearsal:
-        raise HTTPException(404, "A rehearsal has no such page.")
     live: LiveSnapshot = state.live
     answers: AnswerCache = state.answers
     make = partial(draw_page, view, language, state)
