@@ -1,6 +1,6 @@
 # Everything runs in .venv, which the first target that needs it creates; `make demo` installs no more than it needs:
 #   make demo     a whole run on this machine: coordinator, dashboard, two volunteers
-#   make test     the units and a few whole swarms, in ten minutes on two cores
+#   make test     the units and a few whole swarms
 #   make test-all all tests: also the other swarms, browsers, notebooks and benchmarks
 #   make fuzz     what attackers may send, drawn anew: 10 000 inputs for each reader, or INPUTS=... of them
 #   make mutants  small faults in the modules that matter most: how many of them the tests notice

@@ -1,9 +1,9 @@
 """One peer of averaging.py: `python -m benchmarks._averaging_peer PLAN` averages with the others, round after round.
 
 It prints its addresses. Each line of standard input is the rate that it declares (bytes per second, or null) for one
-round; it answers with the seconds that the round took here, or null if it failed. To "memory" it answers with the
-bytes that each of its processes holds, to "rounds" with the number of rounds that are over and still in its memory, to
-"processor" with the seconds of a processor that its processes have used.
+round; it answers with the seconds that the round took here, or null if it failed. To "rounds" it answers with the
+number of rounds that are over and still in its memory, to "processor" with the seconds of a processor that its
+processes have used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 import logging
 import math
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
 
@@ -77,16 +76,6 @@ for averager_type in WatchedAverager, FailingAverager:
     averager_type.__name__ = SwarmGradientAverager.__name__  # by which hivemind's peers call each other
 
 
-def held_bytes(averager: SwarmGradientAverager) -> dict[str, int]:
-    """The memory of this process and those that it has started, each with its share of what they share."""
-    here = psutil.Process()
-    names = {here.pid: "worker", averager.pid: "averager", averager.dht.pid: "DHT"}
-    held: Counter[str] = Counter()
-    for process in [here, *here.children(recursive=True)]:
-        held[names.get(process.pid, process.name())] += process.memory_full_info().pss
-    return dict(held)
-
-
 def used_seconds() -> float:
     """Processor time of this process and those that it has started, their daemons among them."""
     here = psutil.Process()
@@ -129,10 +118,7 @@ def main() -> None:
     averager.gathering.required = plan.peers
     print(json.dumps([str(address) for address in dht.get_visible_maddrs()]), flush=True)
     for line in sys.stdin:
-        if (asked := json.loads(line)) == "memory":
-            print(json.dumps(held_bytes(averager)), flush=True)
-            continue
-        if asked == "processor":
+        if (asked := json.loads(line)) == "processor":
             print(json.dumps(used_seconds()), flush=True)
             continue
         if asked == "rounds":
