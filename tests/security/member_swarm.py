@@ -172,7 +172,7 @@ class MemberSwarm:
     @property
     def step(self) -> int:
         """The highest step that an honest trainer has told of."""
-        return max((said["step"] for peer in self.honest for said in peer.said if said["event"] == "step"), default=0)
+        return max(peer.step for peer in self.honest)
 
     def steps_at(self, step: int) -> list[Said]:
         """What each honest peer that has come to this very step said of it."""

@@ -117,6 +117,11 @@ class PeerProcess:
         """The outcome that brought the peer to `step` or beyond."""
         return self.wait_for(lambda said: said["event"] == "step" and said["step"] >= step)
 
+    @property
+    def step(self) -> int:
+        """The highest step that the peer has told of."""
+        return max((said["step"] for said in self.said if said["event"] == "step"), default=0)
+
     def kill(self) -> None:
         """SIGKILL to the peer and all that it forked, as a power cut would."""
         if self.process.pid is not None:
