@@ -96,7 +96,7 @@ def _facts(run: OpenRun, now: float) -> dict[str, object]:
         "compression": averaging.wire_format,
         "powersgd_rank": averaging.powersgd_rank,
         "compression_choice": (helm.why or "not made yet") if helm.chooses(run.directory.config) else None,
-        "keeper_silent_s": None if swarm is None else round(now - swarm.updated_at, 1),
+        "keeper_silent_s": None if swarm is None else round(max(0.0, now - swarm.updated_at), 1),
         "checkpoint": str(run.directory.checkpoint_dir(newest[0].step)) if newest else None,
         **{f"validation_{name}": validation[0].facts[name] if validation else None for name in VALIDATION_FACTS},
         "join_link": str(run.directory.join_link),

@@ -28,6 +28,7 @@ MAX_SAMPLES = 16_384  # all of them are read for each checkpoint
 KINDS_WITH = {
     "storage_options": {"text", "jsonl", "parquet"},
     "documents": {"text"},
+    "encoding": {"text", "jsonl"},
     "config_name": {"hub"},
     "split": {"hub"},
     "revision": {"hub"},
@@ -172,6 +173,8 @@ class Source(Section):
     """Options of fsspec for the object storage, such as `anon: true`; every volunteer reads them, so no secrets."""
     documents: Literal["line", "paragraph"] = "paragraph"
     """Document of a `text` file: each line, or all lines up to an empty one."""
+    encoding: str | None = Field(None, max_length=40)
+    """Encoding of the files, by Python's name; by default the one that their bytes show."""
     config_name: str | None = None
     """Configuration of the dataset on the hub."""
     split: str = "train"
@@ -209,6 +212,15 @@ class Source(Section):
     def _addresses_are_of_files(self) -> Source:
         for path in self.paths:
             check_address("path", path)
+        return self
+
+    @model_validator(mode="after")
+    def _encoding_is_known(self) -> Source:
+        if self.encoding is not None:
+            try:
+                "".encode(self.encoding)
+            except (LookupError, UnicodeError) as error:
+                raise ValueError(f"`encoding` ({self.encoding}) must be one that Python knows, as cp1251") from error
         return self
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ from peer.config.data import Source, is_remote
 from peer.config.trust import host_of, is_private
 
 ENDINGS = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson", ".json"), "parquet": (".parquet",)}
-COMPRESSIONS = ("", ".gz", ".zst")
+PACKED_ENDINGS = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 OBJECT_STORES = {"s3", "s3a", "abfs", "abfss", "az"}
 LOGINS = {"key", "account_key", "sas_token"}
 NETWORK_TIMEOUT_S = 30.0  # to connect, and between two arrivals of data
@@ -45,12 +45,6 @@ class FileLocation:
         """Return whether the file is on a web server, which may not tell its size or send parts of it."""
         return "http" in _protocols(self.filesystem)
 
-    @property
-    def compression(self) -> str:
-        """The ending of a compressed file, `.gz` or `.zst`, or nothing."""
-        name = self.path.partition("?")[0] if self.is_web else self.path
-        return next((ending for ending in COMPRESSIONS if ending and name.endswith(ending)), "")
-
 
 def find_files(source: Source) -> list[FileLocation]:
     """The source's files, each once, in an order that is the same on every machine; raises `ConfigError`."""
@@ -74,9 +68,10 @@ def storage_options(source: Source) -> dict[str, Any]:
     import aiohttp  # for web addresses only: it takes time to load
 
     from peer.network.public_web import public_client
+    from peer.network.rate_limits import wait_as_told
 
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=NETWORK_TIMEOUT_S, sock_read=NETWORK_TIMEOUT_S)
-    options["client_kwargs"] = {"timeout": timeout, "trust_env": True}
+    options["client_kwargs"] = {"timeout": timeout, "trust_env": True, "middlewares": (wait_as_told,)}
     if not any(is_private(host_of(path)) for path in web):
         options["get_client"] = public_client
     return options
@@ -103,11 +98,19 @@ def _matches(filesystem: AbstractFileSystem, path: str, endings: Sequence[str]) 
     if "http" in _protocols(filesystem):  # any address may be a file; only a star asks for a list
         return list(filesystem.glob(path)) if "*" in path else [path]
     if has_magic(path):
-        return [name for name, info in filesystem.glob(path, detail=True).items() if info["type"] == "file"]
+        found = filesystem.glob(path, detail=True).items()
+        return [name for name, info in found if info["type"] == "file" and not is_hidden(name)]
     if filesystem.isdir(path):
-        wanted = tuple(ending + compression for ending in endings for compression in COMPRESSIONS)
-        return [name for name in filesystem.ls(path, detail=False) if name.endswith(wanted)]
+        wanted = tuple(ending + packed for ending in endings for packed in PACKED_ENDINGS)
+        names = filesystem.ls(path, detail=False)
+        return [name for name in names if name.lower().endswith(wanted) and not is_hidden(name)]
     return [path] if filesystem.exists(path) else []
+
+
+def is_hidden(path: str) -> bool:
+    """Return whether a file is one that systems and programs put beside those of a person, as macOS's `._name`."""
+    name = path.rpartition("/")[2]
+    return name.startswith(".") or "__MACOSX/" in path
 
 
 def _protocols(filesystem: AbstractFileSystem) -> tuple[str, ...]:

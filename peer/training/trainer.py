@@ -6,7 +6,6 @@ While the operator has paused the run, the trainer waits for its next microbatch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol
 
 from peer.backends import Backend
@@ -76,11 +75,14 @@ def train(
             next_progress_at = clock() + PROGRESS_INTERVAL_S
             send(tally.progress(swarm.progress()))
 
-    for batch in takewhile(lambda _: not should_stop(), batches):
+    stream = iter(batches)
+    while not should_stop():
         if not swarm.wants_samples:
-            while not (swarm.wants_samples or should_stop()):
-                settle(swarm.advance(backend.collect))
-            continue  # the batch may be of a phase that has ended
+            settle(swarm.advance(backend.collect))
+            continue
+        batch = next(stream, None)  # drawn only now: an earlier one may be of a phase that has ended
+        if batch is None or should_stop():
+            break
         result = backend.accumulate(batch)
         tally.add(result)
         if result.finite:

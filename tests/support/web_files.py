@@ -16,6 +16,7 @@ class WebFiles:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.failures: Counter[str] = Counter()  # so many answers of a file are an error 503
+        self.limits: dict[str, list[str]] = {}  # the `Retry-After` of the next answers of a file, each an error 429
         self.cut: Counter[str] = Counter()  # so many answers of a file end in the middle
         self.redirects: dict[str, str] = {}  # to which address
         self.encodings: dict[str, str] = {}  # that the head names
@@ -70,6 +71,12 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if name not in self.web.files:
             self.send_error(404)
+            return
+        if self.web.limits.get(name):
+            self.send_response(429)
+            self.send_header("Retry-After", self.web.limits[name].pop(0))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
             return
         if self.web.failures[name] > 0:
             self.web.failures[name] -= 1

@@ -30,6 +30,7 @@ from peer.data.selection.scoring import Scorer
 from peer.data.sources.documents import open_units
 from peer.data.sources.faults import describe
 from peer.data.tokenization.training import train_tokenizer
+from peer.network.remote_files import PACKED_ENDINGS
 
 Packing = Literal["none", "gz", "zst"]
 NAMES = {"none": "documents.jsonl", "gz": "documents.jsonl.gz", "zst": "documents.jsonl.zst"}
@@ -273,6 +274,7 @@ def _read(source: Source) -> Iterator[str]:
 
 
 def _is_json(name: str) -> bool:
-    plain = name.removesuffix(".gz").removesuffix(".zst")
-    folder = Path(name)
+    plain, folder = name.lower(), Path(name)
+    for packed in PACKED_ENDINGS:
+        plain = plain.removesuffix(packed)
     return plain.endswith(JSON_ENDINGS) or (folder.is_dir() and any(folder.glob("*.jsonl*")))

@@ -1,4 +1,4 @@
-"""Hugging Face datasets and Parquet files as units, streamed by `datasets`: row groups, or files of other formats.
+"""Hugging Face datasets as units, streamed by `datasets`: row groups, or files of other formats.
 
 The only module that imports `datasets`, and only when a run names such a source: the import alone takes a second.
 """
@@ -13,14 +13,15 @@ from typing import Any
 
 from auth.errors import ConfigError, UnreachableError
 from peer.config.data import Source
+from peer.data.sources.fields import DocumentFields, column_of, value_of
 from peer.data.sources.units import Record, State, UnitReader, parts_of_each
 from peer.network.http import asking, reaching
-from peer.network.remote_files import find_files, storage_options
 
 HUB_TIMEOUT_S = 4.0  # the hub's own client tries for minutes
 REPOSITORY = re.compile(r"[A-Za-z0-9_-][\w.-]*(/[\w.-]+)?")  # NAME or OWNER/NAME; anything else is a folder
 MANY_SHARDS = 64  # so many need not be divided: that asks each file for its row groups
 BATCH_ROWS = 1000  # unpacked at a time
+TEXT_TYPES = ("string", "large_string")
 
 
 class DatasetUnits:
@@ -51,7 +52,7 @@ class RowReader:
     """The rows of a dataset's part as documents."""
 
     def __init__(self, rows: Any, source: Source, state: State | None) -> None:
-        self._rows, self._text_field, self._filters = rows, source.text_field, source.filters
+        self._rows, self._fields = rows, DocumentFields(source)
         self._begun_at = state  # what `rows` forgets until its first row
         if state is not None:
             rows.load_state_dict(state)
@@ -60,13 +61,7 @@ class RowReader:
     def __iter__(self) -> Iterator[Record]:
         for row in self._iterator:
             self._begun_at = None
-            text = row[self._text_field]
-            if not isinstance(text, str):
-                yield None
-            elif self._filters.language_field and row[self._filters.language_field] not in self._filters.languages:
-                yield ""
-            else:
-                yield text
+            yield self._fields.document(row)
 
     def state(self) -> State:
         return dict(self._rows.state_dict()) if self._begun_at is None else self._begun_at
@@ -85,9 +80,7 @@ def _open(source: Source) -> Any:
     datasets.config.STREAMING_OPEN_MAX_RETRIES = datasets.config.STREAMING_READ_MAX_RETRIES = 1
     for wait in ("OPEN_RETRY", "READ_RETRY", "READ_SERVER_UNAVAILABLE_RETRY", "READ_RATE_LIMIT_RETRY"):
         setattr(datasets.config, f"STREAMING_{wait}_INTERVAL", 0)
-    columns = [name for name in (source.text_field, source.filters.language_field) if name is not None]
-    dataset = _open_parquet(source, columns) if source.kind == "parquet" else _open_hub(source, columns)
-    dataset = dataset.select_columns(columns)
+    dataset = _open_hub(source)
     if dataset.num_shards >= MANY_SHARDS:
         return dataset
     try:
@@ -119,39 +112,31 @@ def require_hub(source: Source) -> None:
         ) from error
 
 
-def _open_parquet(source: Source, columns: list[str]) -> Any:
-    """Parquet files, none of which is looked into yet."""
-    from datasets import Features, Value
-    from datasets.data_files import DataFilesDict, DataFilesList
-    from datasets.packaged_modules.parquet.parquet import Parquet
-
-    files = [file.url for file in find_files(source)]
-    return Parquet(
-        data_files=DataFilesDict({"train": DataFilesList(files, [(file,) for file in files])}),
-        storage_options=storage_options(source),
-        columns=columns,
-        features=Features({column: Value("string") for column in columns}),
-        batch_size=BATCH_ROWS,
-    ).as_streaming_dataset(split="train")
-
-
-def _open_hub(source: Source, columns: list[str]) -> Any:
-    """A dataset of the hub, or a folder; of Parquet files only the wanted columns are fetched."""
+def _open_hub(source: Source) -> Any:
+    """A dataset of the hub, or a folder, with the wanted columns; of Parquet files only these are fetched."""
     from datasets import load_dataset_builder
 
     require_hub(source)
     try:
         builder = load_dataset_builder(source.paths[0], source.config_name, revision=source.revision)
         _require_own_files(builder.config.data_files, source)
-        known = builder.as_streaming_dataset(split=source.split).column_names
+        dataset = builder.as_streaming_dataset(split=source.split)
     except (FileNotFoundError, ValueError) as error:  # no such dataset, configuration or split
         raise ConfigError(f"Cannot open the dataset {source.name}: {' '.join(str(error).split())}.") from error
+    known, features = dataset.column_names, dataset.features
+    names = [name for name in (source.text_field, source.filters.language_field) if name is not None]
+    columns = sorted({column_of(name, names if known is None else known) for name in names})
     missing = set(columns) - set(columns if known is None else known)
     if missing:
         raise ConfigError(f"The dataset {source.name} has no column `{missing.pop()}` (it has {', '.join(known)}).")
+    kind = value_of(features, source.text_field)
+    if features is not None and getattr(kind, "dtype", None) not in TEXT_TYPES:
+        raise ConfigError(
+            f"The field `{source.text_field}` of the dataset {source.name} is no text, but {kind!r:.200}."
+        )
     if hasattr(builder.config, "columns"):
         builder.config.columns, builder.config.batch_size = columns, BATCH_ROWS
-    return builder.as_streaming_dataset(split=source.split)
+    return builder.as_streaming_dataset(split=source.split).select_columns(columns)
 
 
 def _require_own_files(data_files: Any, source: Source) -> None:

@@ -343,6 +343,10 @@ def open_units(source: Source, *, whole: bool = False) -> Units:
         return BuiltinUnits()
     if source.kind in ("text", "jsonl"):
         return FileUnits(source, whole=whole)
+    if source.kind == "parquet":
+        from peer.data.sources.parquet import ParquetUnits
+
+        return ParquetUnits(source, whole=whole)
     from peer.data.sources.datasets import DatasetUnits
 
     return DatasetUnits(source, whole=whole)

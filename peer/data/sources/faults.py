@@ -99,6 +99,8 @@ def retrying(pause: Callable[[float], None], before_wait: Callable[[BaseExceptio
 
 
 def describe(error: BaseException) -> str:
-    """Write an error of some library as part of a sentence."""
+    """Write an error of some library as part of a sentence, by its cause where fsspec makes it a missing file."""
+    if isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text:.300}" if text else type(error).__name__

@@ -11,37 +11,33 @@ that in which the blank line before it begins.
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any, BinaryIO
-
-import zstandard
+from typing import BinaryIO
 
 from peer.config.data import Source
+from peer.data.sources.fields import DocumentFields
 from peer.data.sources.pieces import cut_bytes, cut_text
-from peer.data.sources.units import Record, State, UnitReader, parts_of_each
+from peer.data.sources.recognition import is_legible
+from peer.data.sources.streams import open_at, size_if_divisible
+from peer.data.sources.units import MANY_FILES, Record, State, UnitReader, ask_each, parts_of_each
 from peer.network.remote_files import FileLocation, find_files
 
-BUFFER_BYTES = 1 << 20
-REQUEST_BYTES = 2 << 20  # asked of the network at a time
-ZSTD_INPUT_BYTES = 1 << 12  # unpacked at a time: at worst it becomes 128 MB
 MAX_DOCUMENT_BYTES = 16 << 20
 MAX_JSON_BYTES = 64 << 20  # of a line, which has to be parsed as a whole
 # A document or a piece of it, None if it is too long; the byte to go on from after the document, None before its end.
 Found = tuple[bytes | None, int | None]
 Decode = Callable[[bytes], Record]
 Divide = Callable[[BinaryIO, int, int | None, bool], Iterator[Found]]
-MANY_FILES = 64  # so many need not be divided, nor asked for their sizes
-ASKED_AT_ONCE = 8
 MIN_RANGE_BYTES = 1 << 20  # shorter ranges are not worth their requests
 MAX_RANGE_BYTES = 16 << 20
+LONGEST_BLANK = 200  # bytes of a line that may look empty
+BLANKS = "".join(map(chr, [*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x2010), 0x2028, 0x2029]))
+BLANKS += "\u202f\u205f\u2060\u3000\ufeff"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -51,7 +47,8 @@ class Range:
 
     address: FileLocation
     start: int = 0
-    end: int | None = None  # None is the file's end
+    end: int | None = None  # None is the file's end, of a file that was not cut
+    encoding: str | None = None  # None is the one that its bytes show
 
 
 class FileUnits:
@@ -59,7 +56,8 @@ class FileUnits:
 
     def __init__(self, source: Source, *, whole: bool = False) -> None:
         files = find_files(source)
-        self._ranges = [Range(file) for file in files] if len(files) >= MANY_FILES else cut_files(files)
+        whole_files = [Range(file, encoding=source.encoding) for file in files]
+        self._ranges = whole_files if len(files) >= MANY_FILES else cut_files(whole_files)
         self._parts = parts_of_each(len(self._ranges), whole=whole)
         self._divide: Divide = paragraph_documents
         self._decode: Decode = decode_text
@@ -116,7 +114,10 @@ class FileReader:
 
     def _read(self) -> Generator[Record, None, None]:
         piece, read_before = 0, self._pieces
-        with closing(open_at(self._span.address, self._offset)) as file:
+        span = self._span
+        with closing(
+            open_at(span.address, self._offset, encoding=span.encoding, is_plain=span.end is not None)
+        ) as file:
             for content, after in self._divide(file, self._offset, self._span.end, self._at_document):
                 is_ours = self._number % self._parts == self._part
                 records = self._records_of(content) if is_ours else [None]
@@ -142,57 +143,37 @@ class JsonDecoder:
     """The text of a JSON object, if it is in one of the wanted languages."""
 
     def __init__(self, source: Source) -> None:
-        self._text_field = source.text_field
-        self._language_field, self._languages = source.filters.language_field, source.filters.languages
+        self._fields = DocumentFields(source)
 
     def __call__(self, line: bytes) -> Record:
         try:
-            fields = json.loads(line.removeprefix(BYTE_ORDER_MARK))
-            text = fields[self._text_field]
-            text.encode()  # half a surrogate pair is no text
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            text = self._fields.document(json.loads(line.removeprefix(BYTE_ORDER_MARK)))
+            (text or "").encode()  # half a surrogate pair is no text
+        except (ValueError, RecursionError):
             return None
-        if self._language_field is not None and fields.get(self._language_field) not in self._languages:
-            return ""
-        return str(text)
+        return text
 
 
-def decode_text(content: bytes) -> str:
-    """A document of plain text; what is not UTF-8 becomes a replacement character."""
-    return content.removeprefix(BYTE_ORDER_MARK).decode("utf-8", errors="replace").strip()
+def decode_text(content: bytes) -> Record:
+    """A document of plain text, None if hardly any is left; what is not UTF-8 becomes a replacement character."""
+    text = content.removeprefix(BYTE_ORDER_MARK).decode("utf-8", errors="replace").strip()
+    return text if is_legible(text) else None
 
 
-def cut_files(files: Sequence[FileLocation]) -> list[Range]:
+def cut_files(files: Sequence[Range]) -> list[Range]:
     """The files in order, those that can be read from any place on in ranges of about the same length."""
-    sizes = _sizes(files)
+    sizes = ask_each(files, lambda file: size_if_divisible(file.address, file.encoding))
     fair_bytes = sum(size or 0 for size in sizes) // MANY_FILES
     range_bytes = min(max(fair_bytes, MIN_RANGE_BYTES), MAX_RANGE_BYTES)
     return list(chain.from_iterable(_cut(file, size, range_bytes) for file, size in zip(files, sizes, strict=True)))
 
 
-def _sizes(files: Sequence[FileLocation]) -> list[int | None]:
-    """The files' sizes, None for one that is read as a whole or cannot be read; raises what stands against all."""
-
-    def size(file: FileLocation) -> int | Exception | None:
-        try:
-            return size_if_divisible(file)
-        except Exception as error:  # noqa: BLE001 - of any file system; whoever reads the file says what is wrong
-            return error
-
-    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-        found = list(pool.map(size, files))
-    errors = [error for error in found if isinstance(error, Exception)]
-    if len(errors) == len(files):
-        raise errors[0]
-    return [None if isinstance(size, Exception) else size for size in found]
-
-
-def _cut(file: FileLocation, size: int | None, range_bytes: int) -> Iterator[Range]:
+def _cut(whole: Range, size: int | None, range_bytes: int) -> Iterator[Range]:
     if size is None:
-        yield Range(file)
+        yield whole
         return
     for start in range(0, max(size, 1), range_bytes):
-        yield Range(file, start, start + range_bytes)
+        yield replace(whole, start=start, end=start + range_bytes)
 
 
 def line_documents(
@@ -220,7 +201,7 @@ def paragraph_documents(file: BinaryIO, offset: int, end: int | None, whole_para
     """
     paragraph, ours, at = _Gathered(), whole_paragraph, offset
     for start, chunk, at in _lines(file, offset):
-        if chunk.strip() or start + len(chunk) < at:  # the rest of a line is no blank line
+        if not is_blank(chunk) or start + len(chunk) < at:  # the rest of a line is no blank line
             if ours:
                 yield from paragraph.add(chunk)
         elif start > offset or whole_paragraph:  # else it may be the end of a line that is not blank
@@ -229,6 +210,14 @@ def paragraph_documents(file: BinaryIO, offset: int, end: int | None, whole_para
             if not ours:
                 return
     yield from paragraph.end(at)
+
+
+def is_blank(line: bytes) -> bool:
+    """Return whether a line holds nothing but white space, of Unicode's kinds, too, and characters without width."""
+    content = line.strip()
+    if not content:
+        return True
+    return content[0] > 0x7F and len(content) < LONGEST_BLANK and not content.decode("utf-8", "replace").strip(BLANKS)
 
 
 class _Gathered:
@@ -272,117 +261,3 @@ def _lines(file: BinaryIO, offset: int) -> Iterator[tuple[int, bytes, int]]:
         yield start, chunk, offset
         if chunk.endswith(b"\n"):
             start = offset
-
-
-def open_at(address: FileLocation, offset: int) -> BinaryIO:
-    """The file's unpacked content from a byte on, buffered."""
-    if not address.compression:
-        return io.BufferedReader(_open_plain(address, offset), BUFFER_BYTES)
-    packed = _open_plain(address, 0)
-    # Piece by piece, so that of a damaged file everything before the damage is read.
-    read = gzip.GzipFile(fileobj=packed).read1 if address.compression == ".gz" else _Unpacked(packed).read
-    stream = io.BufferedReader(_Closing(read, packed), BUFFER_BYTES)
-    _pass_over(stream.read, offset)
-    return stream
-
-
-def size_if_divisible(address: FileLocation) -> int | None:
-    """The file's size in bytes if it can be read from any place on, else None."""
-    if address.compression:
-        return None
-    with address.filesystem.open(address.path, block_size=REQUEST_BYTES) as file:
-        return int(file.size) if _gives_ranges(address, file) else None
-
-
-def _open_plain(address: FileLocation, offset: int) -> io.RawIOBase:
-    file = address.filesystem.open(address.path, block_size=REQUEST_BYTES)
-    if _gives_ranges(address, file):
-        file.seek(offset)
-        return _Whole(file, offset)
-    file.close()
-    file = address.filesystem.open(address.path, block_size=0)  # one request for all of it, which must arrive whole
-    _pass_over(file.read, offset)
-    return _Closing(file.read, file)
-
-
-def _gives_ranges(address: FileLocation, file: Any) -> bool:
-    """Return whether the file can be read from any offset; a web server is tried, because servers do not say so."""
-    if not address.is_web:
-        return True
-    if not file.size:
-        return False
-    try:
-        file.seek(file.size - 1)
-        return len(file.read(1)) == 1
-    except ValueError:  # fsspec's for a server that sent the whole file
-        return False
-
-
-def _pass_over(read: Callable[[int], bytes], count: int) -> None:
-    while count > 0:
-        passed = len(read(min(count, BUFFER_BYTES)))
-        if not passed:
-            raise EOFError("it has become shorter")
-        count -= passed
-
-
-class _Closing(io.RawIOBase):
-    """A file of the bytes that `read` returns, closed together with the file below."""
-
-    def __init__(self, read: Callable[[int], bytes], below: Any) -> None:
-        self._read, self._below = read, below
-        self._ended = False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = b"" if self._ended else self._read(len(buffer))
-        self._ended = not data  # a web server's answer must not be asked again
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._below.close()
-        super().close()
-
-
-class _Whole(_Closing):
-    """A file of a known size, all of which must come."""
-
-    def __init__(self, file: Any, offset: int) -> None:
-        super().__init__(self._read_on, file)
-        self._left = int(file.size) - offset
-
-    def _read_on(self, size: int) -> bytes:
-        data = bytes(self._below.read(min(size, max(self._left, 0))))
-        if not data and self._left > 0:
-            raise EOFError(f"{self._left} bytes of it are missing")
-        self._left -= len(data)
-        return data
-
-
-class _Unpacked:
-    """Zstandard: any number of frames, the last of which must be complete."""
-
-    def __init__(self, packed: io.RawIOBase) -> None:
-        self._packed = packed
-        self._frame = zstandard.ZstdDecompressor().decompressobj()
-        self._frame_is_empty = True
-        self._ready = memoryview(b"")
-
-    def read(self, size: int) -> bytes:
-        while not self._ready:
-            data = self._frame.unused_data if self._frame.eof else b""
-            data = data or self._packed.read(ZSTD_INPUT_BYTES) or b""
-            if self._frame.eof:
-                self._frame, self._frame_is_empty = zstandard.ZstdDecompressor().decompressobj(), True
-            if not data:
-                if self._frame_is_empty:
-                    return b""
-                raise EOFError("its last frame is incomplete")
-            self._frame_is_empty = False
-            self._ready = memoryview(self._frame.decompress(data))
-        data, self._ready = bytes(self._ready[:size]), self._ready[size:]
-        return data

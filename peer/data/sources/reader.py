@@ -236,18 +236,19 @@ class SourceReader:
             self._damaged_told = self._damaged_records
             self._report(
                 f"Passed over {self._damaged_records} damaged records of {self._plan.name} so far: "
-                "too long, or without text in the field that `text_field` names."
+                "too long, not in the file's encoding, or without text in the field that `text_field` names."
             )
 
     def _leave_out(self, blocks: BlockReader, error: Exception, units: int) -> None:
-        text = f"Cannot read {blocks.unit_name} ({describe(error)})"
+        is_final = isinstance(error, ConfigError)  # it says by itself what is to be done
+        text = str(error) if is_final else f"Cannot read {blocks.unit_name} ({describe(error)})"
         go_to, rest = self._setbacks.failed(blocks.place, units)
         self._barren_units += 1
         if rest:
             self._barren_units = 0
-            self._rest(f"{text}; {LATER}.")
+            self._rest(text if is_final else f"{text}; {LATER}.")
         else:
-            self._report(f"{text}; it is left out until the source begins anew.")
+            self._report(f"{text}{' It' if is_final else '; it'} is left out until the source begins anew.")
         blocks.go_to(go_to)
 
     def _mind_barrenness(self, units: int) -> None:

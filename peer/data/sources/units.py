@@ -1,9 +1,10 @@
 """Units, the parts of a source, and the order in which a device takes them up, so that devices read different ones.
 
 A unit is a file or a part of one: a range of bytes, a Parquet row group, every k-th record. `peer.data.sources.reader`
-reads units. Of the kinds of sources, files are in `peer.data.sources.files`, datasets in `peer.data.sources.datasets`.
+reads units. Of the kinds of sources, text is in `peer.data.sources.files`, Parquet in
+`peer.data.sources.parquet`, and the hub's datasets in `peer.data.sources.datasets`.
 
-The third kind is here: prose that needs no download, Python's own documentation, as installed on every machine that
+The last kind is here: prose that needs no download, Python's own documentation, as installed on every machine that
 runs manyhands. It is the language reference's topics (`pydoc_data.topics`) and the standard library's long docstrings,
 about half a million tokens. The library is parsed, never imported: importing runs code, opens files and differs between
 platforms.
@@ -13,19 +14,24 @@ from __future__ import annotations
 
 import ast
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 # Its multiples, modulo one, spread evenly over [0, 1) however many there are.
 GOLDEN_RATIO = (5**0.5 - 1) / 2
+File = TypeVar("File")
+Answer = TypeVar("Answer")
 State = Mapping[str, Any]  # where a record stands in its unit; JSON values only
 Record = str | None  # a document; empty where it is not wanted, None where the record is damaged
+MANY_FILES = 64  # so many need not be divided, nor asked about anything
+ASKED_AT_ONCE = 8
 MIN_UNITS = 16  # of a source; the price of a part is that all of its file is read for it
 MIN_DOCSTRING_CHARACTERS = 200  # shorter ones are labels rather than prose
 UNIT_DOCUMENTS = 64
@@ -60,6 +66,23 @@ class Units(Protocol):
     def open(self, unit: int, state: State | None) -> UnitReader:
         """Read from a state on, or from the unit's beginning; errors may come here or while it is read."""
         ...
+
+
+def ask_each(files: Sequence[File], ask: Callable[[File], Answer]) -> list[Answer | None]:
+    """Return the answer for each file, None for one that cannot be read; raises what stands against all of them."""
+
+    def answer(file: File) -> Answer | Exception:
+        try:
+            return ask(file)
+        except Exception as error:  # noqa: BLE001 - of any file system; whoever reads the file says what is wrong
+            return error
+
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+        found = list(pool.map(answer, files))
+    errors = [each for each in found if isinstance(each, Exception)]
+    if len(errors) == len(files):
+        raise errors[0]
+    return [None if isinstance(each, Exception) else each for each in found]
 
 
 def parts_of_each(shards: int, *, whole: bool = False) -> int:

@@ -20,7 +20,7 @@ from auth.errors import ConfigError, UnreachableError
 from peer.config.data import Source
 from peer.config.run import RunConfig
 from peer.data.sources.datasets import DatasetUnits
-from peer.data.sources.documents import open_documents, sample_documents
+from peer.data.sources.documents import open_documents, open_units, sample_documents
 from tests.support.ports import free_ports
 from tests.support.units_of_text import check_resumption, read, read_all
 from tests.support.waiting import PATIENCE_S
@@ -83,7 +83,7 @@ def test_a_stream_tells_of_a_hub_that_does_not_answer_and_tries_again(dead_hub: 
 @pytest.mark.parametrize("kind", ["hub", "parquet"])
 def test_row_groups_are_units(folder: Path, kind: str) -> None:
     """Every document comes once, and a unit goes on wherever it was left."""
-    units = DatasetUnits(source(kind, folder))
+    units = open_units(source(kind, folder))
     assert len(units) == 24
     assert read(units, 0)[0] == DOCUMENTS[:10]
     assert read_all(units) == DOCUMENTS
@@ -94,7 +94,7 @@ def test_row_groups_are_units(folder: Path, kind: str) -> None:
 def test_few_row_groups_are_divided_further(tmp_path: Path, kind: str) -> None:
     """Each into as many parts as are needed to have enough for several devices."""
     write_parquet(tmp_path / "train.parquet", DOCUMENTS, row_group_size=100)
-    units = DatasetUnits(source(kind, tmp_path))
+    units = open_units(source(kind, tmp_path))
     assert len(units) == 18
     assert sorted(map(str, read_all(units))) == sorted(DOCUMENTS)
     check_resumption(units)
@@ -104,11 +104,9 @@ def test_many_files_are_a_unit_each_whose_row_groups_are_passed_over(tmp_path: P
     """Whoever goes on in the middle of a file reads what is left of one row group, and those behind it."""
     for number in range(64):
         write_parquet(tmp_path / f"{number:02}.parquet", DOCUMENTS[:30])
-    units = DatasetUnits(source("parquet", tmp_path))
+    units = open_units(source("parquet", tmp_path))
     assert len(units) == 64
     assert read(units, 5)[0] == DOCUMENTS[:30]
-    _, state = read(units, 5, None, 25)
-    assert "'shard_idx': 2" in str(state)
     check_resumption(units, tries=10)
 
 
@@ -128,7 +126,7 @@ def test_documents_in_other_languages_are_empty_and_missing_ones_damaged(tmp_pat
     """The language is a column of its own."""
     write_parquet(tmp_path / "train.parquet", ["a", "b", None, None, "c", "d"])
     filters = {"language_field": "lang", "languages": ["bn"]}
-    records = read_all(DatasetUnits(source(kind, tmp_path, filters=filters)))
+    records = read_all(open_units(source(kind, tmp_path, filters=filters)))
     assert sorted(map(str, records)) == ["", "", "None", "None", "b", "d"]
 
 
@@ -137,24 +135,25 @@ def test_parquet_is_read_from_the_web_and_from_storage(folder: Path) -> None:
     content = (folder / "train-0.parquet").read_bytes()
     memory = fsspec.filesystem("memory")
     memory.pipe("/box/a.parquet", content)
-    assert sorted(map(str, read_all(DatasetUnits(source("parquet", "memory://box"))))) == sorted(DOCUMENTS[:120])
+    assert sorted(map(str, read_all(open_units(source("parquet", "memory://box"))))) == sorted(DOCUMENTS[:120])
     memory.rm("/box", recursive=True)
     with serve_files() as web:
         web.files["a.parquet"] = content
-        units = DatasetUnits(source("parquet", web.url("a.parquet")))
+        units = open_units(source("parquet", web.url("a.parquet")))
         assert sorted(map(str, read_all(units))) == sorted(DOCUMENTS[:120])
 
 
 def test_a_bad_file_spoils_no_other(folder: Path) -> None:
     """It is a unit that fails; the others are read."""
     (folder / "train-00.parquet").write_bytes(b"rubbish")
-    units = DatasetUnits(source("parquet", folder))
+    units = open_units(source("parquet", folder))
     found = set()
     for unit in range(len(units)):
-        try:
+        if units.name(unit) == f"`{folder}/train-00.parquet`":
+            with pytest.raises(ConfigError, match=r"The file .* is no whole Parquet file \(.*\)\."):
+                read(units, unit)
+        else:
             found.update(read(units, unit)[0])
-        except pa.ArrowInvalid:
-            assert units.name(unit) == f"shard 1 of `{folder}`"
     assert found == set(DOCUMENTS)
 
 
@@ -162,9 +161,6 @@ def test_a_missing_column_is_told(folder: Path) -> None:
     """The message names the columns that there are."""
     with pytest.raises(ConfigError, match=r"no column `text` \(it has body, lang, number\)"):
         DatasetUnits(source("hub", folder, text_field="text"))
-    units = DatasetUnits(source("parquet", folder, text_field="text"))
-    with pytest.raises(pa.ArrowInvalid, match=r"text.*body: string"):
-        read(units, 0)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import zstandard
 
 from peer.config.data import Source
 from peer.data.sources import files as file_units
-from peer.data.sources.files import FileUnits, JsonDecoder, cut_files
-from peer.data.sources.units import MIN_UNITS
+from peer.data.sources.files import FileUnits, JsonDecoder, Range, cut_files
+from peer.data.sources.units import MANY_FILES, MIN_UNITS
 from peer.network.remote_files import find_files
 from tests.support.units_of_text import check_resumption, read, read_all
 from tests.support.web_files import serve_files
@@ -84,7 +84,7 @@ def test_a_document_longer_than_wanted_is_not_wanted_in_pieces(tmp_path: Path, m
 
 def test_many_files_are_a_unit_each(tmp_path: Path) -> None:
     """There are units enough, so no file is asked for its size or read twice."""
-    files = [tmp_path / f"{number}.txt" for number in range(file_units.MANY_FILES)]
+    files = [tmp_path / f"{number}.txt" for number in range(MANY_FILES)]
     for file in files:
         file.write_text(f"of {file.name}", encoding="utf-8")
     units = FileUnits(source("text", *files))
@@ -95,9 +95,8 @@ def test_many_files_are_a_unit_each(tmp_path: Path) -> None:
 def test_large_files_are_cut_into_ranges_of_about_the_same_length(tmp_path: Path) -> None:
     """A small file is one, and an empty one too."""
     for name, megabytes in (("a.txt", 40), ("b.txt", 0.1), ("c.txt", 0)):
-        with (tmp_path / name).open("wb") as file:
-            file.truncate(int(megabytes * 1_000_000))
-    cut = cut_files(find_files(source("text", tmp_path)))
+        (tmp_path / name).write_bytes(b"x" * int(megabytes * 1_000_000))
+    cut = cut_files([Range(file) for file in find_files(source("text", tmp_path))])
     assert [span.address.path.rpartition("/")[2] for span in cut] == ["a.txt"] * 39 + ["b.txt", "c.txt"]
 
 
@@ -105,7 +104,7 @@ def test_a_file_that_cannot_be_asked_for_its_size_spoils_no_other() -> None:
     """It is one unit, which fails when it is read; that all fail is said at once."""
     with serve_files() as web:
         web.files["a.txt"] = b"x" * 2_500_000
-        files = find_files(source("text", web.url("gone.txt"), web.url("a.txt")))
+        files = [Range(file) for file in find_files(source("text", web.url("gone.txt"), web.url("a.txt")))]
         assert [span.end for span in cut_files(files)] == [None, 1 << 20, 2 << 20, 3 << 20]
         with pytest.raises(FileNotFoundError, match="gone"):
             cut_files(files[:1])
