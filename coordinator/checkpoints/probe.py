@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,8 +13,9 @@ from transformers import PreTrainedModel
 from peer.config.phases import all_phases
 from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch, open_batches
+from peer.data.batching.samples import IGNORED
 from peer.models.build import evaluating
-from peer.models.objectives import IGNORED, compute_losses
+from peer.models.objectives import compute_losses
 from peer.models.packing import unpacked
 from peer.models.replaced_tokens import ReplacedTokens, detection_loss, shuffled
 
@@ -31,12 +33,16 @@ def make_probes(config: RunConfig, tokenizer_dir: Path) -> Mapping[int, Batch]:
 
 
 def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
-    """Make the batch on which a checkpoint's loss is proved."""
+    """Make the batch on which a checkpoint's loss is proved; each of its samples has a label of its order.
+
+    For transformers takes the mean over those that have one.
+    """
     with (
         tempfile.TemporaryDirectory() as scratch,
         open_batches(config, tokenizer_dir, Path(scratch), PROBE_DEVICE, PROBE_SAMPLES) as stream,
     ):
-        return next(stream)
+        probe = next(stream)
+    return probe if probe.sop_labels is None else replace(probe, sop_labels=probe.sop_labels.clamp(min=0))
 
 
 def probe_loss(model: PreTrainedModel, probe: Batch, config: RunConfig) -> float:

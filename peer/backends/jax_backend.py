@@ -50,7 +50,7 @@ class Shard:
     positions: Array  # (b, p) int32, within the sample
     labels: Array  # (b, p) int32
     counted: Array  # (b, p) float32; 0 where a place only fills the shape
-    sop_labels: Array  # (b,) int32; zeros without sentence order
+    sop_labels: Array  # (b,) int32; negative where there is none, zeros without sentence order
     real: Array  # (b,) float32; 0 where a sample only fills the shape
 
 
@@ -79,8 +79,9 @@ def loss_sums(weights: Weights, shard: Shard, layout: EncoderLayout, precision: 
     if layout.pooler is not None and layout.classifier is not None:
         pooled = jnp.tanh(_linear(weights, layout.pooler, hidden[:, 0], precision))
         pooled = _dropout(pooled, layout.classifier_dropout, jax.random.fold_in(key, 1))
-        entropies_of_order = _cross_entropy(_linear(weights, layout.classifier, pooled, precision), shard.sop_labels)
-        order = (entropies_of_order * shard.real).sum()
+        labels = shard.sop_labels
+        entropies_of_order = _cross_entropy(_linear(weights, layout.classifier, pooled, precision), labels.clip(0))
+        order = (entropies_of_order * shard.real * (labels >= 0)).sum()
     return (entropies * shard.counted).sum(), order
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 from peer.config.run import RunConfig
@@ -10,6 +12,7 @@ from peer.config.tokenizer import ROBERTA_TOKENS
 from peer.data.selection.hashing import PartFilter
 from peer.data.sources.documents import sample_documents
 from peer.data.tokenization.pipelines import frame
+from peer.data.tokenization.sentences import split_sentences
 from peer.data.tokenization.special_tokens import added_tokens, special_names
 from peer.data.tokenization.tokenizers import (
     SENTENCEPIECE,
@@ -21,6 +24,9 @@ from peer.data.tokenization.tokenizers import (
     save_tokenizer,
 )
 from peer.data.tokenization.training import train_tokenizer
+
+logger = logging.getLogger(__name__)
+ORDER_DOCUMENTS, MOST_SINGLE = 500, 0.1  # the first ones, and the share of single sentences that is worth a warning
 
 
 def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
@@ -36,9 +42,23 @@ def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
 
 
 def training_sample(config: RunConfig) -> Iterator[str]:
-    """Yield as many of the run's documents as its tokenizer is trained on, and none that is held out for validation."""
+    """Yield as many of the run's documents as its tokenizer is trained on, and none that is held out for validation.
+
+    It warns of documents that are mostly too short for an objective with sentence order.
+    """
     keeps = PartFilter("training", config.data.validation.share).keeps
-    return filter(keeps, sample_documents(config, config.tokenizer.max_training_documents))
+    documents = filter(keeps, sample_documents(config, config.tokenizer.max_training_documents))
+    if config.objective.name != "mlm+sop":
+        return documents
+    first = list(islice(documents, ORDER_DOCUMENTS))
+    single = sum(len(split_sentences(document, config.run.language)) < 2 for document in first)
+    if first and single > MOST_SINGLE * len(first):
+        logger.warning(
+            "%.0f %% of the documents are single sentences, from which no order of sentences can be learnt: choose the "
+            "objective `mlm`, or sources whose documents are longer.",
+            100 * single / len(first),
+        )
+    return chain(first, documents)
 
 
 def import_tokenizer(config: RunConfig, path: Path, out_dir: Path) -> None:

@@ -31,13 +31,13 @@ from transformers import PreTrainedModel
 from auth.files import make_private_directory, write_private
 from peer.config.run import RunConfig
 from peer.data.batching.batches import CHUNK_CHARACTERS, Batch, SampleMaker, parts_of
-from peer.data.batching.samples import join_samples
+from peer.data.batching.samples import IGNORED, join_samples
 from peer.data.selection.hashing import PartFilter, document_hash
 from peer.data.sources.documents import DocumentStream, open_documents
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.data.tokenization.tokenizers import TOKENIZER_FILE
 from peer.models.build import evaluating, family_of
-from peer.models.objectives import IGNORED, label_rows, logits_at_once, replace_tokens
+from peer.models.objectives import label_rows, logits_at_once, replace_tokens
 from peer.models.replaced_tokens import ReplacedTokens, detection_loss
 
 TOKENS_AT_ONCE = 4096  # in one forward pass, whatever the run's microbatch: it must fit beside the keeper
@@ -137,7 +137,7 @@ def summed(model: PreTrainedModel, batch: Batch) -> Sums:
     if family.order_logits is None or batch.sop_labels is None:
         return sums
     loss, hits = _loss_and_hits(family.order_logits(model, hidden[:firsts]), batch.sop_labels)
-    return sums + Sums(orders=firsts, order_loss=loss, order_hits=hits)
+    return sums + Sums(orders=int((batch.sop_labels != IGNORED).sum()), order_loss=loss, order_hits=hits)
 
 
 def _detected(model: ReplacedTokens, batch: Batch, hidden: Tensor) -> Sums:

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from peer.config.run import RunConfig
+from peer.data.batching.samples import IGNORED
 from peer.models.build import family_of
 from peer.models.replaced_tokens import ReplacedTokens, detection_loss, draw_tokens, put_in_place
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
 ROWS = 64  # what numbers of rows are rounded up to
-IGNORED = -100  # the label that cross entropy leaves out
 MAX_LOGITS = 1 << 26  # held at once, 256 MiB; more are computed part by part, and once more for the gradient
 
 
@@ -34,7 +34,7 @@ class Losses:
 
     total: Tensor
     mlm: Tensor  # mean over the positions that have a label, masked or followed by another
-    sop: Tensor | None  # mean over the samples
+    sop: Tensor | None  # sum over the samples whose order has a label, for each sample
     detection: Tensor | None = None  # of replaced tokens: mean over the samples' tokens, with its weight in the total
 
     @property
@@ -46,7 +46,8 @@ class Losses:
 def compute_losses(model: PreTrainedModel, batch: Batch, config: RunConfig) -> Losses:
     """The losses that transformers gives for the same batch and labels.
 
-    A batch without a label has a loss of 0 (transformers' is NaN).
+    A batch without a label has a loss of 0 (transformers' is NaN). A sample whose order has none adds nothing to that
+    loss, and counts: so microbatches of any size add up to the same.
     """
     if config.objective.name == "mlm+sop" and batch.sop_labels is None:
         raise ValueError("the objective `mlm+sop` needs batches with `sop_labels`")
@@ -63,7 +64,8 @@ def compute_losses(model: PreTrainedModel, batch: Batch, config: RunConfig) -> L
         return Losses(total=mlm + found, mlm=mlm, sop=None, detection=found)
     if family.order_logits is None or batch.sop_labels is None:
         return Losses(total=mlm, mlm=mlm, sop=None)
-    sop = functional.cross_entropy(family.order_logits(model, hidden[:firsts]), batch.sop_labels)
+    orders = family.order_logits(model, hidden[:firsts])
+    sop = functional.cross_entropy(orders, batch.sop_labels, ignore_index=IGNORED, reduction="sum") / firsts
     return Losses(total=mlm + sop, mlm=mlm, sop=sop)
 
 

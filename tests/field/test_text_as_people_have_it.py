@@ -23,6 +23,8 @@ import zstandard
 
 from auth.errors import ConfigError
 from peer.config.data import Source
+from peer.config.run import RunConfig
+from peer.data.prepare import training_sample
 from peer.data.sources.documents import open_units
 from peer.data.sources.faults import describe
 from tests.support.units_of_text import check_resumption, read_all
@@ -292,3 +294,21 @@ def test_a_server_that_limits_requests_for_long_is_told_as_that() -> None:
             assert describe(found.value) == (
                 f"RateLimitedError: the server limits how often it is asked (status 429){told}"
             )
+
+
+@pytest.mark.parametrize(("singles", "told"), [(30, "75 %"), (2, None)])
+def test_documents_of_one_sentence_are_told_before_a_run_learns_their_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, singles: int, told: str | None
+) -> None:
+    """Their halves betray their order, so none is learnt of them; another objective takes them as they are."""
+    texts = [f"The river is long, says the book {number}." for number in range(singles)]
+    texts += [f"The river is long. It is in India, says the book {number}." for number in range(10 if told else 38)]
+    (tmp_path / "a.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    for objective in ("mlm", "mlm+sop"):
+        data = {"sources": [{"kind": "text", "path": str(tmp_path)}], "validation": {"share": 0.0}}
+        config = RunConfig.from_mapping({"objective": {"name": objective}, "data": data})
+        assert sorted(training_sample(config)) == sorted(texts)
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message.partition(" of the documents are single sentences")[0] for message in messages] == [told] * bool(
+        told
+    )

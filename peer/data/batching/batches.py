@@ -56,7 +56,7 @@ class Batch:
     attention_mask: torch.Tensor | None  # (b, l) int64; None when nothing is padded, as always in this stream
     label_positions: torch.Tensor  # (m,) int64, rising; index into the flattened b * l
     labels: torch.Tensor  # (m,) int64, the ids to guess there
-    sop_labels: torch.Tensor | None  # (b,) int64; 0 = in order, 1 = swapped; None without sentence order
+    sop_labels: torch.Tensor | None  # (b,) int64, as `Samples` has them; None without sentence order
     draws: torch.Tensor | None = None  # (m,) float32 in [0, 1), by which replaced tokens are drawn; None without them
 
     @property

@@ -13,8 +13,8 @@ place and is cut wherever a sample is full. What is left of it starts the next c
     [CLS] second part of the anchor [SEP] first part of the anchor, filler [SEP]     swapped
 
 So the label is about two consecutive, whole-sentence passages of one document, and nothing else gives it away: both
-orders begin at a sentence's start, break at a sentence's end and carry the filler in the same place. Only an anchor
-that is a single sentence (one longer than a sample, mostly) is cut inside it.
+orders begin at a sentence's start, break at a sentence's end and carry the filler in the same place. An anchor that is
+a single sentence (a document of one, or one longer than a sample) has no order to learn, and no label.
 
 With `n` tokens at hand there are always `n // capacity` samples to fill, and never fewer pieces than that: a piece is
 at most one capacity long and the filler left over is shorter. Which pieces become anchors is therefore free.
@@ -43,6 +43,7 @@ Number = TypeVar("Number", np.int8, np.int64)
 Ints = NDArray[np.int64]
 Tokens = NDArray[np.int32]
 MIDDLE = (0.25, 0.75)  # the part of an anchor in which a break is looked for first
+IGNORED = -100  # the label that cross entropy leaves out
 SINGLE_SENTENCE_WORTH = 0.5  # of an anchor without an inner sentence end, relative to its length
 
 
@@ -52,7 +53,7 @@ class Samples:
 
     input_ids: NDArray[np.int32]  # (samples, length)
     token_type_ids: NDArray[np.int8] | None = None  # (samples, length); 0 = first segment, 1 = second
-    sop_labels: NDArray[np.int64] | None = None  # (samples,); 0 = in order, 1 = swapped
+    sop_labels: NDArray[np.int64] | None = None  # (samples,); 0 = in order, 1 = swapped, `IGNORED` = of one sentence
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -143,7 +144,7 @@ def pair_samples(packed: PackedSamples, special: SpecialIds) -> Samples:
     inner[np.arange(count), packed.first_lengths] = special.sep
     input_ids = np.hstack([np.full((count, 1), special.cls, np.int32), inner, edge])
     token_type_ids = (np.arange(capacity + 3) > first + 1).astype(np.int8)
-    return Samples(input_ids, token_type_ids, packed.swapped.astype(np.int64))
+    return Samples(input_ids, token_type_ids, np.where(packed.has_order, packed.swapped, IGNORED).astype(np.int64))
 
 
 def framed_samples(tokens: Tokens, special: SpecialIds) -> Samples:
@@ -173,6 +174,7 @@ class PackedSamples:
     tokens: Tokens  # (samples, capacity)
     first_lengths: Ints  # (samples,) tokens of the first segment; the rest is the second
     swapped: NDArray[np.bool_]  # (samples,) whether the second passage comes first
+    has_order: NDArray[np.bool_]  # (samples,) whether they are two passages, and not one sentence in two
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,7 @@ class _Anchors:
     lengths: Ints  # (samples,)
     breaks: Ints  # (samples,) tokens before the break
     swapped: NDArray[np.bool_]  # (samples,)
+    has_order: NDArray[np.bool_]  # (samples,)
 
 
 class PairPacker:
@@ -208,7 +211,7 @@ class PairPacker:
         rows = _arrange(tokens, filler, anchors, filler_starts, self._capacity)
         first_lengths = np.where(anchors.swapped, anchors.lengths - anchors.breaks, anchors.breaks)
         order = self._rng.permutation(len(rows))
-        return PackedSamples(rows[order], first_lengths[order], anchors.swapped[order])
+        return PackedSamples(rows[order], first_lengths[order], anchors.swapped[order], anchors.has_order[order])
 
     def _draw_first_limits(self, document_ends: Ints) -> Ints:
         """Draw the largest size of each document's first piece; that of a short document is the whole document."""
@@ -221,16 +224,16 @@ class PairPacker:
         inner = np.searchsorted(sentence_ends, ends, "left") > np.searchsorted(sentence_ends, starts, "right")
         worth = (ends - starts) * np.where(inner, 1.0, SINGLE_SENTENCE_WORTH)
         chosen = np.sort(np.argsort(-worth, kind="stable")[:samples])
-        starts, lengths = starts[chosen], (ends - starts)[chosen]
+        starts, lengths, has_order = starts[chosen], (ends - starts)[chosen], inner[chosen]
         breaks = self._choose_breaks(starts, lengths, sentence_ends)
-        # A single token has no two parts: it stands before the filler, in order.
-        swapped = (self._rng.random(len(chosen)) < self._swap_probability) & (lengths > 1)
-        return _Anchors(starts, lengths, breaks, swapped)
+        # The halves of one sentence betray their order by the capital and the full stop: it is never asked for.
+        swapped = (self._rng.random(len(chosen)) < self._swap_probability) & has_order
+        return _Anchors(starts, lengths, breaks, swapped, has_order)
 
     def _choose_breaks(self, starts: Ints, lengths: Ints, sentence_ends: Ints) -> Ints:
         """For each anchor the inner sentence end nearest to a random place in its middle, else that place."""
-        wanted = starts + np.floor(lengths * self._rng.uniform(*MIDDLE, len(starts))).astype(np.int64)
-        breaks = np.clip(wanted, starts + 1, np.maximum(starts + 1, starts + lengths - 1))
+        place = starts + np.floor(lengths * self._rng.uniform(*MIDDLE, len(starts))).astype(np.int64)
+        breaks = wanted = np.clip(place, starts + 1, np.maximum(starts + 1, starts + lengths - 1))
         if not len(sentence_ends):
             return breaks - starts
         after = np.searchsorted(sentence_ends, wanted)

@@ -16,6 +16,7 @@ from peer.backends.jax_backend import PLACES, JaxBackend, divide
 from peer.backends.jax_layout import layout_of
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
+from peer.data.batching.samples import IGNORED
 from tests.support.tiny_albert import VOCABULARY, gradients, random_batch, tiny_config, tiny_model, transformers_outputs
 
 TOLERANCE = 1e-5
@@ -67,9 +68,11 @@ def test_alberts_gradients_are_pytorchs(devices: int, shape: dict[str, Any]) -> 
 
 @DEVICES
 def test_losses_are_pytorchs(devices: int) -> None:
-    """Total and parts are reported as the PyTorch backend reports them."""
+    """Total and parts are reported as the PyTorch backend reports them, also of samples without an order."""
     config = tiny_config()
     model, batch = tiny_model(config), random_batch(3, samples=5)
+    assert batch.sop_labels is not None
+    batch.sop_labels[1] = IGNORED
     expected = TorchBackend(config, model).accumulate(batch)
     found = jax_backend(config, model, devices).accumulate(batch)
     assert found.finite

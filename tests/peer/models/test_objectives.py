@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from coordinator.checkpoints.probe import probe_tensors
 from peer.config.run import RunConfig
-from peer.models.objectives import IGNORED, ROWS, compute_losses, label_rows, summed_cross_entropy
+from peer.data.batching.batches import parts_of
+from peer.data.batching.samples import IGNORED
+from peer.models.objectives import ROWS, compute_losses, label_rows, summed_cross_entropy
 from tests.support.tiny_albert import LENGTH, gradients, random_batch, tiny_config, tiny_model, transformers_outputs
 from tests.support.tiny_families import NAMES, family_batch, family_config, family_model
 
@@ -22,6 +26,23 @@ def test_loss_equals_transformers(seed: int, padded: bool) -> None:
     assert losses.sop is not None
     torch.testing.assert_close(losses.total, transformers_outputs(model, batch).loss, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(losses.total, losses.mlm + losses.sop)
+
+
+def test_a_sample_without_an_order_adds_nothing_to_its_loss() -> None:
+    """So a batch's loss is the mean of its parts' losses, however it is divided; none is left where nobody has one."""
+    config = tiny_config()
+    model, batch = tiny_model(config), random_batch(0)
+    assert batch.sop_labels is not None
+    labels = batch.sop_labels.clone()
+    labels[0] = IGNORED
+    halves = [compute_losses(model, part, config).sop for part in parts_of(replace(batch, sop_labels=labels), 1)]
+    found = compute_losses(model, replace(batch, sop_labels=labels), config).sop
+    assert found is not None
+    assert halves[0] == 0
+    torch.testing.assert_close(found, torch.stack([loss for loss in halves if loss is not None]).mean())
+    nobody = compute_losses(model, replace(batch, sop_labels=torch.full_like(labels, IGNORED)), config)
+    assert nobody.sop == 0
+    torch.testing.assert_close(nobody.total, nobody.mlm)
 
 
 @pytest.mark.parametrize("padded", [False, True])

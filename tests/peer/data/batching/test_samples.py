@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from peer.config.run import RunConfig
 from peer.data.batching.samples import (
+    IGNORED,
     PackedSamples,
     PairPacker,
     Samples,
@@ -28,6 +30,7 @@ PACKED = PackedSamples(
     tokens=np.array([[10, 11, 12, 13], [20, 21, 22, 23]], np.int32),
     first_lengths=np.array([1, 3]),
     swapped=np.array([False, True]),
+    has_order=np.array([True, True]),
 )
 Document = list[int]  # the number of tokens of each sentence
 DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=8), max_size=12)
@@ -48,6 +51,9 @@ def test_the_label_says_whether_the_pair_is_swapped() -> None:
     assert labels is not None
     assert labels.tolist() == [0, 1]
     assert labels.dtype == np.int64
+    none = pair_samples(replace(PACKED, has_order=np.array([False, True])), SPECIAL).sop_labels
+    assert none is not None
+    assert none.tolist() == [IGNORED, 1]
 
 
 def test_a_text_of_its_own_has_one_segment_and_no_label() -> None:
@@ -243,6 +249,7 @@ def test_a_piece_of_two_sentences_goes_before_one_of_a_single_sentence() -> None
 
 
 @given(documents=DOCUMENTS, seed=st.integers(0, 9))
+@example(documents=[[1], [1, 1, 17, 30, 2, 1]], seed=0)  # the drawn place is the anchor's first token
 def test_an_anchor_breaks_at_the_sentence_end_nearest_to_a_place_in_its_middle(
     documents: list[Document], seed: int
 ) -> None:
@@ -266,11 +273,17 @@ def test_a_single_sentence_breaks_anywhere_in_its_middle(length: int, places: se
     assert set(packer._choose_breaks(starts, np.full(2000, length), starts + length).tolist()) == places
 
 
-def test_whatever_has_two_parts_is_swapped_where_the_packer_is_told_to() -> None:
-    """A single token has only one."""
+def test_only_what_has_two_sentences_has_an_order_and_is_swapped() -> None:
+    """The halves of one sentence would betray theirs: it begins with a capital and ends with a full stop."""
     packer, ends = PairPacker(4, 1.0, np.random.default_rng(0)), np.array([1, 3, 6, 10])
-    anchors = packer._choose_anchors(np.array([0, 1, 3, 6]), ends, ends, samples=4)
-    assert (anchors.lengths.tolist(), anchors.swapped.tolist()) == ([1, 2, 3, 4], [False, True, True, True])
+    anchors = packer._choose_anchors(np.array([0, 1, 3, 6]), ends, np.array([1, 2, 3, 6, 9, 10]), samples=4)
+    assert anchors.lengths.tolist() == [1, 2, 3, 4]
+    assert anchors.has_order.tolist() == anchors.swapped.tolist() == [False, True, False, True]
+    packed = PairPacker(12, 0.5, np.random.default_rng(0)).pack(chunk_of([[8]] * 40 + [[5, 6]] * 40))
+    for row in range(len(packed.tokens)):
+        first, _ = segments(packed, row)
+        assert packed.has_order[row] == (min(first) >= 8 * 40)
+    assert 0.3 < packed.swapped[packed.has_order].mean() < 0.7
 
 
 def test_without_swapping_every_pair_is_in_order() -> None:
