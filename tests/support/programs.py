@@ -35,6 +35,7 @@ PROGRAMS = {
     "chromium": Program("Chromium", ("chromium",), _commands("chromium")),
     "postgresql": Program("PostgreSQL", ("postgresql",), lambda: any(POSTGRESQL.glob("*/bin/initdb"))),
     "promtool": Program("Prometheus' promtool", ("prometheus",), _commands("promtool")),
+    "proxies": Program("nginx and Caddy", ("nginx-light", "caddy"), _commands("nginx", "caddy")),
     "networks": Program("tc and nft", ("iproute2", "nftables"), _commands("ip", "tc", "nft")),
     "systemd": Program("systemd", ("systemd",), _commands("systemd-analyze")),
     "compiler": Program(
