@@ -23,7 +23,7 @@ STEPS = 10  # nginx's buffers would hold the first two events
 
 
 def snippet(language: str) -> str:
-    """What the guide gives for this web server."""
+    """The guide's configuration of this web server."""
     found = re.search(rf"^```{language}\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     assert found is not None
     return found[1]

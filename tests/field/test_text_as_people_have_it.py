@@ -27,6 +27,7 @@ from peer.config.run import RunConfig
 from peer.data.prepare import training_sample
 from peer.data.sources.documents import open_units
 from peer.data.sources.faults import describe
+from peer.data.sources.recognition import text_form
 from tests.support.units_of_text import check_resumption, read_all
 from tests.support.web_files import serve_files
 
@@ -146,6 +147,7 @@ def test_an_encoding_that_is_not_clear_is_to_be_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="its encoding is not clear from its letters: name it as `encoding`"):
         documents(tmp_path / "a.txt")
     assert documents(tmp_path / "a.txt", encoding="iso8859-2") == [POLISH]
+    assert text_form(b"text", "a.txt", "UTF8").is_plain
 
 
 def test_a_named_encoding_is_one_that_python_knows() -> None:

@@ -21,7 +21,7 @@ HUB_TIMEOUT_S = 4.0  # the hub's own client tries for minutes
 REPOSITORY = re.compile(r"[A-Za-z0-9_-][\w.-]*(/[\w.-]+)?")  # NAME or OWNER/NAME; anything else is a folder
 MANY_SHARDS = 64  # so many need not be divided: that asks each file for its row groups
 BATCH_ROWS = 1000  # unpacked at a time
-TEXT_TYPES = ("string", "large_string")
+TEXT_TYPES = ("string", "large_string", "string_view")
 
 
 class DatasetUnits:

@@ -36,8 +36,7 @@ Divide = Callable[[BinaryIO, int, int | None, bool], Iterator[Found]]
 MIN_RANGE_BYTES = 1 << 20  # shorter ranges are not worth their requests
 MAX_RANGE_BYTES = 16 << 20
 LONGEST_BLANK = 200  # bytes of a line that may look empty
-BLANKS = "".join(map(chr, [*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x2010), 0x2028, 0x2029]))
-BLANKS += "\u202f\u205f\u2060\u3000\ufeff"
+ZERO_WIDTH = dict.fromkeys([*range(0x200B, 0x2010), 0x2060, 0xFEFF])  # characters that nobody sees
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -155,7 +154,7 @@ class JsonDecoder:
 
 
 def decode_text(content: bytes) -> Record:
-    """A document of plain text, None if hardly any is left; what is not UTF-8 becomes a replacement character."""
+    """A document of plain text, None if much of it is not UTF-8; a little of that becomes replacement characters."""
     text = content.removeprefix(BYTE_ORDER_MARK).decode("utf-8", errors="replace").strip()
     return text if is_legible(text) else None
 
@@ -217,7 +216,11 @@ def is_blank(line: bytes) -> bool:
     content = line.strip()
     if not content:
         return True
-    return content[0] > 0x7F and len(content) < LONGEST_BLANK and not content.decode("utf-8", "replace").strip(BLANKS)
+    return (
+        content[0] > 0x7F
+        and len(content) < LONGEST_BLANK
+        and not content.decode("utf-8", "replace").translate(ZERO_WIDTH).strip()
+    )
 
 
 class _Gathered:

@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes and never by its name: packed, text in some encoding, or nothing to train on.
+"""Recognition of files by their first bytes, never by their names: packed, text in some encoding, or nothing to read.
 
 A wrong guess is worse than none, for nobody sees what a model was trained on. So a file is refused that holds something
 else, or whose encoding is not clear.
@@ -22,6 +22,8 @@ PACKINGS: Mapping[bytes, str] = MappingProxyType(
 )
 TO_TEXT = "extract its text first"
 UNPACK = "unpack it first"
+NOT_TEXT = "name files of text only"
+NOT_A_PAGE = "check whether its address asks for a login; else extract its text first"
 # What begins so -> what it is, and what to do about it.
 FOREIGN: Mapping[bytes, tuple[str, str]] = MappingProxyType(
     {
@@ -35,17 +37,17 @@ FOREIGN: Mapping[bytes, tuple[str, str]] = MappingProxyType(
         b"7z\xbc\xaf\x27\x1c": ("a 7z archive", UNPACK),
         b"Rar!\x1a\x07": ("a RAR archive", UNPACK),
         b"\x04\x22\x4d\x18": ("an LZ4 archive", UNPACK),
-        b"\x89PNG": ("an image", "name files of text only"),
-        b"\xff\xd8\xff": ("an image", "name files of text only"),
-        b"GIF8": ("an image", "name files of text only"),
-        b"\x7fELF": ("a program", "name files of text only"),
+        b"\x89PNG": ("an image", NOT_TEXT),
+        b"\xff\xd8\xff": ("an image", NOT_TEXT),
+        b"GIF8": ("an image", NOT_TEXT),
+        b"\x7fELF": ("a program", NOT_TEXT),
     }
 )
 # The same of text without its white space and case.
 FOREIGN_TEXT: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "<!doctype html": ("an HTML page", "check whether its address asks for a login; else extract its text first"),
-        "<html": ("an HTML page", "check whether its address asks for a login; else extract its text first"),
+        "<!doctype html": ("an HTML page", NOT_A_PAGE),
+        "<html": ("an HTML page", NOT_A_PAGE),
         "<mediawiki": (
             "a wiki's XML dump",
             "use the hub's `wikimedia/wikipedia`, or extract the articles with WikiExtractor's `--json`",
@@ -70,7 +72,7 @@ REPLACEMENT = "\ufffd"
 
 @dataclass(frozen=True)
 class TextForm:
-    """How a file's text is written."""
+    """The encoding and the line ends of a file's text."""
 
     encoding: str = "utf-8"
     ends_with_cr: bool = False  # its lines, as those of old Macintosh files do
@@ -95,7 +97,9 @@ def text_form(head: bytes, name: str, encoding: str | None) -> TextForm:
     if found := _foreign(head):
         raise _refusal(name, *found)
     is_guess, is_given = False, encoding is not None
-    if encoding is None:
+    if encoding is not None:
+        encoding = codecs.lookup(encoding).name  # `utf8` is `utf-8`, which can be read from any line on
+    else:
         encoding = _marked(head) or _unmarked(head) or ("utf-8" if _is_utf8(head) else None)
     if encoding is None and (encoding := _guessed(head)):
         is_guess = True
@@ -106,7 +110,7 @@ def text_form(head: bytes, name: str, encoding: str | None) -> TextForm:
         )
     text = codecs.getincrementaldecoder(encoding)("replace").decode(head).removeprefix("\ufeff")
     if sum(map(text.count, CONTROLS)) > MOST_CONTROLS * len(text):
-        hint = "check the source's `encoding`" if is_given else "name files of text only"
+        hint = "check the source's `encoding`" if is_given else NOT_TEXT
         raise _refusal(name, "no text but binary data", hint)
     beginning = text.lstrip()[:1000].lower()
     beginning = beginning.partition("?>")[2].lstrip() if beginning.startswith("<?xml") else beginning
@@ -152,7 +156,7 @@ def _unmarked(head: bytes) -> str | None:
 
 
 def _is_utf8(head: bytes) -> bool:
-    """Whether this is UTF-8 with little damage: hardly any byte of another encoding happens to be UTF-8."""
+    """Return whether this is UTF-8 with little damage; text in another encoding is hardly ever valid UTF-8."""
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(head)
     wrong = text.count(REPLACEMENT)
     right = sum(character > "\x7f" for character in text) - wrong if wrong else 0

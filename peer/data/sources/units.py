@@ -74,7 +74,7 @@ def ask_each(files: Sequence[File], ask: Callable[[File], Answer]) -> list[Answe
     def answer(file: File) -> Answer | Exception:
         try:
             return ask(file)
-        except Exception as error:  # noqa: BLE001 - of any file system; whoever reads the file says what is wrong
+        except Exception as error:  # noqa: BLE001 - file systems raise anything; the reader of the file reports it
             return error
 
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
