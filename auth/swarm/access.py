@@ -11,7 +11,6 @@ Only the worker and the keeper import this module: hivemind pulls in torch.
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass
 from typing import (  # noqa: UP035 - hivemind reads the annotations of rpc_ methods and knows only typing's
     Any,
@@ -23,6 +22,7 @@ from hivemind.averaging.group_info import GroupInfo
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
 
+from auth.clock import swarm_time
 from auth.credentials import Credentials
 from auth.swarm.authorizer import CONTRIBUTING_ROLES, STATE_READERS, TRAINING_ROLES, Clock
 from auth.swarm.directory import PeerDirectory, while_admitted
@@ -37,7 +37,7 @@ class SwarmAccess:
     credentials: Credentials
     run: str
     donor_roles: frozenset[str]  # whose state this peer downloads
-    clock: Clock = time.time
+    clock: Clock = swarm_time
 
 
 class AuthorizedAverager:

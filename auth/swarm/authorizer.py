@@ -13,7 +13,6 @@ others are signed by their devices. So each node holds at most four entries of a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -26,6 +25,7 @@ from hivemind.utils.auth import AuthorizedRequestBase, AuthorizedResponseBase
 from hivemind.utils.crypto import RSAPrivateKey
 from hivemind.utils.timed_storage import ValueWithExpiration
 
+from auth.clock import swarm_time
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError
 from auth.keys import verify_signature
@@ -120,7 +120,7 @@ class RecordKey(RSAPrivateKey):
 class MemberTokens:
     """The tokens that a node has seen, of each device the one that expires last."""
 
-    def __init__(self, credentials: Credentials, clock: Clock = time.time) -> None:
+    def __init__(self, credentials: Credentials, clock: Clock = swarm_time) -> None:
         self._credentials, self._clock = credentials, clock
         self._seen: dict[str, str] = {}  # libp2p identity -> JWT
         self._own = ""

@@ -21,6 +21,8 @@ A node may be reached through named relays at once. hivemind has no option for t
 minutes. And a node's daemon may tell nobody where its peers are: what it does not know is asked of `P2P.reach`, where
 that is set (`auth.swarm.addresses`).
 
+Time is the coordinator's (`auth.clock`).
+
 The sockets to the daemon lie where temporary files go, and not always in /tmp: nothing of hivemind deletes them.
 """
 
@@ -28,6 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import tempfile
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -42,6 +45,7 @@ from hivemind.proto.p2pd_pb2 import RPCError
 from hivemind.utils.serializer import MSGPackSerializer
 from hivemind.utils.timed_storage import TimedStorage
 
+from auth.clock import swarm_time
 from auth.swarm.addresses import is_reached
 from auth.swarm.protocol import MemberProtocol
 
@@ -69,6 +73,9 @@ def patch_hivemind() -> None:
     MSGPackSerializer._decode_ext_types = _decode_bounded
     hivemind.dht.node.DHTProtocol = MemberProtocol
     TimedStorage.store = _store_newer
+    for module in [module for name, module in sys.modules.items() if name.split(".")[0] == "hivemind"]:
+        if hasattr(module, "get_dht_time"):  # each has the name of its own
+            vars(module)["get_dht_time"] = swarm_time
 
 
 _store = TimedStorage.store

@@ -198,6 +198,7 @@ class _Conversation:
         reading = asyncio.create_task(self._read_all())
         try:
             while not isinstance(item := await self._session.outgoing.get(), End):
+                item.server_time = self._services.clock()
                 await asyncio.wait_for(self._context.write(item), WRITE_TIMEOUT_S)
         except asyncio.TimeoutError as error:
             raise UnreachableError("The peer has stopped reading.") from error

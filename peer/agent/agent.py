@@ -57,6 +57,7 @@ from peer.reporting.event_log import (
 from peer.reporting.messages import (
     CheckpointFetched,
     CheckpointWanted,
+    ClockRead,
     Failed,
     KeeperAt,
     KeeperSought,
@@ -156,6 +157,7 @@ class Agent:
             # The coordinator, over the session.
             Welcomed: self._on_welcomed,
             Connected: self._on_connected,
+            ClockRead: self._workers.tell,
             KeeperTold: lambda told: self._keeper.hear(told.addresses),
             CutOff: self._on_cut_off,
             # The worker that runs: its life, its work,
@@ -278,6 +280,7 @@ class Agent:
     async def _take_part(self, reply: control_pb2.JoinReply, handling: asyncio.Task[None]) -> None:
         """Run training and session side by side; when either ends, the other ends in order."""
         self._keeper.hear(reply.initial_peers)
+        self._workers.tell(ClockRead(self._client.clock_offset_s))
         session_stop = asyncio.Event()
         talking = asyncio.create_task(self._make_session().run(session_stop))
         training = asyncio.create_task(self._train(reply))

@@ -27,6 +27,7 @@ from peer.limits.usage import kills_for_memory
 from peer.reporting.messages import (
     CheckpointFetched,
     CheckpointWanted,
+    ClockRead,
     Failed,
     KeeperAt,
     KeeperSought,
@@ -108,6 +109,7 @@ class Workers:
         self._awaits_checkpoint = False  # the worker waits for the agent's download
         self._keeper_at = KeeperAt(())  # as it was told last
         self._keeper_moved = asyncio.Event()
+        self._clock_offset_s = math.nan  # of the coordinator's clock, likewise
         self._rate: float | None = None  # of the line, as it was told last; None: not since joining
         self._missed = 0  # how often in a row the swarm could not be joined
         self._ready_at = math.inf  # when the worker was that ran last; never, if it was not
@@ -127,8 +129,8 @@ class Workers:
         (self._may_go if goes else self._must_halt).set()
         (self._must_halt if goes else self._may_go).clear()
 
-    def tell(self, message: KeeperAt | LineMeasured | CheckpointFetched) -> None:
-        """Tell the worker that runs; where the keeper is and what the line has, those after it hear, too."""
+    def tell(self, message: KeeperAt | LineMeasured | CheckpointFetched | ClockRead) -> None:
+        """Tell the worker that runs; of keeper, line and clock those after it hear, too."""
         match message:
             case KeeperAt():
                 if message != self._keeper_at:
@@ -136,6 +138,8 @@ class Workers:
                 self._keeper_at = message
             case LineMeasured():
                 self._rate = message.rate
+            case ClockRead():
+                self._clock_offset_s = message.offset_s
             case CheckpointFetched():
                 self._awaits_checkpoint = False
         if self._worker is not None:
@@ -199,7 +203,7 @@ class Workers:
     def as_of_now(self, plan: WorkerPlan) -> WorkerPlan:
         """Return the plan with what was told since it was made."""
         place = plan.place if self._rate is None else replace(plan.place, bandwidth=self._rate)
-        return replace(plan, initial_peers=self._keeper_at.addresses, place=place)
+        return replace(plan, initial_peers=self._keeper_at.addresses, place=place, clock_offset_s=self._clock_offset_s)
 
     async def _unreached(self, error: SwarmError) -> ManyhandsError:
         """Return the error to tell; its reason is looked for once in a row of tries, for that takes a while."""

@@ -21,10 +21,10 @@ from hivemind.averaging.matchmaking import MatchmakingException
 from hivemind.optim.grad_averager import GradientAverager
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import averaging_pb2
-from hivemind.utils import get_dht_time
 from hivemind.utils.asyncio import enter_asynchronously
 from hivemind.utils.serializer import MSGPackSerializer
 
+from auth.clock import swarm_time
 from auth.swarm.access import AuthorizedAverager, SwarmAccess
 from auth.tokens import AccessToken
 from peer.averaging.absences import MOST_REMEMBERED, Absences, absent_of, unawaited
@@ -332,7 +332,7 @@ class SwarmGradientAverager(AuthorizedAverager, BalancedRounds, AuditedRounds, G
 
     def schedule_step(self, scheduled_time: float | None = None, **kwargs: Any) -> StepControl:
         """Begin to look for a group, for a round at `scheduled_time` (of the DHT), by default after the window."""
-        return super().schedule_step(scheduled_time or get_dht_time() + self.gathering.window_s, **kwargs)
+        return super().schedule_step(scheduled_time or swarm_time() + self.gathering.window_s, **kwargs)
 
     async def _step(self, *, step: StepControl, **kwargs: Any) -> None:
         rate, mode, _ = MSGPackSerializer.loads(step.data_for_gather)  # as hivemind would declare them

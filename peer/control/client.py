@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import math
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from auth.clock import steady_time
 from auth.errors import (
     ClockError,
     FingerprintError,
@@ -63,6 +65,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.client_idle_timeout_ms", 5_000),
     ("grpc.enable_http_proxy", 0),
 )
+SET_CLOCK = "`sudo timedatectl set-ntp true`, in WSL 2 `sudo hwclock -s`, on macOS `sudo sntp -sS time.apple.com`"
 _Reply = TypeVar("_Reply")
 
 
@@ -73,6 +76,7 @@ class ControlClient:
         """Talk to the holder of this certificate (PEM) only, at first at the link's first address."""
         self.software_version = ""  # that the coordinator runs, once it has been connected to
         self.software_address = ""  # where it offers that, likewise
+        self.clock_offset_s = math.nan  # of the coordinator's clock, to be added to the steady one; likewise
         self.login_providers: tuple[LoginProvider, ...] = ()  # likewise
         self._credentials = grpc.ssl_channel_credentials(certificate.encode())
         self._links = deque(link.each())  # the one that calls go to, then the others in the order to try them
@@ -94,6 +98,7 @@ class ControlClient:
             check_version(greeting)
             check_run(link, greeting)
             check_clock(greeting, now=clock())
+            client.clock_offset_s = greeting.server_time - steady_time()
         except BaseException:  # cancelled too: nobody else knows the client yet
             await client.close()
             raise
@@ -383,7 +388,7 @@ def check_clock(greeting: control_pb2.ChallengeReply, now: float) -> None:
     if not abs(skew_s) <= MAX_CLOCK_SKEW_S:
         raise ClockError(
             f"This machine's clock is {abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the coordinator's; "
-            f"set it right (at most {MAX_CLOCK_SKEW_S:.0f} s are allowed)."
+            f"set it right (at most {MAX_CLOCK_SKEW_S:.0f} s are allowed): {SET_CLOCK}."
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peer.reporting.messages import Notice
+from peer.reporting.messages import ClockRead, Notice
 
 
 @dataclass(frozen=True)
@@ -47,4 +47,4 @@ class CutOff:
     reason: str
 
 
-SessionEvent = Notice | Welcomed | Connected | Standing | KeeperTold | CutOff
+SessionEvent = Notice | Welcomed | Connected | Standing | KeeperTold | ClockRead | CutOff

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from auth.clock import ReadClock
 from auth.credentials import Credentials
 from auth.errors import (
     ExpiredTokenError,
@@ -32,7 +33,7 @@ from peer.control.client import ControlClient
 from peer.control.events import Connected, CutOff, KeeperTold, SessionEvent, Standing, Welcomed
 from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, control_pb2
 from peer.protocol.errors import error_from_rpc, told
-from peer.reporting.messages import Lost, Notice
+from peer.reporting.messages import ClockRead, Lost, Notice
 from peer.reporting.outbox import Outbox, Pending
 from peer.reporting.suspicions import WaitingSuspicions
 from peer.reporting.wire import lost_to_wire, report_to_wire
@@ -186,6 +187,7 @@ class SessionStream:
         self._ahead_until: float | None = None  # by the loop's clock; None: nothing is known to be ahead of the keeper
         self._suspicions_are_heard = self._losses_are_heard = False
         self._presence_every_s = timing.presence_every_s
+        self._clock = ReadClock()
 
     async def greet(self, key: DeviceKey, hardware: str, software: str) -> control_pb2.Welcome:
         """Answer the coordinator's nonce with the device's signature; raises the coordinator's refusal."""
@@ -232,6 +234,8 @@ class SessionStream:
 
     async def _listen(self) -> None:
         while (message := await self._read()) is not None:
+            if (offset_s := self._clock.read(message.server_time)) is not None:
+                self._tell(ClockRead(offset_s))
             self._handle(message)
 
     def _handle(self, message: control_pb2.CoordinatorMessage) -> None:

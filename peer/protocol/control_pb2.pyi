@@ -389,7 +389,8 @@ class Standing(_message.Message):
     def __init__(self, own_samples: _Optional[int] = ..., rank: _Optional[int] = ..., members: _Optional[int] = ..., samples_per_second: _Optional[float] = ..., time_left_s: _Optional[float] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("challenge", "welcome", "ack", "token", "revocations", "notice", "standing", "revoked", "swarm", "pace")
+    __slots__ = ("server_time", "challenge", "welcome", "ack", "token", "revocations", "notice", "standing", "revoked", "swarm", "pace")
+    SERVER_TIME_FIELD_NUMBER: _ClassVar[int]
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
@@ -400,6 +401,7 @@ class CoordinatorMessage(_message.Message):
     REVOKED_FIELD_NUMBER: _ClassVar[int]
     SWARM_FIELD_NUMBER: _ClassVar[int]
     PACE_FIELD_NUMBER: _ClassVar[int]
+    server_time: float
     challenge: SessionChallenge
     welcome: Welcome
     ack: ReportAck
@@ -410,7 +412,7 @@ class CoordinatorMessage(_message.Message):
     revoked: RevokedNotice
     swarm: SwarmAddresses
     pace: PresencePace
-    def __init__(self, challenge: _Optional[_Union[SessionChallenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., ack: _Optional[_Union[ReportAck, _Mapping]] = ..., token: _Optional[str] = ..., revocations: _Optional[str] = ..., notice: _Optional[_Union[ServerNotice, _Mapping]] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., revoked: _Optional[_Union[RevokedNotice, _Mapping]] = ..., swarm: _Optional[_Union[SwarmAddresses, _Mapping]] = ..., pace: _Optional[_Union[PresencePace, _Mapping]] = ...) -> None: ...
+    def __init__(self, server_time: _Optional[float] = ..., challenge: _Optional[_Union[SessionChallenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., ack: _Optional[_Union[ReportAck, _Mapping]] = ..., token: _Optional[str] = ..., revocations: _Optional[str] = ..., notice: _Optional[_Union[ServerNotice, _Mapping]] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., revoked: _Optional[_Union[RevokedNotice, _Mapping]] = ..., swarm: _Optional[_Union[SwarmAddresses, _Mapping]] = ..., pace: _Optional[_Union[PresencePace, _Mapping]] = ...) -> None: ...
 
 class PresencePace(_message.Message):
     __slots__ = ("every_s",)

@@ -7,6 +7,7 @@ the columns of its table follow that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -246,6 +247,13 @@ class DeviceTried:
 
 
 @dataclass(frozen=True)
+class ClockRead:
+    """The coordinator's clock, as it shows in the messages that took least time."""
+
+    offset_s: float  # to be added to `auth.clock.steady_time()`
+
+
+@dataclass(frozen=True)
 class WorkerPlan:
     """Everything the worker needs to start; passed as the argument of the spawned process."""
 
@@ -255,6 +263,7 @@ class WorkerPlan:
     data_dir: str  # the device's own place for stream positions and caches
     initial_peers: tuple[str, ...]  # libp2p multiaddresses of the keeper
     relays: tuple[str, ...] = ()  # of volunteers, beside the keeper, for a peer that others cannot reach
+    clock_offset_s: float = math.nan  # of the coordinator's clock: see `ClockRead`
     device_number: int = 0  # in the order of joining: where in the data this device begins
     device: str = "auto"
     precision: Wanted = "auto"
@@ -270,4 +279,4 @@ class WorkerPlan:
 
 WorkerEvent = Ready | PhaseEntered | Progress | StepReport | Notice | Stopped | Failed
 WorkerMessage = WorkerEvent | Lost | Transferred | Suspicion | LineInDoubt | CheckpointWanted | KeeperSought
-AgentMessage = Stop | LineMeasured | CheckpointFetched | KeeperAt
+AgentMessage = Stop | LineMeasured | CheckpointFetched | KeeperAt | ClockRead

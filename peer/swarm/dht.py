@@ -30,9 +30,9 @@ from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID, DHTKey
 from hivemind.p2p import P2P, PeerID
-from hivemind.utils import get_dht_time
 from hivemind.utils.multiaddr import Multiaddr
 
+from auth.clock import swarm_time
 from auth.credentials import Credentials
 from auth.errors import SwarmError
 from auth.swarm.addresses import own_addresses
@@ -139,7 +139,7 @@ def join_dht(
     initial_peers: Sequence[str],
     place: Placement,
     relays: Sequence[str] = (),
-    clock: Clock = time.time,
+    clock: Clock = swarm_time,
 ) -> tuple[DHT, bool]:
     """Start a node at this place; return it and whether it is a client. Raises `SwarmError` if it cannot join.
 
@@ -165,7 +165,7 @@ def start_dht(
     credentials: Credentials,
     initial_peers: Sequence[str],
     place: Placement,
-    clock: Clock = time.time,
+    clock: Clock = swarm_time,
     relays: Sequence[str] = (),
 ) -> DHT:
     """Start the p2p daemon and the DHT's process, which this forks. Raises `SwarmError` if the swarm cannot be joined.
@@ -213,7 +213,7 @@ async def announce(dht: Node, node: DHTNode, run: str, *, relayed: bool) -> None
     renew_at = 0.0
     while node.is_alive:
         try:
-            addresses, now = await own_addresses(node.p2p, relayed=relayed), get_dht_time()
+            addresses, now = await own_addresses(node.p2p, relayed=relayed), swarm_time()
             is_news = addresses != told or now >= renew_at
             if addresses and is_news and await dht.keep(key, subkey, addresses, now + ADDRESSES_S):
                 told, renew_at = addresses, now + ADDRESSES_RENEWED_S

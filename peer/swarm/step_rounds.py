@@ -13,8 +13,8 @@ import time
 from concurrent import futures
 
 from hivemind.averaging.control import AveragingStage, StepControl
-from hivemind.utils import get_dht_time
 
+from auth.clock import swarm_time
 from peer.averaging.absences import Absences
 from peer.averaging.averager import GROUP_POLL_S, AveragedGroup, SwarmGradientAverager
 from peer.averaging.bandwidth import LineEstimate
@@ -70,7 +70,7 @@ class StepRounds:
         self.take_up_code()
         self._require_group()
         is_used = self._scheduled is None or self._scheduled.triggered or self._scheduled.done()
-        remaining_s = self._tracker.estimated_next_update_time - get_dht_time()
+        remaining_s = self._tracker.estimated_next_update_time - swarm_time()
         if is_used and remaining_s <= self._gradients.gathering.window_s:
             self._scheduled = self._gradients.schedule_step(timeout=self._timeout_s)
 

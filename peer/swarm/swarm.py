@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 from hivemind.p2p import PeerID
 
+from auth.clock import swarm_time
 from auth.credentials import Credentials
 from auth.errors import SwarmError
 from auth.keys import ReceiptKey
@@ -160,7 +161,7 @@ class Swarm:
         place: Placement = ANYWHERE,
         relays: Sequence[str] = (),
         traffic: Traffic | None = None,
-        clock: Clock = time.time,
+        clock: Clock = swarm_time,
         on_suspicion: Callable[[Suspicion], None] = lambda _: None,
         on_lost: Callable[[SwarmError], object] = lambda _: None,
         events: EventLog = NOWHERE,

@@ -19,8 +19,8 @@ from typing import Any
 from hivemind.dht import DHT
 from hivemind.optim.progress_tracker import GlobalTrainingProgress, LocalTrainingProgress, ProgressTracker
 from hivemind.p2p import PeerID
-from hivemind.utils import get_dht_time
 
+from auth.clock import swarm_time
 from auth.swarm.access import SwarmAccess
 from auth.swarm.authorizer import RecordKey, checked_token, peers_key, record_subkey
 from auth.tokens import AccessToken
@@ -83,7 +83,7 @@ class StepTracker(ProgressTracker):
         self._greeted_at = float("-inf")
         self._published: tuple[float, object, int] = (float("-inf"), None, 0)  # when, for which step, how many samples
         self._reducing_since: float | None = None
-        self._keeper_seen_at = get_dht_time() if self._keeper_ids else float("-inf")  # it let this peer join
+        self._keeper_seen_at = swarm_time() if self._keeper_ids else float("-inf")  # it let this peer join
         self.view = NOTHING_SEEN
         super().__init__(dht, private_key=key, start=False, metadata_expiration=metadata_expiration, **kwargs)
         self.training_progress_key = peers_key(access.run)
@@ -115,7 +115,7 @@ class StepTracker(ProgressTracker):
     @property
     def keeper_may_be_late(self) -> bool:
         """Whether the keeper was there a short while ago: its record, or the look at it, may only be delayed."""
-        return get_dht_time() - self._keeper_seen_at < self.metadata_expiration
+        return swarm_time() - self._keeper_seen_at < self.metadata_expiration
 
     def set_sketch(self, step: int, sketch: Sketch) -> None:
         """Set the sketch of this peer's state after `step`, which the reports of that step carry."""
@@ -194,7 +194,7 @@ class StepTracker(ProgressTracker):
 
     def look_now(self) -> None:
         """Have the next look at once, whenever it was to be."""
-        self.global_progress.next_fetch_time = get_dht_time()
+        self.global_progress.next_fetch_time = swarm_time()
         self.global_state_updated.set()
 
     def begin_training(self) -> None:
@@ -215,7 +215,7 @@ class StepTracker(ProgressTracker):
 
     def publish(self, timeout_s: float = 10.0) -> bool:
         """Store this peer's record now; true if any node took it."""
-        now = get_dht_time()
+        now = swarm_time()
         record = self._record(now)
         self._published = (time.monotonic(), self._stage, record.samples)
         return bool(
@@ -292,7 +292,7 @@ class StepTracker(ProgressTracker):
         """The seconds until the batch is full if all go on as they reported; infinite if their rates are not known."""
         if self.view.step != self.step:
             return float("inf")
-        return self.view.remaining_s(self.own_id, self.missing_samples, get_dht_time(), self.max_refresh_period)
+        return self.view.remaining_s(self.own_id, self.missing_samples, swarm_time(), self.max_refresh_period)
 
     def _publish_quietly(self) -> None:
         try:
@@ -303,8 +303,8 @@ class StepTracker(ProgressTracker):
 
     def _greet_lost_keeper(self) -> None:
         """Greet a keeper that this peer misses, as at joining: after a restart the keeper knows no peer."""
-        if self._keeper_ids and get_dht_time() > self._greeted_at + GREETING_PERIOD_S:
-            self._greeted_at = get_dht_time()
+        if self._keeper_ids and swarm_time() > self._greeted_at + GREETING_PERIOD_S:
+            self._greeted_at = swarm_time()
             greeting = partial(greet, peer_ids=self._keeper_ids, addresses=self._keeper_addresses)
             self.dht.run_coroutine(greeting, return_future=True)
 
@@ -316,7 +316,7 @@ class StepTracker(ProgressTracker):
 
     def _parse_swarm_progress_data(self, metadata: Any) -> GlobalTrainingProgress:
         """Turn the records (a dictionary of values with expirations) into hivemind's form; keeps the view beside it."""
-        now = get_dht_time()
+        now = swarm_time()
         own = self.local_progress
         records = self._newest.take(read_records(metadata, self._check), now)
         self.view = view = self.course.look(self._with_own(records), self.target_batch_size, time.monotonic())
@@ -350,7 +350,7 @@ class StepTracker(ProgressTracker):
         others = [peer for peer in peers if peer.peer_id != self.own_id]
         if not self._training:
             return others
-        token, record = self._own_token, self._record(get_dht_time())
+        token, record = self._own_token, self._record(swarm_time())
         return [*others, KnownPeer(self.own_id, token.member, token.device_id, self._role, record)]
 
     def _check(self, jwt: str) -> AccessToken | None:

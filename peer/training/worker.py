@@ -23,6 +23,7 @@ import torch
 from hivemind.utils.logging import use_hivemind_log_handler
 from transformers import PreTrainedModel
 
+from auth.clock import follow_coordinator, swarm_time
 from auth.credentials import Credentials
 from auth.errors import ManyhandsError, SwarmError, WorkerError
 from peer.averaging.remainders import RemainderFile
@@ -48,6 +49,7 @@ from peer.reporting.advice import Adviser, SparingReports
 from peer.reporting.event_log import FOLDER, EventLog, ProcessEnded, ProcessStarted
 from peer.reporting.messages import (
     CheckpointFetched,
+    ClockRead,
     Failed,
     KeeperAt,
     LineInDoubt,
@@ -122,6 +124,7 @@ class Worker:
 
     def run(self, pipe: Connection) -> None:
         """Join, train until told to stop, leave."""
+        follow_coordinator(self._plan.clock_offset_s)
         threading.Thread(target=self._listen, args=(pipe,), daemon=True).start()
         plan, tokenizer_dir = self._plan, Path(self._plan.tokenizer_dir)
         config = RunConfig.from_json(plan.run_config_json)
@@ -129,7 +132,7 @@ class Worker:
         torch.set_num_threads(1)  # a pool of threads would not survive hivemind's forks; the backend's comes after them
         vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
         model = build_model(config, vocabulary, special)
-        role = credentials.access_token(time.time()).role
+        role = credentials.access_token(swarm_time()).role
         self._events.add(ProcessStarted(software=software_version(), role=role, peer=credentials.device_key.peer_id))
         assists = role == "auxiliary"
         parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -300,6 +303,8 @@ class Worker:
             while not isinstance(message := pipe.recv(), Stop):
                 if isinstance(message, LineMeasured) and self._swarm is not None:
                     self._swarm.line_measured(message.rate)
+                elif isinstance(message, ClockRead):
+                    follow_coordinator(message.offset_s)
                 elif isinstance(message, KeeperAt):
                     self._keeper_at = message.addresses  # before the look at the swarm: `run` does it the other way
                     if self._swarm is not None:

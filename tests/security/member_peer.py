@@ -7,12 +7,16 @@ play. What it changes is in `insider.py`; nothing of it is in the program.
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from auth.clock import follow_coordinator, steady_time
 from auth.credentials import Credentials
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
@@ -62,6 +66,7 @@ class MemberPlan:
     bandwidth: float | None = None  # bytes per second, as it claims
     more_devices: tuple[str, ...] = ()  # credentials of further devices of an insider's member
     grows_after: int | None = None  # the step after which all gradients are larger
+    clock_ahead_s: float = 0.0  # of the coordinator's; it is set right, for this peer, when the peer joins
 
 
 def microbatch(config: RunConfig, seed: int, part: int) -> Batch:
@@ -80,6 +85,9 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     """Join, train or keep until stopped, leave."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     torch.set_num_threads(1)
+    if plan.clock_ahead_s:
+        follow_coordinator(time.time() - steady_time())
+        time.time = partial(_shifted, time.time, plan.clock_ahead_s)
     config = RunConfig.from_mapping(plan.config)
     model = build_model(config, VOCABULARY, SPECIAL)
     give_false_states(orders)
@@ -123,6 +131,10 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
             _hold_another_state(swarm, plan.seed)
             orders.attack = ""
     swarm.leave()
+
+
+def _shifted(clock: Callable[[], float], ahead_s: float) -> float:
+    return clock() + ahead_s
 
 
 def _let_gradients_grow(model: torch.nn.Module, swarm: Swarm, step: int) -> None:

@@ -71,11 +71,13 @@ class MemberSwarm:
         insiders: Sequence[str] = (INSIDER,),
         more_devices: int = 0,
         grows_after: int | None = None,
+        clocks: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """`bandwidths`: what peers claim their lines to be (bytes per second), by name; others: as fast as any.
 
         An insider's program trains, whatever its token allows. The first has so many more devices, without programs.
-        `grows_after`: the step after which all gradients are a million times as large.
+        `grows_after`: the step after which all gradients are a million times as large. `clocks`: the seconds by which
+        members' clocks are ahead, by name.
         """
         self.directory, self.bandwidths = directory, bandwidths
         self.authority = AuthorityKey.generate()
@@ -107,6 +109,7 @@ class MemberSwarm:
                         bandwidth=bandwidths.get(name),
                         more_devices=tuple(further) if number == 0 else (),
                         grows_after=grows_after,
+                        clock_ahead_s=clocks.get(name, 0.0),
                     ),
                 )
                 for number, (device, name) in enumerate(zip(devices, members, strict=True))

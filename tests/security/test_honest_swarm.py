@@ -85,6 +85,18 @@ def test_a_keeper_comes_back_to_members_who_hold_different_states(honest: Member
     assert honest.all_named() == []
 
 
+def test_members_whose_clocks_are_wrong_take_part(tmp_path: Path) -> None:
+    """They go by the coordinator's; hivemind's nodes refuse each other beyond three seconds."""
+    swarm = MemberSwarm(tmp_path, honest=("bob", "carol"), insiders=("alice",), clocks={"bob": 40.0, "carol": -40.0})
+    try:
+        for peer in [*swarm.honest, swarm.keeper]:
+            peer.wait_for_step(STEPS_APART)
+        assert swarm.all_named() == []
+        assert hold_one_state(swarm.steps_at(STEPS_APART))
+    finally:
+        swarm.close()
+
+
 def test_gradients_that_grow_name_nobody(tmp_path: Path) -> None:
     """All at once they are a million times as large: averages that follow from them are no lies."""
     swarm = MemberSwarm(tmp_path, honest=("bob", "carol"), insiders=("alice",), grows_after=GROWS_AFTER)

@@ -11,7 +11,17 @@ import pytest
 
 from peer.agent.agent import unexplained
 from peer.agent.workers import StopRequest, Underway, Workers
-from peer.reporting.messages import KeeperAt, LineMeasured, Lost, Progress, Ready, Stopped, WorkerMessage, WorkerPlan
+from peer.reporting.messages import (
+    ClockRead,
+    KeeperAt,
+    LineMeasured,
+    Lost,
+    Progress,
+    Ready,
+    Stopped,
+    WorkerMessage,
+    WorkerPlan,
+)
 from tests.support.reports import report
 from tests.support.worker_mains import trains_until_stopped
 
@@ -43,6 +53,8 @@ async def test_the_next_worker_begins_with_what_was_told_last() -> None:
     explain, plan = unexplained, WorkerPlan("{}", "", "", "", ("old",))
     workers = Workers(trains_until_stopped, StopRequest(), asyncio.Queue(), explain, time.time, random.Random(0))
     workers.tell(KeeperAt(("new",)))
+    workers.tell(ClockRead(12.5))
+    plan = replace(plan, clock_offset_s=12.5)
     assert workers.as_of_now(plan) == replace(plan, initial_peers=("new",))
     workers.tell(LineMeasured(3e6))
     assert workers.as_of_now(plan).place.bandwidth == 3e6

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from auth.clock import steady_time
 from auth.errors import RevokedError, TokenError
 from auth.join_link import Address
 from coordinator.context import services as run_services
@@ -19,6 +20,7 @@ from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import online_sessions
 from peer.control.events import CutOff, Welcomed
 from peer.control.session import failed_rounds, paced, renewal_due_at, retry_delay_s
+from peer.reporting.messages import ClockRead
 from tests.support.control_plane import QUICK, a_report, connected, joined, samples_of, serving, write_status
 from tests.support.ports import free_ports
 from tests.support.receipts import keeper_confirms
@@ -59,6 +61,8 @@ async def test_presence_shows_the_device_online_until_it_says_goodbye(tmp_path: 
         await eventually("the member is online", lambda: online() == [("Ada", "8 cores", "training", 12, 3.5)])
         await member.leave()
         assert member.heard.connected == [True, False]
+        [read] = [event for event in member.heard.events if isinstance(event, ClockRead)]
+        assert abs(read.offset_s + steady_time() - time.time()) < PATIENCE_S
         welcomed = Welcomed(coordinator.services.software.version, coordinator.services.software_address)
         assert member.heard.events[0] == welcomed
         await eventually("nobody is online", lambda: online() == [])

@@ -437,7 +437,7 @@ def test_a_round_that_fails_is_given_up(begins: bool) -> None:
 
 def test_a_group_is_sought_ahead_of_time_when_the_batch_will_soon_be_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, not later than the search takes; a step taken otherwise gives it up."""
-    monkeypatch.setattr(step_rounds, "get_dht_time", lambda: 1000.0)
+    monkeypatch.setattr(step_rounds, "swarm_time", lambda: 1000.0)
     ahead = Round(FULL)
     scene = Scene(ahead)
     scene.tracker.estimated_next_update_time = 1061.0

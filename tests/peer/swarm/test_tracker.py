@@ -122,7 +122,7 @@ def test_others_are_expected_to_go_on_as_they_reported(
     now: float, missing: int, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For a few seconds without a report, not for good; this peer's own samples are known."""
-    monkeypatch.setattr(swarm_tracker, "get_dht_time", lambda: now)
+    monkeypatch.setattr(swarm_tracker, "swarm_time", lambda: now)
     paces = (TrainerPace("Qm1", 1.0, 990.0), TrainerPace("Qm2", 2.0, 1000.0))
     view = replace(NOTHING_SEEN, step=4, paces=paces)
     tracker = SimpleNamespace(view=view, step=4, own_id="Qm1", missing_samples=missing, max_refresh_period=4.0)
