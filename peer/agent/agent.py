@@ -142,7 +142,7 @@ class Agent:
         self._used_due_s = 0.0
         self._told_unknown = False
         self._newer = ""  # what was told of the coordinator's version, if it is newer
-        self._is_cut_off = False
+        self._is_cut_off = self._disk_is_full = False
         self._display: Display | None = None
         self._watching: asyncio.Task[None] | None = None
         self._device, self._fault = "", ""  # the one to train on, once chosen, and what is wrong with a better one
@@ -437,12 +437,23 @@ class Agent:
 
     def _on_report(self, report: StepReport) -> None:
         self._outbox.put(report, self._clock())
+        self._tell_of_waiting()
         self._show(report)
 
     def _on_lost(self, lost: Lost) -> None:
         """Have the coordinator told; of a device that it cut off it has counted that itself."""
         if not self._is_cut_off:
             self._outbox.put_lost(lost, self._clock())
+            self._tell_of_waiting()
+
+    def _tell_of_waiting(self) -> None:
+        """Say once that the disk is full, and once that it is no more."""
+        waits = self._outbox.waiting > 0
+        if waits and not self._disk_is_full:
+            self._show(Notice("warning", "The disk is full: training goes on, and reports wait in memory. Make room."))
+        elif self._disk_is_full and not waits:
+            self._show(Notice("info", "The disk has room again: all reports are on it."))
+        self._disk_is_full = waits
 
     def _on_failed(self, failed: Failed) -> None:
         if failed.code != SwarmError.code:  # that is told together with the pause that follows

@@ -26,6 +26,7 @@ from auth.errors import (
     QuarantinedError,
     RequestError,
     RevokedError,
+    StorageError,
     UnreachableError,
 )
 from auth.keys import DeviceKey, challenge_bytes
@@ -136,7 +137,7 @@ class Session:
             if self._clock() >= self._renewal_due_at():
                 try:
                     await self._renew()
-                except UnreachableError as error:
+                except (UnreachableError, StorageError) as error:
                     logger.info("The access token could not be renewed yet: %s", error)
             await asyncio.sleep(self._timing.renew_check_s)
 
@@ -243,9 +244,9 @@ class SessionStream:
             case "ack":
                 self._acknowledged(message.ack)
             case "token":
-                self._sides.credentials.store_token(message.token)
+                self._store(self._sides.credentials.store_token, message.token)
             case "revocations":
-                self._sides.credentials.store_revocations(message.revocations)
+                self._store(self._sides.credentials.store_revocations, message.revocations)
             case "notice":
                 self._tell(Notice(message.notice.level, told(message.notice.text)))
             case "swarm":
@@ -257,6 +258,13 @@ class SessionStream:
                 self._tell(Standing(now.own_samples, now.rank, now.members, now.samples_per_second, now.time_left_s))
             case "revoked":
                 raise (QuarantinedError if message.revoked.quarantined else RevokedError)(told(message.revoked.reason))
+
+    def _store(self, store: Callable[[str], None], jwt: str) -> None:
+        """Store this; a full disk ends no session, for the coordinator says it again."""
+        try:
+            store(jwt)
+        except StorageError as error:
+            self._tell(Notice("warning", str(error)))
 
     def _acknowledged(self, ack: control_pb2.ReportAck) -> None:
         step = self._unacked.pop(ack.seq, None)

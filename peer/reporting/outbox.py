@@ -1,16 +1,19 @@
 """Reports, and samples lost beside them, that the coordinator has not acknowledged yet, on disk.
 
 The agent puts every report here first and the session sends from here, so a report survives a coordinator that is away
-and an agent that is killed; by its number (`seq`) the coordinator counts it once, however often it is sent.
+and an agent that is killed; by its number (`seq`) the coordinator counts it once, however often it is sent. While the
+disk is full, what is to be written waits in memory.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from peer.reporting.messages import Lost, LostCause, StepReport
 CAPACITY = 100_000  # reports; at one step a minute this is more than two months
 MOST_WAIT_S = 7 * 86_400.0  # for its step to become known: so long is unconfirmed work pending at the coordinator, too
 LOST = "lost beside reports"  # the one key of such a row's body
+MOST_WAITING = 1000  # reports, and acknowledgements of some, while the disk is full
 RECEIPTS_KEPT = 5_000  # of the newest reports: in a large group each has many times a report's size
 
 # AUTOINCREMENT: a number is never given twice, not even after its report was acknowledged and deleted.
@@ -41,6 +45,9 @@ class Pending:
     report: StepReport | Lost
 
 
+Writing = Callable[[], int | None]
+
+
 class Outbox:
     """A bounded, ordered queue of reports in a SQLite file; used from one thread."""
 
@@ -52,6 +59,7 @@ class Outbox:
         receipts_kept: int = RECEIPTS_KEPT,
     ) -> None:
         self._path, self._clock, self._capacity, self._receipts_kept = path, clock, capacity, receipts_kept
+        self._waiting: deque[Writing] = deque()  # for room on the disk
         with self._reporting():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(path, isolation_level=None)
@@ -59,33 +67,40 @@ class Outbox:
             self._database.executescript(_SCHEMA)
             self._number_from(int(clock() * 1000))
 
-    def put(self, report: StepReport, completed_at: float) -> int:
-        """Keep a report and return its number; the oldest goes where there is no room left.
+    @property
+    def waiting(self) -> int:
+        """The number of changes that wait for room on the disk."""
+        return len(self._waiting)
+
+    def put(self, report: StepReport, completed_at: float) -> int | None:
+        """Keep a report and return its number, None while it waits; the oldest goes where there are too many.
 
         Waiting reports of this step and of later ones, if of the same era, are of a past that the device has left: it
         has taken an earlier state, and does these steps again.
         """
-        with self._transaction() as database:
-            left = "SELECT seq FROM reports WHERE era = ? AND json_extract(body, '$.step') >= ?"
-            self._give_up(database.execute(left, (report.era, report.step)).fetchall(), LostCause.OUT_OF_SYNC)
-            seq = self._add(report.era, completed_at, asdict(replace(report, receipt="")))
-            if report.receipt:
-                database.execute("INSERT INTO receipts VALUES (?, ?)", (seq, report.receipt))
-                newest = "SELECT seq FROM receipts ORDER BY seq DESC LIMIT ?"
-                database.execute(f"DELETE FROM receipts WHERE seq NOT IN ({newest})", (self._receipts_kept,))  # noqa: S608
+        return self._write(partial(self._put, report, completed_at))
+
+    def _put(self, report: StepReport, completed_at: float) -> int:
+        left = "SELECT seq FROM reports WHERE era = ? AND json_extract(body, '$.step') >= ?"
+        self._give_up(self._database.execute(left, (report.era, report.step)).fetchall(), LostCause.OUT_OF_SYNC)
+        seq = self._add(report.era, completed_at, asdict(replace(report, receipt="")))
+        if report.receipt:
+            self._database.execute("INSERT INTO receipts VALUES (?, ?)", (seq, report.receipt))
+            newest = "SELECT seq FROM receipts ORDER BY seq DESC LIMIT ?"
+            self._database.execute(f"DELETE FROM receipts WHERE seq NOT IN ({newest})", (self._receipts_kept,))  # noqa: S608
         return seq
 
-    def put_lost(self, lost: Lost, at: float) -> int:
-        """Keep losses that no report can tell of, and return their number."""
-        with self._transaction():
-            return self._add(0, at, {LOST: asdict(lost)})
+    def put_lost(self, lost: Lost, at: float) -> int | None:
+        """Keep losses that no report can tell of, and return their number, None while they wait."""
+        return self._write(partial(self._add, 0, at, {LOST: asdict(lost)}))
 
     def keep(self, seq: int) -> bool:
         """Let a report wait for its step to become known; False if it has waited too long, and is given up."""
-        with self._transaction() as database:
+        with self._reporting():
             too_old = "SELECT seq FROM reports WHERE seq = ? AND completed_at < ?"
-            given_up = database.execute(too_old, (seq, self._clock() - MOST_WAIT_S)).fetchall()
-            self._give_up(given_up, LostCause.REFUSED)
+            given_up = self._database.execute(too_old, (seq, self._clock() - MOST_WAIT_S)).fetchall()
+        if given_up:
+            self._write(partial(self._give_up, given_up, LostCause.REFUSED))
         return not given_up
 
     def _give_up(self, rows: Sequence[tuple[int]], cause: LostCause) -> None:
@@ -114,7 +129,8 @@ class Outbox:
         return seq
 
     def pending(self, limit: int, after: int = 0) -> list[Pending]:
-        """Return the oldest unacknowledged reports with a number above `after`."""
+        """Return the oldest unacknowledged reports with a number above `after`, but for those that wait for room."""
+        self._catch_up()
         with self._reporting():
             rows = self._database.execute(
                 "SELECT seq, completed_at, body, COALESCE(receipt, '') "
@@ -125,8 +141,7 @@ class Outbox:
 
     def ack(self, seq: int) -> None:
         """Forget a report that the coordinator has taken, or refused for good."""
-        with self._transaction():
-            self._forget([seq])
+        self._write(partial(self._forget, [seq]))
 
     def __len__(self) -> int:
         with self._reporting():
@@ -140,21 +155,46 @@ class Outbox:
 
     def close(self) -> None:
         """Close the file; pending reports stay in it."""
-        self._database.close()
+        try:
+            self._catch_up()
+        finally:
+            self._database.close()
+
+    def _write(self, writing: Writing) -> int | None:
+        """Write this behind what waits for room, or let it wait, too; raises `StorageError` if too much does.
+
+        Returns what it returns, None while it waits.
+        """
+        self._waiting.append(writing)
+        return self._catch_up()
+
+    def _catch_up(self) -> int | None:
+        """Write what waits for room on the disk; return what the last of it returns, None if not all was written."""
+        written = None
+        with self._reporting():
+            while self._waiting:
+                try:
+                    with self._transaction():
+                        written = self._waiting[0]()
+                except sqlite3.OperationalError as error:
+                    if not _tells_of_full_disk(error) or len(self._waiting) > MOST_WAITING:
+                        raise
+                    return None
+                self._waiting.popleft()
+        return written
 
     def _number_from(self, first: int) -> None:
         """Begin a new file's numbers at its time of creation, so that a lost outbox's numbers do not come again."""
-        with self._transaction() as database:
+        with self._reporting(), self._transaction() as database:
             if database.execute("SELECT COUNT(*) FROM losses").fetchone()[0] == 0:
                 database.execute("INSERT INTO losses VALUES (0)")
                 database.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('reports', ?)", (first,))
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._reporting():
-            self._database.execute("BEGIN IMMEDIATE")
-            with self._database:
-                yield self._database
+        self._database.execute("BEGIN IMMEDIATE")
+        with self._database:
+            yield self._database
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
@@ -164,6 +204,11 @@ class Outbox:
             raise StorageError(
                 f"Cannot keep reports in {self._path}: {error}; free some space or remove the file."
             ) from error
+
+
+def _tells_of_full_disk(error: sqlite3.OperationalError) -> bool:
+    """SQLite says so by itself, or that it could not write: to a log or a shared memory beside the file."""
+    return "full" in str(error) or "disk I/O" in str(error)
 
 
 def _read(body: dict[str, Any], receipt: str) -> StepReport | Lost:

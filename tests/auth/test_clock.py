@@ -6,9 +6,9 @@ import multiprocessing
 import time
 from collections.abc import Iterator
 
-import hivemind
 import pytest
 from hivemind.averaging import control
+from hivemind.utils import timed_storage
 
 from auth.clock import ReadClock, follow_coordinator, steady_time, swarm_time
 from auth.swarm.hivemind_patches import patch_hivemind
@@ -39,7 +39,7 @@ def test_whatever_this_machines_clock_is_set_to_swarm_time_goes_on(monkeypatch: 
     assert before - time.time() > HOUR_S / 2
     monkeypatch.setattr(time, "time", lambda: 0.0)
     assert before <= swarm_time() < before + HOUR_S
-    assert before <= hivemind.get_dht_time() < before + HOUR_S
+    assert before <= timed_storage.get_dht_time() < before + HOUR_S
     assert before <= control.get_dht_time() < before + HOUR_S
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert before <= pool.apply(swarm_time) < before + HOUR_S

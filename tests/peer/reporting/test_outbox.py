@@ -15,6 +15,7 @@ from auth.errors import StorageError
 from peer.reporting.messages import Lost, StepReport
 from peer.reporting.outbox import MOST_WAIT_S, Outbox
 from tests.support.clocks import Clock
+from tests.support.small_disks import fill, make_room, small_disk
 
 
 def a_report(step: int = 1, era: int = 0) -> StepReport:
@@ -171,3 +172,28 @@ def test_a_step_that_is_repeated_takes_the_place_of_what_came_after_it(tmp_path:
     left = Lost(25, {"out of sync": 64})
     assert [entry.report for entry in outbox.pending(10)] == [a_report(24, 1), a_report(30), left, a_report(25, 1)]
     outbox.close()
+
+
+def test_a_full_disk_loses_no_report(tmp_path: Path) -> None:
+    """What cannot be written waits, in order, for room; too much of it is an error."""
+    with small_disk(tmp_path, 1 << 20):
+        outbox = open_outbox(tmp_path, capacity=5000)
+        first = outbox.put(a_report(1), 0.0)
+        fill(tmp_path, 0)
+        step = 1
+        while outbox.put(a_report(step := step + 1), 0.0) is not None:
+            pass
+        assert first is not None
+        outbox.ack(first)
+        assert outbox.put_lost(Lost(step, {"left": 12}), 0.0) is None
+        assert outbox.waiting == 3
+        assert outbox.pending(1)[0].seq == first
+        make_room(tmp_path)
+        reports = [entry.report for entry in outbox.pending(5000)]
+        assert reports == [*map(a_report, range(2, step + 1)), Lost(step, {"left": 12})]
+        assert outbox.waiting == 0
+        fill(tmp_path, 0)
+        with pytest.raises(StorageError, match="full"):
+            _ = [outbox.put(a_report(number), 0.0) for number in range(step + 1, step + 5000)]
+        make_room(tmp_path)
+        outbox.close()
