@@ -28,7 +28,14 @@ READ_AS = (
     ("፡፡", "፡።"),  # Amharic, as it is often typed
     ("၊", ","),  # Burmese
     ("…", "."),
+    ("\u037e", ";"),  # Greek's question mark, which has a code point of its own
 )
+BAR = re.compile(r"(?<=[\u0900-\u0dff])(\s?)\|(?=\s|\Z)")  # typed for a danda
+ZERO_WIDTH = re.compile(r"(?<=[.!?।])[\u200b\ufeff]")  # between two sentences in place of a space
+# Thai and Lao have no mark: a space ends a sentence or a phrase.
+SPACED = ("th", "lo")
+PHRASE_END = re.compile(r"(?<=[\u0e01-\u0e4e\u0e81-\u0ece])[^\S\n]+(?=[\u0e01-\u0e4e\u0e81-\u0ede])")
+LEAST_PHRASE = 40  # characters; a shorter one goes on
 
 # A full stop ends no sentence after the number of a list's item or after an initial: one letter or, in the scripts of
 # India, one syllable, as the Bengali and Hindi for "Dr." and "Mr." are.
@@ -37,6 +44,13 @@ _VIRAMA = r"[\u094d\u09cd\u0a4d\u0acd\u0b4d\u0bcd\u0c4d\u0ccd\u0d4d]"
 NUMBER = r"(?:\A|\n)[^\S\n]*\(?\d{1,3}"
 INITIAL = rf"(?:\A|[-\s(\[\"'“‘«])[^\W\d_](?:{_SIGN}|(?<={_VIRAMA})[^\W\d_])*"
 UNFINISHED = re.compile(rf"(?:{NUMBER}|{INITIAL})\.\Z")
+# Nor after these, which the library does not know.
+ABBREVIATIONS = {
+    language: re.compile(
+        r"\b(?:Jl|Jln|Gg|Kec|Kab|Kel|PT|CV|UD|Tbk|Tn|Ny|Nn|Sdr|Sdri|Bpk|Drs|Dra|Ir|Hj|KH|hlm|tgl|No)\.\Z"
+    )
+    for language in ("id", "ms")
+}
 UNFINISHED_CHARACTERS = 16  # as many as it takes to see that, from the end
 
 
@@ -45,13 +59,14 @@ def split_sentences(document: str, language: str) -> list[str]:
 
     `language` is a BCP 47 tag; of a language that the library does not know, abbreviations are taken for English.
     """
+    language = language.partition("-")[0].lower()
     text = SURROGATE.sub("\ufffd", document)
     readable = _readable(text)
     sentences: list[str] = []
     start = end = 0
-    for piece in _pieces(readable, language.partition("-")[0].lower()):
+    for piece in _pieces(readable, language):
         end += len(piece)
-        if piece.rstrip().endswith(".") and end < len(text) and _goes_on(piece, readable[end]):
+        if piece.rstrip().endswith(".") and end < len(text) and _goes_on(piece, readable[end], language):
             continue
         sentence = text[start:end].strip()
         start = end
@@ -59,7 +74,7 @@ def split_sentences(document: str, language: str) -> list[str]:
             sentences.extend(_lines(sentence))
         elif sentence:
             sentences.append(sentence)
-    return sentences
+    return [phrase for sentence in sentences for phrase in _phrases(sentence)] if language in SPACED else sentences
 
 
 def segment_safely(text: str, language: str) -> list[str]:
@@ -75,7 +90,7 @@ def segment_safely(text: str, language: str) -> list[str]:
 
 def _readable(text: str) -> str:
     """The text as the library reads it rightly, each character in its place."""
-    text = ODD_SPACE.sub(" ", text)
+    text = ZERO_WIDTH.sub(" ", BAR.sub(r"\1।", ODD_SPACE.sub(" ", text)))
     for mark, known in READ_AS:
         text = text.replace(mark, known)
     return text
@@ -104,11 +119,23 @@ def _block_end(text: str, start: int) -> int:
     return cut if cut > start else stop
 
 
-def _goes_on(piece: str, following: str) -> bool:
+def _phrases(sentence: str) -> Iterator[str]:
+    """The phrases of a text whose sentences end with spaces."""
+    start = 0
+    for end in PHRASE_END.finditer(sentence):
+        if end.start() - start >= LEAST_PHRASE:
+            yield sentence[start : end.start()]
+            start = end.end()
+    yield sentence[start:]
+
+
+def _goes_on(piece: str, following: str, language: str) -> bool:
     """Return whether the full stop at the piece's end ends no sentence: within a word or number, or as `UNFINISHED`."""
     stripped = piece.rstrip()
     touches = len(stripped) == len(piece) and not following.isspace()
-    return touches or following.islower() or UNFINISHED.search(stripped[-UNFINISHED_CHARACTERS:]) is not None
+    end, known = stripped[-UNFINISHED_CHARACTERS:], ABBREVIATIONS.get(language)
+    is_unfinished = UNFINISHED.search(end) is not None or (known is not None and known.search(end) is not None)
+    return touches or following.islower() or is_unfinished
 
 
 def _lines(sentence: str) -> Iterator[str]:

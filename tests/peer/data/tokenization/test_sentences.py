@@ -41,6 +41,18 @@ def joined(text: str | list[str]) -> str:
         ("hy", ["Բարեւ։", "Ինչպե՞ս ես, ասաց։", "Արժե 3.50։"]),
         ("bo", ["བཀྲ་ཤིས།", "བདེ་ལེགས༎", "ཞུ"]),
         ("th", ["ราคา 3.50 บาท ขอบคุณ"]),
+        (
+            "th",
+            [
+                "กรุงเทพมหานครเป็นเมืองหลวงและนครที่มีประชากรมากที่สุดของประเทศไทย",
+                "เป็นศูนย์กลางการปกครอง การศึกษา การคมนาคมขนส่ง",
+                "การเงินการธนาคาร",
+            ],
+        ),
+        ("hi", ["राम घर गया |", "सीता बाज़ार गई |", "वे खुश थे |"]),
+        ("bn", ["আমি ভাত খাই|", "তুমি কী খাও?"]),
+        ("el", ["Πού πας\u037e", "Πάω σπίτι."]),
+        ("id", ["Ia tinggal di Jl. Sudirman No. 5.", "PT. Maju Jaya ada di sana.", "Bapak Drs. Ahmad datang."]),
         ("xx", ["What has no rules of its own ends so.", "And so!"]),
     ],
 )
@@ -55,6 +67,7 @@ def test_sentences_end_where_their_language_says_so(language: str, sentences: li
         ("bn", ["আমি ভাত খাই।", "তুমি কী খাও?", "সে যায়।।", "শেষ"]),
         ("zh", ["你好。", "再见！"]),
         ("my", ["သွားသည်။", "နေကောင်းလား။"]),
+        ("en", ["One ends.\u200b", "Another begins."]),
     ],
 )
 def test_marks_of_scripts_without_full_stops_need_no_space(language: str, sentences: list[str]) -> None:
