@@ -46,9 +46,7 @@ INITIAL = rf"(?:\A|[-\s(\[\"'“‘«])[^\W\d_](?:{_SIGN}|(?<={_VIRAMA})[^\W\d_]
 UNFINISHED = re.compile(rf"(?:{NUMBER}|{INITIAL})\.\Z")
 # Nor after these, which the library does not know.
 ABBREVIATIONS = {
-    language: re.compile(
-        r"\b(?:Jl|Jln|Gg|Kec|Kab|Kel|PT|CV|UD|Tbk|Tn|Ny|Nn|Sdr|Sdri|Bpk|Drs|Dra|Ir|Hj|KH|hlm|tgl|No)\.\Z"
-    )
+    language: re.compile(r"\b(?:Jln?|Gg|Kec|Kab|Kel|PT|CV|UD|Tbk|Tn|Ny|Nn|Sdri?|Bpk|Dr[as]|Ir|Hj|KH|hlm|tgl|No)\.\Z")
     for language in ("id", "ms")
 }
 UNFINISHED_CHARACTERS = 16  # as many as it takes to see that, from the end

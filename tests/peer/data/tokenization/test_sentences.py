@@ -99,7 +99,7 @@ def test_a_long_text_without_an_end_is_split_at_its_lines() -> None:
     """A poem, a table or a script without marks is no single sentence."""
     line = "สวัสดีครับ " * 10
     document = "\n".join([line] * (MAX_CHARACTERS // len(line) + 2))
-    assert split_sentences(document, "th") == [line.strip()] * (document.count("\n") + 1)
+    assert split_sentences(document, "xx") == [line.strip()] * (document.count("\n") + 1)
 
 
 def test_a_text_without_ends_and_lines_is_cut_between_words() -> None:
