@@ -43,7 +43,7 @@ class PanelState:
 
     run: str
     member: str
-    activity: str = "starting"
+    activity: str = "loading the model and joining the swarm"
     device: str = ""
     phase: PhaseFacts | None = None  # of a run that has phases
     step: int = 0
@@ -296,7 +296,9 @@ def render(state: PanelState) -> Panel:
     bar = ProgressBar(total=max(1, state.target_batch_size), completed=state.swarm_samples, width=30)
     batch.add_row(bar, batch_filling(state))
     standing = state.standing
-    place = "" if standing is None else f", {standing.own_samples} in all, rank {standing.rank} of {standing.members}"
+    place = ""
+    if standing is not None and standing.own_samples:
+        place = f"; {standing.own_samples} confirmed in all, rank {standing.rank} of {standing.members}"
     averaging = "" if state.last_averaging_s is None else f"{state.last_group} peers, {state.last_averaging_s:.1f} s"
     phase = state.phase
     machine = f"{state.samples_per_second:.1f} samples/s on {state.device}" if state.device else ""
@@ -307,7 +309,7 @@ def render(state: PanelState) -> Panel:
         ("loss", "" if state.loss is None else f"{state.loss:.3f}"),
         *([("the run", run_pace(state))] if run_pace(state) else []),
         ("this machine", "averages and does not train" if state.activity == "assisting" else machine),
-        ("contributed", f"{state.contributed} samples{place}"),
+        ("contributed", f"{state.contributed} samples in this stay{place}"),
         ("averaged here", megabytes(state.averaged_bytes)),
         ("peers", str(state.peers)),
         ("last averaging", averaging),

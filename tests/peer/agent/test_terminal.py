@@ -177,7 +177,7 @@ def test_the_panel_says_which_device_this_is() -> None:
     assert replace(START, device_number=12).who == "ada (device #12)"
     console = Console(width=100, file=io.StringIO(), record=True)
     console.print(render(replace(START, device_number=12)))
-    assert "demo: ada (device #12), starting" in console.export_text()
+    assert "demo: ada (device #12), loading the model" in console.export_text()
     assert START.who == "ada"
 
 
@@ -188,6 +188,15 @@ def test_the_panel_shows_nothing_that_is_not_known_yet() -> None:
     text = console.export_text()
     assert "0 of 0" not in text
     assert "samples/s" not in text
+
+
+@pytest.mark.parametrize(("confirmed", "place"), [(0, ""), (320, "; 320 confirmed in all, rank 1 of 3")])
+def test_the_panel_tells_this_stays_samples_from_all_that_were_confirmed(confirmed: int, place: str) -> None:
+    """The coordinator may not have confirmed the newest yet; who has none has no rank."""
+    console = Console(width=100, file=io.StringIO(), record=True)
+    console.print(render(replace(START, contributed=512, standing=Standing(confirmed, 1, 3))))
+    [line] = [line for line in console.export_text().splitlines() if "contributed" in line]
+    assert line.strip("│ ").split("contributed")[1].strip() == f"512 samples in this stay{place}"
 
 
 def test_names_are_not_markup() -> None:
