@@ -392,10 +392,10 @@ def generator_code(repository: str) -> str:
     download, place = _folder_code(repository)
     return (
         f"```python\nfrom pathlib import Path\n\n{download}from safetensors.torch import load_file\n"
-        "from transformers import AutoConfig, AutoModelForMaskedLM\n\n"
+        "from transformers import AutoConfig, ElectraForMaskedLM\n\n"
         f"folder = Path({place})\n"
         'config = AutoConfig.from_pretrained(folder / "generator.json")\n'
-        "generator = AutoModelForMaskedLM.from_pretrained(\n"
+        "generator = ElectraForMaskedLM.from_pretrained(\n"
         '    None, config=config, state_dict=load_file(folder / "generator.safetensors")\n)\n```'
     )
 

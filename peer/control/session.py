@@ -32,7 +32,7 @@ from auth.errors import (
 from auth.keys import DeviceKey, challenge_bytes
 from peer.control.client import ControlClient
 from peer.control.events import Connected, CutOff, KeeperTold, SessionEvent, Standing, Welcomed
-from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, control_pb2
+from peer.protocol import FROM_OPERATOR, MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, control_pb2
 from peer.protocol.errors import error_from_rpc, told
 from peer.reporting.messages import ClockRead, Lost, Notice
 from peer.reporting.outbox import Outbox, Pending
@@ -40,6 +40,7 @@ from peer.reporting.suspicions import WaitingSuspicions
 from peer.reporting.wire import lost_to_wire, report_to_wire
 
 logger = logging.getLogger(__name__)
+MOST_ANNOUNCED = 1000  # announcements that are remembered, so that none is told twice
 
 RENEW_AT = 2 / 3  # of a token's lifetime
 MOST_PRESENCE_S = 60.0  # whatever the coordinator asks for: a peer is not silent for longer
@@ -91,6 +92,7 @@ class Session:
         self._credentials = sides.credentials
         self._hardware, self._software = hardware[:MAX_HARDWARE_CHARS], software[:MAX_VERSION_CHARS]
         self._timing = timing or SessionTiming()
+        self._announced: set[str] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Stay connected until `stop` is set; then the last reports and a goodbye are sent, if the line holds."""
@@ -116,7 +118,7 @@ class Session:
     async def _stay(self, stop: asyncio.Event) -> None:
         """One stay: raises `UnreachableError` if it was never welcomed, and returns when it is over."""
         call = self._client.open_session()
-        stream = SessionStream(call, self._sides, self._timing)
+        stream = SessionStream(call, self._sides, self._timing, self._announced)
         try:
             if await unless(stop, stream.greet(self._credentials.device_key, self._hardware, self._software)) is None:
                 return
@@ -180,7 +182,9 @@ class SessionStream:
         call: Any,  # grpc.aio's StreamStreamCall, which has no annotations
         sides: SessionSides,
         timing: SessionTiming,
+        announced: set[str],
     ) -> None:
+        """`announced`: what earlier stays have told the volunteer in the operator's name."""
         self._call, self._sides, self._timing = call, sides, timing
         self._outbox, self._tell = sides.outbox, sides.tell
         self._unacked: dict[int, int] = {}  # report number -> its step
@@ -188,7 +192,7 @@ class SessionStream:
         self._ahead_until: float | None = None  # by the loop's clock; None: nothing is known to be ahead of the keeper
         self._suspicions_are_heard = self._losses_are_heard = False
         self._presence_every_s = timing.presence_every_s
-        self._clock = ReadClock()
+        self._clock, self._announced = ReadClock(), announced
 
     async def greet(self, key: DeviceKey, hardware: str, software: str) -> control_pb2.Welcome:
         """Answer the coordinator's nonce with the device's signature; raises the coordinator's refusal."""
@@ -248,7 +252,7 @@ class SessionStream:
             case "revocations":
                 self._store(self._sides.credentials.store_revocations, message.revocations)
             case "notice":
-                self._tell(Notice(message.notice.level, told(message.notice.text)))
+                self._hear(Notice(message.notice.level, told(message.notice.text)))
             case "swarm":
                 self._tell(KeeperTold(tuple(message.swarm.addresses)))
             case "pace":
@@ -258,6 +262,13 @@ class SessionStream:
                 self._tell(Standing(now.own_samples, now.rank, now.members, now.samples_per_second, now.time_left_s))
             case "revoked":
                 raise (QuarantinedError if message.revoked.quarantined else RevokedError)(told(message.revoked.reason))
+
+    def _hear(self, notice: Notice) -> None:
+        """Pass a notice on; an announcement that an earlier stay has brought is none."""
+        if notice.text not in self._announced:
+            self._tell(notice)
+        if notice.text.startswith(FROM_OPERATOR) and len(self._announced) < MOST_ANNOUNCED:
+            self._announced.add(notice.text)
 
     def _store(self, store: Callable[[str], None], jwt: str) -> None:
         """Store this; a full disk ends no session, for the coordinator says it again."""

@@ -291,10 +291,10 @@ class NodeWatch:
         self._watching.start()
         self._listening.start()
 
-    def start(self, averager: DecentralizedAverager) -> None:
+    def start(self, averager: DecentralizedAverager, name: str) -> None:
         """Start an averager's process, and watch it, too. Raises `SwarmError` if the node is lost meanwhile."""
         averager.run_in_background(await_ready=False)
-        self._processes = {**self._processes, averager.name: _process(averager.pid)}
+        self._processes = {**self._processes, name: _process(averager.pid)}
         await_outcome(averager._ready, lambda: self.lost)
 
     def stop(self) -> None:

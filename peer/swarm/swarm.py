@@ -113,9 +113,9 @@ class Swarm:
         self._watch = NodeWatch(self._dht, on_lost, assembly.access.clock)
         self._tracker = assembly.tracker(keeper_ids, guard.caps, suspicions)
         self._averager = assembly.state_averager(model, self._interrupted)
-        self._watch.start(self._averager)
+        self._watch.start(self._averager, "averager of the state")
         self._gradients = assembly.gradient_averager(self._averager.main_parameters, line.rate, guard)
-        self._watch.start(self._gradients)
+        self._watch.start(self._gradients, "averager of gradients")
         self._rounds = StepRounds(
             self._gradients,
             self._tracker,

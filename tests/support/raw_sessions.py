@@ -19,7 +19,7 @@ async def greeted(member: Member, key: DeviceKey | None = None) -> Any:
     call = member.client.open_session()
     tell = member.heard.events.append
     sides = SessionSides(member.outbox, member.suspicions, lambda: None, member.credentials, tell)
-    stream = SessionStream(call, sides, QUICK)
+    stream = SessionStream(call, sides, QUICK, set())
     await stream.greet(key or member.credentials.device_key, "", "")
     return call
 
@@ -34,7 +34,7 @@ async def next_of(call: Any, kind: str) -> control_pb2.CoordinatorMessage:
 async def drained(call: Any) -> None:
     """Read a stream to its end; raises why the coordinator ended it."""
     nobody: Any = SimpleNamespace(outbox=None, tell=None)
-    reader = SessionStream(call, nobody, QUICK)
+    reader = SessionStream(call, nobody, QUICK, set())
     while await asyncio.wait_for(reader._read(), PATIENCE_S) is not None:
         continue
     raise UnreachableError("the stream ended in order")

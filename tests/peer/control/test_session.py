@@ -18,6 +18,7 @@ from coordinator.control import news
 from coordinator.ledger.judgement import Delivery, ReportVerdict
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import online_sessions
+from coordinator.ledger.steering import Steersman
 from peer.control.events import CutOff, Welcomed
 from peer.control.session import failed_rounds, paced, renewal_due_at, retry_delay_s
 from peer.reporting.messages import ClockRead
@@ -98,8 +99,10 @@ async def test_stopping_delivers_the_last_report(tmp_path: Path) -> None:
 
 
 async def test_a_session_survives_a_restart_of_the_coordinator(tmp_path: Path) -> None:
-    """Reports made while the coordinator is away are delivered when it is back, each counted once."""
+    """Reports made while it is away are delivered when it is back, each counted once; nothing is announced twice."""
     async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        services = coordinator.services
+        Steersman(services.database, services.config, "root", services.clock).announce("Thank you!")
         member.start()
         member.outbox.put(a_report(1), completed_at=time.time())
         await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
@@ -111,6 +114,7 @@ async def test_a_session_survives_a_restart_of_the_coordinator(tmp_path: Path) -
         await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
         assert samples_of(coordinator) == {1: 32, 2: 32}
         assert member.heard.connected == [True, False, True]
+        assert [notice.text for notice in member.heard.notices] == ["From the operator: Thank you!"]
 
 
 async def test_a_session_finds_a_coordinator_that_has_moved(tmp_path: Path) -> None:
