@@ -1,6 +1,6 @@
 """The coordinator's three ports: checked before anything starts, and found where a demo needs free ones.
 
-At the third, the keeper's libp2p node listens and peers reach it: over IPv4 and IPv6, by TCP and by QUIC.
+At the third, the keeper's libp2p node listens and peers reach it: over IPv4 and IPv6, by TCP, and by QUIC if it is on.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def keeper_place(settings: Settings) -> Placement:
     TCP over the version that `bind_host` names is always among them: if that fails, the p2p daemon says why.
     """
     port, host = settings.swarm_port, _address_of(settings.bind_host)
-    asked = ways_from(str(host), port)
+    asked = ways_from(str(host), port, ("tcp", "udp") if settings.quic else ("tcp",))
     listen = [way for way in asked if (way.version, way.transport) == (host.version, "tcp")]
     listen += [way for way in bindable(asked) if way not in listen]
     transports = {way.transport for way in listen}

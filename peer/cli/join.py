@@ -123,8 +123,7 @@ Listen = Annotated[
     list[str] | None,
     typer.Option(
         help="libp2p address to listen on, e.g. /ip4/0.0.0.0/tcp/31338, /ip4/0.0.0.0/udp/31338/quic-v1 or "
-        "/ip6/::/tcp/31338; default: a free port over IPv4 and IPv6 by TCP, and by QUIC where TCP does not "
-        "arrive; repeatable."
+        "/ip6/::/tcp/31338; default: a free port over IPv4 and IPv6, by TCP; repeatable."
     ),
 ]
 Format = Literal["text", "json", "notebook"]

@@ -47,9 +47,9 @@ async def find_place(
 ) -> Placement:
     """Find this machine's place; facts that cannot be found out (an older coordinator, too many callers) are assumed.
 
-    `listen`: libp2p addresses, as the person gave them; none: every IP version and transport that this machine has.
+    `listen`: libp2p addresses, as the person gave them; none: TCP over every IP version that this machine has.
     """
-    asked, listen = bool(listen), listen or tuple(endpoint.maddr for endpoint in everywhere())
+    listen = listen or tuple(endpoint.maddr for endpoint in everywhere())
     measured = await measured_bandwidth(client, patience)
     bandwidth = UNMEASURED if measured is None else measured
     if client_mode:
@@ -60,7 +60,7 @@ async def find_place(
     place = place_of(seen=seen, own=own_addresses(), listen=listen, common=common, bandwidth=bandwidth)
     if any(look.dialled for look in seen):
         place = replace(place, host_maddrs=tuple(_with_port(maddr, endpoints[maddr], ears) for maddr in listen))
-    return place if asked else place.by_tcp_if_possible()
+    return place
 
 
 def _with_port(maddr: str, wanted: Endpoint | None, ears: Ears) -> str:

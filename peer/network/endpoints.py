@@ -94,11 +94,10 @@ def one_for_each_peer(maddrs: Sequence[str]) -> tuple[str, ...]:
     return tuple({maddr.rpartition("/p2p/")[2]: maddr for maddr in reversed(maddrs)}.values())[::-1]
 
 
-def ways_from(host: str, port: int) -> tuple[Endpoint, ...]:
-    """Return all transports at one address; at all of this machine's addresses, IPv6 too, for 0.0.0.0 and ::."""
+def ways_from(host: str, port: int, transports: Sequence[Transport] = ("tcp",)) -> tuple[Endpoint, ...]:
+    """Return these transports at one address; at all of this machine's addresses, IPv6 too, for 0.0.0.0 and ::."""
     versions: tuple[Version, ...] = (4, 6)
     hosts = ANYWHERE if host in ANYWHERE.values() else {ipaddress.ip_address(host).version: host}
-    transports: tuple[Transport, ...] = ("tcp", "udp")
     return tuple(
         Endpoint(version, transport, hosts[version], port)
         for version in versions
@@ -113,7 +112,7 @@ def bindable(endpoints: Collection[Endpoint]) -> tuple[Endpoint, ...]:
 
 
 def everywhere() -> tuple[Endpoint, ...]:
-    """Return every IP version and transport that this machine has, at any port."""
+    """Return TCP over every IP version that this machine has, at any port."""
     return bindable(ways_from(ANYWHERE[4], 0))
 
 

@@ -30,14 +30,6 @@ class Placement:
         """True if others may send this peer their parts, which would cross a relay's line twice."""
         return self.reach != "relayed" and self.reduces
 
-    def by_tcp_if_possible(self) -> Placement:
-        """Return the place without listening by QUIC, unless others reach it only so over an IP version."""
-        announced = [read_endpoint(maddr) for maddr in self.announce_maddrs or ()]
-        needed = {endpoint.version for endpoint in announced if endpoint is not None and endpoint.transport == "udp"}
-        ways = {maddr: read_endpoint(maddr) for maddr in self.host_maddrs}
-        kept = [maddr for maddr, way in ways.items() if way is None or way.transport == "tcp" or way.version in needed]
-        return replace(self, host_maddrs=tuple(kept) or self.host_maddrs)
-
     def within(self, *rates: float | None) -> Placement:
         """Return the place of a peer that may use so many bytes per second of its line; None: all."""
         limits = [rate for rate in (self.bandwidth, *rates) if rate is not None]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing as mp
+import os
 import random
 import threading
 import time
@@ -68,6 +69,7 @@ THRIFT = {  # hivemind's options of a node
     "cache_on_store": False,
     "cache_refresh_before_expiry": 0.0,
 }
+DAEMON_MEMORY = "256MiB"  # of the p2p daemon, which Go's collector keeps to; it takes about 90
 REACHABILITY = {"direct": "public", "relayed": "relayed", "client": "private"}  # "relayed" is our own patch's
 
 
@@ -172,6 +174,7 @@ def start_dht(
 
     `relays`: addresses of volunteers, beside the keeper, through which others reach a relayed peer.
     """
+    os.environ.setdefault("GOMEMLIMIT", DAEMON_MEMORY)
     mp.set_start_method("fork", force=True)  # a spawned process spawns by default; hivemind's must be forked
     key, tokens = RecordKey(credentials.device_key.private_der), MemberTokens(credentials, clock)
     try:

@@ -9,7 +9,7 @@ import pytest
 from auth.errors import ConfigError, PortTakenError
 from coordinator.run.ports import Listener, announced, check_ports, free_ports, is_free, keeper_place
 from coordinator.run.settings import Settings
-from peer.network.endpoints import bindable, ways_from
+from peer.network.endpoints import Transport, bindable, ways_from
 
 HOST = "127.0.0.1"
 HERE = "127.0.0.1"
@@ -65,16 +65,22 @@ def test_the_keeper_is_announced_where_peers_reach_it(host: str, prefix: str) ->
     assert announced([host], 31337, {"tcp"}) == (f"{prefix}/tcp/31337",)
 
 
+@pytest.mark.parametrize(("quic", "transports"), [(False, ("tcp",)), (True, ("tcp", "udp"))])
 @pytest.mark.parametrize("bind", ["0.0.0.0", "::"])  # noqa: S104
-def test_the_keeper_listens_in_every_way_that_the_machine_has(bind: str) -> None:
-    """At the same port, over both IP versions; further hosts are announced too."""
+def test_the_keeper_listens_over_every_version_that_the_machine_has(
+    bind: str, quic: bool, transports: tuple[Transport, ...]
+) -> None:
+    """At the same port, by QUIC only if that is on; further hosts are announced too."""
     [port] = free_ports(HERE, 1)
-    settings = Settings(public_host="192.0.2.7", announce_hosts=("2001:db8::1",), bind_host=bind, swarm_port=port)
+    settings = Settings(
+        public_host="192.0.2.7", announce_hosts=("2001:db8::1",), bind_host=bind, swarm_port=port, quic=quic
+    )
     place = keeper_place(settings)
     assert place.bandwidth is None
-    assert set(place.host_maddrs) == {way.maddr for way in bindable(ways_from(bind, port))}
+    assert set(place.host_maddrs) == {way.maddr for way in bindable(ways_from(bind, port, transports))}
     assert place.announce_maddrs is not None
-    assert f"/ip6/2001:db8::1/udp/{port}/quic-v1" in place.announce_maddrs
+    assert f"/ip6/2001:db8::1/tcp/{port}" in place.announce_maddrs
+    assert (f"/ip6/2001:db8::1/udp/{port}/quic-v1" in place.announce_maddrs) is quic
 
 
 def test_the_keeper_knows_its_line_from_the_operator() -> None:
@@ -87,7 +93,7 @@ def test_the_keeper_knows_its_line_from_the_operator() -> None:
 def test_one_address_stays_one(bind: str) -> None:
     """TCP and QUIC there, and nowhere else."""
     [port] = free_ports(HERE, 1)
-    place = keeper_place(Settings(bind_host=bind, swarm_port=port))
+    place = keeper_place(Settings(bind_host=bind, swarm_port=port, quic=True))
     assert len({maddr.split("/")[2] for maddr in place.host_maddrs}) == 1
     assert len(place.host_maddrs) == 2
 
@@ -97,5 +103,5 @@ def test_where_udp_is_refused_tcp_alone_is_announced() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind((HERE, 0))
         port = taken.getsockname()[1]
-        place = keeper_place(Settings(bind_host=HERE, swarm_port=port))
+        place = keeper_place(Settings(bind_host=HERE, swarm_port=port, quic=True))
     assert place.host_maddrs == place.announce_maddrs == (f"/ip4/{HERE}/tcp/{port}",)

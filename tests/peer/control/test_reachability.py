@@ -34,7 +34,7 @@ async def test_a_machine_that_the_coordinator_reaches_is_direct(tmp_path: Path) 
 
 
 async def test_all_ways_are_tried_at_one_port(tmp_path: Path) -> None:
-    """Over IPv6 too where the keeper is announced there; QUIC is left out where TCP arrives."""
+    """Over IPv6 too where the keeper is announced there; never by QUIC unless that was asked for."""
     keeper = "/ip6/::1/tcp/31337/p2p/12D3KooWKaFFZoDcaeoXcKKtGG79gpXfkDnuMKKy8wSkXiy3gTBu"
     async with serving(tmp_path, bind="0.0.0.0") as coordinator, connected(coordinator) as client:  # noqa: S104
         write_status(coordinator, keeper)

@@ -71,7 +71,8 @@ def test_each_peer_is_named_once() -> None:
 
 def test_all_addresses_mean_both_versions() -> None:
     """One address means its own."""
-    assert [(way.version, way.transport) for way in ways_from("::", 9)] == [
+    assert [(way.version, way.transport) for way in ways_from("::", 9)] == [(4, "tcp"), (6, "tcp")]
+    assert [(way.version, way.transport) for way in ways_from("::", 9, ("tcp", "udp"))] == [
         (4, "tcp"),
         (4, "udp"),
         (6, "tcp"),
@@ -84,7 +85,7 @@ def test_ways_that_are_taken_or_lacking_are_left_out() -> None:
     """A taken UDP port leaves TCP; an address that this machine has not leaves nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind((HERE, 0))
-        found = bindable(ways_from(HERE, taken.getsockname()[1]))
+        found = bindable(ways_from(HERE, taken.getsockname()[1], ("tcp", "udp")))
     assert [way.transport for way in found] == ["tcp"]
     assert bindable(ways_from("2001:db8::1", 0)) == ()
 
