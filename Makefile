@@ -7,6 +7,7 @@
 #   make lint     format, lint, type-check (make check: the same without changing a file, as CI does)
 #   make protocol regenerate the stubs after a change of peer/protocol/*.proto
 #   make bench    the benchmarks' quick forms
+#   make reference  the reference's pages, from the program
 #   make docs     the guide as a site, which the coordinator serves at /guide
 # Options: PYTHON=python3.12 chooses the interpreter; ARGS="--steps 12 --json" goes to the command; WORKERS=... processes
 # share the tests.
@@ -24,7 +25,7 @@ WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all fuzz mutants lint check protocol bench docs clean
+.PHONY: help install demo test test-all fuzz mutants lint check protocol bench reference docs clean
 
 help:
 	@sed -n '2,12s/^# \{0,1\}//p' Makefile
@@ -93,6 +94,9 @@ bench: $(STAMP)
 	done
 
 # Links and anchors that lead nowhere fail. The variable silences advertisements of another builder.
+reference: $(STAMP)
+	$(BIN)/python -m docs.reference.generated
+
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

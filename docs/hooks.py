@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: fill in generated parts, add pages from outside `docs/`, drop files that no page loads."""
+"""Hooks of mkdocs: add pages from outside `docs/`, drop files that no page loads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-
-from docs.reference.generated import fill
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = ("CHANGELOG.md", "SECURITY.md")
@@ -32,8 +30,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Fill in generated parts; lead links between `docs/` and pages from outside to where both lie in the site."""
-    markdown = fill(markdown)
+    """Lead links between `docs/` and pages from outside to where both lie in the site."""
     if page.file.src_uri in OUTSIDE:
         return markdown.replace("](docs/", "](")
     for name in OUTSIDE:

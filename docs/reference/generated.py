@@ -1,10 +1,14 @@
-"""The generated parts of the guide's pages: `<!-- generated: NAME -->` stands where each belongs."""
+"""The generated parts of the guide's pages, between `<!-- generated: NAME -->` and `<!-- end -->`.
+
+They are committed, so that a code host shows them. `make reference` writes them anew; a test holds them.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from auth.errors import ManyhandsError
@@ -13,12 +17,13 @@ from docs.reference.keys import definition, key_lists
 from docs.reference.memory import memory_table
 from peer.rehearsal.population import SourcedFigure, population_tables, provenance
 
-_MARKER = re.compile(r"<!-- generated: (.+?) -->")
+DOCS = Path(__file__).resolve().parents[1]
+PART = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def fill(markdown: str) -> str:
-    """Return a page with its generated parts in place of the markers; raises `KeyError` for an unknown name."""
-    return _MARKER.sub(lambda marker: parts()[marker.group(1)], markdown)
+    """Return a page with its generated parts made anew; raises `KeyError` for an unknown name."""
+    return PART.sub(lambda part: f"{part[1]}\n{parts()[part[2]].strip()}\n\n{part[3]}", markdown)
 
 
 @cache
@@ -61,3 +66,8 @@ def _errors_below(error: type[ManyhandsError]) -> Iterator[type[ManyhandsError]]
     for child in error.__subclasses__():
         yield child
         yield from _errors_below(child)
+
+
+if __name__ == "__main__":
+    for page in DOCS.rglob("*.md"):
+        page.write_text(fill(page.read_text(encoding="utf-8")), encoding="utf-8")

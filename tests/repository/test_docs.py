@@ -18,7 +18,6 @@ import yaml
 from auth.errors import ManyhandsError
 from coordinator.web.app import ROUTERS
 from docs.reference.commands import every_command
-from docs.reference.generated import fill
 from peer.config.architectures import ARCHITECTURES
 from peer.config.recipes import RECIPES, load_recipe
 from peer.config.run import RunConfig
@@ -28,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CODE = ("auth", "peer", "coordinator", "dashboards", "notebooks", "docker", "manyhands.py", "tests/conftest.py")
 ENVIRONMENT_VARIABLE = re.compile(r"\bMANYHANDS_[A-Z][A-Z_]*[A-Z]\b")
-TEXT = fill("\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS))
+TEXT = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
 CODE_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -74,7 +73,7 @@ def leaf_errors(kind: type[ManyhandsError] = ManyhandsError) -> Iterator[type[Ma
 @pytest.mark.parametrize("error", sorted(set(leaf_errors()), key=lambda error: (error.exit_code, error.code)))
 def test_every_exit_code_is_explained(error: type[ManyhandsError]) -> None:
     """The list of exit codes has each error's number and name, what happened, and what to do."""
-    text = fill((ROOT / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8"))
+    text = (ROOT / "docs" / "reference" / "exit-codes.md").read_text(encoding="utf-8")
     assert re.search(rf"\b{error.exit_code}(`\*\*)? \(`{error.code}`\)", text)
     assert error is ManyhandsError or len((error.__doc__ or "").split("\n\n")) > 1
 
@@ -171,7 +170,7 @@ def test_every_path_in_the_readme_exists() -> None:
 
 
 def test_every_link_and_picture_leads_somewhere_on_a_code_host() -> None:
-    """There the documents are read as they lie in the repository; anchors in generated parts work in the guide."""
+    """There the documents are read as they lie in the repository."""
     lost = []
     for page in (*DOCUMENTS, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"):
         text = re.sub(r"`[^`\n]+`", "", CODE_BLOCK.sub("", page.read_text(encoding="utf-8")))
@@ -187,7 +186,7 @@ def test_every_link_and_picture_leads_somewhere_on_a_code_host() -> None:
 @cache
 def anchors(page: Path) -> set[str]:
     """The anchors that a code host gives to a page's headings."""
-    text = fill(page.read_text(encoding="utf-8"))
+    text = page.read_text(encoding="utf-8")
     headings = re.findall(r"^#+ (.+)$", CODE_BLOCK.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
