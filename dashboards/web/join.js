@@ -46,7 +46,10 @@ async function showInvite() {
 
 async function showNeeds() {
   const { needs } = await get("joining");
-  if (needs.state_bytes) setText("state-size", t("join.state_size", { size: format.size(needs.state_bytes) }));
+  if (needs.state_bytes) {
+    const sizes = { memory: format.size(needs.memory_bytes), size: format.size(needs.state_bytes) };
+    setText("state-size", t("join.state_size", sizes));
+  }
   if (needs.step_s) setText("step-time", t("join.step_time", { duration: format.duration(needs.step_s) }));
 }
 

@@ -36,10 +36,12 @@ from coordinator.run.software import (
 from coordinator.web.api.run import cached, live_of
 from coordinator.web.http.answers import Encoded, answer, encode
 from coordinator.web.state.snapshot import Snapshot
+from peer.limits.usage import LIBRARIES_BYTES
 from peer.runtime.software import install_commands
 
 MEASURED_STEPS = 20
 router = APIRouter(tags=["people"])
+STATE_COPIES = 3  # model, moments, and six copies of the model, where there are two moments for each parameter
 
 
 class NotebookLinks(BaseModel):
@@ -70,7 +72,8 @@ class LoginLink(BaseModel):
 class Needs(BaseModel):
     """What taking part uses of a machine; null: not known before the first checkpoint or step."""
 
-    state_bytes: int | None  # of the model and its optimizer: in memory, and to download at joining
+    state_bytes: int | None  # of the model and its optimizer, to download at joining
+    memory_bytes: int | None  # about: of the libraries, that state, and the copies of the model that averaging needs
     step_s: float | None  # how long the newest global steps took, the median
     sequence_length: int  # tokens of one sample
     target_batch_size: int  # samples of one global step
@@ -136,6 +139,7 @@ def joining_of(state: Any, snapshot: Snapshot) -> Joining:
     services, link = state.services, state.join_link
     config = services.config.at_step(snapshot.swarm.step if snapshot.swarm else 0)
     notebooks = notebooks_of(state.notebook_url)
+    state_bytes = None if snapshot.checkpoint is None else snapshot.checkpoint.size_bytes
     return Joining(
         run=config.run.name,
         join_link=link,
@@ -144,7 +148,8 @@ def joining_of(state: Any, snapshot: Snapshot) -> Joining:
         notebooks=None if notebooks is None else NotebookLinks(colab=notebooks.colab, kaggle=notebooks.kaggle),
         logins=[LoginLink(name=name, title=title) for name, title in services.logins.titles.items()],
         needs=Needs(
-            state_bytes=None if snapshot.checkpoint is None else snapshot.checkpoint.size_bytes,
+            state_bytes=state_bytes,
+            memory_bytes=None if state_bytes is None else LIBRARIES_BYTES + STATE_COPIES * state_bytes,
             step_s=step_seconds([row.completed_at for row in snapshot.steps[-MEASURED_STEPS:]]),
             sequence_length=config.data.sequence_length,
             target_batch_size=config.averaging.target_batch_size,

@@ -171,6 +171,7 @@ def test_joining_says_what_it_takes(client: TestClient, run: FakeRun) -> None:
     said = get(client, "joining")
     assert said["command"] == f"manyhands join '{run.directory.join_link}'"
     assert (said["notebooks"], said["logins"], said["needs"]["state_bytes"]) == (None, [], None)
+    assert said["needs"]["memory_bytes"] is None
     assert said["needs"]["target_batch_size"] == 100
 
 
