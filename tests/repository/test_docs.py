@@ -215,3 +215,16 @@ def test_every_command_in_the_documents_exists_with_its_options(line: str) -> No
     command = max((path for path in every_command() if words[: len(path.split())] == path.split()), key=len)
     typed = {word.split("=")[0] for word in words if word.startswith("--")}
     assert typed <= long_options(every_command()[command])
+
+
+def test_every_sentence_that_may_be_odd_is_said_by_the_program() -> None:
+    """Whoever searches the page for what a terminal says finds it."""
+    sources = [path for folder in ("auth", "peer", "coordinator") for path in (ROOT / folder).rglob("*.py")]
+    said = "\n".join(re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8")) for path in sources)
+    page = (ROOT / "docs/volunteers/odd.md").read_text(encoding="utf-8")
+    sentences = [
+        text for row in re.findall(r"^\| (`.+?) \|", page, re.MULTILINE) for text in re.findall(r"`(.+?)`", row)
+    ]
+    assert len(sentences) > 20
+    parts = {part.strip(" ,.:") for sentence in sentences for part in sentence.split("...")} - {""}
+    assert [part for part in sorted(parts) if part not in said] == []
