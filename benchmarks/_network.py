@@ -130,6 +130,8 @@ class Network:
         _ip("netns", "add", namespace)
         stack.callback(_ip, "netns", "delete", namespace)
         _ip("-n", namespace, "link", "set", "lo", "up")
+        # As on most machines; BBR, this one's perhaps, hides loss.
+        _run("ip", "netns", "exec", namespace, "sysctl", "-qw", "net.ipv4.tcp_congestion_control=cubic")
         return namespace
 
     def _host(self, stack: ExitStack, hub: str, plan: HostPlan, address: str) -> Host:

@@ -15,7 +15,7 @@ from peer.network.placement import Placement, Reach
 from tests.support.swarm_nodes import NodeProcess, NodeSwarm
 
 PORT = 31337
-EVERYWHERE = tuple(way.maddr for way in ways_from("0.0.0.0", PORT))  # noqa: S104
+EVERYWHERE = tuple(way.maddr for way in ways_from("0.0.0.0", PORT, ("tcp", "udp")))  # noqa: S104
 HOSTS = (
     HostPlan("hub", 100, versions=(4, 6)),
     HostPlan("direct", 100, versions=(4, 6)),

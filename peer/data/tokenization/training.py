@@ -4,6 +4,7 @@ The libraries' trainers keep the distinct words, with how often each came, and n
 the distinct words of a text come only once, and a long text has millions of them that no vocabulary is the better for.
 So the rare words of a long text are left out (`RareWordFilter`): a word is let through from its n-th coming on, where n
 doubles with every `free_words` that have been let through: all words of a short text, of a long one those that count.
+Where a language writes no spaces, a sentence is one word, which takes the memory of several and counts as such.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from peer.data.tokenization.special_tokens import added_tokens
 
 SLOTS = 1 << 24  # words share counters, in 16 MB; that lets a rare one through now and then
 LET_THROUGH = 255
+WORD_CHARACTERS = 8  # of a word that counts once
 _WORDS = re.compile(r"\s*\S+")  # a word with the white space before it
 FREE_WORDS = 100_000  # so many distinct words are never too many,
 WORDS_PER_TOKEN = 8  # nor are so many for each token that is to be learnt
@@ -54,25 +56,25 @@ class RareWordFilter:
     def __init__(self, free_words: int) -> None:
         self._free_words = free_words
         self._counts = bytearray(SLOTS)
-        self.let_through = 0  # distinct words
+        self.let_through = 0  # distinct words, long ones several times
 
     def __call__(self, text: str) -> str:
         """The text without its rare words."""
         counts, kept = self._counts, []
         for word in _WORDS.findall(text):
             slot = crc32(word.lstrip().encode()) % SLOTS
-            if counts[slot] == LET_THROUGH or self._comes_often_enough(slot):
+            if counts[slot] == LET_THROUGH or self._comes_often_enough(slot, len(word)):
                 kept.append(word)
         return "".join(kept)
 
-    def _comes_often_enough(self, slot: int) -> bool:
+    def _comes_often_enough(self, slot: int, characters: int) -> bool:
         """Count a word that was not let through before."""
         doublings = min(self.let_through // self._free_words, 7)  # a counter holds no more than 2^7 and the mark
         if self._counts[slot] + 1 < 1 << doublings:
             self._counts[slot] += 1
             return False
         self._counts[slot] = LET_THROUGH
-        self.let_through += 1
+        self.let_through += -(-characters // WORD_CHARACTERS)
         return True
 
 
