@@ -35,6 +35,7 @@ import tempfile
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, closing, suppress
+from functools import cache
 from typing import Any
 
 import hivemind.dht.node
@@ -61,6 +62,7 @@ _decode: Any = MSGPackSerializer._decode_ext_types  # hivemind's own
 Handler = Callable[[AsyncIterator[Message], P2PContext], AsyncGenerator[Message, None]]
 
 
+@cache
 def patch_hivemind() -> None:
     """Patch hivemind in this process and those that it forks; once is enough, and again changes nothing."""
     P2P._add_protobuf_stream_handler = _add_stream_handler
