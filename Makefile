@@ -89,7 +89,7 @@ protocol: $(STAMP)
 		peer/protocol/audit.proto peer/protocol/history.proto
 
 bench: $(STAMP)
-	@set -e; for benchmark in $$(grep -l __main__ benchmarks/[!_]*.py); do \
+	@set -e; for benchmark in $$(grep -l '= argument_parser(' benchmarks/*/*.py); do \
 		echo "== $$benchmark"; $(BIN)/python $$benchmark --quick $(ARGS); \
 	done
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks.attacks import ATTACKS, as_table, main, measured
+from benchmarks.trust.attacks import ATTACKS, as_table, main, measured
 from tests.security import member_swarm as staging
 from tests.security.member_swarm import INSIDER, MemberSwarm
 from tests.support.receipts import pseudonym_of, receipt_by

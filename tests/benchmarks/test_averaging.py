@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks import averaging, home_rounds
+from benchmarks.swarm import averaging, home_rounds
 
 
 @pytest.mark.parametrize("benchmark", [averaging, home_rounds])

@@ -12,9 +12,9 @@ from typing import cast
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from benchmarks._chaos_audit import audit, losses
-from benchmarks._chaos_site import Kept, Told
-from benchmarks.chaos import longest_wait, main
+from benchmarks.trust.chaos import longest_wait, main
+from benchmarks.trust.chaos_audit import audit, losses
+from benchmarks.trust.chaos_site import Kept, Told
 from coordinator.ledger.ledger import Ledger
 from coordinator.store.engine import Database
 from tests.support.commands import Command

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from plotly.graph_objects import Figure
 
-from benchmarks.collaboration import Point, draw, figures_of, reached, write_unseen
+from benchmarks.training.collaboration import Point, draw, figures_of, reached, write_unseen
 
 
 def point(way: str, seed: int, step: int, loss: float) -> Point:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._crowd import Plan, Tally, prepare
-from benchmarks.control_plane import check_ledger, figures_of, measure, new_run, quantile
+from benchmarks.coordinator.control_plane import check_ledger, figures_of, measure, new_run, quantile
+from benchmarks.coordinator.crowd import Plan, Tally, prepare
 
 PLAN = Plan(every_s=0.3, spread_s=0.3, steps=2)
 COUNT = 3

@@ -8,9 +8,9 @@ import os
 import psutil
 import pytest
 
-from benchmarks._viewers import watching
-from benchmarks._visit import visit, visit_slowly
-from benchmarks.dashboard import ask, listener_of
+from benchmarks.coordinator.dashboard import ask, listener_of
+from benchmarks.coordinator.viewers import watching
+from benchmarks.coordinator.visit import visit, visit_slowly
 from tests.support.served_page import FakeRun, PageServer
 from tests.support.waiting import PATIENCE_S, wait_until
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks._data_path_variant import SPECIAL_PLACES, VARIANTS, Outcome, Plan, environment, measure
+from benchmarks.data.data_path_variant import SPECIAL_PLACES, VARIANTS, Outcome, Plan, environment, measure
 from peer.config.run import RunConfig
 from peer.data.prepare import prepare_tokenizer
 from peer.data.tokenization.encoding import Encoder

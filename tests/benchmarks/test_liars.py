@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.liars import ATTACKS, MEMBERS, WAYS, Combiner, small_run
+from benchmarks.trust.liars import ATTACKS, MEMBERS, WAYS, Combiner, small_run
 from peer.reduction.screening import LEAST_ROUNDS
 
 ALIKE = [8.0] * MEMBERS

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import func, select
 
-from benchmarks._recorded_live import LiveRun
-from benchmarks._recorded_rows import invite_code
-from benchmarks._recorded_stays import HOSTILE_NAME
-from benchmarks._recorded_steps import TARGET
-from benchmarks.recorded_run import QUICK, history_of, record
+from benchmarks.coordinator.recorded_live import LiveRun
+from benchmarks.coordinator.recorded_rows import invite_code
+from benchmarks.coordinator.recorded_run import QUICK, history_of, record
+from benchmarks.coordinator.recorded_stays import HOSTILE_NAME
+from benchmarks.coordinator.recorded_steps import TARGET
 from coordinator.context.services import RunServices, open_run_services
 from coordinator.members.join_page import invite_facts
 from coordinator.members.quarantine import quarantines

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks._measured_swarm import Measurement, events_of, measured, volunteer_of
-from benchmarks._rehearsed_cases import RehearsedCase, even
-from benchmarks.rehearsal import Quantities, figures_of, main, quantities_of
+from benchmarks.swarm.measured_swarm import Measurement, events_of, measured, volunteer_of
+from benchmarks.swarm.rehearsal import Quantities, figures_of, main, quantities_of
+from benchmarks.swarm.rehearsed_cases import RehearsedCase, even
 
 CASE = RehearsedCase(even(2, 4.0), batch_s=32.0, seconds=100)  # a sample a second, each
 BEGAN_AT = 1000.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from benchmarks.reporting import Figure, argument_parser, as_json_text, as_table
+from benchmarks.support.reporting import Figure, argument_parser, as_json_text, as_table
 
 SPEED = Figure("speed", 1_200_000.0, "tokens/s", 400_000.0, "plain")
 LONE = Figure("memory", 12.5, "MiB")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.scale import Step, full_batch_at, steps_between
+from benchmarks.swarm.scale import Step, full_batch_at, steps_between
 
 TARGET = 4
 Said = dict[str, Any]

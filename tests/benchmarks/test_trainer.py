@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks._trainer_variant import VARIANTS, Outcome, Plan, measure
-from benchmarks.trainer import main
+from benchmarks.training.trainer import main
+from benchmarks.training.trainer_variant import VARIANTS, Outcome, Plan, measure
 from tests.support.tiny_families import VOCABULARY, family_config
 
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from benchmarks._virtual_results import Run, bands_of
-from benchmarks._virtual_swarm import Standing, VirtualSwarm
-from benchmarks._virtual_ways import BATCH, SHARES, WAYS
-from benchmarks._virtual_wires import Coded
-from benchmarks.virtual_workers import Study, figures_of, joined, main
+from benchmarks.training.virtual_results import Run, bands_of
+from benchmarks.training.virtual_swarm import Standing, VirtualSwarm
+from benchmarks.training.virtual_ways import BATCH, SHARES, WAYS
+from benchmarks.training.virtual_wires import Coded
+from benchmarks.training.virtual_workers import Study, figures_of, joined, main
 from peer.backends.local_steps import LocalSteps, own_model
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from benchmarks._visit import NOTE_VITALS
+from benchmarks.coordinator.visit import NOTE_VITALS
 from coordinator.ledger.ledger import count_losses
 from coordinator.ledger.presence import open_session
 from coordinator.members.join_page import Invitation, QrCode

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from benchmarks._recorded_live import LiveRun
-from benchmarks._recorded_stays import HOSTILE_NAME
-from benchmarks.recorded_run import QUICK, record
+from benchmarks.coordinator.recorded_live import LiveRun
+from benchmarks.coordinator.recorded_run import QUICK, record
+from benchmarks.coordinator.recorded_stays import HOSTILE_NAME
 from coordinator.context.services import open_run_services
 from coordinator.keeper.alarm_watch import AlarmWatch
 from coordinator.ledger.reading import SETTLED_S

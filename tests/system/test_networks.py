@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._network import HostPlan, Network, why_impossible
+from benchmarks.support.network import HostPlan, Network, why_impossible
 from tests.support.commands import Site
 
 COORDINATOR = HostPlan("hub", 200)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks._knocker import DOORS
-from benchmarks.revocation import Knocks, measure
+from benchmarks.trust.knocker import DOORS
+from benchmarks.trust.revocation import Knocks, measure
 from tests.support.small_run import small_config
 
 EVERYWHERE = {(peer, door) for peer in ("keeper", "volunteer") for door in DOORS}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._network import Host, HostPlan, Network, why_impossible
+from benchmarks.support.network import Host, HostPlan, Network, why_impossible
 from coordinator.run.ports import announced
 from peer.network.endpoints import ways_from
 from peer.network.placement import Placement, Reach

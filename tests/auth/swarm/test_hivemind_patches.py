@@ -33,7 +33,7 @@ MESSAGES = 300
 A_PART = DownloadData(metadata=bytes(1300))
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ("auth", "peer", "coordinator", "benchmarks", "tests")
-PLAIN = {"benchmarks/_hivemind_peer.py", "tests/system/test_addresses.py"}
+PLAIN = {"benchmarks/swarm/hivemind_peer.py", "tests/system/test_addresses.py"}
 MAKES = re.compile(r"\b(DHT|DHTNode\.create|P2P\.create)\(")  # a node of hivemind's own
 
 

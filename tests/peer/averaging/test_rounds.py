@@ -19,7 +19,7 @@ from typing import TypeAlias
 import pytest
 
 from auth.credentials import Credentials
-from benchmarks.averaging import RUN, Plan, hear, swarm_plans, tell
+from benchmarks.swarm.averaging import RUN, Plan, hear, swarm_plans, tell
 from peer.averaging.rounds import LEAST_KNOWN, LEAST_S, REMEMBERED, RoundDeadline, forget_frames, give_back
 from peer.network.placement import Placement
 from peer.swarm.dht import start_dht
@@ -74,7 +74,7 @@ Peer: TypeAlias = subprocess.Popen[str]
 
 def start(plan: Plan) -> Peer:
     """A peer's process."""
-    command = [sys.executable, "-m", "benchmarks._averaging_peer", json.dumps(asdict(plan))]
+    command = [sys.executable, "-m", "benchmarks.swarm.averaging_peer", json.dumps(asdict(plan))]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

@@ -1,0 +1,260 @@
+"""How many sessions one service carries: answers to reports, its processor time and memory, events to dashboards.
+
+    python -m benchmarks.coordinator.control_plane [--quick] [--json] [--sessions N ...] [--every S] [--spread S]
+                                                   [--steps N] [--dashboards N]
+
+The product's own service (`manyhands coordinator serve --service-only`, SQLite) and a crowd of simulated volunteers
+(crowd.py) share this machine. Each device reports a step every 30 seconds and says every 3 that it is here, as in a
+real run; reports arrive evenly, or within `--spread` seconds of the step's end. At the end the ledger must have what
+was acknowledged, once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import psutil
+
+from benchmarks.coordinator.crowd import SAMPLES, Plan, Tally, Volunteer, open_all, prepare
+from benchmarks.coordinator.crowd_watch import Watched, call_again_and_again, keep, look_at_dashboard, look_for_ages
+from benchmarks.support.reporting import Figure, argument_parser, report
+from benchmarks.support.small_run import SMALL_RUN
+from coordinator.context.open_run import OpenRun, create_run, make_settings, open_run
+from coordinator.run.ports import free_ports
+from coordinator.run.settings import Settings
+from peer.config.run import RunConfig
+
+HOST = "127.0.0.1"
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S, ANSWERS_TIMEOUT_S = 120.0, 60.0
+MAX_SESSIONS = 20_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one crowd."""
+
+    sessions: int  # that were accepted
+    opened_per_s: float
+    tally: Tally
+    watched: Watched
+    seconds: float  # that it was measured for
+    cores: float  # processor time of the service per second
+    bytes_per_session: float
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure each crowd."""
+    options = _options(arguments)
+    _allow_many_files()
+    plan = Plan(options.every, options.every if options.spread is None else options.spread, options.steps)
+    figures = []
+    for count in options.sessions:
+        figures += figures_of(count, measure(count, plan, options.dashboards))
+    report("the control plane", figures, options.json)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argument_parser("How many sessions one service carries.")
+    parser.add_argument("--sessions", type=int, nargs="+", help="how many volunteers, one crowd after the other")
+    parser.add_argument("--every", type=float, help="seconds between two steps")
+    parser.add_argument("--spread", type=float, help="seconds within which a step's reports arrive; default: evenly")
+    parser.add_argument("--steps", type=int, help="how many")
+    parser.add_argument("--dashboards", type=int, help="pages open on event streams")
+    options = parser.parse_args(arguments)
+    quick = {"sessions": [40], "every": 1.0, "steps": 4, "dashboards": 4}
+    full = {"sessions": [100, 1000, 5000], "every": 30.0, "steps": 3, "dashboards": 20}
+    for name, value in (quick if options.quick else full).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    return options
+
+
+def measure(count: int, plan: Plan, dashboards: int) -> Outcome:
+    """Serve a new run to a crowd of `count`; raises `RuntimeError` if the ledger is not what was acknowledged."""
+    with tempfile.TemporaryDirectory() as folder, new_run(Path(folder)) as run:
+        volunteers = prepare(run, count)
+        with served(run, Path(folder)) as service:
+            outcome = asyncio.run(_play(run, service, volunteers, plan, dashboards))
+        check_ledger(run, outcome.tally)
+    return outcome
+
+
+def check_ledger(run: OpenRun, tally: Tally) -> None:
+    """Raise `RuntimeError` unless each acknowledged report is counted, and none twice."""
+    counted = sum(row.samples for row in run.ledger.steps()) / SAMPLES
+    acknowledged = len(tally.answers_s) - tally.refused
+    if not acknowledged <= counted <= tally.sent:
+        raise RuntimeError(f"{acknowledged} of {tally.sent} reports were accepted, and {counted:g} are counted")
+
+
+def crowd_settings() -> Settings:
+    """Settings of a service that lets a whole crowd in from one address."""
+    control_port, web_port, swarm_port = free_ports(HOST, 3)
+    return make_settings(
+        public_host=HOST,
+        bind_host=HOST,
+        control_port=control_port,
+        web_port=web_port,
+        swarm_port=swarm_port,
+        max_sessions=MAX_SESSIONS,
+        calls_per_address=MAX_SESSIONS,
+        calls_per_address_per_minute=1_000_000,
+    )
+
+
+@contextmanager
+def new_run(folder: Path) -> Iterator[OpenRun]:
+    """The small run, served to a crowd."""
+    config = RunConfig.from_yaml(SMALL_RUN)
+    path = create_run(folder / "run", config, crowd_settings()).path
+    with open_run(path) as run:
+        yield run
+
+
+@contextmanager
+def served(run: OpenRun, folder: Path) -> Iterator[psutil.Process]:
+    """The service's process, asked to stop at the end of the block."""
+    command = ["-m", "manyhands", "coordinator", "serve", str(run.directory.path), "--service-only"]
+    with (folder / "service.log").open("w") as log:
+        process = subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, *command],
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            _wait_for_port(run.directory.settings.web_port)
+            yield _largest(psutil.Process(process.pid))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+
+
+def _wait_for_port(port: int) -> None:
+    """The web port is the last that the service opens."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not any(
+        each.status == psutil.CONN_LISTEN and each.laddr[1:] == (port,) for each in psutil.net_connections("tcp")
+    ):
+        if time.monotonic() > deadline:
+            raise RuntimeError("the service did not start")
+        time.sleep(0.1)
+
+
+def _largest(supervisor: psutil.Process) -> psutil.Process:
+    """Of a process and its children the service itself."""
+    family = [supervisor, *supervisor.children(recursive=True)]
+    return max(family, key=lambda process: int(process.memory_info().rss))
+
+
+async def _play(
+    run: OpenRun, service: psutil.Process, volunteers: Sequence[Volunteer], plan: Plan, dashboards: int
+) -> Outcome:
+    settings, tally, watched = run.directory.settings, Tally(), Watched()
+    certificate = run.directory.tls_cert_path.read_bytes()
+    empty_bytes, began = int(service.memory_info().rss), time.perf_counter()
+    present = await open_all(volunteers, f"{HOST}:{settings.control_port}", certificate)
+    opened_per_s = len(present) / (time.perf_counter() - began)
+    gc.freeze()  # the crowd is one process here; its own pauses are not the service's
+    gc.disable()
+    readers = [asyncio.create_task(volunteer.read(tally)) for volunteer in present]
+    began, count, spent_s = time.perf_counter(), len(volunteers), _processor_time(service)
+    talking = [asyncio.create_task(volunteer.say_it_is_here(count, began)) for volunteer in present]
+    talking += [
+        asyncio.create_task(look_at_dashboard(HOST, settings.web_port, number, watched)) for number in range(dashboards)
+    ]
+    talking.append(asyncio.create_task(keep(run, plan.every_s, began, count)))
+    talking.append(asyncio.create_task(call_again_and_again(run, watched)))
+    talking.append(asyncio.create_task(look_for_ages(run, watched)))
+    await asyncio.gather(*(volunteer.report(plan, count, began, tally) for volunteer in present))
+    await _answered(tally)
+    seconds = time.perf_counter() - began
+    outcome = Outcome(
+        sessions=len(present) - tally.lost,
+        opened_per_s=opened_per_s,
+        tally=tally,
+        watched=watched,
+        seconds=seconds,
+        cores=(_processor_time(service) - spent_s) / seconds,
+        bytes_per_session=(int(service.memory_info().rss) - empty_bytes) / max(1, len(present)),
+    )
+    await _hang_up(talking + readers, volunteers)
+    gc.enable()
+    gc.unfreeze()
+    return outcome
+
+
+async def _answered(tally: Tally) -> None:
+    """Wait for the last acknowledgements, but not for ever."""
+    deadline = time.monotonic() + ANSWERS_TIMEOUT_S
+    while len(tally.answers_s) < tally.sent and time.monotonic() < deadline:  # noqa: ASYNC110 - no event of its own
+        await asyncio.sleep(0.1)
+
+
+async def _hang_up(tasks: Sequence[asyncio.Task[None]], volunteers: Sequence[Volunteer]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    with suppress(grpc.RpcError):
+        await asyncio.gather(*(volunteer.close() for volunteer in volunteers))
+
+
+def figures_of(count: int, outcome: Outcome) -> list[Figure]:
+    """One crowd's figures."""
+
+    def row(name: str, unit: str, read: Callable[[Outcome], float]) -> Figure:
+        return Figure(f"{count} sessions: {name}", read(outcome), unit)
+
+    return [
+        row("accepted and kept", "sessions", lambda each: each.sessions),
+        row("opened", "per s", lambda each: each.opened_per_s),
+        row("reports acknowledged", "per s", lambda each: len(each.tally.answers_s) / each.seconds),
+        row("reports without an answer", "", lambda each: each.tally.sent - len(each.tally.answers_s)),
+        row("a report's answer, p50", "ms", lambda each: 1000 * quantile(each.tally.answers_s, 50)),
+        row("a report's answer, p95", "ms", lambda each: 1000 * quantile(each.tally.answers_s, 95)),
+        row("a report's answer, p99", "ms", lambda each: 1000 * quantile(each.tally.answers_s, 99)),
+        row("a small call, p50", "ms", lambda each: 1000 * quantile(each.watched.calls_s, 50)),
+        row("a small call, p95", "ms", lambda each: 1000 * quantile(each.watched.calls_s, 95)),
+        row("age of a device's last word, p95", "s", lambda each: quantile(each.watched.ages_s, 95)),
+        row("processor time of the service", "cores", lambda each: each.cores),
+        row("its memory", "KiB per session", lambda each: each.bytes_per_session / 1024),
+        row("events to dashboards", "per s", lambda each: each.watched.events / each.seconds),
+        row("between a dashboard's events, p95", "s", lambda each: quantile(each.watched.gaps_s, 95)),
+        row("an event", "KiB", lambda each: each.watched.event_bytes / max(1, each.watched.events) / 1024),
+    ]
+
+
+def quantile(values: Sequence[float], percent: int) -> float:
+    """By linear interpolation; not a number where there are none."""
+    if len(values) < 2:
+        return values[0] if values else float("nan")
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def _processor_time(process: psutil.Process) -> float:
+    return sum(process.cpu_times()[:2])
+
+
+def _allow_many_files() -> None:
+    """Each simulated volunteer has a connection."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""What the dashboard costs, and how soon it is there: the server, the wire, the browser, and many viewers.
+
+    python benchmarks/coordinator/dashboard.py [--quick] [--json]
+
+A recorded run of 20 000 steps (recorded_run.py) is served by the real service, and goes on. Measured are the time of an
+answer, what a first visit transfers, when Debian's Chromium first paints and has its chart (also as a slow phone),
+which part of a core live updates cost it, and which part of one 500 viewers cost the service. Baselines are the targets
+that were set.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.coordinator.recorded_rows import invite_code
+from benchmarks.coordinator.recorded_run import QUICK, Recording, go_on, record
+from benchmarks.coordinator.viewers import watching
+from benchmarks.coordinator.visit import DESKTOP, visit, visit_slowly
+from benchmarks.support.reporting import Figure, argument_parser, report
+from coordinator.run.directory import RunDirectory
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 180.0
+STEP_S = 15.0  # a step each so many seconds, while it goes on
+TARGET = "target"
+OTHER_PAGES = {  # each with what its script draws last
+    "participants": "#timeline li",
+    "member?number=1": "#own-curve svg",
+    "model": "#take-all[href]",
+    "history": "#people li",
+    "join": "#step-time:not(:empty)",
+}
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much is measured."""
+
+    recording: Recording
+    requests: int
+    live_s: float
+    viewers: int
+    watched_s: float
+
+
+WHOLE = Extent(Recording(), 300, 60.0, 500, 30.0)
+SMALL = Extent(QUICK, 50, 5.0, 50, 5.0)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A run that is served."""
+
+    port: int
+    service: psutil.Process
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure all of it, one after another."""
+    options = argument_parser("What the dashboard costs, and how soon it is there.").parse_args(arguments)
+    extent = SMALL if options.quick else WHOLE
+    with tempfile.TemporaryDirectory() as directory, served_run(Path(directory), extent.recording) as served:
+        figures = [
+            *measure_answers(served.port, extent.requests),
+            *measure_visit(served.port, extent),
+            *measure_viewers(served, extent.viewers, extent.watched_s),
+        ]
+    report(f"the dashboard of a run of {extent.recording.steps} steps", figures, options.json)
+
+
+@contextmanager
+def served_run(directory: Path, recording: Recording) -> Iterator[Served]:
+    """A recorded run that goes on, served by a process of its own."""
+    run = record(directory / "run", recording, time.time())
+    ended = threading.Event()
+    living = threading.Thread(target=go_on, args=(run, STEP_S, time.time, ended.is_set))
+    command = [sys.executable, "-m", "manyhands", "coordinator", "serve", str(run.path), "--service-only"]
+    with (directory / "serve.log").open("w") as log:
+        supervisor = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603 - our own program
+    try:
+        wait_until_up(run)
+        living.start()
+        yield Served(run.settings.web_port, listener_of(psutil.Process(supervisor.pid), run.settings.web_port))
+    finally:
+        ended.set()
+        if living.ident is not None:
+            living.join()
+        supervisor.terminate()
+        supervisor.wait()
+
+
+def wait_until_up(run: RunDirectory) -> None:
+    """Raise `TimeoutError` if the service does not answer in time."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            ask(http.client.HTTPConnection(HOST, run.settings.web_port, timeout=10), "/healthz")
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise TimeoutError(f"the service did not answer within {START_TIMEOUT_S:.0f} s")
+
+
+def listener_of(supervisor: psutil.Process, port: int) -> psutil.Process:
+    """The process that listens on a port."""
+    for process in [supervisor, *supervisor.children(recursive=True)]:
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if any(line.laddr.port == port and line.status == "LISTEN" for line in process.net_connections("tcp")):
+                return process
+    raise RuntimeError(f"no process of the service listens on {port}")
+
+
+def measure_answers(port: int, requests: int) -> list[Figure]:
+    """The median time of one request after another, over one connection, in turns with one that does nothing."""
+    paths = ("/healthz", "/api/v1/overview", "/", "/api/v1/curve?points=1000")
+    line = http.client.HTTPConnection(HOST, port, timeout=60)
+    for path in paths:  # the first of each is built
+        ask(line, path)
+    taken: dict[str, list[float]] = {path: [] for path in paths}
+    for _ in range(requests):
+        for path in paths:
+            time.sleep(0.12)  # an address may ask 600 times a minute
+            taken[path].append(1000 * ask(line, path)[0])
+    median = {path: statistics.median(times) for path, times in taken.items()}
+    nothing = (median["/healthz"], "an answer of nothing")
+    return [
+        Figure("the overview's JSON, p50", median["/api/v1/overview"], "ms", 30.0, TARGET),
+        Figure("the overview's page, p50", median["/"], "ms", *nothing),
+        Figure("the curve's 1000 points, p50", median["/api/v1/curve?points=1000"], "ms", *nothing),
+    ]
+
+
+def ask(line: http.client.HTTPConnection, path: str) -> tuple[float, bytes]:
+    """The seconds that an answer took, and what it was; raises `RuntimeError` for a refusal."""
+    began = time.perf_counter()
+    line.request("GET", path, headers={"Accept-Encoding": "gzip"})
+    answer = line.getresponse()
+    content = answer.read()
+    if answer.status != 200:
+        raise RuntimeError(f"{path}: {answer.status}")
+    return time.perf_counter() - began, content
+
+
+def measure_visit(port: int, extent: Extent) -> list[Figure]:
+    """A first visit by Chromium, and what it costs to let the page stand."""
+    seen, phone = visit(f"http://{HOST}:{port}/", extent.live_s), visit_slowly(f"http://{HOST}:{port}/")
+    return [
+        Figure("transferred without Plotly", seen.own_bytes / 1024, "KiB", 250.0, TARGET),
+        Figure("transferred by Plotly, once", seen.plotly_bytes / 1024, "KiB"),
+        Figure("first contentful paint, curve included", seen.first_paint_s, "s"),
+        Figure("chart drawn after", seen.chart_s, "s", 1.5, TARGET),
+        Figure("chart drawn after, second visit", seen.again_s, "s", 1.5, TARGET),
+        Figure("live updates cost the browser", 100 * (seen.live_cores - seen.idle_cores), "% of a core", 5.0, TARGET),
+        Figure("a phone on Slow 4G: largest contentful paint", phone.largest_paint_s, "s", 2.5, TARGET),
+        Figure("a phone on Slow 4G: layout shifts", phone.shifted, "", 0.1, TARGET),
+        Figure("a phone on Slow 4G: transferred without Plotly", phone.own_bytes / 1024, "KiB", 250.0, TARGET),
+        Figure("a phone on Slow 4G: chart drawn after", phone.there_s, "s"),
+        *measure_other_pages(port, extent.recording),
+    ]
+
+
+def measure_other_pages(port: int, recording: Recording) -> Iterator[Figure]:
+    """The vitals of the other pages on the same phone, and what shifts on a larger screen."""
+    invited = {f"join#invite={invite_code(recording.members)}": "#invited[data-state=open]"}
+    for path, ready in (OTHER_PAGES | invited).items():
+        name, url = re.split("[?=]", path)[0], f"http://{HOST}:{port}/{path}"
+        seen, larger = visit_slowly(url, ready), visit_slowly(url, ready, DESKTOP)
+        yield Figure(f"a phone on Slow 4G, {name}: largest contentful paint", seen.largest_paint_s, "s", 2.5, TARGET)
+        yield Figure(f"a phone on Slow 4G, {name}: layout shifts", seen.shifted, "", 0.1, TARGET)
+        yield Figure(f"a desktop on Slow 4G, {name}: layout shifts", larger.shifted, "", 0.1, TARGET)
+
+
+def measure_viewers(served: Served, viewers: int, watched_s: float) -> list[Figure]:
+    """The processor time that the service takes while many listen, and while nobody does."""
+    alone = cores(served.service, watched_s)
+    with watching(HOST, served.port, viewers) as crowd:
+        began = crowd.events
+        used = cores(served.service, watched_s)
+        events = crowd.events - began
+    return [
+        Figure(f"{viewers} viewers cost the service", used, "cores", 0.5, TARGET),
+        Figure("of it, what it takes without viewers", alone, "cores"),
+        Figure("events that each viewer got a second", events / viewers / watched_s, "1/s"),
+    ]
+
+
+def cores(process: psutil.Process, seconds: float) -> float:
+    """The processor time of a process within so many seconds, divided by these."""
+    began, used = time.perf_counter(), sum(process.cpu_times()[:2])
+    time.sleep(seconds)
+    return (sum(process.cpu_times()[:2]) - used) / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""One peer of home_lines.py or scale.py with plain hivemind: `python -m benchmarks.swarm.hivemind_peer PLAN`.
+
+The keeper's place has an auxiliary peer, which lends its line to the averaging. It says what home_peer.py says.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from itertools import count
+from typing import Any
+
+import hivemind
+from hivemind.averaging.control import StepControl
+from hivemind.compression import Float16Compression
+
+from benchmarks.swarm.home_peer import PORT, DownloadWatch, Journal, RepeatedBatches, begin, end_of_input, run_to_end
+from benchmarks.swarm.homes import Plan
+from peer.config.run import RunConfig
+from peer.models.objectives import compute_losses
+from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
+from peer.reporting.messages import LostCause
+from peer.runtime.processes import exit_now
+
+ASSIST_EVERY_S = 0.2
+
+
+class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
+    """hivemind's optimizer, which says what becomes of its samples."""
+
+    def __init__(self, journal: Journal, downloads: DownloadWatch, **options: Any) -> None:
+        self._journal, self._downloads = journal, downloads
+        self._group = 0  # peers whose average the step takes; 0: others were there, and none was averaged with
+        self._is_finite = True  # that average: hivemind divides by the weight of parts that nobody has sent
+        self._unused = 0  # samples computed, and not accumulated yet
+        super().__init__(**options)
+
+    def train_on(self, samples: int) -> None:
+        """Take in a microbatch's gradient."""
+        self._unused = samples
+        self.step(batch_size=samples)
+        self._unused = 0
+
+    def _update_global_epoch(self, grad_scaler: Any) -> None:
+        due, self._group, self._is_finite = self.grad_averager.local_samples_accumulated, 0, True
+        began = time.monotonic()
+        super()._update_global_epoch(grad_scaler)
+        counted = due if self._group and self._is_finite else 0
+        took_s = time.monotonic() - began
+        self._journal.say("step", step=self.local_epoch, samples=counted, group=self._group, seconds=took_s)
+        if due > counted:
+            cause = LostCause.AVERAGING if self._is_finite else LostCause.NON_FINITE
+            self._journal.say("lost", by_cause={cause.value: due})
+
+    def _begin_averaging_gradients(self, grad_scaler: Any) -> bool:
+        began = bool(super()._begin_averaging_gradients(grad_scaler))
+        if not began and self.tracker.global_progress.num_peers <= 1:
+            self._group = 1  # alone in the swarm the own gradient is the average
+        return began
+
+    def _average_gradients_and_load_into_optimizer(self, control: StepControl | None) -> None:
+        super()._average_gradients_and_load_into_optimizer(control)
+        if control is not None and control.done() and not control.cancelled() and control.exception() is None:
+            self._group = len(control.result())
+            with self.grad_averager.get_tensors() as averages:
+                self._is_finite = all(bool(average.isfinite().all()) for average in averages)
+
+    def load_state_from_peers(self, **kwargs: Any) -> None:
+        """Take another peer's state; all that was accumulated is lost."""
+        lost = self.grad_averager.local_samples_accumulated + self._unused
+        if lost:
+            self._journal.say("lost", by_cause={LostCause.LATE.value: lost})
+        self._downloads.look(True)
+        super().load_state_from_peers(**kwargs)
+        self._downloads.look(False)
+
+
+def main() -> None:
+    """Do what the plan says."""
+    plan, config, model, journal = begin()
+    dht = hivemind.DHT(
+        initial_peers=list(plan.initial_peers),
+        host_maddrs=[f"/ip4/0.0.0.0/tcp/{PORT}"],
+        announce_maddrs=None if plan.behind_nat else [f"/ip4/{plan.address}/tcp/{PORT}"],
+        client_mode=plan.behind_nat,
+        use_ipfs=False,
+        start=True,
+    )
+    optimizer = open_optimizer(plan, config, model, dht, journal)
+    ended = end_of_input(partial(leave, journal))
+    if plan.role == "keeper":
+        journal.say("addresses", addresses=[str(address) for address in dht.get_visible_maddrs()])
+        while not ended.is_set():
+            optimizer.step()
+            time.sleep(ASSIST_EVERY_S)
+    else:
+        journal.say("ready", step=optimizer.local_epoch)
+        train(plan, config, model, optimizer, journal)
+
+
+def leave(journal: Journal) -> None:
+    """Go at once: hivemind's step cannot be interrupted."""
+    journal.say("left")
+    exit_now(0)
+
+
+def open_optimizer(plan: Plan, config: RunConfig, model: Any, dht: hivemind.DHT, journal: Journal) -> WatchedOptimizer:
+    """The options of hivemind's ALBERT example, for exact steps."""
+    is_keeper = plan.role == "keeper"
+    averaging = config.averaging
+    return WatchedOptimizer(
+        journal,
+        DownloadWatch(journal, model),
+        dht=dht,
+        run_id=config.run.name,
+        target_batch_size=averaging.target_batch_size,
+        batch_size_per_step=None if is_keeper else config.data.microbatch_size,
+        params=parameter_groups(model, config),
+        optimizer=partial(build_optimizer, config),
+        scheduler=partial(build_scheduler, config),
+        matchmaking_time=averaging.matchmaking_time_s,
+        averaging_timeout=averaging.averaging_timeout_s,
+        next_chunk_timeout=averaging.averaging_timeout_s / 3,  # as ours; by default it would be the matchmaking time
+        client_mode=plan.behind_nat,
+        auxiliary=is_keeper,
+        grad_compression=Float16Compression(),
+        state_averaging_compression=Float16Compression(),
+        tracker_opts={"metadata_expiration": averaging.statistics_expiration_s},
+        verbose=True,
+    )
+
+
+def train(plan: Plan, config: RunConfig, model: Any, optimizer: WatchedOptimizer, journal: Journal) -> None:
+    """The loop of hivemind's quick start, with the time that the volunteer's device would take."""
+    for number, batch in zip(count(), RepeatedBatches(config), strict=False):
+        began = time.monotonic()
+        compute_losses(model, batch, config).total.backward()  # type: ignore[no-untyped-call]
+        time.sleep(max(0.0, plan.seconds_per_sample * batch.samples - (time.monotonic() - began)))
+        journal.count(batch.samples)
+        optimizer.train_on(batch.samples)
+        optimizer.zero_grad()
+        journal.say("progress", step=optimizer.local_epoch, microbatch=number)
+
+
+if __name__ == "__main__":
+    run_to_end(main)

@@ -1,0 +1,446 @@
+"""A swarm of real homes beside plain hivemind: who contributes, and how much of the computation counts.
+
+    python benchmarks/swarm/home_lines.py [--setting stress|ordinary|both|homes|room] [--seconds 330]
+                                    [--systems ours,delayed,hivemind] [--churn|--drop-line|--dead-link] [--logs DIR]
+                                    [--quick] [--json]
+
+Five hosts in network namespaces with lines that `tc` shapes (network.py): a keeper, a fast volunteer, one half as
+fast, and two home lines that send five times as slowly as they receive, one of them behind a router. Lines and model
+are real ones and ALBERT-large, scaled alike by 1/16. Every process, its daemons included, runs on its own host; only
+their processors are shared.
+
+The computation is simulated: a microbatch of a tiny model is really computed, on few tokens, and then waited for until
+the time has passed that the setting gives a sample on this volunteer's device. So this machine's speed says nothing.
+
+- stress: the four devices compute a batch in 5 seconds, where the slowest line needs 14 for a gradient;
+- ordinary: they compute it in four times the least time of a round;
+- homes: all four are on lines of 10 Mbit/s up and 50 down (scaled, too), and compute it in 20 seconds;
+- room: all four are on fast lines, and compute it in two seconds, from half a minute on: many rounds, to see whether
+  all who were there at the first step have the same bits (who takes a state later has its moments in 16 bits).
+
+Exact steps are `ours`, steps with `averaging.delay` are `delayed`, and further names set other keys of `averaging`
+(`OURS` in homes.py); the first system of `--systems` stands beside the second. Ours are the product's `Swarm`,
+`StateTaking` and `train` (home_peer.py), without agents and checkpoints; the keeper is their loop without a database.
+Theirs are `hivemind.Optimizer` as installed (hivemind_peer.py): the same model, optimizer, target batch and times,
+exact steps, gradients and averaged parameters in fp16 as in hivemind's own ALBERT example, and an auxiliary peer on the
+keeper's host. hivemind solves for the reducers' shares with a method that today's SciPy no longer has, so its peers
+declare no line, and reduce equal shares. A sample of hivemind's counts if its round brought an average of two peers or
+more, although a step may have several groups there, and an average may lack parts; a step on a peer's own gradient only
+that another volunteer took, too, loses its samples. Its peers begin without a download, for all of them draw the same
+first weights; ours take the keeper's state. In both systems the volunteers join one after another.
+
+With `--churn` there are six volunteers, and each 15 seconds one leaves or comes back (in a room the first of them
+stays: its bits are compared with the keeper's to the end); with `--drop-line` the line of the second volunteer drops to
+a tenth at half time, and with `--dead-link` it is dead for a minute from then on.
+
+The measurement ends with the first step after `--seconds`. Samples that still wait for a step then are neither counted
+nor lost. A volunteer's time begins when it holds the run's state.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.support.network import why_impossible
+from benchmarks.support.reporting import Figure, argument_parser, exit_at_sigterm, report
+from benchmarks.support.small_run import SMALL_RUN
+from benchmarks.swarm.homes import (
+    HOMES,
+    KEEPER,
+    POLL_S,
+    ROOM,
+    SYSTEMS,
+    TWO_MORE,
+    TWO_MORE_IN_ROOM,
+    VOLUNTEERS,
+    Homes,
+    Peer,
+    Volunteer,
+    slower_rate,
+    systems_of,
+)
+from benchmarks.training.trainer_variant import SPECIAL
+from peer.averaging.shares import reduction_shares, round_time
+from peer.config.run import RunConfig
+from peer.models.build import build_model
+from peer.reporting.messages import LostCause
+
+BYTES_PER_VALUE = 2  # fp16
+TARGET_BATCH = 64
+MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # the first two are both systems' defaults
+STRESS_BATCH_S = 5.0  # to compute it, by all volunteers at once
+ORDINARY_ROUNDS = 4.0  # so many rounds' least time, likewise
+HOMES_BATCH_S, ROOM_BATCH_S = 20.0, 2.0
+ROOM_BEGINS_S = 30.0  # after the first volunteer's start: all of them have the first state then
+SETTINGS = {"stress": 2, "ordinary": 1, "homes": 1, "room": 4}  # samples in a microbatch
+CHURN_EVERY_S = 15.0
+STAY_IN_ROOM = 1  # volunteers who do not leave
+DROP, DEAD_S = 0.1, 60.0
+STRICKEN = 1  # the volunteer whose line drops or is dead from half of the time on
+OVERTIME = 0.5  # of `--seconds`: how much longer the measurement waits for the step that ends it
+SETTLE_S = 3.0  # so long after it, for the others' reports of it
+
+
+@dataclass
+class Outcome:
+    """One volunteer's work in one system."""
+
+    seconds_per_sample: float
+    joining_s: float = 0.0  # from its start until it held the state
+    present_s: float = 0.0  # from then to the end
+    computed: int = 0
+    counted: int = 0
+    lost: Counter[str] = field(default_factory=Counter)
+    downloads: int = 0
+    download_s: float = 0.0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    percent_able: float = 0.0  # of all samples that all volunteers' devices could compute while they were there
+    percent_counted: float = 0.0  # of all volunteers' samples that are in steps
+
+    @property
+    def pending(self) -> int:
+        """Samples that waited for a step at the end."""
+        return self.computed - self.counted - self.lost.total()
+
+    @property
+    def utilisation(self) -> float:
+        """The time spent on what counts, of all time that the volunteer was there."""
+        return self.counted * self.seconds_per_sample / self.present_s if self.present_s else 0.0
+
+
+@dataclass
+class Result:
+    """One system in one setting."""
+
+    seconds: float  # from the first volunteer's start to the end
+    steps: int
+    split_steps: int  # that volunteers took in more than one group
+    compared_steps: int  # after which two or more peers were looked at that had been there at the first step
+    unlike_steps: int  # of these, after which their parameters were not the same to the bit
+    volunteers: dict[str, Outcome]
+    processors_percent: float  # that were busy, of this machine: near 100 the figures tell of it, not of the lines
+
+    @property
+    def counted(self) -> int:
+        """All volunteers' samples that are in steps."""
+        return sum(outcome.counted for outcome in self.volunteers.values())
+
+    @property
+    def utilisation(self) -> float:
+        """The time that all volunteers spent on what counts, of all time that they were there."""
+        present_s = sum(outcome.present_s for outcome in self.volunteers.values())
+        useful_s = sum(outcome.counted * outcome.seconds_per_sample for outcome in self.volunteers.values())
+        return useful_s / present_s if present_s else 0.0
+
+    @property
+    def percent_counted(self) -> float:
+        """The counted part of all samples that are in steps or lost."""
+        judged = sum(outcome.computed - outcome.pending for outcome in self.volunteers.values())
+        return 100 * self.counted / judged if judged else 0.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case that is measured: the time in which a batch computes, what happens meanwhile, and for how long."""
+
+    setting: str
+    incident: str  # a key of `INCIDENTS`
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        """In a few words."""
+        return self.setting if self.incident == "none" else f"{self.setting}, {self.incident}"
+
+    @property
+    def volunteers(self) -> tuple[Volunteer, ...]:
+        """The volunteers: two more for churn, so that a swarm is left."""
+        those = {"homes": HOMES, "room": ROOM}.get(self.setting, VOLUNTEERS)
+        if self.incident != "churn":
+            return those
+        return those + (TWO_MORE_IN_ROOM if self.setting == "room" else TWO_MORE)
+
+    @property
+    def stricken(self) -> str:
+        """The name of the volunteer whose line fails."""
+        return self.volunteers[STRICKEN].name
+
+    def seconds_per_sample(self, config: RunConfig) -> dict[Volunteer, float]:
+        """Return the seconds that a sample takes on each volunteer's device."""
+        batch_s = {"stress": STRESS_BATCH_S, "homes": HOMES_BATCH_S, "room": ROOM_BATCH_S}.get(self.setting)
+        if batch_s is None:
+            batch_s = ORDINARY_ROUNDS * least_round_s(values_of(config))
+        all_speed = sum(volunteer.speed for volunteer in self.volunteers)
+        return {each: batch_s / TARGET_BATCH * all_speed / each.speed for each in self.volunteers}
+
+
+Events = list[tuple[float, Callable[[], object]]]  # (seconds from the beginning, what happens)
+
+
+def nothing(_homes: Homes, _case: Case) -> Events:
+    """All goes well."""
+    return []
+
+
+def churn(homes: Homes, case: Case) -> Events:
+    """Each 15 seconds one volunteer leaves, or the one that has left comes back; all have their turn."""
+    staying = STAY_IN_ROOM if case.setting == "room" else 0
+    turns = (
+        action
+        for each in itertools.cycle(case.volunteers[staying:])
+        for action in (partial(homes.leave, each), partial(homes.start, each))
+    )
+    times = itertools.takewhile(lambda at: at < case.seconds, itertools.count(4 * CHURN_EVERY_S, CHURN_EVERY_S))
+    return list(zip(times, turns, strict=False))
+
+
+def drop_line(homes: Homes, case: Case) -> Events:
+    """One line drops to a tenth."""
+    return [(case.seconds / 2, partial(homes.network.slow_down, case.stricken, DROP))]
+
+
+def dead_link(homes: Homes, case: Case) -> Events:
+    """One line is dead for a minute."""
+    at = case.seconds / 2
+    return [(at, partial(homes.network.cut, case.stricken)), (at + DEAD_S, partial(homes.network.mend, case.stricken))]
+
+
+INCIDENTS: dict[str, Callable[[Homes, Case], Events]] = {
+    "none": nothing,
+    "churn": churn,
+    "drop-line": drop_line,
+    "dead-link": dead_link,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure both systems in each setting."""
+    parser = argument_parser("Who contributes on home lines, beside plain hivemind.")
+    parser.add_argument("--setting", choices=[*SETTINGS, "both"], default="both", help="how long a batch computes")
+    for incident, events in list(INCIDENTS.items())[1:]:
+        parser.add_argument(f"--{incident}", dest="incident", action="store_const", const=incident, help=events.__doc__)
+    parser.add_argument("--seconds", type=float, default=330.0, help="of each system in each setting")
+    parser.add_argument("--systems", type=systems_of, default=SYSTEMS, help=systems_of.__doc__)
+    parser.add_argument("--matchmaking", type=float, default=MATCHMAKING_S, help="seconds to look for a group, of both")
+    parser.add_argument("--logs", type=Path, help="a directory for the processes' logs")
+    options = parser.parse_args(arguments)
+    if reason := why_impossible():
+        sys.exit(f"Hosts with lines of their own cannot be made here: {reason}. Run this as root, with iproute2.")
+    settings = ["stress", "ordinary"] if options.setting == "both" else [options.setting]
+    systems, seconds = options.systems, options.seconds
+    if options.quick:
+        settings, systems, seconds = ["stress"], systems[:1], 25.0
+    figures = []
+    for setting in settings:
+        config = configure(setting, options.matchmaking, options.quick)
+        case = Case(setting, options.incident or "none", seconds)
+        results = {system: measure(system, case, config, options.logs) for system in systems}
+        figures += figures_of(case.name, results)
+    report(f"home lines: {' beside '.join(systems)}", figures, options.json)
+
+
+def configure(setting: str, matchmaking_s: float, quick: bool) -> RunConfig:
+    """The run: 1.1 million values (`quick`: a fifth of them), a batch of 64, product's defaults elsewhere."""
+    size = 64 if quick else 256
+    raw = RunConfig.from_yaml(SMALL_RUN).model_dump(mode="json")
+    raw["model"] |= {"hidden_size": size, "intermediate_size": 4 * size, "num_hidden_layers": 2}
+    raw["tokenizer"] |= {"vocab_size": 2000 if quick else 4000}
+    raw["data"] |= {"sequence_length": 16, "microbatch_size": SETTINGS[setting]}
+    raw["averaging"] |= {
+        "target_batch_size": TARGET_BATCH,
+        "matchmaking_time_s": matchmaking_s,
+        "averaging_timeout_s": TIMEOUT_S,
+        "statistics_expiration_s": EXPIRATION_S,
+        "progress_refresh_s": 0.5,
+    }
+    return RunConfig.from_mapping(raw)
+
+
+def least_round_s(values: int) -> float:
+    """The least time of a round of all on these lines; who is behind a router reduces nothing."""
+    lines = [KEEPER, *(volunteer.line for volunteer in VOLUNTEERS)]
+    rates = [slower_rate(line) for line in lines]
+    declared = [rate if line.place == "open" else 0.0 for line, rate in zip(lines, rates, strict=True)]
+    shares = reduction_shares(values, declared, [True] * len(lines))
+    return round_time(BYTES_PER_VALUE * values, shares, rates)
+
+
+def values_of(config: RunConfig) -> int:
+    """Return the number of values of the run's model."""
+    model = build_model(config, config.tokenizer.vocab_size, SPECIAL)
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def measure(system: str, case: Case, config: RunConfig, logs: Path | None) -> Result:
+    """Run one system in one case."""
+    seconds_per_sample = case.seconds_per_sample(config)
+    with tempfile.TemporaryDirectory() as scratch:
+        log_dir = Path(scratch) if logs is None else logs / f"{case.name.replace(', ', '-')}-{system}"
+        log_dir.mkdir(parents=True, exist_ok=True)
+        begin_after_s = ROOM_BEGINS_S if case.setting == "room" else 0.0
+        with Homes(system, config, seconds_per_sample, Path(scratch), log_dir, begin_after_s) as homes:
+            began_at = homes.peers[0].began_at
+            psutil.cpu_percent()
+            ended_at = _run(homes, case, began_at)
+            busy = psutil.cpu_percent()
+    outcomes, groups = outcomes_at(homes, seconds_per_sample, ended_at), groups_at(homes.peers, ended_at)
+    able = sum(outcome.present_s / outcome.seconds_per_sample for outcome in outcomes.values())
+    counted = sum(outcome.counted for outcome in outcomes.values())
+    for outcome in outcomes.values():
+        outcome.percent_able = 100 * outcome.present_s / outcome.seconds_per_sample / able if able else 0.0
+        outcome.percent_counted = 100 * outcome.counted / counted if counted else 0.0
+    split = sum(len(set(sizes)) > 1 or len(sizes) > max(sizes) for sizes in groups.values())
+    compared = states_after_steps([homes.keeper, *homes.peers])
+    unlike = sum(len(set(states)) > 1 for states in compared)
+    return Result(ended_at - began_at, len(groups), split, len(compared), unlike, outcomes, busy)
+
+
+def states_after_steps(peers: Sequence[Peer]) -> list[list[str]]:
+    """Return for each step the digests of the parameters of the peers, two or more, that began before the first."""
+    digests: dict[int, list[str]] = {}
+    for peer in peers:
+        if not any(event["step"] for event in peer.events("ready")) and len(peer.events("download")) <= 1:
+            for event in peer.events("step"):
+                if digest := event.get("digest"):
+                    digests.setdefault(event["step"], []).append(digest)
+    return [found for found in digests.values() if len(found) > 1]
+
+
+def outcomes_at(homes: Homes, seconds_per_sample: Mapping[Volunteer, float], ended_at: float) -> dict[str, Outcome]:
+    """Return each volunteer's work of all its stays, until this time."""
+    groups = groups_at(homes.peers, ended_at)
+    outcomes = {each.name: Outcome(seconds) for each, seconds in seconds_per_sample.items()}
+    for name, outcome in outcomes.items():
+        for peer in homes.stays[name]:
+            _add_up(peer, outcome, ended_at, groups)
+    return outcomes
+
+
+def groups_at(peers: Sequence[Peer], ended_at: float) -> dict[int, list[int]]:
+    """Return for each step until this time the sizes of the group that those who took it tell."""
+    groups: dict[int, list[int]] = {}
+    for event in (event for peer in peers for event in peer.events("step") if event["at"] <= ended_at):
+        groups.setdefault(event["step"], []).append(event["group"])
+    return groups
+
+
+def _run(homes: Homes, case: Case, began_at: float) -> float:
+    """Wait for the first step after the case's time; return its time, or when it is waited for no longer."""
+    due, events = began_at + case.seconds, INCIDENTS[case.incident](homes, case)
+    while (now := time.monotonic()) < due + OVERTIME * case.seconds:
+        let_happen(homes, events, now - began_at)
+        if any(event["at"] >= due for peer in homes.peers for event in peer.events("step")):
+            time.sleep(SETTLE_S)
+            now = max(float(event["at"]) for peer in homes.peers for event in peer.events("step"))
+            break
+        time.sleep(POLL_S)
+    return now
+
+
+def let_happen(homes: Homes, events: Events, elapsed_s: float) -> None:
+    """Let the events happen whose time has come, and note the peers that have ended."""
+    while events and elapsed_s >= events[0][0]:
+        events.pop(0)[1]()
+    for peer in homes.peers:
+        peer.look()
+
+
+def _add_up(peer: Peer, outcome: Outcome, ended_at: float, groups: Mapping[int, Sequence[int]]) -> None:
+    """Add one stay of a volunteer, as far as it lasted; `groups`: of all who took each step."""
+    if peer.began_at >= ended_at:
+        return
+    said = [event for event in list(peer.said) if event["at"] <= ended_at]
+
+    def events(kind: str) -> list[dict[str, Any]]:
+        return [event for event in said if event["event"] == kind]
+
+    ready, end = events("ready"), min(peer.left_at, ended_at)
+    ready_at = min(ready[0]["at"], end) if ready else end
+    outcome.joining_s += ready_at - peer.began_at
+    outcome.present_s += end - ready_at
+    last = said[-1] if said else {}
+    computed, counted = last.get("computed", 0), 0
+    outcome.sent_bytes, outcome.received_bytes = last.get("sent", 0), last.get("received", 0)  # since the host is up
+    lost: Counter[str] = Counter()
+    for event in events("step"):
+        if event["group"] == 1 and len(groups[event["step"]]) > 1:  # it only thought that it was alone
+            lost[LostCause.AVERAGING.value] += event["samples"]
+        else:
+            counted += event["samples"]
+    for event in events("lost"):
+        lost += Counter(event["by_cause"])
+    del lost[LostCause.LEFT.value]
+    if peer.left_at < ended_at:
+        cause = LostCause.DIED if peer.has_died else LostCause.LEFT
+        lost[cause.value] = computed - counted - lost.total()
+    for event in events("download"):
+        outcome.downloads += 1
+        outcome.download_s += event["seconds"]
+    outcome.computed += computed
+    outcome.counted += counted
+    outcome.lost += lost
+
+
+SWARM_FIGURES: tuple[tuple[str, str, Callable[[Result], float]], ...] = (
+    ("steps", "", lambda result: result.steps),
+    ("steps of several groups", "", lambda result: result.split_steps),
+    ("steps after which peers were compared", "", lambda result: result.compared_steps),
+    ("of these, with unlike bits", "", lambda result: result.unlike_steps),
+    ("samples counted", "samples/s", lambda result: result.counted / result.seconds),
+    ("utilisation", "%", lambda result: 100 * result.utilisation),
+    ("batch averaged", "samples", lambda result: result.counted / max(1, result.steps)),
+    ("counted, of computed", "%", lambda result: result.percent_counted),
+    ("this machine's processors busy", "%", lambda result: result.processors_percent),
+)
+VOLUNTEER_FIGURES: tuple[tuple[str, str, Callable[[Outcome], float]], ...] = (
+    ("computed", "samples", lambda outcome: outcome.computed),
+    ("counted", "samples", lambda outcome: outcome.counted),
+    ("its part of all that could be computed", "%", lambda outcome: outcome.percent_able),
+    ("its part of all counted", "%", lambda outcome: outcome.percent_counted),
+    ("pending at the end", "samples", lambda outcome: outcome.pending),
+    ("utilisation", "%", lambda outcome: 100 * outcome.utilisation),
+    ("until it held the state", "s", lambda outcome: outcome.joining_s),
+    ("states downloaded", "", lambda outcome: outcome.downloads),
+    ("time spent on them", "s", lambda outcome: outcome.download_s),
+    ("sent", "MB", lambda outcome: outcome.sent_bytes / 1e6),
+    ("received", "MB", lambda outcome: outcome.received_bytes / 1e6),
+)
+
+
+def figures_of(setting: str, results: dict[str, Result]) -> list[Figure]:
+    """Every figure of the first system, beside the second's."""
+    (_, ours), *others = results.items()
+    name, theirs = others[0] if others else ("", None)
+
+    def row(text: str, unit: str, value: float, other: float | None) -> Figure:
+        return Figure(f"{setting}, {text}", value, unit, other, name)
+
+    rows = [row(f"swarm: {text}", unit, of(ours), of(theirs) if theirs else None) for text, unit, of in SWARM_FIGURES]
+    for volunteer, outcome in ours.volunteers.items():
+        other = theirs.volunteers[volunteer] if theirs else None
+        rows += [
+            row(f"{volunteer}: {text}", unit, of(outcome), of(other) if other else None)
+            for text, unit, of in VOLUNTEER_FIGURES
+        ]
+        rows += [
+            row(f"{volunteer}: lost, {cause}", "samples", outcome.lost[cause], other.lost[cause] if other else None)
+            for cause in sorted(outcome.lost | (other.lost if other else Counter()))
+        ]
+    return rows
+
+
+if __name__ == "__main__":
+    exit_at_sigterm()
+    main()

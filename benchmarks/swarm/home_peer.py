@@ -1,0 +1,281 @@
+"""One peer of `benchmarks.swarm.homes`: `python -m benchmarks.swarm.home_peer PLAN`, until its standard input ends.
+
+It says what happens as JSON, a line each, with the time, the samples computed, and the bytes over its host's line and
+of its calls of the DHT.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import multiprocessing
+import os
+import random
+import secrets
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+import torch
+from google.protobuf.message import Message
+from hivemind.p2p import P2P, PeerID
+
+from auth.credentials import Credentials
+from auth.swarm.hivemind_patches import patch_hivemind
+from benchmarks.swarm.homes import Plan
+from benchmarks.training.trainer_variant import SPECIAL, random_batch
+from peer.backends import MicrobatchResult
+from peer.backends.torch_cpu import TorchBackend
+from peer.config.run import RunConfig
+from peer.data.batching.batches import Batch
+from peer.models.build import build_model
+from peer.network.placement import Placement
+from peer.reporting.messages import (
+    CheckpointFetched,
+    CheckpointWanted,
+    KeeperSought,
+    Lost,
+    Notice,
+    Progress,
+    StepReport,
+)
+from peer.runtime.processes import exit_now, kill_forks_at_end
+from peer.swarm.swarm import Swarm
+from peer.training.bootstrap import StateTaking
+from peer.training.trainer import train
+
+KEEPER_POLL_S, WATCH_S = 0.03, 0.2
+BYTES_PER_PARAMETER = 4
+WHOLE = 0.9  # of the parameters' bytes: less was no state
+PORT = 31330
+BATCHES = 128  # made ahead and used again and again, so that making them takes no time
+
+
+class RepeatedBatches:
+    """A stream that never lets its reader wait, with words of its own on each peer.
+
+    Peers with the same words would have no noise between them, and a weight without it is cut as a false claim.
+    """
+
+    wait_s = 0.0
+
+    def __init__(self, config: RunConfig) -> None:
+        vocabulary, samples = config.tokenizer.vocab_size, config.data.microbatch_size
+        seeds = [secrets.randbits(48) for _ in range(BATCHES)]
+        self._batches = [random_batch(config, vocabulary, samples, seed) for seed in seeds]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return cycle(self._batches)
+
+
+class DhtCalls:
+    """The bytes of this peer's calls of others' DHT nodes, with the answers, by the kind of call.
+
+    A call is counted where it is made, in whichever process; over all peers that is what a peer sends on the average.
+    """
+
+    KINDS = ("find", "store", "ping")
+
+    def __init__(self) -> None:
+        self._bytes = {kind: multiprocessing.Value("q", 0) for kind in self.KINDS}
+        patch_hivemind()  # which puts another function in the place of the one that is counted
+        call: Any = P2P._call_unary_protobuf_handler
+
+        async def counted(p2p: P2P, peer: PeerID, name: str, request: Message, answer: type[Message]) -> Message:
+            response: Message = await call(p2p, peer, name, request, answer)
+            self._count(name, request.ByteSize() + response.ByteSize())
+            return response
+
+        P2P._call_unary_protobuf_handler = counted
+
+    def _count(self, name: str, size_bytes: int) -> None:
+        kind = self._bytes.get(name.rpartition("DHTProtocol.rpc_")[2])
+        if kind is not None:
+            with kind.get_lock():
+                kind.value += size_bytes
+
+    def read(self) -> dict[str, int]:
+        """Return the bytes of each kind of call so far."""
+        return {kind: counted.value for kind, counted in self._bytes.items()}
+
+
+class Journal:
+    """The journal that this peer keeps for its benchmark, one line of JSON an event."""
+
+    def __init__(self, calls: DhtCalls) -> None:
+        self.computed = 0  # samples
+        self._calls = calls
+        self._lock = threading.Lock()
+
+    def count(self, samples: int) -> None:
+        """Add computed samples."""
+        self.computed += samples
+        self.say("computed")
+
+    def say(self, event: str, **facts: Any) -> None:
+        """One line."""
+        sent, received = line_traffic()
+        known = {"at": time.monotonic(), "computed": self.computed, "sent": sent, "received": received}
+        with self._lock:
+            print(json.dumps({"event": event} | known | {"dht": self._calls.read()} | facts), flush=True)
+
+
+class DownloadWatch:
+    """Tells of each download of a whole state, as the bytes that came over the line show it."""
+
+    def __init__(self, journal: Journal, model: torch.nn.Module) -> None:
+        self._journal = journal
+        self._least_bytes = WHOLE * BYTES_PER_PARAMETER * sum(each.numel() for each in model.parameters())
+        self._began: tuple[float, int] | None = None
+
+    def look(self, is_downloading: bool) -> None:
+        """Take in whether a state is being downloaded now."""
+        if is_downloading and self._began is None:
+            self._began = time.monotonic(), line_traffic()[1]
+        elif not is_downloading and self._began is not None:
+            (at, received), self._began = self._began, None
+            if line_traffic()[1] - received >= self._least_bytes:
+                self._journal.say("download", seconds=time.monotonic() - at)
+
+
+class PacedBackend(TorchBackend):
+    """Computes, and then waits until the time is over that the plan gives the samples."""
+
+    def __init__(self, config: RunConfig, model: Any, journal: Journal, plan: Plan) -> None:
+        super().__init__(config, model)
+        self._journal, self._seconds_per_sample, self._begin_at = journal, plan.seconds_per_sample, plan.begin_at
+
+    def accumulate(self, batch: Batch) -> MicrobatchResult:
+        """Add the gradient, in the time that the volunteer's device would take."""
+        time.sleep(max(0.0, self._begin_at - time.monotonic()))
+        began = time.monotonic()
+        result = super().accumulate(batch)
+        time.sleep(max(0.0, self._seconds_per_sample * batch.samples - (time.monotonic() - began)))
+        self._journal.count(result.samples)
+        return result
+
+
+def line_traffic() -> tuple[int, int]:
+    """The bytes sent and received over this host's line, of all its processes."""
+    lines = [counters for name, counters in psutil.net_io_counters(pernic=True).items() if name != "lo"]
+    return sum(each.bytes_sent for each in lines), sum(each.bytes_recv for each in lines)
+
+
+def end_of_input(then: Callable[[], None] = lambda: None) -> threading.Event:
+    """An event that is set, after `then`, when the benchmark tells this peer to leave."""
+    ended = threading.Event()
+
+    def wait() -> None:
+        os.read(0, 1)  # not sys.stdin: a forked child would wait for ever for the lock that this thread holds
+        ended.set()
+        then()
+
+    threading.Thread(target=wait, daemon=True).start()
+    return ended
+
+
+def run_to_end(act: Callable[[], None]) -> NoReturn:
+    """End with what `act` ends: in order, hivemind's threads and processes would keep this one."""
+    try:
+        act()
+    except Exception:  # noqa: BLE001 - the process's outermost boundary; the log has the trace
+        traceback.print_exc()
+        exit_now(1)
+    exit_now(0)
+
+
+def begin() -> tuple[Plan, RunConfig, Any, Journal]:
+    """Begin as every peer does, of either system: its orders, its run, the run's model and its journal."""
+    kill_forks_at_end()
+    plan = Plan(**json.loads(sys.argv[1]))
+    log_format = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=log_format, force=True)  # forked, it may have handlers already
+    torch.set_num_threads(1)
+    config = RunConfig.from_json(plan.config_json)
+    return plan, config, build_model(config, config.tokenizer.vocab_size, SPECIAL), Journal(DhtCalls())
+
+
+def main() -> None:
+    """Do what the plan says."""
+    plan, config, model, journal = begin()
+    maddr = f"/ip4/0.0.0.0/tcp/{PORT}"
+    announced = None if plan.behind_nat else (f"/ip4/{plan.address}/tcp/{PORT}",)
+    swarm = Swarm.join(
+        config=config,
+        model=model,
+        credentials=Credentials(Path(plan.credentials_dir)),
+        initial_peers=plan.initial_peers,
+        place=Placement("relayed" if plan.behind_nat else "direct", (maddr,), announced, plan.rate),
+    )
+    (keep if plan.role == "keeper" else take_part)(plan, config, swarm, model, journal)
+    journal.say("left")
+
+
+def keep(_plan: Plan, _config: RunConfig, swarm: Swarm, _model: Any, journal: Journal) -> None:
+    """Average with the trainers, and give them the state."""
+    ended = end_of_input(swarm.interrupt)
+    journal.say("addresses", addresses=swarm.addresses)
+    while not ended.wait(KEEPER_POLL_S):
+        outcome = swarm.advance()
+        if outcome is not None and outcome.averaged:
+            facts: dict[str, Any] = {"group": outcome.group_size, "group_samples": outcome.group_samples}
+            facts["digest"] = digest_after(swarm, outcome.step)
+            journal.say("step", step=outcome.step, samples=0, seconds=outcome.averaging_s, **facts)
+    swarm.leave()
+
+
+def digest_after(swarm: Swarm, step: int) -> str:
+    """Return the digest of the run's parameters, all their bits, after a step; empty if they are of another by now."""
+    found = hashlib.sha256()
+    with swarm.state.lock:
+        for parameter in swarm.state.parameters:
+            found.update(parameter.detach().contiguous().view(torch.uint8).numpy().data)
+        return found.hexdigest() if swarm.step == step else ""
+
+
+def take_part(plan: Plan, config: RunConfig, swarm: Swarm, model: Any, journal: Journal) -> None:
+    """Take the run's state and train, as the worker does."""
+    ended = end_of_input(swarm.interrupt)
+    threading.Thread(target=_watch, args=(swarm, DownloadWatch(journal, model)), daemon=True).start()
+
+    def answer(message: CheckpointWanted | KeeperSought | Notice) -> None:
+        if isinstance(message, CheckpointWanted):
+            taking.hear(CheckpointFetched(0, ""))  # there is none
+
+    taking = StateTaking(swarm, model, answer, ended, random.Random(), time.monotonic)
+    if not taking.run():
+        return
+    journal.say("ready", step=swarm.step)
+
+    def note(message: Progress | StepReport | Lost) -> None:
+        if isinstance(message, StepReport):
+            facts: dict[str, Any] = {"group": message.group_size, "group_samples": message.group_samples}
+            facts["digest"] = digest_after(swarm, message.step)
+            journal.say("step", step=message.step, samples=message.samples, seconds=message.averaging_s, **facts)
+            if message.lost:
+                journal.say("lost", by_cause=dict(message.lost))
+        elif isinstance(message, Lost):
+            journal.say("lost", by_cause=dict(message.by_cause))
+        else:
+            journal.say("progress", step=message.step, swarm_samples=message.swarm_samples, peers=message.peers)
+
+    backend = PacedBackend(config, model, journal, plan)
+    train(backend, RepeatedBatches(config), swarm, note, ended.is_set, time.monotonic)
+    swarm.leave()
+
+
+def _watch(swarm: Swarm, downloads: DownloadWatch) -> None:
+    while True:
+        downloads.look(swarm.state.is_downloading)
+        time.sleep(WATCH_S)
+
+
+if __name__ == "__main__":
+    run_to_end(main)

@@ -1,0 +1,268 @@
+"""The homes of home_lines.py, rehearsal.py and scale.py: hosts with their lines, on each of them one peer's process.
+
+`Homes` starts the keeper and the volunteers; each process says what happens, and `Peer` keeps it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from auth.keys import AuthorityKey
+from auth.tokens import Role
+from benchmarks.support.members import admit
+from benchmarks.support.network import Host, HostPlan, Network
+from peer.config.run import RunConfig
+from peer.runtime.processes import end_group
+
+ROOT = Path(__file__).resolve().parents[2]
+SYSTEMS = "ours,hivemind"
+LOCAL_STEPS = 4  # of the run's batch each
+LOCAL: dict[str, Any] = {"local_steps": LOCAL_STEPS, "compression": "8bit-blockwise"}
+PLAIN_OUTER: dict[str, Any] = {"outer_learning_rate": 1.0, "outer_momentum": 0.0}
+OURS: Mapping[str, Mapping[str, Any]] = {  # the keys of `averaging` that a system sets, by its name
+    "ours": {},
+    "delayed": {"delay": True},
+    "8bit": {"compression": "8bit-blockwise"},
+    "8bit-delayed": {"compression": "8bit-blockwise", "delay": True},
+    "powersgd": {"powersgd_rank": 8},
+    "powersgd-delayed": {"powersgd_rank": 8, "delay": True},
+    "local": LOCAL,
+    "local-delayed": LOCAL | {"delay": True},
+    "local-sparse": LOCAL | PLAIN_OUTER | {"compression": "topk-2bit"},
+    "local-sparse-delayed": LOCAL | PLAIN_OUTER | {"compression": "topk-2bit", "delay": True},
+}
+MODULES = dict.fromkeys(OURS, "home_peer") | {"hivemind": "hivemind_peer"}
+JOIN_EVERY_S = 3.0
+LEAVE_S = 60.0
+POLL_S = 0.2
+
+
+def systems_of(text: str) -> list[str]:
+    """Read `--systems`: ours, ours with other keys of `averaging`, plain hivemind."""
+    systems = text.split(",")
+    if unknown := set(systems) - set(MODULES):
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: take {', '.join(MODULES)}")
+    return systems
+
+
+@dataclass(frozen=True)
+class Volunteer:
+    """One volunteer's line, and how fast its device is beside the others'."""
+
+    line: HostPlan
+    speed: float
+
+    @property
+    def name(self) -> str:
+        """The name of its host."""
+        return self.line.name
+
+
+KEEPER = HostPlan("keeper", 25)
+VOLUNTEERS = (
+    Volunteer(HostPlan("fast", 12.5), 3),
+    Volunteer(HostPlan("middle", 6.25), 2),
+    Volunteer(HostPlan("home", 1.25, down_mbit_per_second=6.25), 1.5),
+    Volunteer(HostPlan("home-nat", 1.25, "nat", down_mbit_per_second=6.25), 1),
+)
+HOMES = (
+    Volunteer(HostPlan("home-1", 0.625, down_mbit_per_second=3.125), 1),
+    Volunteer(HostPlan("home-2", 0.625, down_mbit_per_second=3.125), 1),
+    Volunteer(HostPlan("home-3", 0.625, down_mbit_per_second=3.125), 1),
+    Volunteer(HostPlan("home-nat", 0.625, "nat", down_mbit_per_second=3.125), 1),
+)
+ROOM = tuple(Volunteer(HostPlan(f"room-{number}", 100), 1) for number in range(1, 5))
+TWO_MORE_IN_ROOM = tuple(Volunteer(HostPlan(f"room-{number}", 100), 1) for number in (5, 6))
+TWO_MORE = (
+    Volunteer(HostPlan("middle-2", 6.25), 2),
+    Volunteer(HostPlan("home-2", 1.25, down_mbit_per_second=6.25), 1.5),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The orders of one process of home_peer.py or hivemind_peer.py."""
+
+    role: str  # "keeper" or "trainer"
+    config_json: str
+    address: str
+    credentials_dir: str
+    seconds_per_sample: float = 0.0
+    rate: float | None = None  # of the line's slower direction, in bytes per second
+    behind_nat: bool = False
+    begin_at: float = 0.0  # to compute the first sample, by the monotonic clock, which all processes share
+    initial_peers: tuple[str, ...] = ()
+
+
+def slower_rate(line: HostPlan) -> float:
+    """Bytes per second of the line's slower direction."""
+    return min(line.mbit_per_second, line.down_mbit_per_second or line.mbit_per_second) * 1e6 / 8
+
+
+class Peer:
+    """One process: keeps what it says, with the time."""
+
+    def __init__(self, host: Host, system: str, plan: Plan, log: Path) -> None:
+        self.plan, self.has_died = plan, False
+        self.began_at, self.left_at = time.monotonic(), math.inf
+        command = [sys.executable, "-m", f"benchmarks.swarm.{MODULES[system]}", json.dumps(asdict(plan))]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with log.open("w") as file:
+            self.process = subprocess.Popen(  # noqa: S603
+                command,
+                cwd=ROOT,
+                env=environment,
+                preexec_fn=host.enter,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                start_new_session=True,
+            )
+        self.said: list[dict[str, Any]] = []
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.said.append(json.loads(line))
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """All that it said of this kind."""
+        return [said for said in list(self.said) if said["event"] == kind]
+
+    def hear(self, kind: str) -> dict[str, Any]:
+        """Wait until it has said something of this kind; raises `RuntimeError` if it ends before."""
+        while not (found := self.events(kind)):
+            self.look()
+            if self.has_died:
+                raise RuntimeError("a peer has ended; its log says why: see `--logs`")
+            time.sleep(POLL_S)
+        return found[0]
+
+    def look(self) -> None:
+        """Note if it has ended unasked."""
+        if self.left_at == math.inf and self.process.poll() is not None:
+            self.left_at, self.has_died = time.monotonic(), True
+
+    def leave(self) -> None:
+        """Tell it to stop."""
+        self.left_at = min(self.left_at, time.monotonic())
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+    def end(self, patience_s: float) -> None:
+        """Wait until it has left, and end all of it."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(patience_s)
+        if self._thread.is_alive():
+            end_group(self.process.pid)
+            self.process.wait()
+            self._thread.join()
+
+
+def configured(config: RunConfig, system: str) -> RunConfig:
+    """Return the run with the keys that a system sets; a batch of local steps is so many of the run's batches."""
+    raw = config.model_dump(mode="json")
+    raw["averaging"] |= OURS.get(system, {})
+    raw["averaging"]["target_batch_size"] *= raw["averaging"]["local_steps"]
+    return RunConfig.from_mapping(raw)
+
+
+class Homes:
+    """A context in which the keeper and all volunteers are there, on lines of their own; all have left at its end."""
+
+    def __init__(
+        self,
+        system: str,
+        config: RunConfig,
+        seconds_per_sample: Mapping[Volunteer, float],
+        directory: Path,
+        logs: Path,
+        begin_after_s: float = 0.0,
+    ) -> None:
+        """`begin_after_s`: nobody computes a sample before, so that all are there at the first step."""
+        self._system, self._directory, self._logs = system, directory, logs
+        self._config = configured(config, system)
+        self._begin_at = time.monotonic() + begin_after_s
+        self._seconds_per_sample = seconds_per_sample
+        self.network = Network([KEEPER, *(volunteer.line for volunteer in seconds_per_sample)])
+        self._authority = AuthorityKey.generate()
+        self._stack = ExitStack()
+        self.stays: dict[str, list[Peer]] = {volunteer.name: [] for volunteer in seconds_per_sample}  # in their order
+
+    def __enter__(self) -> Homes:
+        with ExitStack() as stack:
+            self._hosts = stack.enter_context(self.network)
+            self.keeper = self._start("keeper", Plan("keeper", self._config.to_json(), "", self._admit("keeper")))
+            stack.callback(self.keeper.end, LEAVE_S)
+            stack.callback(self.keeper.leave)
+            stack.callback(self._end_volunteers)
+            self._addresses = tuple(self.keeper.hear("addresses")["addresses"])
+            for volunteer in self._seconds_per_sample:
+                self.start(volunteer)
+                time.sleep(JOIN_EVERY_S)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def peers(self) -> list[Peer]:
+        """The volunteers' processes, those that have left included."""
+        return [peer for stays in self.stays.values() for peer in stays]
+
+    def start(self, volunteer: Volunteer) -> None:
+        """Let a volunteer join, anew if it has left."""
+        stays, line = self.stays[volunteer.name], volunteer.line
+        for gone in stays:
+            gone.end(0)
+        plan = Plan(
+            role="trainer",
+            config_json=self._config.to_json(),
+            address="",
+            credentials_dir=stays[0].plan.credentials_dir if stays else self._admit("trainer", volunteer.name),
+            seconds_per_sample=self._seconds_per_sample[volunteer],
+            rate=slower_rate(line),
+            behind_nat=line.place == "nat",
+            begin_at=self._begin_at,
+            initial_peers=self._addresses,
+        )
+        stays.append(self._start(volunteer.name, plan))
+
+    def leave(self, volunteer: Volunteer) -> None:
+        """Let a volunteer leave."""
+        self.stays[volunteer.name][-1].leave()
+
+    def kill(self, volunteer: Volunteer) -> None:
+        """Let a volunteer's device die."""
+        end_group(self.stays[volunteer.name][-1].process.pid)
+
+    def _admit(self, role: Role, name: str = "keeper") -> str:
+        return admit(self._directory / name, self._authority, role, self._config.run.name)
+
+    def _start(self, name: str, plan: Plan) -> Peer:
+        host, stay = self._hosts[name], len(self.stays.get(name, []))
+        log = self._logs / f"{name}{f'-{stay + 1}' if stay else ''}.log"
+        return Peer(host, self._system, replace(plan, address=host.address), log)
+
+    def _end_volunteers(self) -> None:
+        for peer in self.peers:
+            peer.leave()
+        for peer in self.peers:
+            peer.end(LEAVE_S)

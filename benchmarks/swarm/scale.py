@@ -1,0 +1,267 @@
+"""A swarm that grows, beside plain hivemind: who is in the steps, how soon they follow, and what that takes.
+
+    python -m benchmarks.swarm.scale [--sizes 5,10,20,30] [--seconds 60] [--systems ours,hivemind] [--logs DIR]
+                                     [--quick] [--json]
+
+The volunteers are as many as `--sizes` says, beside the keeper (for hivemind: an auxiliary peer), each on a host of its
+own in network namespaces (network.py), on lines far faster than the tiny model needs. The peers are those of
+home_lines.py, with all their processes; their computation is simulated in the same way. All together they compute a
+batch in 10 seconds, so that the figures tell of the protocol and of this machine's processors, which all of them share.
+
+The measurement begins when the last volunteer holds the run's state, and lasts `--seconds`.
+
+- A step's peers are its largest group, of all volunteers and the keeper.
+- A batch is full when the samples that volunteers have computed and not lost, since each has taken the step before,
+  reach the target. From then until the last of those who take the step has taken it: that is the delay.
+- The DHT's bytes are those of its calls with their answers; the line's are all that passed it. Both are of one
+  direction, of a volunteer on the average: what is sent is received.
+- Processor time and memory are of all of a volunteer's processes. All volunteers are forked from one process that has
+  imported everything, or thirty would not fit into 24 GiB: the pages that they share count in parts.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.support.network import HostPlan, why_impossible
+from benchmarks.support.reporting import Figure, argument_parser, exit_at_sigterm, report
+from benchmarks.support.small_run import SMALL_RUN
+from benchmarks.swarm.home_peer import DhtCalls
+from benchmarks.swarm.homes import POLL_S, SYSTEMS, Homes, Peer, Volunteer, systems_of
+from peer.config.run import RunConfig
+from tests.support.zygote import forking_python
+
+SIZES = "5,10,20,30"
+SAMPLES_EACH = 4  # of a batch, by each volunteer
+BATCH_S = 10.0  # to compute it
+LINE_MBIT = 100.0
+MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # as in home_lines.py
+READY_S = 600.0  # to wait for the last volunteer
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that was taken while it was measured."""
+
+    group: int  # peers in its largest group
+    followers: int  # volunteers that took it
+    delay_s: float  # from the full batch until the last of them took it
+
+
+@dataclass(frozen=True)
+class Use:
+    """A volunteer's use of the network, the processors and memory, on the average of all."""
+
+    line_kb_per_s: float  # in one direction
+    busiest_kb_per_s: float  # sent by the one that sent most
+    dht_kb_per_s: dict[str, float]  # by kind of call
+    processor_share: float  # of one core
+    mib: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """One system at one size."""
+
+    volunteers: int
+    ready_s: float  # from the first volunteer's start until the last held the state
+    steps: list[Step]
+    downloads: int  # of a whole state, after the joins
+    use: Use
+    processors_percent: float  # that were busy, of this machine
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure both systems at each size."""
+    parser = argument_parser("A swarm that grows, beside plain hivemind.")
+    parser.add_argument("--sizes", default=SIZES, help="how many volunteers, separated by commas")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each system at each size")
+    parser.add_argument("--systems", type=systems_of, default=SYSTEMS, help=systems_of.__doc__)
+    parser.add_argument("--logs", type=Path, help="a directory for the processes' logs")
+    options = parser.parse_args(arguments)
+    if reason := why_impossible():
+        sys.exit(f"Hosts with lines of their own cannot be made here: {reason}. Run this as root, with iproute2.")
+    sizes, systems, seconds = [int(size) for size in options.sizes.split(",")], options.systems, options.seconds
+    if options.quick:
+        sizes, systems, seconds = [2], systems[:1], 15.0
+    figures = []
+    for size in sizes:
+        results = {system: measure(system, size, seconds, options.logs) for system in systems}
+        figures += figures_of(results)
+    report(f"a swarm that grows: {' beside '.join(systems)}", figures, options.json)
+
+
+def configure(volunteers: int) -> RunConfig:
+    """The run: a tiny model, a batch to which each volunteer brings a few samples, product's defaults elsewhere."""
+    raw = RunConfig.from_yaml(SMALL_RUN).model_dump(mode="json")
+    raw["model"] |= {"embedding_size": 16, "hidden_size": 16, "intermediate_size": 64, "num_hidden_layers": 1}
+    raw["tokenizer"] |= {"vocab_size": 500}
+    raw["data"] |= {"sequence_length": 16, "microbatch_size": 1}
+    raw["averaging"] |= {
+        "target_batch_size": SAMPLES_EACH * volunteers,
+        "matchmaking_time_s": MATCHMAKING_S,
+        "averaging_timeout_s": TIMEOUT_S,
+        "statistics_expiration_s": EXPIRATION_S,
+        "progress_refresh_s": 0.5,
+    }
+    return RunConfig.from_mapping(raw)
+
+
+def measure(system: str, volunteers: int, seconds: float, logs: Path | None) -> Result:
+    """Run one system at one size."""
+    speeds = {Volunteer(HostPlan(f"v{number}", LINE_MBIT), 1.0): BATCH_S / SAMPLES_EACH for number in range(volunteers)}
+    config = configure(volunteers)
+    with forking_python(), tempfile.TemporaryDirectory() as scratch:
+        log_dir = Path(scratch) if logs is None else logs / f"{system}-{volunteers}"
+        log_dir.mkdir(parents=True, exist_ok=True)
+        with Homes(system, config, speeds, Path(scratch), log_dir) as homes:
+            ready_s = _await_all(homes.peers)
+            trees = [Processes(peer.process.pid) for peer in homes.peers]
+            began_at = time.monotonic()
+            psutil.cpu_percent()
+            time.sleep(seconds)
+            busy, ended_at = psutil.cpu_percent(), time.monotonic()
+            use = _use(homes.peers, trees, began_at, ended_at)
+            told = [list(peer.said) for peer in homes.peers]
+    steps = list(steps_between(told, config.averaging.target_batch_size, began_at, ended_at))
+    downloads = sum(event["event"] == "download" and event["at"] > began_at for each in told for event in each)
+    return Result(volunteers, ready_s, steps, downloads, use, busy)
+
+
+def _await_all(peers: Sequence[Peer]) -> float:
+    """Wait until each volunteer holds the state; return the seconds since the first has been started."""
+    deadline = time.monotonic() + READY_S
+    while not all(peer.events("ready") for peer in peers):
+        for peer in peers:
+            peer.look()
+        if any(peer.has_died for peer in peers) or time.monotonic() > deadline:
+            raise RuntimeError("not all peers hold the state; their logs say why: see `--logs`")
+        time.sleep(POLL_S)
+    return time.monotonic() - peers[0].began_at
+
+
+class Processes:
+    """A peer's process with all that it has started."""
+
+    def __init__(self, pid: int) -> None:
+        root = psutil.Process(pid)
+        self._all = [root, *root.children(recursive=True)]
+        self._began_s = self._processor_s()
+
+    def _processor_s(self) -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in self._all)
+
+    def used_s(self) -> float:
+        """Return the processor time since this object was made."""
+        return self._processor_s() - self._began_s
+
+    def memory_bytes(self) -> int:
+        """Return the memory that all of them take; shared pages count in parts."""
+        return sum(int(process.memory_full_info().pss) for process in self._all)
+
+
+def _use(peers: Sequence[Peer], trees: Sequence[Processes], began_at: float, ended_at: float) -> Use:
+    seconds = ended_at - began_at
+    processor_s = sum(tree.used_s() for tree in trees)
+    mib = statistics.mean(tree.memory_bytes() / MIB for tree in trees)
+    sent, called = [], dict.fromkeys(DhtCalls.KINDS, 0.0)
+    for peer in peers:
+        within = [event for event in list(peer.said) if began_at <= event["at"] <= ended_at]
+        if len(within) < 2:  # it is stuck
+            continue
+        first, last = within[0], within[-1]
+        told_s = last["at"] - first["at"]
+        sent.append((last["sent"] - first["sent"]) / 1e3 / told_s)
+        for kind in called:
+            called[kind] += (last["dht"][kind] - first["dht"][kind]) / 1e3 / told_s / len(peers)
+    return Use(statistics.mean(sent), max(sent), called, processor_s / seconds / len(peers), mib)
+
+
+def steps_between(
+    told: Sequence[Sequence[dict[str, Any]]], target: int, began_at: float, ended_at: float
+) -> Iterator[Step]:
+    """The steps whose first taker took it between these times, where the batch before is known; `told` by each peer."""
+    taken = [{event["step"]: event for event in each if event["event"] == "step"} for each in told]
+    for step in sorted(set().union(*taken)):
+        events = [each[step] for each in taken if step in each]
+        full_at = full_batch_at(told, step - 1, target)
+        if full_at is not None and began_at <= min(event["at"] for event in events) <= ended_at:
+            delay_s = max(event["at"] for event in events) - full_at
+            yield Step(max(event["group"] for event in events), len(events), delay_s)
+
+
+def full_batch_at(told: Sequence[Sequence[dict[str, Any]]], step: int, target: int) -> float | None:
+    """Return when the samples that follow `step` have filled a batch; None if they have not."""
+    pending = sorted(gain for each in told for gain in _gains_after(each, step))
+    total = 0
+    for at, samples in pending:
+        total += samples
+        if total >= target:
+            return at
+    return None
+
+
+def _gains_after(told: Sequence[dict[str, Any]], step: int) -> Iterator[tuple[float, int]]:
+    """The samples that a peer has towards the step after this one: when, and how many more, or fewer."""
+    settled, has_taken = 0, False  # samples in steps or lost
+    computed = 0
+    for event in told:
+        if event["event"] == "step":
+            settled += event["samples"]
+            if event["step"] == step:
+                has_taken, computed = True, settled
+        elif event["event"] == "lost":
+            samples = sum(event["by_cause"].values())
+            settled += samples
+            if has_taken:
+                yield event["at"], -samples
+        if has_taken and event["computed"] > computed:
+            yield event["at"], event["computed"] - computed
+            computed = event["computed"]
+
+
+def figures_of(results: dict[str, Result]) -> list[Figure]:
+    """Every figure of the first system, beside the second's."""
+    (_, ours), *others = results.items()
+    name, theirs = others[0] if others else ("", None)
+    known = dict(_rows(theirs)) if theirs else {}
+    return [
+        Figure(f"{ours.volunteers} volunteers: {text}", value, unit, known.get((text, unit)), name if theirs else "")
+        for (text, unit), value in _rows(ours)
+    ]
+
+
+def _rows(result: Result) -> Iterator[tuple[tuple[str, str], float]]:
+    use, delays = result.use, [step.delay_s for step in result.steps]
+    yield ("until all held the state", "s"), result.ready_s
+    yield ("steps", ""), len(result.steps)
+    if result.steps:
+        yield (f"peers in a step, of {result.volunteers + 1}, mean", ""), statistics.mean(s.group for s in result.steps)
+        yield ("peers in a step, least", ""), min(step.group for step in result.steps)
+        yield ("volunteers that took a step, mean", ""), statistics.mean(step.followers for step in result.steps)
+        yield ("from full batch to last step, median", "s"), statistics.median(delays)
+        yield ("from full batch to last step, most", "s"), max(delays)
+    yield ("states downloaded after the joins", ""), result.downloads
+    yield ("DHT, a volunteer", "kB/s"), sum(use.dht_kb_per_s.values())
+    for kind, rate in use.dht_kb_per_s.items():
+        yield (f"DHT, {kind}", "kB/s"), rate
+    yield ("line, a volunteer", "kB/s"), use.line_kb_per_s
+    yield ("line, the busiest volunteer", "kB/s"), use.busiest_kb_per_s
+    yield ("processor, a volunteer", "% of a core"), 100 * use.processor_share
+    yield ("memory, a volunteer", "MiB"), use.mib
+    yield ("this machine's processors busy", "%"), result.processors_percent
+
+
+if __name__ == "__main__":
+    exit_at_sigterm()
+    main()

@@ -1,0 +1,1 @@
+"""What training takes and what it reaches, by each way to average."""

@@ -1,0 +1,1 @@
+"""Lies, revocation and faults: what each costs, and who is named."""

@@ -1,0 +1,123 @@
+"""Chaos in virtual time over many seeds: what is injected, which rules it breaks, and how much work it costs.
+
+    python -m benchmarks.trust.rehearsed_chaos --seeds 1000 --processes 2
+
+prints the table of docs/failures.md. Scenarios and rules are those of tests/peer/rehearsal/test_chaos.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from multiprocessing import Pool
+
+from peer.rehearsal.scenario import KEEPER, Mishap, Scenario
+from tests.support.rehearsed_chaos import draw_chaos, run_chaos
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One rehearsal: its faults, the fate of its samples, and the rules that it broke."""
+
+    seed: int
+    faults: Counter[str]
+    computed: int
+    counted: int
+    lost: Counter[str]
+    steps: int
+    broken: tuple[str, ...]
+
+
+def fault_of(mishap: Mishap) -> str:
+    """Name a mishap as the table does."""
+    whose = "the keeper's" if mishap.who == KEEPER else "a device's"
+    names = {
+        "line": f"{whose} line is {'slow' if mishap.factor else 'dead'}",
+        "keeper": "the keeper is killed, and resumes from a checkpoint",
+        "stop": f"{whose} process stands still",
+        "partition": "the swarm is divided in two",
+        "records": f"{whose} records arrive late",
+    }
+    lies = {
+        "claims": "a device claims many times its samples",
+        "weight": "a device names many times its weight in rounds",
+        "leaves": "a device leaves every group",
+        "withholds": "a device returns no averages as a reducer",
+    }
+    return names[mishap.kind] if mishap.lie is None else lies[mishap.lie]
+
+
+def faults_of(scenario: Scenario) -> Counter[str]:
+    """Count the faults that a scenario injects."""
+    found = Counter(map(fault_of, scenario.mishaps))
+    for device in scenario.devices:
+        ends = [visit.ends for visit in device.visits if visit.end_s is not None]
+        found.update("a device dies" if end == "dies" else "a device leaves" for end in ends)
+        found["a device joins late, or comes back"] += sum(visit.begin_s > 15 for visit in device.visits)
+    return +found
+
+
+def cost_of(seed: int) -> Cost:
+    """Rehearse one seed."""
+    logging.disable()
+    outcome = run_chaos(draw_chaos(seed), seed)
+    works = [each.work for each in outcome.run.devices]
+    lost: Counter[str] = Counter()
+    for work in works:
+        lost.update(work.lost)
+    return Cost(
+        seed,
+        faults_of(outcome.scenario),
+        sum(work.computed for work in works),
+        outcome.audit.ledger.counted_by_device().total(),
+        lost,
+        len(outcome.audit.ledger.counting_steps()),
+        tuple(f"{rule} {found}" for rule, found in outcome.audit.broken),
+    )
+
+
+def table(costs: list[Cost]) -> str:
+    """Return the table of faults, and the sentences below it."""
+    faults: Counter[str] = Counter()
+    lost: Counter[str] = Counter()
+    for cost in costs:
+        faults.update(cost.faults)
+        lost.update(cost.lost)
+    lines = ["| fault | injected | samples that count, in scenarios with it |", "|---|---|---|"]
+    for fault, times in faults.most_common():
+        lines.append(f"| {fault} | {times} | {_share(cost for cost in costs if cost.faults[fault])} |")
+    lines += [f"| all {len(costs)} scenarios | {faults.total()} | {_share(costs)} |", ""]
+    computed = sum(cost.computed for cost in costs)
+    told = ", ".join(f"{100 * samples / computed:.2f} % {cause}" for cause, samples in lost.most_common())
+    lines.append(f"Of {computed} computed samples devices lost: {told}.")
+    broken = [cost for cost in costs if cost.broken]
+    lines.append(f"{sum(cost.steps for cost in costs)} steps; scenarios that broke a rule: {len(broken)}.")
+    return "\n".join([*lines, *(f"seed {cost.seed}: {cost.broken[0]}" for cost in broken)])
+
+
+def _share(costs: Iterable[Cost]) -> str:
+    pairs = [(cost.counted, cost.computed) for cost in costs]
+    counted, computed = (sum(column) for column in zip(*pairs, strict=True))
+    return f"{100 * counted / computed:.1f} %"
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--processes", type=int, default=1)
+    arguments = parser.parse_args()
+    with Pool(arguments.processes) as pool:
+        costs = []
+        for cost in pool.imap(cost_of, range(arguments.seeds)):
+            costs.append(cost)
+            if cost.broken:
+                print(f"seed {cost.seed}: {cost.broken[0]}", flush=True)
+        print(table(costs))
+
+
+if __name__ == "__main__":
+    main()
