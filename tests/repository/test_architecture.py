@@ -242,9 +242,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 def test_folders_are_small() -> None:
     """A folder with more modules holds more than one idea."""
-    sizes = Counter(
-        path.parent for path in modules().values() if path.name != "__init__.py" and "_pb2" not in path.name
-    )
+    paths = [*modules().values(), *(ROOT / "benchmarks").rglob("*.py")]
+    sizes = Counter(path.parent for path in paths if path.name != "__init__.py" and "_pb2" not in path.name)
     assert {
         str(folder): size for folder, size in sizes.items() if size > MOST_MODULES and folder.name != "versions"
     } == {}
