@@ -13,6 +13,7 @@ from pathlib import Path
 
 from peer.reporting.messages import (
     CheckpointWanted,
+    ClockRead,
     Failed,
     KeeperSought,
     LineInDoubt,
@@ -26,6 +27,13 @@ from peer.reporting.messages import (
 from peer.runtime.processes import lead_own_group
 
 GRANDCHILD_FILE = "grandchild.pid"
+
+
+def heard(pipe: Connection) -> object:
+    """Return what the agent tells next, but for the clock: it does so whenever it likes."""
+    while isinstance(message := pipe.recv(), ClockRead):
+        continue
+    return message
 
 
 def report(step: int) -> StepReport:
@@ -49,7 +57,7 @@ def trains_until_stopped(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -
     pipe.send(Ready("Qm", 0, f"device {plan.device_number}"))
     for step in (1, 2):
         pipe.send(report(step))
-    pipe.recv()
+    heard(pipe)
     pipe.send(Stopped("told to stop"))
 
 
@@ -57,9 +65,9 @@ def doubts_its_line(_plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> No
     """Has the line measured again, tells the answer as its device, leaves when told to."""
     lead_own_group()
     pipe.send(LineInDoubt())
-    answer = pipe.recv()
+    answer = heard(pipe)
     pipe.send(Ready("Qm", 0, repr(answer)))
-    pipe.recv()
+    heard(pipe)
     pipe.send(Stopped("told to stop"))
 
 
@@ -67,9 +75,9 @@ def asks_for_a_checkpoint(_plan: WorkerPlan, pipe: Connection, _parent_pid: int)
     """Would start from one, tells the answer as its device, leaves when told to."""
     lead_own_group()
     pipe.send(CheckpointWanted(10**9))
-    answer = pipe.recv()
+    answer = heard(pipe)
     pipe.send(Ready("Qm", 0, repr(answer)))
-    pipe.recv()
+    heard(pipe)
     pipe.send(Stopped("told to stop"))
 
 
@@ -77,7 +85,7 @@ def tells_its_keeper(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> No
     """Tells as its device where it was told that the keeper is, leaves when told to."""
     lead_own_group()
     pipe.send(Ready("Qm", 0, repr(plan.initial_peers)))
-    pipe.recv()
+    heard(pipe)
     pipe.send(Stopped("told to stop"))
 
 
@@ -85,9 +93,9 @@ def seeks_the_keeper(_plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> N
     """Does not find the keeper, tells the answer as its device, leaves when told to."""
     lead_own_group()
     pipe.send(KeeperSought())
-    answer = pipe.recv()
+    answer = heard(pipe)
     pipe.send(Ready("Qm", 0, repr(answer)))
-    pipe.recv()
+    heard(pipe)
     pipe.send(Stopped("told to stop"))
 
 
@@ -101,7 +109,7 @@ def dies_with_samples(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> N
         marker.touch()
         pipe.send(Progress(0, 7, 7, 100, 1, 1.0, None, None))
         os._exit(9)
-    pipe.recv()
+    heard(pipe)
     pipe.send(Lost(1, {"left": 5}))
     pipe.send(Stopped("told to stop"))
 
@@ -192,5 +200,5 @@ def tells_its_device(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> No
     """Trains on the device that its plan names."""
     lead_own_group()
     pipe.send(Ready("Qm", 0, plan.device))
-    pipe.recv()
+    heard(pipe)
     pipe.send(Stopped("told to stop"))

@@ -114,7 +114,7 @@ def test_a_node_that_is_lost_while_an_averager_starts_is_told(
     with pytest.raises(SwarmError, match="has died"):
         watch.start(averager, "averager of the state")
     watch.stop()
-    assert [("DecentralizedAverager" if victim == "averager" else victim) in str(lost) for lost in told] == [True]
+    assert [("averager of the state" if victim == "averager" else victim) in str(lost) for lost in told] == [True]
     averager.kill()
     averager.join()
 

@@ -47,7 +47,7 @@ def test_the_node_is_watched_before_anything_waits_for_it(monkeypatch: pytest.Mo
         def __init__(self, *_: object) -> None:
             order.append("watch")
 
-        def start(self, averager: SimpleNamespace) -> None:
+        def start(self, averager: SimpleNamespace, _name: str) -> None:
             order.append(f"start {averager.name}")
             if averager.name == "gradients":
                 raise SwarmError("the DHT process has died")
