@@ -54,6 +54,7 @@ THOROUGH = (
     "tests/dashboards/test_web.py",
     "tests/notebooks/",
     "tests/peer/backends/test_jax_backend.py",
+    "tests/repository/test_guide.py",  # builds the guide
 )
 FORBID_SKIPS = "MANYHANDS_FORBID_SKIPS"
 # Compiled with little optimization: what is compiled for a test runs a few times only.

@@ -130,7 +130,7 @@ def test_invite_codes(code: str) -> None:
     assert len(hash_invite_code(code)) == 32
 
 
-@inputs(300)
+@inputs(100)
 @given(data=st.data())
 def test_run_files(folder: Path, data: st.DataObject) -> None:
     """A spoilt run file is a config error, with one sentence."""

@@ -192,7 +192,7 @@ def stand_in_wheel(tmp_path: Path) -> Iterator[str]:
         archive.writestr("peer/installer/__main__.py", STAND_IN_INSTALLER)
     handler = partial(SimpleHTTPRequestHandler, directory=str(served))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        serving = threading.Thread(target=server.serve_forever)
+        serving = threading.Thread(target=server.serve_forever, args=(0.05,))
         serving.start()
         yield f"http://127.0.0.1:{server.server_port}/{WHEEL}"
         server.shutdown()

@@ -49,8 +49,7 @@ def test_the_coordinator_can_serve_all_of_it(site: Path) -> None:
         assert not re.search(r"<style|\sstyle=|\son\w+=", page.read_text(encoding="utf-8")), page
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("screen", SCREENS)
+@pytest.mark.parametrize("screen", ["dark", "phone"])  # both themes, wide and narrow
 def test_everybody_can_search_and_read_it(browser: Browser, run: FakeRun, site: Path, screen: str) -> None:
     """The search needs no other host, axe-core finds no barrier, nothing moves, and the policy forbids nothing used.
 

@@ -357,7 +357,7 @@ def running(provider: OpenIdProvider) -> Iterator[OpenIdProvider]:
     """Serve the provider on a free port for the time of the block."""
     server = make_server("127.0.0.1", 0, make_app(provider), threaded=True)
     provider.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
         yield provider

@@ -71,11 +71,11 @@ class HonestRun:
         for index, guard in enumerate(self.guards):
             keeper = index == len(senders)
             own = [torch.zeros_like(tensor) for tensor in senders[0]] if keeper else senders[index]
-            container = TensorPartContainer(own, [1.0], part_size_bytes=2048)
+            container = TensorPartContainer(own, [1.0], part_size_bytes=8192)
             of_round = guard.begin(b"group", half)
             parts = list(container._input_parts_by_peer[0])
             of_round.set_up(["a", "b", "c", "keeper"], own, parts, 0.0 if keeper else weights[index])
-            views = [[part for tensor in tensors for part in tensor.view(-1).split(512)] for tensors in senders]
+            views = [[part for tensor in tensors for part in tensor.view(-1).split(2048)] for tensors in senders]
             for number, brought in enumerate(zip(*views, strict=True)):
                 given = [WeightedPart(i, part, float(weights[i])) for i, part in enumerate(brought)]
                 of_round.combine(number, given)

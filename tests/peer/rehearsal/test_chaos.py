@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.rehearsed_chaos import draw_chaos, run_chaos, shrunk
 
-QUICK_SEEDS, ALL_SEEDS = 20, 160
+QUICK_SEEDS, ALL_SEEDS = 12, 80
 BLOCKS = 4  # of the seeds, each a test
 TRACE_OF_A_SEED = """
 from tests.support.rehearsed_chaos import draw_chaos, run_chaos

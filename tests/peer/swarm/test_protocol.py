@@ -44,8 +44,6 @@ def fault_in(trainers: int, bounds: Bounds, rules: Rules | None = None) -> list[
         (4, ONE_STEP),
         pytest.param(3, TWO_STEPS, marks=pytest.mark.thorough),
         pytest.param(2, replace(TWO_STEPS, deaths=2), marks=pytest.mark.thorough),
-        pytest.param(3, replace(TWO_STEPS, deaths=2), marks=pytest.mark.thorough),
-        pytest.param(4, TWO_STEPS, marks=pytest.mark.thorough),
     ],
 )
 def test_no_step_has_two_averages(trainers: int, bounds: Bounds) -> None:
