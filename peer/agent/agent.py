@@ -215,15 +215,6 @@ class Agent:
             self._log.add(ProcessEnded(cause=str(sys.exc_info()[1] or self._stop.reason or "nothing is left to do")))
         handling.result()
 
-    async def enter_once(self) -> str:
-        """Enter the run and leave it at once, so that the device is known from then on; returns the member's name."""
-        try:
-            reply = await self._enter()
-            await self._client.close()
-        finally:
-            self._outbox.close()
-        return reply.member
-
     async def _stay(self, handling: asyncio.Task[None]) -> None:
         reply = await unless(self._stop.asked, self._enter_patiently())
         if reply is None:  # told to stop while the person was to log in, or the coordinator was waited for

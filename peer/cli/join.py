@@ -20,23 +20,10 @@ from rich.console import Console
 
 from auth.errors import (
     ConfigError,
-    ExpiredInviteError,
-    FingerprintError,
-    LinkError,
-    LoginDeniedError,
-    LoginExpiredError,
     ManyhandsError,
-    MemoryLimitError,
-    NotAllowedError,
-    NotInvitedError,
-    RevokedError,
     StorageError,
     SwarmError,
-    UnfitError,
-    UnknownInviteError,
     UnreachableError,
-    UsedInviteError,
-    VersionError,
 )
 from auth.join_link import JoinLink
 from peer.agent.agent import Agent, run_agent
@@ -54,29 +41,11 @@ from peer.runtime.console import say
 from peer.runtime.devices import DEVICES, CompileMode, check_device_name
 from peer.runtime.processes import name_process
 from peer.runtime.temporary import own_temporary_files
-from peer.runtime.user_service import REMOVE_SERVICE, UserService, kept_arguments, require_manager
 
 INVITE_VARIABLE = "MANYHANDS_INVITE"
 STATE_DIR_VARIABLE = "MANYHANDS_STATE_DIR"
 DATA_FOLDERS_VARIABLE = "MANYHANDS_DATA_FOLDERS"
 LOGIN_SHOWN_AS = {"text": show_as_text, "json": show_as_json, "notebook": show_in_notebook}
-STOP_S = 60  # that a service's stay may take to end in order
-NEVER_AGAIN = (  # a service that ends so is not started again
-    ConfigError,
-    LinkError,
-    FingerprintError,
-    NotInvitedError,
-    UnknownInviteError,
-    UsedInviteError,
-    ExpiredInviteError,
-    RevokedError,
-    VersionError,
-    UnfitError,
-    MemoryLimitError,
-    LoginDeniedError,
-    LoginExpiredError,
-    NotAllowedError,
-)
 app = typer.Typer(pretty_exceptions_enable=False)
 
 Link = Annotated[
@@ -130,10 +99,6 @@ Format = Literal["text", "json", "notebook"]
 LogFormat = Annotated[
     Format, typer.Option(help="Plain lines, one JSON object a line, or the panel for a notebook's cell.")
 ]
-AsService = Annotated[
-    bool, typer.Option("--service", help="Have systemd run this command, now and whenever the machine starts.")
-]
-RemoveService = Annotated[bool, typer.Option("--remove-service", help="Stop and remove the service of this device.")]
 NoPanel = Annotated[bool, typer.Option("--no-panel", help="Lines instead of the live panel.")]
 
 
@@ -166,7 +131,6 @@ def find_invite(given: str, known_device: bool) -> str:
 
 @app.command("join", epilog="Example: manyhands join 'manyhands://host:7443/run#sha256=...'")
 def join(
-    context: typer.Context,
     link: Link,
     invite: Invite = "",
     login: Login = "",
@@ -210,8 +174,6 @@ def join(
     ] = False,
     log_format: LogFormat = "text",
     no_panel: NoPanel = False,
-    service: AsService = False,
-    remove_service: RemoveService = False,
 ) -> None:
     """Take part in a run with this machine; Ctrl-C leaves in order, a second one at once."""
     if listen and client_mode:
@@ -236,15 +198,11 @@ def join(
         allowed=Allowed(tuple(data_folder or ()), private_network),
     )
     options = replace(options, login=login)
-    if service or remove_service:
-        _change_service(context, options, invite, log_format)
-    else:
-        _take_part(options, invite, log_format, no_panel)
+    _take_part(options, invite, log_format, no_panel)
 
 
 @app.command("assist", epilog="Example: manyhands assist 'manyhands://host:7443/run#sha256=...'")
 def assist(
-    context: typer.Context,
     link: Link,
     invite: Invite = "",
     login: Login = "",
@@ -262,8 +220,6 @@ def assist(
     listen: Listen = None,
     log_format: LogFormat = "text",
     no_panel: NoPanel = False,
-    service: AsService = False,
-    remove_service: RemoveService = False,
 ) -> None:
     """Average for a run's trainers without training: for machines with a good line that others can reach."""
     options = _options(link, state_dir, listen)
@@ -276,10 +232,7 @@ def assist(
     limits = _limits(max_hours, hours, polite, (max_upload_rate, max_download_rate), sizes)
     options = replace(options, role="auxiliary", device="cpu", threads=threads, limits=limits)
     options = replace(options, login=login)
-    if service or remove_service:
-        _change_service(context, options, invite, log_format)
-    else:
-        _take_part(options, invite, log_format, no_panel)
+    _take_part(options, invite, log_format, no_panel)
 
 
 def _limits(
@@ -321,31 +274,6 @@ def _take_part(options: AgentOptions, invite: str, log_format: Format, no_panel:
         asyncio.run(_join(options, _display_for(log_format, no_panel), LOGIN_SHOWN_AS[log_format]))
     if log_format == "text" and sys.stdout.isatty():
         say("To go on later, run the same command again: this machine is known by its key, and needs no code.")
-
-
-def _change_service(context: typer.Context, options: AgentOptions, invite: str, log_format: Format) -> None:
-    """Install or remove the service of a device. A new one is admitted first: the unit has no code."""
-    command, *given = kept_arguments(context, "link", "invite", "login", "state_dir", "no_panel")
-    service = UserService(
-        name=f"manyhands-{options.link.run}",
-        description=f"manyhands: this machine in the run {options.link.run}",
-        directory=options.state_dir,
-        arguments=[command, str(options.link), *given, "--state-dir", str(options.state_dir)],
-        stop_s=STOP_S,
-        never_again=NEVER_AGAIN,
-    )
-    if context.params[REMOVE_SERVICE]:
-        told = service.remove()
-    else:
-        require_manager()  # before a code is used up
-        if not (options.state_dir / "token.jwt").exists():
-            with only_one(options.state_dir):
-                options = replace(options, invite=find_invite(invite or options.invite, bool(options.login)))
-                agent = Agent(options, _display_for(log_format, True), time.time, show_login=LOGIN_SHOWN_AS[log_format])
-                say(f"This device takes part as {asyncio.run(agent.enter_once())}.")
-        told = service.install()
-    for line in told:
-        say(line)
 
 
 @contextmanager

@@ -15,9 +15,12 @@ from typing import Any, get_args
 import pytest
 import yaml
 
+from auth import errors
 from auth.errors import ManyhandsError
+from coordinator.service.supervisor import LONGEST_STOP_S as LONGEST_STOP_OF_SERVE_S
 from coordinator.web.app import ROUTERS
 from docs.reference.commands import every_command
+from peer.agent.agent import LONGEST_STOP_S as LONGEST_STOP_OF_AGENT_S
 from peer.config.architectures import ARCHITECTURES
 from peer.config.recipes import RECIPES, load_recipe
 from peer.config.run import RunConfig
@@ -228,3 +231,42 @@ def test_every_sentence_that_may_be_odd_is_said_by_the_program() -> None:
     assert len(sentences) > 20
     parts = {part.strip(" ,.:") for sentence in sentences for part in sentence.split("...")} - {""}
     assert [part for part in sorted(parts) if part not in said] == []
+
+
+NEVER_AGAIN_FOR_A_VOLUNTEER = [
+    "ConfigError",
+    "LinkError",
+    "FingerprintError",
+    "NotInvitedError",
+    "UnknownInviteError",
+    "UsedInviteError",
+    "ExpiredInviteError",
+    "RevokedError",
+    "VersionError",
+    "UnfitError",
+    "MemoryLimitError",
+    "LoginDeniedError",
+    "LoginExpiredError",
+    "NotAllowedError",
+]
+
+
+@pytest.mark.parametrize(
+    ("page", "never_again", "longest_stop_s"),
+    [
+        ("volunteers/running.md", NEVER_AGAIN_FOR_A_VOLUNTEER, LONGEST_STOP_OF_AGENT_S),
+        ("operators/start.md", ["ConfigError", "DatabaseError"], LONGEST_STOP_OF_SERVE_S),
+    ],
+)
+def test_a_unit_of_the_guide_starts_again_what_another_start_can_mend(
+    page: str, never_again: list[str], longest_stop_s: float
+) -> None:
+    """By the exit codes of the errors; and systemd waits until the program has ended in order."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    [unit] = [block for language, block in CODE_BLOCK.findall(text) if language == "ini"]
+    values = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line)
+    wrong_options, second_interrupt = 2, 130
+    codes = {getattr(errors, name).exit_code for name in never_again} | {wrong_options, second_interrupt}
+    assert values["RestartPreventExitStatus"].split() == [str(code) for code in sorted(codes)]
+    assert float(values["TimeoutStopSec"]) > longest_stop_s
+    assert values["ExecStart"].split()[0] == "%h/manyhands/bin/manyhands"

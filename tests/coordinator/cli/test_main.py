@@ -35,7 +35,6 @@ from tests.support.postgres import PASSWORD, new_database
 from tests.support.receipts import keeper_confirms
 from tests.support.served_page import validation_row
 from tests.support.small_run import TARGET_BATCH_SIZE, make_small_run, small_config
-from tests.support.systemd import stand_in_for_systemd
 from tests.support.web_files import serve_files
 
 NOW = 1_800_000_000.0
@@ -423,17 +422,3 @@ def test_serve_cannot_leave_both_parts_out(run_dir: Path) -> None:
     """--service-only and --keeper-only together are a mistake, not an idle process."""
     with pytest.raises(ConfigError, match="exclude each other"):
         call("serve", run_dir, "--service-only", "--keeper-only")
-
-
-def test_a_run_becomes_a_service(run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its directory's absolute path and the options that were given; the command serves nothing itself."""
-    systemd = stand_in_for_systemd(tmp_path, monkeypatch)
-    monkeypatch.chdir(run_dir.parent)
-    told = call("serve", run_dir.name, "--log-format", "json", "--service").output
-    [path] = systemd.units.iterdir()
-    assert str(path) in told
-    unit = path.read_text()
-    assert f'"serve" "{run_dir}" "--log-format" "json"\n' in unit
-    assert "RestartPreventExitStatus=2 3 31 130\n" in unit
-    assert "was stopped and removed" in call("serve", run_dir, "--remove-service").output
-    assert list(systemd.units.iterdir()) == []

@@ -95,19 +95,6 @@ async def test_second_stay_needs_no_invite(tmp_path: Path) -> None:
             await asyncio.wait_for(running, PATIENCE_S)
 
 
-async def test_a_device_can_be_admitted_without_a_stay(tmp_path: Path) -> None:
-    """As before a service is made of it: its code is used, and the stay that follows needs none."""
-    async with serving(tmp_path) as coordinator:
-        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped)
-        assert await agent.enter_once() == "ada"
-        assert shown.events == []
-        agent, shown = make_agent(coordinator, tmp_path / "ada", worker_mains.trains_until_stopped, "")
-        running = asyncio.create_task(agent.run())
-        await eventually("the agent is ready", lambda: any(isinstance(event, Ready) for event in shown.events))
-        agent.stop("test")
-        await asyncio.wait_for(running, PATIENCE_S)
-
-
 async def test_worker_learns_its_devices_number(tmp_path: Path) -> None:
     """The second device to join begins elsewhere in the data than the first, now and when it comes back."""
     async with serving(tmp_path) as coordinator:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import sys
@@ -17,7 +16,6 @@ from auth.errors import ConfigError, StorageError
 from auth.join_link import JoinLink
 from peer.agent.options import AgentOptions
 from peer.cli.join import (
-    DATA_FOLDERS_VARIABLE,
     INVITE_VARIABLE,
     STATE_DIR_VARIABLE,
     Format,
@@ -27,8 +25,6 @@ from peer.cli.join import (
     find_invite,
     only_one,
 )
-from tests.support.systemd import stand_in_for_systemd
-from tests.support.web_files import serve_files
 
 LINK = JoinLink("example.org", 7443, "demo", "ab" * 32)
 
@@ -116,52 +112,3 @@ def test_a_person_who_leaves_is_told_how_to_go_on(
     _take_part(options, "", log_format, no_panel=False)
     assert ("run the same command again" in terminal.getvalue()) == told
     assert not places[0].exists()
-
-
-@pytest.mark.parametrize("command", ["join", "assist"])
-def test_a_device_that_is_known_becomes_a_service(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the limits that were given and the device's directory; no code, from the command or the environment."""
-    systemd = stand_in_for_systemd(tmp_path, monkeypatch)
-    monkeypatch.delenv(DATA_FOLDERS_VARIABLE, raising=False)  # else it is kept, too
-    device = tmp_path / "device"
-    device.mkdir()
-    (device / "token.jwt").touch()
-    given = [command, str(LINK), "--state-dir", str(device), "--max-disk", "2GB", "--polite", "--invite", "AAAAA-BBBBB"]
-    result = CliRunner().invoke(app, [*given, "--service"], env={INVITE_VARIABLE: "CCCCC-DDDDD"}, prog_name="manyhands")
-    assert result.exit_code == 0, result.output
-    unit = (systemd.units / "manyhands-demo.service").read_text()
-    [line] = [line for line in unit.splitlines() if line.startswith("ExecStart=")]
-    assert line.endswith(f'"{command}" "{LINK}" "--polite" "--max-disk" "2GB" "--state-dir" "{device}"')
-    assert not {"AAAAA", "CCCCC"} & set(re.findall(r"[A-Z]{5}", unit))
-    assert "RestartPreventExitStatus=2 3 5 6 7 8 9 10 11 12 20 21 22 23 24 130\n" in unit
-    assert systemd.asked()[-2] == "systemctl --user restart manyhands-demo.service"
-    removal = [command, str(LINK), "--state-dir", str(device), "--remove-service"]
-    assert "was stopped and removed" in CliRunner().invoke(app, removal, prog_name="manyhands").output
-    assert list(systemd.units.iterdir()) == []
-
-
-def test_a_service_holds_the_join_link_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not the page's address, with the invite code behind its #."""
-    systemd = stand_in_for_systemd(tmp_path, monkeypatch)
-    monkeypatch.delenv(DATA_FOLDERS_VARIABLE, raising=False)  # else it is kept, too
-    (tmp_path / "token.jwt").touch()
-    with serve_files() as web:
-        web.files["api/v1/joining"] = json.dumps({"join_link": str(LINK)}).encode()
-        page = f"{web.url('join')}#invite=AAAAA-BBBBB"
-        given = ["join", page, "--state-dir", str(tmp_path), "--service"]
-        result = CliRunner().invoke(app, given, prog_name="manyhands")
-    assert result.exit_code == 0, result.output
-    unit = (systemd.units / "manyhands-demo.service").read_text()
-    assert f'"join" "{LINK}" "--state-dir"' in unit
-    assert "AAAAA" not in unit
-
-
-def test_no_code_is_used_up_where_no_service_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator is not even asked."""
-    stand_in_for_systemd(tmp_path, monkeypatch).refuse("No medium found")
-    result = CliRunner().invoke(app, ["join", str(LINK), "--state-dir", str(tmp_path / "device"), "--service"])
-    assert isinstance(result.exception, ConfigError)
-    assert "systemd does not manage your services here" in str(result.exception)
-    assert not (tmp_path / "device").exists()
