@@ -17,6 +17,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO_STAMP := $(VENV)/installed-demo
 STAMP := $(VENV)/installed
+GUIDE := dashboards/guide/index.html
+# The variable silences advertisements of another builder.
+BUILD_GUIDE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 SOURCES := auth peer coordinator dashboards benchmarks docs tests manyhands.py
 ARGS ?=
 INPUTS ?= 10000
@@ -43,15 +46,19 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(DEMO_STAMP): pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) '.[demo]'
+	$(INSTALL) '.[demo,docs]'
 	touch $@
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) '.[dev$(KENLM)]' --quiet
 	touch $(DEMO_STAMP) $@
 
-demo: $(DEMO_STAMP)
+demo: $(DEMO_STAMP) $(GUIDE)
 	$(BIN)/manyhands demo $(ARGS)
+
+# A demo's dashboard has the guide, too; one that cannot be built stops no demo.
+$(GUIDE): mkdocs.yml $(wildcard docs/*.md docs/*/*.md) | $(DEMO_STAMP)
+	-$(BUILD_GUIDE) --quiet
 
 # A file's tests stay together, for they share what is costly to make. The files start in the order of tests/conftest.py.
 # A process that dies ends the run, as a failure: xdist 3.8 would start another one, give it nothing to do and wait for ever.
@@ -93,12 +100,12 @@ bench: $(STAMP)
 		echo "== $$benchmark"; $(BIN)/python $$benchmark --quick $(ARGS); \
 	done
 
-# Links and anchors that lead nowhere fail. The variable silences advertisements of another builder.
 reference: $(STAMP)
 	$(BIN)/python -m docs.reference.generated
 
+# Links and anchors that lead nowhere fail.
 docs: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BUILD_GUIDE) --strict
 
 clean:
 	rm -rf dashboards/guide build dist mutants $(VENV) .mypy_cache .ruff_cache .pytest_cache
