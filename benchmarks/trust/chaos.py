@@ -13,9 +13,9 @@ if `serve` ended although no fault had killed it.
 A row's samples are those that volunteers have told as lost, and those that a killed agent, which can tell of nothing,
 had computed since its last step, by its rate.
 
-As root it fills disks and cuts lines of hosts in network namespaces (network.py), with libfaketime (Debian's package
-`libfaketime`) it sets the coordinator's clock back; the other faults need neither. The p2p daemon is a static program,
-whose clock stays right.
+As root it fills disks and cuts lines of hosts in network namespaces (network.py), with a C compiler it sets the
+coordinator's clock back (offset_clock.py); the other faults need neither. The p2p daemon is a static program, whose
+clock stays right.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from shutil import disk_usage
 import psutil
 
 from benchmarks.support.network import why_impossible
-from benchmarks.trust.chaos_site import FAKETIME, NAMES, ChaosSite
+from benchmarks.trust.chaos_site import NAMES, ChaosSite
+from benchmarks.trust.offset_clock import COMPILER
 from tests.support.small_disks import FILLER, make_room
 
 CLOCK_BACK_S = (30, 600)  # at least, at most
@@ -127,14 +128,16 @@ def cut_line(*names: str) -> Fault:
     return inject
 
 
-def set_clock_back(site: ChaosSite, chance: random.Random) -> Heal:
+def set_clock_back(site: ChaosSite, chance: random.Random) -> Heal | None:
     """Set the clock of the coordinator's processes back; later it is right again."""
-    site.set_clock(-chance.uniform(*CLOCK_BACK_S))
-    return lambda: site.set_clock(0)
+    if site.clock is None:
+        return None
+    site.clock.set(-chance.uniform(*CLOCK_BACK_S))
+    return partial(site.clock.set, 0)
 
 
 def faults() -> dict[str, Fault]:
-    """All that this machine allows: root fills disks and cuts lines, and libfaketime sets clocks."""
+    """All that this machine allows: root fills disks and cuts lines, and a C compiler makes a clock to set."""
     found: dict[str, Fault] = {
         "SIGKILL: a volunteer's agent": kill(ChaosSite.root, *NAMES),
         "SIGKILL: a worker": kill(ChaosSite.swarm_process, *NAMES),
@@ -162,6 +165,6 @@ def faults() -> dict[str, Fault]:
     if not why_impossible():
         found["cut line: a volunteer's"] = cut_line(*NAMES)
         found["cut line: the coordinator's"] = cut_line("serve")
-    if FAKETIME.exists():
+    if COMPILER:
         found["clock set back: the coordinator's"] = set_clock_back
     return found

@@ -21,13 +21,13 @@ import psutil
 
 from auth.credentials import Credentials
 from benchmarks.support.network import Host, Network
-from benchmarks.support.served_run import ServedRun
+from benchmarks.support.served_run import NO_VARIABLES, ServedRun
+from benchmarks.trust.offset_clock import COMPILER, OffsetClock
 from peer.config.run import RunConfig
 from tests.support.commands import Command, service_of
 from tests.support.postgres import PostgresServer
 from tests.support.small_run import small_config
 
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 NAMES = ("ada", "grace", "joan")
 TARGET_BATCH_SIZE = 2048
 POLL_S = 0.1
@@ -117,7 +117,7 @@ class ChaosSite(ServedRun):
         self.kept: dict[str, Kept] = {}
         self.told: list[Told] = []
         self.began_at = time.monotonic()
-        self.clock_file = base / "clock"
+        self.clock = OffsetClock(base) if COMPILER else None
         self._tails: dict[str, Tail] = {}
 
     # Starting and stopping
@@ -133,15 +133,8 @@ class ChaosSite(ServedRun):
         self.make(RunConfig.from_mapping(content), "--database-url-file", str(url))
 
     def serve(self) -> None:
-        """Start the coordinator, under a clock that can be set where libfaketime is installed."""
-        self.set_clock(0)
-        clock = {
-            "LD_PRELOAD": str(FAKETIME),
-            "FAKETIME_TIMESTAMP_FILE": str(self.clock_file),
-            "FAKETIME_CACHE_DURATION": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-        environment = clock if FAKETIME.exists() else {}
+        """Start the coordinator, under a clock that can be set where there is a C compiler."""
+        environment = self.clock.environment if self.clock else NO_VARIABLES
         self._keep("serve", lambda: self.start_serving(environment))
 
     def join(self, name: str) -> None:
@@ -152,10 +145,6 @@ class ChaosSite(ServedRun):
 
     def _keep(self, name: str, start: Callable[[], Command]) -> None:
         self.kept[name] = Kept(start, start())
-
-    def set_clock(self, seconds: float) -> None:
-        """Set the coordinator's clock so many seconds off."""
-        self.clock_file.write_text(f"{seconds:+.0f}\n")
 
     def stop_in_order(self) -> dict[str, int | None]:
         """Let the volunteers leave, then the coordinator; returns each exit code, None where it had to be killed."""

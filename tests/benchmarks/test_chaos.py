@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -15,14 +19,17 @@ from sqlalchemy import Engine, create_engine, text
 from benchmarks.trust.chaos import longest_wait, main
 from benchmarks.trust.chaos_audit import audit, losses
 from benchmarks.trust.chaos_site import Kept, Told
+from benchmarks.trust.offset_clock import OffsetClock
 from coordinator.ledger.ledger import Ledger
 from coordinator.store.engine import Database
 from tests.support.commands import Command
 from tests.support.ledgers import CONFIG, add_members, confirm, record
 from tests.support.postgres import new_database
+from tests.support.programs import require
 from tests.support.receipts import key_of
 
 PEER_IDS = {"ada": key_of("ada-1").peer_id, "bob": key_of("bob-1").peer_id}
+YEAR_S = 365 * 24 * 3600.0
 TOLD = [Told("ada", 1.0, 0, 1, 60, 5.0), Told("bob", 1.1, 0, 1, 40, 5.0), Told("ada", 2.0, 0, 2, 100, 5.0)]
 
 
@@ -109,6 +116,37 @@ def test_the_longest_wait_begins_with_the_step_before_the_fault() -> None:
     assert longest_wait([1.0, 2.0, 9.0], began=4.0, ended=10.0) == 7.0
     assert longest_wait([1.0, 2.0], began=4.0, ended=10.0) == 8.0
     assert longest_wait([], began=4.0, ended=5.0) == 1.0
+
+
+def test_clock_that_is_set_back_leaves_sleeps_and_waits_alone(tmp_path: Path) -> None:
+    """A program sees the wall clock go back under it, and goes on sleeping and waiting by the monotonic one."""
+    require("compiler")
+    clock = OffsetClock(tmp_path)
+    code = """if True:
+        import sys, threading, time
+        for _ in sys.stdin:
+            time.sleep(0.001)
+            assert not threading.Event().wait(0.001)
+            print(time.time(), time.monotonic(), flush=True)"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=os.environ | clock.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdin
+        assert program.stdout
+        shown = []
+        for seconds in (0, -YEAR_S):
+            clock.set(seconds)
+            program.stdin.write("now\n")
+            program.stdin.flush()
+            shown.append([float(word) for word in program.stdout.readline().split()])
+        program.stdin.close()
+    (wall, monotonic), (wall_then, monotonic_then) = shown
+    assert wall_then < wall - YEAR_S / 2
+    assert monotonic_then > monotonic
 
 
 def test_a_fault_that_does_not_exist_is_refused() -> None:
