@@ -30,7 +30,7 @@ class OwnPresence:
         self.now = control_pb2.Presence(step=self.now.step, state="starting")
 
     def paused(self) -> None:
-        """A limit forbids training for now."""
+        """A limit forbids training for now; a pause of the run comes with the worker's progress."""
         self.now = control_pb2.Presence(step=self.now.step, state="paused")
 
     def stopping(self) -> None:
@@ -46,11 +46,12 @@ class OwnPresence:
                     step=event.step, state=self._doing, relay_addresses=self.relays, device=event.device
                 )
             case Progress():
+                waits = "paused" if event.paused else "standby" if event.stands_by else ""
                 self.now = control_pb2.Presence(
                     step=event.step,
                     own_samples=event.own_samples,
-                    samples_per_second=event.samples_per_second,
-                    state="standby" if event.stands_by else self._doing,
+                    samples_per_second=0.0 if event.paused else event.samples_per_second,
+                    state=waits or self._doing,
                     relay_addresses=self.relays,
                     device=self._device,
                     apart=event.apart,

@@ -28,6 +28,7 @@ REFRESHES_PER_SECOND = 4
 UNTOLD = ("receipt",)  # of an event as JSON: long, and of no use to who reads along
 PROGRESS_LINE_EVERY_S = 30.0
 STANDS_BY = "waiting for a faster line"
+HELD = "paused by the operator"
 CONNECTED = {
     True: "The coordinator answers again.",
     False: "The coordinator does not answer; training goes on, reports are kept.",
@@ -74,7 +75,7 @@ def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
     """The state after an event."""
     match event:
         case Ready():
-            return replace(state, activity=_activity(event), device=event.device, step=event.step)
+            return replace(state, activity=_working(event.device), device=event.device, step=event.step)
         case PhaseEntered():
             return replace(state, phase=event.phase, notice=f"Phase {event.phase.line}.")
         case Progress():
@@ -130,15 +131,15 @@ def _newest(loss: float | None, before: float | None) -> float | None:
     return before if loss is None else loss
 
 
-def _activity(ready: Ready) -> str:
-    return "training" if ready.device else "assisting"
+def _working(device: str) -> str:
+    return "training" if device else "assisting"
 
 
 def _going_on(state: PanelState, progress: Progress) -> str:
-    """Return the activity of a peer that reports progress: a trainer may wait for a faster line."""
-    if progress.stands_by:
-        return STANDS_BY
-    return "training" if state.activity == STANDS_BY else state.activity
+    """Return the activity of a peer that reports progress: it may wait for the operator or for a faster line."""
+    if progress.paused or progress.stands_by:
+        return HELD if progress.paused else STANDS_BY
+    return _working(state.device) if state.activity in (HELD, STANDS_BY) else state.activity
 
 
 def describe(event: DisplayEvent) -> str | None:
@@ -158,11 +159,7 @@ def describe(event: DisplayEvent) -> str | None:
                 f"{megabytes(event.averaged_bytes)} of it here{lost}."
             )
         case Progress():
-            peers = "1 peer" if event.peers == 1 else f"{event.peers} peers"
-            return (
-                f"Towards step {event.step + 1}: {event.swarm_samples} of {event.target_batch_size} samples, "
-                f"{event.samples_per_second:.1f} of them a second from here, {peers}."
-            )
+            return _progress_line(event)
         case Notice() | Failed():
             return event.text
         case Stopped():
@@ -173,6 +170,16 @@ def describe(event: DisplayEvent) -> str | None:
             return None
         case GuestEvent():
             return event.line
+
+
+def _progress_line(progress: Progress) -> str:
+    if progress.paused:
+        return "The operator has paused the run: waiting."
+    peers = "1 peer" if progress.peers == 1 else f"{progress.peers} peers"
+    return (
+        f"Towards step {progress.step + 1}: {progress.swarm_samples} of {progress.target_batch_size} samples, "
+        f"{progress.samples_per_second:.1f} of them a second from here, {peers}."
+    )
 
 
 def megabytes(size: int) -> str:
@@ -227,16 +234,17 @@ class LineDisplay:
 
     def __init__(self, stream: TextIO, as_json: bool, clock: Callable[[], float]) -> None:
         self._stream, self._as_json, self._clock = stream, as_json, clock
-        self._progress_at = float("-inf")
+        self._progress_at, self._paused = float("-inf"), False
         self._connection = Connected(up=True)  # as it was told last
         self._folding: Folding[Notice | Failed] = Folding()
 
     def show(self, event: DisplayEvent) -> None:
         """Print the event's line, if it has one."""
         if isinstance(event, Progress):
-            if self._clock() < self._progress_at + PROGRESS_LINE_EVERY_S:
+            is_due = self._clock() >= self._progress_at + PROGRESS_LINE_EVERY_S
+            if event.paused == self._paused and not (is_due and (self._as_json or not event.paused)):
                 return
-            self._progress_at = self._clock()
+            self._progress_at, self._paused = self._clock(), event.paused
         self._tell_counts(self._folding.due(self._clock()))
         if isinstance(event, (Notice, Failed)):
             cause = (type(event), template_of(event.text))

@@ -95,6 +95,7 @@ class Progress:
     loss: float | None  # mean over the microbatches since the last global step
     apart: bool = False  # no keeper has been seen in the swarm for as long as records hold
     stands_by: bool = False  # its line is too slow for the rounds of averaging
+    paused: bool = False  # the operator has paused the run
 
 
 @dataclass(frozen=True)

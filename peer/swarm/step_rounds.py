@@ -66,12 +66,12 @@ class StepRounds:
         self._absences = Absences(free=1, first_rounds=UNAWAITED_GROUPS)  # of peers at the step, from groups
 
     def prepare(self) -> None:
-        """Look for a group ahead of time when the batch will soon be full."""
+        """Look for a group ahead of time when the batch will soon be full and the operator has not paused the run."""
         self.take_up_code()
         self._require_group()
         is_used = self._scheduled is None or self._scheduled.triggered or self._scheduled.done()
         remaining_s = self._tracker.estimated_next_update_time - swarm_time()
-        if is_used and remaining_s <= self._gradients.gathering.window_s:
+        if is_used and not self._tracker.is_held and remaining_s <= self._gradients.gathering.window_s:
             self._scheduled = self._gradients.schedule_step(timeout=self._timeout_s)
 
     def begin_step(self) -> None:

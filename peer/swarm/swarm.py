@@ -89,6 +89,7 @@ class SwarmProgress:
     samples_per_second: float  # this peer's
     apart: bool = False  # no keeper has been seen for as long as records hold
     stands_by: bool = False  # until its line is faster
+    paused: bool = False  # by the operator
 
 
 class Swarm:
@@ -224,8 +225,8 @@ class Swarm:
 
     @property
     def _has_enough(self) -> bool:
-        """Whether this peer holds as many samples as anybody is believed to have."""
-        return self._gradients.all_samples >= MOST_BATCHES * self._tracker.target_batch_size
+        """Whether this peer holds as many samples as anybody is believed to have, or the run is paused."""
+        return self.is_held or self._gradients.all_samples >= MOST_BATCHES * self._tracker.target_batch_size
 
     @property
     def step_is_shared(self) -> bool:
@@ -581,6 +582,7 @@ class Swarm:
             samples_per_second=round(float(tracker.performance_ema.samples_per_second), 3),
             apart=tracker.view.keepers == 0 and not tracker.keeper_may_be_late,
             stands_by=self._stands_by,
+            paused=self.is_held,
         )
 
     @property

@@ -94,6 +94,7 @@ class Tally:
             loss=weighted_mean([(result.loss, result.samples) for result in self._results]),
             apart=swarm.apart,
             stands_by=swarm.stands_by,
+            paused=swarm.paused,
         )
 
 

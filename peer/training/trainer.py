@@ -1,7 +1,4 @@
-"""THE loop: microbatch -> loss -> gradients -> accumulate -> step together.
-
-While the operator has paused the run, the trainer waits for its next microbatch (`HeldBatches`).
-"""
+"""THE loop: microbatch -> loss -> gradients -> accumulate -> step together."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ if TYPE_CHECKING:
     from peer.swarm.swarm import StepOutcome, SwarmProgress
 
 PROGRESS_INTERVAL_S = 1.0
-POLL_S = 0.5  # while the run is paused
 
 
 class Batches(Protocol):
@@ -57,8 +53,9 @@ def train(
 ) -> None:
     """Train until `should_stop` or the end of the data; samples not averaged by then are reported as lost.
 
-    A peer that is behind, or has as many samples as count, computes nothing before it has caught up or taken a step.
-    The others wait for it after its first microbatch, for which a device may compile for minutes.
+    A peer that is behind, or has as many samples as count, computes nothing before it has caught up or taken a step;
+    nobody computes while the operator has paused the run. The others wait for this peer after its first microbatch, for
+    which a device may compile for minutes.
     """
     tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
     next_progress_at = clock()
@@ -94,35 +91,3 @@ def train(
     lost = tally.leave()
     if lost:
         send(Lost(swarm.progress().step + 1, lost))
-
-
-class HeldBatches:
-    """A stream of microbatches that pauses while `is_held`; a loop that is told to stop gets the next one at once."""
-
-    def __init__(
-        self,
-        batches: Batches,
-        is_held: Callable[[], bool],
-        wait: Callable[[float], bool],
-        tell: Callable[[str], None],
-    ) -> None:
-        """`wait` sleeps so many seconds and says whether to stop; `tell` tells the person at the terminal."""
-        self._batches, self._is_held, self._wait, self._tell = batches, is_held, wait, tell
-
-    @property
-    def wait_s(self) -> float:
-        """The seconds that the stream kept its reader waiting, without pauses of the run."""
-        return self._batches.wait_s
-
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in self._batches:
-            if self._is_held():
-                self._hold()
-            yield batch
-
-    def _hold(self) -> None:
-        self._tell("The operator has paused the run: waiting.")
-        while self._is_held():
-            if self._wait(POLL_S):
-                return
-        self._tell("The run goes on.")

@@ -79,7 +79,7 @@ from peer.runtime.version import software_version
 from peer.swarm.swarm import StepOutcome, Swarm, SwarmProgress
 from peer.training.bootstrap import BEACON_WAIT_S, StateTaking
 from peer.training.tally import Tally
-from peer.training.trainer import HeldBatches, train
+from peer.training.trainer import train
 
 SIZES_FILE = "microbatch.json"
 REMAINDERS_FILE = "remainders.safetensors"
@@ -208,11 +208,10 @@ class Worker:
             enter = partial(self._enter_phase, config, fitting, backend.stage)
             with PhasedBatches(config, lambda: swarm.step, enter, swarm.samples_at_once) as batches:
                 self._tell(Ready(peer_id, swarm.step, backend.description, size))
-                held = HeldBatches(batches, lambda: swarm.is_held, self._stop.wait, self._tell_info)
                 adviser = Adviser(swarm.conditions, self._tell, time.monotonic)
                 is_over = partial(self._is_over, swarm)
                 swarm.state.resume_remainders(self._remainders)
-                train(backend, held, swarm, self._tell, is_over, time.monotonic, adviser.settled)
+                train(backend, batches, swarm, self._tell, is_over, time.monotonic, adviser.settled)
 
         return take_part
 

@@ -9,6 +9,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from typing import Any
 
@@ -16,6 +17,7 @@ from sqlalchemy import select
 
 from coordinator.checkpoints.manifest import stored_steps
 from coordinator.checkpoints.rewind import UNDONE
+from coordinator.ledger.presence import online_sessions
 from coordinator.ledger.steering import LEAD_STEPS
 from coordinator.store.models import Step
 from tests.support.commands import NAMES, Site
@@ -75,6 +77,10 @@ def test_an_operator_steers_a_live_run(site: Site) -> None:
     site.wait_until(
         "both volunteers know of the pause and the news",
         lambda: all_told(site, "The operator has paused the run") and all_told(site, NEWS),
+    )
+    site.wait_until(
+        "both volunteers are shown as paused",
+        lambda: [each.state for each in online_sessions(site.database, time.time())] == ["paused"] * len(NAMES),
     )
     site.wait_until("every report has arrived", lambda: not any(pending_reports(site, name) for name in NAMES))
     site.assert_ledger_is_right()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 from dataclasses import replace
+from typing import Literal
+
+import pytest
 
 from peer.agent.presence import OwnPresence, answering_relays, offered_relays
 from peer.limits.limits import NO_LIMITS, Limits
@@ -23,6 +26,17 @@ def test_a_peer_with_too_slow_a_line_does_not_claim_to_train() -> None:
     assert (presence.now.state, presence.now.step) == ("standby", 3)
     presence.hear(replace(waiting, stands_by=False))
     assert presence.now.state == "training"
+
+
+@pytest.mark.parametrize(("role", "doing"), [("trainer", "training"), ("auxiliary", "assisting")])
+def test_a_peer_of_a_paused_run_does_not_claim_to_train(role: Literal["trainer", "auxiliary"], doing: str) -> None:
+    """Nor a speed, until the operator lets the run go on."""
+    presence, waiting = OwnPresence(role), Progress(3, 7, 40, 100, 2, 5.0, None, paused=True)
+    presence.hear(Ready("Qm", 3, "cpu"))
+    presence.hear(waiting)
+    assert (presence.now.state, presence.now.own_samples, presence.now.samples_per_second) == ("paused", 7, 0.0)
+    presence.hear(replace(waiting, paused=False))
+    assert (presence.now.state, presence.now.samples_per_second) == (doing, 5.0)
 
 
 def test_who_is_reached_relays() -> None:

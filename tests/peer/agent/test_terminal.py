@@ -66,7 +66,7 @@ def test_events_change_the_panel(event: DisplayEvent, changes: dict[str, object]
 
 def test_a_peer_that_stands_by_says_what_it_waits_for() -> None:
     """As long as it does; then it trains again."""
-    training = replace(START, activity="training")
+    training = replace(START, activity="training", device="cpu")
     waiting = reduce_state(training, replace(PROGRESS, stands_by=True))
     assert waiting.activity == "waiting for a faster line"
     assert reduce_state(waiting, PROGRESS).activity == "training"
@@ -103,6 +103,26 @@ def test_that_the_coordinator_is_away_and_back_is_said_once_each() -> None:
     away, back = stream.getvalue().splitlines()
     assert away == "The coordinator does not answer; training goes on, reports are kept."
     assert back == "The coordinator answers again."
+
+
+@pytest.mark.parametrize(("device", "doing"), [("cpu", "training"), ("", "assisting")])
+def test_a_peer_of_a_paused_run_says_that_it_waits(device: str, doing: str) -> None:
+    """Until the operator lets the run go on."""
+    working = replace(START, activity=doing, device=device)
+    waiting = reduce_state(working, replace(PROGRESS, paused=True))
+    assert waiting.activity == "paused by the operator"
+    assert reduce_state(waiting, PROGRESS).activity == doing
+
+
+def test_a_pause_is_told_at_once_and_once() -> None:
+    """Between two lines of progress, and so is its end."""
+    stream = io.StringIO()
+    display = LineDisplay(stream, as_json=False, clock=lambda: 0.0)
+    for paused in (False, False, True, True, False, False):
+        display.show(replace(PROGRESS, paused=paused))
+    before, pause, after = stream.getvalue().splitlines()
+    assert pause == "The operator has paused the run: waiting."
+    assert before == after == describe(PROGRESS)
 
 
 def test_one_peer_is_one_peer() -> None:

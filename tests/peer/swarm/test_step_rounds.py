@@ -444,6 +444,10 @@ def test_a_group_is_sought_ahead_of_time_when_the_batch_will_soon_be_full(monkey
     scene.rounds.prepare()
     assert scene.left == [ahead]
     scene.tracker.estimated_next_update_time = 1060.0
+    scene.tracker.is_held = True  # then no batch will be full
+    scene.rounds.prepare()
+    assert scene.left == [ahead]
+    scene.tracker.is_held = False
     scene.rounds.prepare()
     scene.rounds.prepare()
     assert scene.left == []

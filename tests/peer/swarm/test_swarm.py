@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,9 +20,9 @@ from peer.config.run import RunConfig
 from peer.config.steering import Steering
 from peer.reporting.event_log import NOWHERE
 from peer.reporting.suspicions import Suspicions
-from peer.swarm.decision import DownloadPause
+from peer.swarm.decision import DownloadPause, Situation
 from peer.swarm.history import Lack
-from peer.swarm.swarm import MOST_SILENT_LOOKS, Swarm, Witness
+from peer.swarm.swarm import HELD_POLL_S, MOST_SILENT_LOOKS, Swarm, Witness
 from tests.support.clocks import Clock
 from tests.support.receipts import key_of, pseudonym_of
 
@@ -160,12 +161,31 @@ def test_a_peer_is_behind_until_it_has_the_swarms_state(
     assert swarm_with(_overlapping=overlapping, _tracker=tracker).is_behind is is_behind
 
 
-@pytest.mark.parametrize(("samples", "swarm_step", "wanted"), [(319, 4, True), (320, 4, False), (0, 5, False)])
-def test_a_peer_computes_only_what_can_count(samples: int, swarm_step: int, wanted: bool) -> None:
-    """Of nobody more than eight batches are believed, and who is behind catches up first."""
+@pytest.mark.parametrize(
+    ("samples", "swarm_step", "paused", "wanted"),
+    [(319, 4, False, True), (320, 4, False, False), (0, 5, False, False), (0, 4, True, False)],
+)
+def test_a_peer_computes_only_what_can_count(samples: int, swarm_step: int, paused: bool, wanted: bool) -> None:
+    """No more than eight batches are believed, who is behind catches up first, and a paused run takes no step."""
     tracker = SimpleNamespace(swarm_step=swarm_step, has_drifted=False, is_undone=False, target_batch_size=40)
+    tracker.course = SimpleNamespace(steering=Steering(paused=paused))
     gradients = SimpleNamespace(all_samples=samples)
     assert swarm_with(_overlapping=None, _tracker=tracker, _gradients=gradients).wants_samples is wanted
+
+
+def test_a_peer_of_a_paused_run_waits() -> None:
+    """A call waits a moment, so that the loop that calls it again and again rests; leaving ends the wait."""
+    waits: list[float] = []
+    swarm = swarm_with(
+        _tracker=SimpleNamespace(
+            course=SimpleNamespace(steering=Steering(paused=True)), performance_ema=SimpleNamespace(pause=nullcontext)
+        ),
+        _interrupted=SimpleNamespace(wait=waits.append),
+        _rounds=SimpleNamespace(prepare=lambda: None),
+        _situation=lambda: Situation(step=4, swarm_step=4, is_held=True),
+    )
+    assert swarm.advance() is None
+    assert waits == [HELD_POLL_S]
 
 
 @pytest.mark.parametrize(("attempts", "forgotten"), [(0, []), (1, [5])])
@@ -199,7 +219,7 @@ def test_a_peer_on_a_line_too_slow_for_a_round_stands_by_until_the_line_is_faste
             target_batch_size=40,
             stand_by=told.append,
             report_local_progress=lambda step, samples: calls.append(f"has {samples} samples"),
-            course=SimpleNamespace(allowances=SimpleNamespace(usual_s=30.0)),
+            course=SimpleNamespace(allowances=SimpleNamespace(usual_s=30.0), steering=Steering()),
             performance_ema=SimpleNamespace(samples_per_second=1.0),
         ),
         _interrupted=SimpleNamespace(wait=lambda seconds: calls.append("waits")),
@@ -226,6 +246,7 @@ def test_a_peer_trains_no_further_ahead_than_its_share(samples: int, own: float,
     tracker = SimpleNamespace(
         performance_ema=SimpleNamespace(samples_per_second=own),
         view=SimpleNamespace(rate=all_rates),
+        course=SimpleNamespace(steering=Steering()),
         target_batch_size=40,
     )
     gradients = SimpleNamespace(local_samples_accumulated=samples, all_samples=samples)
