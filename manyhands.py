@@ -8,7 +8,6 @@ act on become one sentence on stderr and an exit code, here and nowhere else.
 from __future__ import annotations
 
 import sys
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,11 +78,12 @@ def build_app() -> typer.Typer:
     import typer
 
     from peer.runtime.commands import LazyCommand, lazy_app  # after `check_packages`
-    from peer.runtime.software import DISTRIBUTION
 
     def print_version(asked: bool) -> None:
         if asked:
-            sys.stdout.write(f"manyhands {version(DISTRIBUTION)}\n")
+            from peer.runtime.version import software_version
+
+            sys.stdout.write(f"manyhands {software_version()}\n")
             raise typer.Exit
 
     def options(

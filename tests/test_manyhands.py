@@ -6,7 +6,6 @@ import importlib
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ import manyhands
 from auth.errors import ConfigError
 from coordinator.cli.main import COMMANDS
 from docs.reference.commands import every_command
-from peer.runtime.software import DISTRIBUTION
+from peer.runtime.version import software_version
 
 HEAVY = ("torch", "hivemind", "transformers", "grpc", "sqlalchemy", "fastapi", "pydantic")
 
@@ -43,7 +42,7 @@ def test_overview_names_every_command_and_loads_none() -> None:
 
 def test_version_is_the_distributions() -> None:
     """`--version` prints what pip knows of the installation."""
-    assert run("--version").stdout == f"manyhands {version(DISTRIBUTION)}\n"
+    assert run("--version").stdout == f"manyhands {software_version()}\n"
 
 
 @pytest.mark.parametrize("path", sorted(every_command()))

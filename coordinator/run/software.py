@@ -22,6 +22,7 @@ from auth.errors import ConfigError
 from auth.join_link import JoinLink
 from dashboards import NOTEBOOK, SKILL
 from peer.runtime.software import CONSTRAINTS, DISTRIBUTION, install_commands
+from peer.runtime.version import COMMIT_FILE, own_commit
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKED = ("auth", "coordinator", "dashboards", "peer", "manyhands.py")  # as `only-include` in pyproject.toml
@@ -97,9 +98,11 @@ def _packages() -> Iterator[tuple[str, bytes]]:
 
 
 def _metadata(installed: Distribution, folder: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the metadata files that installers need, as the build wrote them."""
+    """Yield the metadata files that installers need, as the build wrote them, and the commit."""
     for name in METADATA:
         yield f"{folder}/{name}", (installed.read_text(name) or "").encode()
+    if commit := own_commit():
+        yield f"{folder}/{COMMIT_FILE}", commit.encode()
     for path in installed.files or ():
         if path.parts[:2] == (folder, "licenses"):
             yield path.as_posix(), path.read_binary()

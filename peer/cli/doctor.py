@@ -34,7 +34,9 @@ from peer.doctor.stages import conclude, run_stages
 from peer.reporting.event_log import FOLDER, SUFFIX, read_folder, read_lines
 from peer.runtime.devices import check_device_name
 from peer.runtime.redaction import make_redactor
+from peer.runtime.software import DISTRIBUTION
 from peer.runtime.temporary import own_temporary_files
+from peer.runtime.version import software_version
 
 app = typer.Typer(pretty_exceptions_enable=False)
 LOG_BYTES = 200_000  # of each log's end
@@ -184,6 +186,7 @@ def events_of(state_dir: Path, redact: Callable[[str], str]) -> dict[str, str]:
 def versions() -> dict[str, str]:
     """Return the versions of Python, the operating system, and every installed package."""
     packages = {str(found.metadata["Name"]): found.version for found in distributions() if found.metadata["Name"]}
+    packages[DISTRIBUTION] = software_version()
     return {"python": sys.version, "system": platform.platform(), **dict(sorted(packages.items()))}
 
 

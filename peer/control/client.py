@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
+from packaging.version import InvalidVersion, Version
 
 from auth.clock import steady_time
 from auth.errors import (
@@ -45,6 +46,7 @@ from peer.protocol import (
 )
 from peer.protocol.errors import error_from_rpc, told
 from peer.runtime.software import image_command, update_command
+from peer.runtime.version import software_version
 
 CONNECT_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 20.0
@@ -133,12 +135,13 @@ class ControlClient:
         try:
             return await self.greet()
         except VersionError as error:
-            if (command := image_command()) is None:
-                raise
-            raise VersionError(
-                f"The coordinator does not speak this program's protocol version, {PROTOCOL_VERSION}; "
-                f"this container's image is too old or too new: {command}"
-            ) from error
+            why = str(error)
+            if command := image_command():
+                why = (
+                    f"The coordinator does not speak this program's protocol version, {PROTOCOL_VERSION}; "
+                    f"this container's image is too old or too new: {command}"
+                )
+            raise VersionError(f"This program is manyhands {software_version()}. {why}") from error
 
     async def greet(self) -> control_pb2.ChallengeReply:
         """Fetch a fresh nonce, with the coordinator's version, run and clock."""
@@ -370,8 +373,8 @@ def check_version(greeting: control_pb2.ChallengeReply) -> None:
     """Raise `VersionError` unless the coordinator speaks this program's protocol."""
     if greeting.protocol_version != PROTOCOL_VERSION:
         raise VersionError(
-            f"The coordinator speaks protocol version {greeting.protocol_version}, this program {PROTOCOL_VERSION}; "
-            f"install {_named(greeting.software_version)}"
+            f"The coordinator speaks protocol version {greeting.protocol_version}, this program (manyhands "
+            f"{software_version()}) {PROTOCOL_VERSION}; install {_named(greeting.software_version)}"
             + (f": {command}" if (command := update_command(greeting.software_address)) else ".")
         )
 
@@ -392,7 +395,9 @@ def check_clock(greeting: control_pb2.ChallengeReply, now: float) -> None:
         )
 
 
-def _named(software_version: str) -> str:
+def _named(version: str) -> str:
     """The coordinator's version, if it is one that can be shown."""
-    known = software_version.isascii() and software_version.replace(".", "").isalnum()
-    return f"manyhands {software_version:.{MAX_VERSION_CHARS}}" if known else "the version that the operator names"
+    try:
+        return f"manyhands {Version(version[:MAX_VERSION_CHARS])}"
+    except InvalidVersion:
+        return "the version that the operator names"

@@ -5,8 +5,13 @@ Nothing here, nor anywhere else, ever installs anything: the person who lends a 
 
 from __future__ import annotations
 
+import json
+import subprocess
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+from typing import Protocol
 
 from packaging.version import InvalidVersion, Version
 
@@ -14,25 +19,53 @@ from auth.errors import ConfigError, VersionError
 from peer.config.run import RunConfig
 from peer.runtime.software import DISTRIBUTION, update_command
 
+ROOT = Path(__file__).resolve().parents[2]
+COMMIT_FILE = "COMMIT"  # in the metadata of the wheel that a coordinator packs
+SHOWN_COMMIT_CHARS = 8
 MAX_SHOWN_CHARS = 32
+
+
+class MetadataFiles(Protocol):
+    """The files of an installation's metadata, as `importlib.metadata.Distribution` reads them."""
+
+    def read_text(self, filename: str) -> str | None: ...
 
 
 @cache  # reading it takes longer than answering a peer otherwise does
 def software_version() -> str:
-    """This program's version, as both ends tell each other."""
+    """This program's version, such as 0.1.0+g95390707 where its commit is known, as both ends tell each other."""
     try:
-        return version(DISTRIBUTION)
+        number = version(DISTRIBUTION)
     except PackageNotFoundError:
         return "unknown"
+    commit = own_commit()
+    return f"{number}+g{commit[:SHOWN_COMMIT_CHARS]}" if commit else number
+
+
+def own_commit() -> str:
+    """Return the commit that this installed program was made of; empty where that is not known."""
+    return commit_of(distribution(DISTRIBUTION), ROOT)
+
+
+def commit_of(installed: MetadataFiles, root: Path) -> str:
+    """Return the commit of a checkout, by Git, else the one that the installation has recorded; empty if neither."""
+    if (root / ".git").exists():
+        with suppress(OSError, subprocess.CalledProcessError):
+            command = ("git", "-C", str(root), "rev-parse", "HEAD")
+            return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603
+        return ""
+    origin = json.loads(installed.read_text("direct_url.json") or "{}")  # PEP 610
+    return installed.read_text(COMMIT_FILE) or str(origin.get("vcs_info", {}).get("commit_id", ""))
 
 
 def update_notice(theirs: str, ours: str, address: str) -> str | None:
     """One line if the coordinator's version is newer than ours; None too if one of them is no version at all.
 
+    Commits have no order: they are shown and not compared.
     `address` is that of the run's own software, with its digest, as the coordinator said; it may be empty, or nonsense.
     """
     try:
-        newer = len(theirs) <= MAX_SHOWN_CHARS and Version(theirs) > Version(ours)
+        newer = len(theirs) <= MAX_SHOWN_CHARS and Version(Version(theirs).public) > Version(Version(ours).public)
     except InvalidVersion:
         return None
     if not newer:

@@ -31,9 +31,9 @@ from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import online_sessions
 from coordinator.members.membership import Membership
 from coordinator.run.directory import RunDirectory
-from coordinator.run.software import own_software
 from peer.cli.join import WHO_LEARNS_THE_ADDRESS
 from peer.runtime.software import CONSTRAINTS
+from peer.runtime.version import software_version
 from tests.support.live_notebooks import database_of, open_notebook, outputs, printed, served_run, shown
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -280,7 +280,7 @@ async def test_a_machine_without_a_checkout_gets_all_from_the_run(
     assert printed(client).endswith("Thank you! Run the cell again to go on.\n")
     path, version = what_is_installed(tmp_path / ".manyhands-venv")
     assert path.is_relative_to(tmp_path)
-    assert version == own_software().version
+    assert version == software_version()
 
 
 def served_notebook(run: RunDirectory) -> nbformat.NotebookNode:

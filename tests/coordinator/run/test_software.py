@@ -19,6 +19,7 @@ from coordinator.run.software import UNPACKED, own_software, pack
 from docs.reference.commands import every_command
 from peer.cli.join import default_state_dir
 from peer.runtime.software import install_commands
+from peer.runtime.version import COMMIT_FILE
 from tests.support.served_page import FakeRun
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,11 +41,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_a_checkout_offers_what_a_build_makes(packed: zipfile.ZipFile, built: zipfile.ZipFile) -> None:
-    """The same files but the guide, with the same content, under the same name; the list of digests is written anew."""
+    """The same files but the guide and the commit, with the same content, under the same name, and its own digests."""
     name = own_software().name
     assert Path(str(built.filename)).name == name
     names = [each for each in built.namelist() if not each.startswith("/".join(UNPACKED))]
-    assert set(packed.namelist()) == set(names)
+    assert {each for each in packed.namelist() if not each.endswith(f"/{COMMIT_FILE}")} == set(names)
     different = [each for each in names if built.read(each) != packed.read(each)]
     assert [each.rpartition("/")[2] for each in different if not each.endswith("METADATA")] in ([], ["RECORD"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
+import re
 import time
 from pathlib import Path
 
@@ -26,10 +27,12 @@ from auth.errors import (
 from auth.join_link import Address, JoinLink
 from auth.keys import DeviceKey
 from peer.control import client as control_client
-from peer.control.client import ControlClient
+from peer.control.client import ControlClient, check_version
 from peer.protocol import PROTOCOL_VERSION
+from peer.protocol.control_pb2 import ChallengeReply
 from peer.protocol.errors import error_from_rpc, metadata_of, status_of
 from peer.runtime.software import install_commands
+from peer.runtime.version import software_version
 from tests.support.control_plane import TOKENIZER, connected, serving
 from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE_S
@@ -169,8 +172,11 @@ async def test_another_protocol_version_is_refused_by_the_coordinator(
     """A peer of another version learns both versions."""
     monkeypatch.setattr(control_client, "PROTOCOL_VERSION", 99)
     async with serving(tmp_path) as coordinator:
+        monkeypatch.setattr(control_client, "software_version", lambda: "0.1.0+g370b6063")
         with pytest.raises(VersionError, match=rf"version {PROTOCOL_VERSION}.*99.*") as refused:
             await ControlClient.connect(coordinator.link, time.time)
+        assert str(refused.value).startswith("This program is manyhands 0.1.0+g370b6063. ")
+        assert f"update to manyhands {software_version()}," in str(refused.value)
         assert str(refused.value).endswith(" && ".join(install_commands(coordinator.services.software_address)))
 
 
@@ -191,9 +197,18 @@ async def test_a_peer_learns_what_the_coordinator_runs_and_where_it_is(tmp_path:
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:
         software = coordinator.services.software
         assert (client.software_version, client.software_address) == (
-            software.version,
+            software_version(),
             software.address(coordinator.directory.settings.web_address),
         )
+
+
+@pytest.mark.parametrize(
+    ("theirs", "named"), [("0.2.0+g95390707", "manyhands 0.2.0+g95390707"), ("1.0\x1b[2J", "the version that")]
+)
+def test_a_coordinator_of_another_protocol_version_is_named_by_its_commit(theirs: str, named: str) -> None:
+    """If it does not refuse by itself; what is no version is not shown."""
+    with pytest.raises(VersionError, match=f"install {re.escape(named)}"):
+        check_version(ChallengeReply(protocol_version=99, software_version=theirs))
 
 
 @pytest.mark.parametrize(("skew_s", "word"), [(61.5, "behind"), (-61.5, "ahead")])

@@ -22,6 +22,7 @@ from coordinator.ledger.steering import Steersman
 from peer.control.events import CutOff, Welcomed
 from peer.control.session import failed_rounds, paced, renewal_due_at, retry_delay_s
 from peer.reporting.messages import ClockRead
+from peer.runtime.version import software_version
 from tests.support.control_plane import QUICK, a_report, connected, joined, samples_of, serving, write_status
 from tests.support.ports import free_ports
 from tests.support.receipts import keeper_confirms
@@ -64,7 +65,7 @@ async def test_presence_shows_the_device_online_until_it_says_goodbye(tmp_path: 
         assert member.heard.connected == [True, False]
         [read] = [event for event in member.heard.events if isinstance(event, ClockRead)]
         assert abs(read.offset_s + steady_time() - time.time()) < PATIENCE_S
-        welcomed = Welcomed(coordinator.services.software.version, coordinator.services.software_address)
+        welcomed = Welcomed(software_version(), coordinator.services.software_address)
         assert member.heard.events[0] == welcomed
         await eventually("nobody is online", lambda: online() == [])
 

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from auth.credentials import Credentials
 from auth.errors import ConfigError
 from peer.cli.doctor import LOG_BYTES, app
+from peer.runtime.software import DISTRIBUTION
+from peer.runtime.version import software_version
 
 CODE = "NJA6J-G2MZA-NPN90-YTCDD"
 
@@ -45,6 +47,7 @@ def test_it_holds_what_helps_and_no_more(state_dir: Path, tmp_path: Path) -> Non
     out = tmp_path / "bundle.zip"
     files = write(state_dir, out)
     assert "torch" in json.loads(files["versions.json"])
+    assert json.loads(files["versions.json"])[DISTRIBUTION] == software_version()  # with its commit
     assert json.loads(files["machine.json"])["cores"] >= 1
     assert files["data/worker.log"].endswith("the last line")
     assert len(files["data/worker.log"]) <= LOG_BYTES

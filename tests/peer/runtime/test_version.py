@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 from auth.errors import ConfigError, VersionError
 from peer.config.run import RunConfig
 from peer.runtime.software import DISTRIBUTION, install_commands, update_command
-from peer.runtime.version import require_understood, software_version, update_notice
+from peer.runtime.version import commit_of, own_commit, require_understood, software_version, update_notice
+from tests.support.programs import require
 
+COMMIT = "95390707" * 5
 ADDRESS = "https://run.example/software/manyhands_swarm-99.0-py3-none-any.whl#sha256=" + "0" * 64
 
 
@@ -66,9 +71,44 @@ def test_an_address_that_is_none_is_not_shown(address: str) -> None:
     assert notice.endswith("the run's page about taking part says how.")
 
 
+class Installed:
+    """An installation's metadata, of which only these files are there."""
+
+    def __init__(self, **files: str) -> None:
+        self._files = files
+
+    def read_text(self, name: str) -> str | None:
+        return self._files.get(name.partition(".")[0])
+
+
+def test_an_installation_knows_its_commit(tmp_path: Path) -> None:
+    """A coordinator's wheel has it in a file, an installation from a repository in the record of its origin."""
+    origin = {"url": "https://example.org/x", "vcs_info": {"vcs": "git", "commit_id": COMMIT}}
+    assert commit_of(Installed(COMMIT=COMMIT), tmp_path) == COMMIT
+    assert commit_of(Installed(direct_url=json.dumps(origin)), tmp_path) == COMMIT
+    assert commit_of(Installed(direct_url='{"url": "file:///x", "dir_info": {}}'), tmp_path) == ""
+    assert commit_of(Installed(), tmp_path) == ""
+
+
+def test_a_checkout_knows_its_commit(tmp_path: Path) -> None:
+    """By Git, whatever was installed; one that Git cannot read has none."""
+    require("git")
+    who = ("-c", "user.name=ada", "-c", "user.email=ada@example.org")
+    for words in (("init", "-q"), (*who, "commit", "-q", "--allow-empty", "-m", "first")):
+        subprocess.run(["git", "-C", tmp_path, *words], check=True)
+    said = subprocess.run(["git", "-C", tmp_path, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    assert commit_of(Installed(COMMIT=COMMIT), tmp_path) == said.stdout.strip()
+    (tmp_path / ".git" / "HEAD").unlink()
+    assert commit_of(Installed(), tmp_path) == ""
+
+
 def test_this_program_knows_its_version() -> None:
-    """The one that is installed."""
-    assert software_version() == version(DISTRIBUTION)
+    """The one that is installed, with the commit as a local label, which orders no versions."""
+    commit = own_commit()
+    assert software_version() == version(DISTRIBUTION) + (f"+g{commit[:8]}" if commit else "")
+    assert update_notice("0.1.0+g95390707", "0.1.0+g370b6063", "") is None
+    notice = update_notice("0.2.0+g95390707", "0.1.0+g370b6063", "") or ""
+    assert "manyhands 0.2.0+g95390707, and you have 0.1.0+g370b6063" in notice
 
 
 def test_a_run_that_needs_the_newer_version_says_so() -> None:
