@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from auth.credentials import Credentials
@@ -23,6 +23,7 @@ from auth.errors import ManyhandsError, SwarmError, UnreachableError
 from peer.agent.options import AgentOptions
 from peer.agent.patience import patiently
 from peer.agent.presence import OwnPresence, answering_relays, offered_relays
+from peer.agent.stay_work import StayWork
 from peer.agent.terminal import Display, DisplayEvent, PanelState
 from peer.agent.worker_process import KILLED_S, WorkerMain, choose_device, default_worker_main
 from peer.agent.worker_requests import CHECKPOINT_FOLDER, CheckpointWatch, KeeperSearch, LineWatch
@@ -30,7 +31,7 @@ from peer.agent.workers import STOP_GRACE_S, StopRequest, WorkerEnded, Workers, 
 from peer.config.run import RunConfig
 from peer.config.trust import check_reach
 from peer.control.client import ControlClient
-from peer.control.events import Connected, CutOff, KeeperTold, SessionEvent, Welcomed
+from peer.control.events import Connected, CutOff, KeeperTold, SessionEvent, Standing, Welcomed
 from peer.control.login import LoginPrompt, show_as_text
 from peer.control.reachability import find_place, measured_bandwidth
 from peer.control.session import Session, SessionSides, unless
@@ -143,6 +144,7 @@ class Agent:
         self._told_unknown = False
         self._newer = ""  # what was told of the coordinator's version, if it is newer
         self._is_cut_off = self._disk_is_full = False
+        self._work = StayWork()
         self._display: Display | None = None
         self._watching: asyncio.Task[None] | None = None
         self._device, self._fault = "", ""  # the one to train on, once chosen, and what is wrong with a better one
@@ -167,6 +169,7 @@ class Agent:
             Progress: self._on_progress,
             StepReport: self._on_report,
             Lost: self._on_lost,
+            Standing: self._on_standing,
             Suspicion: self._suspicions.put,
             Transferred: self._account.take,
             Failed: self._on_failed,
@@ -209,6 +212,7 @@ class Agent:
                 await asyncio.gather(self._watching, return_exceptions=True)
             self._tell(StayOver())
             await asyncio.gather(handling, return_exceptions=True)
+            self._show(replace(self._work, at_end=True))
             if self._display is not None:
                 self._display.close()
             self._outbox.close()
@@ -427,15 +431,22 @@ class Agent:
         self._show(event)
 
     def _on_report(self, report: StepReport) -> None:
+        self._work = self._work.after(report)
         self._outbox.put(report, self._clock())
         self._tell_of_waiting()
         self._show(report)
 
     def _on_lost(self, lost: Lost) -> None:
         """Have the coordinator told; of a device that it cut off it has counted that itself."""
+        self._work = self._work.after(lost)
+        self._show(self._work)
         if not self._is_cut_off:
             self._outbox.put_lost(lost, self._clock())
             self._tell_of_waiting()
+
+    def _on_standing(self, standing: Standing) -> None:
+        self._work = self._work.after(standing)
+        self._show(standing)
 
     def _tell_of_waiting(self) -> None:
         """Say once that the disk is full, and once that it is no more."""

@@ -307,6 +307,7 @@ def render(state: PanelState) -> Panel:
     place = ""
     if standing is not None and standing.own_samples:
         place = f"; {standing.own_samples} confirmed in all, rank {standing.rank} of {standing.members}"
+    lost = f", {state.lost} lost" if state.lost else ""
     averaging = "" if state.last_averaging_s is None else f"{state.last_group} peers, {state.last_averaging_s:.1f} s"
     phase = state.phase
     machine = f"{state.samples_per_second:.1f} samples/s on {state.device}" if state.device else ""
@@ -317,7 +318,7 @@ def render(state: PanelState) -> Panel:
         ("loss", "" if state.loss is None else f"{state.loss:.3f}"),
         *([("the run", run_pace(state))] if run_pace(state) else []),
         ("this machine", "averages and does not train" if state.activity == "assisting" else machine),
-        ("contributed", f"{state.contributed} samples in this stay{place}"),
+        ("contributed", f"{state.contributed} samples in this stay{lost}{place}"),
         ("averaged here", megabytes(state.averaged_bytes)),
         ("peers", str(state.peers)),
         ("last averaging", averaging),

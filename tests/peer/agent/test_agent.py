@@ -26,6 +26,7 @@ from coordinator.store.models import LostSamples
 from peer.agent import agent as agent_module, patience, workers
 from peer.agent.agent import Agent
 from peer.agent.options import AgentOptions
+from peer.agent.stay_work import StayWork
 from peer.agent.terminal import DisplayEvent, PanelState
 from peer.agent.workers import FAILURE_WINDOW_S, MAX_FAILURES, restart_allowed
 from peer.limits.policy import Readings
@@ -199,6 +200,8 @@ async def test_what_workers_held_is_told(tmp_path: Path, monkeypatch: pytest.Mon
         with coordinator.services.database() as session:
             lost = {row.cause: row.samples for row in session.scalars(select(LostSamples))}
         assert lost == {"died": 7, "left": 5}
+    last = [event for event in shown.events if isinstance(event, StayWork)][-1]
+    assert (last.at_end, last.averaged, last.lost) == (True, 0, {"died": 7, "left": 5})
 
 
 async def test_a_run_that_reads_this_machines_files_needs_its_owners_word(tmp_path: Path) -> None:
