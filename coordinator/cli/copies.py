@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from auth.errors import ConfigError
 from auth.openid.provider import require_safe_url
 from coordinator.backup.backup import Backup, back_up
+from coordinator.backup.manifest import read_manifest
 from coordinator.backup.rehearsal import Rehearsal, rehearse
 from coordinator.backup.restore import restore as restore_run
 from coordinator.cli.options import DIRECTORY, JSON
@@ -17,6 +19,7 @@ from coordinator.context.open_run import open_run
 from coordinator.members.devices import tokens_until
 from coordinator.run.authority_key import rotate
 from coordinator.run.database_owner import claim_database
+from peer.reporting.outbox import ACKNOWLEDGED_KEPT
 from peer.runtime.console import say, say_json, say_table
 
 app = typer.Typer()
@@ -72,12 +75,19 @@ def restore(
 ) -> None:
     """Make a run anew from a backup; nothing that exists is ever overwritten."""
     made = restore_run(backup, directory, settings)
+    made_at = read_manifest(backup).created_at
+    stands_at = f"{datetime.fromtimestamp(made_at, timezone.utc):%Y-%m-%d %H:%M} UTC"
     with open_run(made.path) as run:
-        run.audit.record("restore", str(backup))
+        run.audit.record("restore", f"{backup}, of {stands_at}")
     if as_json:
-        say_json({"directory": str(made.path), "run": made.config.run.name, "join_link": str(made.join_link)})
+        facts = {"directory": str(made.path), "run": made.config.run.name, "join_link": str(made.join_link)}
+        say_json({**facts, "backup_created_at": made_at})
         return
     say(f"The run `{made.config.run.name}` is in {made.path} again.")
+    say(
+        f"Reports that came after the backup, made at {stands_at}, are missing from the ledger: each device sends its "
+        f"newest {ACKNOWLEDGED_KEPT:,} of them again when it connects, and the others stay missing."
+    )
     say("Before you serve it, make sure that it is served nowhere else.")
 
 

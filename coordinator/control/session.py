@@ -217,6 +217,7 @@ class _Conversation:
             hears_suspicions=True,
             hears_losses=True,
             software_address=self._services.software_address,
+            last_seq=await asyncio.to_thread(self._services.ledger.last_seq, session.token.device_id),
         )
         session.push(control_pb2.CoordinatorMessage(welcome=welcome))
         revocations = await asyncio.to_thread(self._services.membership.revocations_jwt)

@@ -25,6 +25,7 @@ from sqlalchemy.orm import Session
 from coordinator.ledger.presence import is_online
 from coordinator.store.engine import Database
 from coordinator.store.eras import current_era, last_counting_step
+from coordinator.store.ledger_models import LossMark
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, DeviceSession, Member, Receipt, Report, Step
 from coordinator.throttling.shared_work import LITTLE_S, REST, Costly
 
@@ -247,6 +248,15 @@ class LedgerReader:
         """The highest step that anybody reported; 0 before the first."""
         with self._database() as session:
             return session.scalar(select(func.max(Step.step))) or 0
+
+    def last_seq(self, device_id: str) -> int:
+        """The highest number of this device's reports and losses that were taken; 0 before the first."""
+        numbers = (
+            select(func.max(Report.seq)).where(Report.device_id == device_id),
+            select(LossMark.seq).where(LossMark.device_id == device_id),
+        )
+        with self._database() as session:
+            return max(session.scalar(query) or 0 for query in numbers)
 
     def last_known_step(self) -> int:
         """The highest step that was reported, or of which there is a receipt; its report may still come."""

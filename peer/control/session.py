@@ -234,8 +234,18 @@ class SessionStream:
             raise RequestError("The coordinator did not welcome the session.")
         self._suspicions_are_heard = welcome.welcome.hears_suspicions
         self._losses_are_heard = welcome.welcome.hears_losses
+        if welcome.welcome.HasField("last_seq"):
+            self._send_again(welcome.welcome.last_seq)
         self._tell(Welcomed(welcome.welcome.software_version, welcome.welcome.software_address))
         return welcome.welcome
+
+    def _send_again(self, last_seq: int) -> None:
+        """Send acknowledged reports again that the coordinator does not have: it was restored from a backup."""
+        if again := self._outbox.take_back(last_seq):
+            reports = "1 report" if again == 1 else f"{again:,} reports"
+            them = "it is" if again == 1 else "they are"
+            text = f"The coordinator was restored from a backup that lacks {reports} of this device: {them} sent again."
+            self._tell(Notice("info", text))
 
     async def _listen(self) -> None:
         while (message := await self._read()) is not None:
@@ -286,7 +296,7 @@ class SessionStream:
             self._wait_for(step, ack.seq, reason)
             return
         self._ahead_until = None
-        self._outbox.ack(ack.seq)
+        self._outbox.ack(ack.seq, accepted=ack.accepted)
         if not ack.accepted:
             self._tell(Notice("warning", f"The coordinator refused the report of step {step}: {reason}"))
 
@@ -323,7 +333,7 @@ class SessionStream:
             self._sent_up_to = entries[-1].seq  # before the first is sent: an answer may go back behind it meanwhile
         for entry in entries:
             if isinstance(entry.report, Lost) and not self._losses_are_heard:
-                self._outbox.ack(entry.seq)
+                self._outbox.ack(entry.seq, accepted=False)
                 continue
             self._unacked[entry.seq] = entry.report.step
             await self._write(_message_of(entry))

@@ -339,20 +339,22 @@ class SessionChallenge(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("session_id", "member", "software_version", "hears_suspicions", "hears_losses", "software_address")
+    __slots__ = ("session_id", "member", "software_version", "hears_suspicions", "hears_losses", "software_address", "last_seq")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
     HEARS_SUSPICIONS_FIELD_NUMBER: _ClassVar[int]
     HEARS_LOSSES_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQ_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     member: str
     software_version: str
     hears_suspicions: bool
     hears_losses: bool
     software_address: str
-    def __init__(self, session_id: _Optional[str] = ..., member: _Optional[str] = ..., software_version: _Optional[str] = ..., hears_suspicions: _Optional[bool] = ..., hears_losses: _Optional[bool] = ..., software_address: _Optional[str] = ...) -> None: ...
+    last_seq: int
+    def __init__(self, session_id: _Optional[str] = ..., member: _Optional[str] = ..., software_version: _Optional[str] = ..., hears_suspicions: _Optional[bool] = ..., hears_losses: _Optional[bool] = ..., software_address: _Optional[str] = ..., last_seq: _Optional[int] = ...) -> None: ...
 
 class ReportAck(_message.Message):
     __slots__ = ("seq", "accepted", "reason", "ahead")

@@ -1,8 +1,9 @@
 """Reports, and samples lost beside them, that the coordinator has not acknowledged yet, on disk.
 
 The agent puts every report here first and the session sends from here, so a report survives a coordinator that is away
-and an agent that is killed; by its number (`seq`) the coordinator counts it once, however often it is sent. While the
-disk is full, what is to be written waits in memory.
+and an agent that is killed; by its number (`seq`) the coordinator counts it once, however often it is sent. The newest
+acknowledged reports are kept, too: a coordinator that was restored from a backup lacks those that came after it. While
+the disk is full, what is to be written waits in memory.
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ CAPACITY = 100_000  # reports; at one step a minute this is more than two months
 MOST_WAIT_S = 7 * 86_400.0  # for its step to become known: so long is unconfirmed work pending at the coordinator, too
 LOST = "lost beside reports"  # the one key of such a row's body
 MOST_WAITING = 1000  # reports, and acknowledgements of some, while the disk is full
+ACKNOWLEDGED_KEPT = 2_000  # reports: at one step a minute, more than the day between two daily backups
 RECEIPTS_KEPT = 5_000  # of the newest reports: in a large group each has many times a report's size
 
 # AUTOINCREMENT: a number is never given twice, not even after its report was acknowledged and deleted.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS reports (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, era INTEGER NOT NULL, completed_at REAL NOT NULL, body TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS acknowledged (
+    seq INTEGER PRIMARY KEY, era INTEGER NOT NULL, completed_at REAL NOT NULL, body TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS receipts (seq INTEGER PRIMARY KEY, receipt TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS losses (dropped INTEGER NOT NULL);
@@ -57,8 +62,10 @@ class Outbox:
         clock: Callable[[], float],
         capacity: int = CAPACITY,
         receipts_kept: int = RECEIPTS_KEPT,
+        acknowledged_kept: int = ACKNOWLEDGED_KEPT,
     ) -> None:
         self._path, self._clock, self._capacity, self._receipts_kept = path, clock, capacity, receipts_kept
+        self._acknowledged_kept = acknowledged_kept
         self._waiting: deque[Writing] = deque()  # for room on the disk
         with self._reporting():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +121,7 @@ class Outbox:
         self._add(0, self._clock(), {LOST: asdict(Lost(min(steps), {cause.value: sum(samples)}))})
 
     def _forget(self, numbers: Iterable[int]) -> None:
-        for table in ("reports", "receipts"):
+        for table in ("reports", "acknowledged", "receipts"):
             self._database.executemany(f"DELETE FROM {table} WHERE seq = ?", [(seq,) for seq in numbers])  # noqa: S608
 
     def _add(self, era: int, at: float, body: dict[str, Any]) -> int:
@@ -139,9 +146,26 @@ class Outbox:
             ).fetchall()
         return [Pending(seq, at, _read(json.loads(body), receipt)) for seq, at, body, receipt in rows]
 
-    def ack(self, seq: int) -> None:
-        """Forget a report that the coordinator has taken, or refused for good."""
-        self._write(partial(self._forget, [seq]))
+    def ack(self, seq: int, *, accepted: bool = True) -> None:
+        """Send a report no more that the coordinator has taken; forget one that it has refused for good."""
+        self._write(partial(self._set_aside, seq) if accepted else partial(self._forget, [seq]))
+
+    def _set_aside(self, seq: int) -> None:
+        self._database.execute("INSERT INTO acknowledged SELECT * FROM reports WHERE seq = ?", (seq,))
+        self._database.execute("DELETE FROM reports WHERE seq = ?", (seq,))
+        surplus = "SELECT seq FROM acknowledged ORDER BY seq DESC LIMIT -1 OFFSET ?"
+        self._forget([each for (each,) in self._database.execute(surplus, (self._acknowledged_kept,)).fetchall()])
+
+    def take_back(self, last_seq: int) -> int:
+        """Let acknowledged reports wait again that are beyond the coordinator's last one; returns how many.
+
+        There are such reports only if the coordinator has gone back since, to a backup.
+        """
+        return self._write(partial(self._take_back, last_seq)) or 0
+
+    def _take_back(self, last_seq: int) -> int:
+        self._database.execute("INSERT INTO reports SELECT * FROM acknowledged WHERE seq > ?", (last_seq,))
+        return self._database.execute("DELETE FROM acknowledged WHERE seq > ?", (last_seq,)).rowcount
 
     def __len__(self) -> int:
         with self._reporting():

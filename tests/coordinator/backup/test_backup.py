@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 import stat
 import threading
@@ -410,8 +411,12 @@ def test_the_commands_say_what_they_did(run: RunDirectory, tmp_path: Path) -> No
     assert "keys" in call("backup", run.path, tmp_path / "small", "--no-checkpoints").stdout
     (tmp_path / "settings.yaml").write_text("")
     given = (tmp_path / "backup", tmp_path / "again", "--settings", tmp_path / "settings.yaml")
-    assert json.loads(call("restore", *given, "--json").stdout)["join_link"] == str(run.join_link)
-    acts = [row["act"] for row in json.loads(call("audit", tmp_path / "again", "--json").stdout)]
-    assert acts == ["restore"]
+    restored = json.loads(call("restore", *given, "--json").stdout)
+    assert (restored["join_link"], restored["backup_created_at"]) == (str(run.join_link), said["created_at"])
+    [act] = json.loads(call("audit", tmp_path / "again", "--json").stdout)
+    assert act["act"] == "restore"
+    told = call("restore", tmp_path / "backup", tmp_path / "third", "--settings", tmp_path / "settings.yaml").stdout
+    [sentence] = re.findall(r"Reports that came after the backup, made at (.*) UTC, are missing from the ledger", told)
+    assert f"{tmp_path / 'backup'}, of {sentence} UTC" in str(act)
     acts = [row["act"] for row in json.loads(call("audit", run.path, "--json").stdout)]
     assert acts == ["backup", "backup"]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from sqlalchemy import delete, func, select
 
 from auth.clock import steady_time
 from auth.errors import RevokedError, TokenError
@@ -19,9 +20,11 @@ from coordinator.ledger.judgement import Delivery, ReportVerdict
 from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import online_sessions
 from coordinator.ledger.steering import Steersman
+from coordinator.store.ledger_models import DailyShare, LossMark, LostSamples
+from coordinator.store.models import Report, Step
 from peer.control.events import CutOff, Welcomed
 from peer.control.session import failed_rounds, paced, renewal_due_at, retry_delay_s
-from peer.reporting.messages import ClockRead
+from peer.reporting.messages import ClockRead, Lost
 from peer.runtime.version import software_version
 from tests.support.control_plane import QUICK, a_report, connected, joined, samples_of, serving, write_status
 from tests.support.ports import free_ports
@@ -116,6 +119,40 @@ async def test_a_session_survives_a_restart_of_the_coordinator(tmp_path: Path) -
         assert samples_of(coordinator) == {1: 32, 2: 32}
         assert member.heard.connected == [True, False, True]
         assert [notice.text for notice in member.heard.notices] == ["From the operator: Thank you!"]
+
+
+async def test_a_coordinator_that_was_restored_gets_what_its_backup_lacks(tmp_path: Path) -> None:
+    """Reports and losses that it had acknowledged are sent again, each counted once, and the volunteer is told."""
+    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
+        services = coordinator.services
+
+        def losses() -> int:
+            with services.database() as session:
+                return session.scalar(select(func.sum(LostSamples.samples))) or 0
+
+        member.start()
+        for step in (1, 2):
+            member.outbox.put(a_report(step), completed_at=time.time())
+        member.outbox.put_lost(Lost(3, {"left": 4}), time.time())
+        await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
+        before = samples_of(coordinator), losses()
+        port = coordinator.server.port
+        await coordinator.server.stop()
+        with services.database.begin() as session:  # as a backup taken after the first report has them
+            for table in (LostSamples, LossMark, DailyShare):
+                session.execute(delete(table))
+            session.execute(delete(Report).where(Report.step == 2))
+            session.execute(delete(Step).where(Step.step == 2))
+        await coordinator.serve_again(port)
+        await eventually("the ledger is whole again", lambda: (samples_of(coordinator), losses()) == before)
+        await eventually("the outbox is empty", lambda: len(member.outbox) == 0)
+        assert [notice.text for notice in member.heard.notices] == [
+            "The coordinator was restored from a backup that lacks 2 reports of this device: they are sent again."
+        ]
+        await coordinator.server.stop()
+        await coordinator.serve_again(port)
+        await eventually("the session is connected a third time", lambda: member.heard.connected.count(True) == 3)
+        assert len(member.heard.notices) == 1
 
 
 async def test_a_session_finds_a_coordinator_that_has_moved(tmp_path: Path) -> None:

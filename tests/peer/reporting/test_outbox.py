@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +51,42 @@ def test_what_was_put_is_pending_in_order_until_acknowledged(tmp_path: Path) -> 
     outbox.ack(first)
     assert [entry.seq for entry in outbox.pending(10)] == [second]
     outbox.close()
+
+
+def test_acknowledged_reports_wait_again_when_the_coordinator_has_gone_back(tmp_path: Path) -> None:
+    """Those beyond its last number, whole and in their place, once; refused ones do not come again."""
+    outbox = open_outbox(tmp_path)
+    numbers = [outbox.put(replace(a_report(step), receipt="signed"), 50.0) or 0 for step in range(1, 6)]
+    lost = outbox.put_lost(Lost(6, {"left": 4}), 51.0) or 0
+    for seq in (*numbers[:4], lost):
+        outbox.ack(seq, accepted=seq != numbers[2])
+    before = [(entry.seq, entry.report) for entry in outbox.pending(10)]
+    assert before == [(numbers[4], replace(a_report(5), receipt="signed"))]
+    assert outbox.take_back(lost) == 0
+    assert outbox.take_back(numbers[0]) == 3
+    outbox.close()
+    outbox = open_outbox(tmp_path)
+    assert [(entry.seq, entry.report) for entry in outbox.pending(10)] == [
+        (numbers[1], replace(a_report(2), receipt="signed")),
+        (numbers[3], replace(a_report(4), receipt="signed")),
+        *before,
+        (lost, Lost(6, {"left": 4})),
+    ]
+    assert outbox.take_back(numbers[0]) == 0
+    outbox.close()
+
+
+def test_few_acknowledged_reports_are_kept(tmp_path: Path) -> None:
+    """The newest, with their receipts."""
+    outbox = Outbox(tmp_path / "outbox.sqlite3", clock=lambda: 1000.0, acknowledged_kept=2)
+    numbers = [outbox.put(replace(a_report(step), receipt="signed"), 0.0) or 0 for step in range(1, 5)]
+    for seq in numbers:
+        outbox.ack(seq)
+    assert outbox.take_back(0) == 2
+    assert [entry.seq for entry in outbox.pending(10)] == numbers[2:]
+    outbox.close()
+    with closing(sqlite3.connect(tmp_path / "outbox.sqlite3")) as database:
+        assert [seq for (seq,) in database.execute("SELECT seq FROM receipts ORDER BY seq")] == numbers[2:]
 
 
 def test_pending_can_be_limited_and_continued(tmp_path: Path) -> None:
