@@ -23,6 +23,7 @@ from coordinator.store.service_models import RelayOffer
 from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
 
 ONLINE_S = 15.0  # a session is online if it was heard of so recently
+RECENT_S = 600.0  # the departure of most devices is news for so long; later on, those that stayed are the run
 KEEPER_SILENT_S = 120.0  # a keeper may average for so long on a busy machine, and is back within it when it has died
 APART = "apart"  # it trains or assists, and does not see the keeper in the swarm
 STATES = frozenset(
@@ -172,6 +173,13 @@ def online_sessions(database: Database, now: float) -> list[OnlineSession]:
     )
     with database() as session:
         return [OnlineSession(*row) for row in session.execute(query)]
+
+
+def recent_devices(database: Database, now: float) -> int:
+    """Return how many devices are here, or were within the last minutes."""
+    with database() as session:
+        devices = select(func.count(DeviceSession.device_id.distinct()))
+        return session.scalar(devices.where(DeviceSession.last_seen_at > now - RECENT_S)) or 0
 
 
 def write_swarm_status(

@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Literal
 
-from coordinator.ledger.presence import KEEPER_SILENT_S, KeeperView
+from coordinator.ledger.presence import KEEPER_SILENT_S, RECENT_S, KeeperView
 from coordinator.ledger.reading import StepRow
 from coordinator.statistics.alarms import MODEL_KINDS, AlarmRow
 from coordinator.statistics.course import SMOOTHED, rise_of
@@ -35,6 +35,15 @@ class LossChange:
 
 
 @dataclass(frozen=True)
+class Departures:
+    """Devices that have left, of those that were here within the last `within_s` seconds."""
+
+    devices: int
+    of: int
+    within_s: float
+
+
+@dataclass(frozen=True)
 class RunVerdict:
     """The state of a run with its reason, and the figures that support it."""
 
@@ -43,6 +52,7 @@ class RunVerdict:
     since: float | None = None  # Unix seconds, where the reason has a beginning
     step_interval_s: float | None = None
     loss_change: LossChange | None = None  # over a day, or since the phase began; None while it has too few steps
+    left: Departures | None = None  # where most devices have left of late
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,8 @@ class RunSituation:
     steps: Sequence[StepRow]  # in order
     phase_from_step: int
     total_steps: int
+    recent_devices: int = 0  # that are here, or were a short while ago
+    online_devices: int = 0
     alarms: Sequence[AlarmRow] = ()  # the oldest first
     paused: bool = False
     store_answers: bool = True
@@ -63,7 +75,8 @@ def verdict_of(run: RunSituation) -> RunVerdict:
     """Return the first trouble that holds, in the order of how fundamental it is; else `healthy`."""
     interval_s = usual_interval_s(run.steps)
     state, reason, since = _decide(run, interval_s)
-    return RunVerdict(state, reason, since, interval_s, loss_change(run.steps, run.phase_from_step, run.now))
+    left = departures(run) if reason == "left" else None
+    return RunVerdict(state, reason, since, interval_s, loss_change(run.steps, run.phase_from_step, run.now), left)
 
 
 def _decide(run: RunSituation, interval_s: float | None) -> tuple[State, str, float | None]:
@@ -85,9 +98,25 @@ def _decide(run: RunSituation, interval_s: float | None) -> tuple[State, str, fl
         return "waiting", "no_peers", last_at
     if last_at is None:
         return "waiting", "first_step", None
+    return _decide_on_training(run, interval_s, last_at)
+
+
+def _decide_on_training(run: RunSituation, interval_s: float | None, last_at: float) -> tuple[State, str, float | None]:
     if interval_s is not None and run.now - last_at > max(OVERDUE_S, OVERDUE_TIMES * interval_s):
         return "trouble", "overdue", last_at
+    if departures(run) is not None:
+        return "trouble", "left", None
     return "healthy", "steady", None
+
+
+def departures(run: RunSituation) -> Departures | None:
+    """Count the devices that have left if they are more than half of the recent ones; one alone may always leave.
+
+    A device is here if the coordinator hears from it or the keeper sees it: neither's own restart makes anybody leave.
+    """
+    here = max(run.online_devices, run.keeper.peers if run.keeper else 0)
+    gone = run.recent_devices - here
+    return Departures(gone, run.recent_devices, RECENT_S) if gone > max(1, run.recent_devices / 2) else None
 
 
 def usual_interval_s(steps: Sequence[StepRow]) -> float | None:

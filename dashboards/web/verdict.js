@@ -26,6 +26,9 @@ function reasonText({ verdict, taken_at: now, whole }) {
     steps: format.count(whole.total_steps),
     duration: format.duration(verdict.since === null ? null : Math.max(0, now - verdict.since)),
     interval: format.duration(verdict.step_interval_s),
+    left: format.count(verdict.left?.devices ?? 0),
+    of: format.count(verdict.left?.of ?? 0),
+    within: format.duration(verdict.left?.within_s ?? null),
   });
 }
 

@@ -16,6 +16,7 @@ from benchmarks.coordinator.recorded_run import QUICK, record
 from benchmarks.coordinator.recorded_stays import HOSTILE_NAME
 from coordinator.context.services import open_run_services
 from coordinator.keeper.alarm_watch import AlarmWatch
+from coordinator.ledger.presence import close_session, online_sessions
 from coordinator.ledger.reading import SETTLED_S
 from coordinator.statistics.alarms import MODEL_KINDS, Alarm, write_alarms
 from dashboards import catalogs
@@ -220,6 +221,27 @@ def test_the_verdict_stands_on_top(page: Page, server: PageServer, run: FakeRun,
     run.keeper_says(12)
     expect(verdict).to_contain_text("Needs attention the loss rises")
     assert complaints == []
+
+
+def test_a_run_that_most_have_left_is_not_green(
+    page: Page, server: PageServer, run: FakeRun, complaints: list[str]
+) -> None:
+    """When two of three devices have gone the page says so, although steps go on."""
+    run.add_member("grace")
+    fill(run, 12)
+    page.goto(server.url)
+    verdict = page.locator("#verdict")
+    expect(verdict).to_have_attribute("data-state", "healthy")
+    now = run.services.clock()
+    for stay in online_sessions(run.services.database, now)[1:]:
+        close_session(run.services.database, stay.session_id, now)
+    run.devices = {"grace": run.devices["grace"]}
+    run.keeper_says(12)
+    expect(verdict).to_contain_text("Needs attention 2 of 3 devices have left within the last 10 min")
+    expect(verdict).to_have_attribute("data-state", "trouble")
+    assert barriers(page) == []
+    assert complaints == []
+    keep_screenshot(page, "departures")
 
 
 def test_a_loss_that_leaves_its_course_is_told_with_the_way_back(

@@ -286,6 +286,8 @@ def _verdict(snapshot: Snapshot, config: RunConfig, phase: PhaseFacts) -> RunVer
         steps=snapshot.steps,
         phase_from_step=phase.from_step,
         total_steps=total_steps(config, snapshot.helm),
+        recent_devices=snapshot.recent_devices,
+        online_devices=len(snapshot.online),
         alarms=snapshot.alarms,
         paused=snapshot.helm.paused,
         store_answers=not snapshot.refresh_failed,

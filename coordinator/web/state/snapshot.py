@@ -15,6 +15,7 @@ from coordinator.ledger.presence import (
     checkpoints,
     online_sessions,
     read_swarm_status,
+    recent_devices,
 )
 from coordinator.ledger.reading import (
     LATE_STEPS,
@@ -45,6 +46,7 @@ class Snapshot:
     steps: tuple[StepRow, ...]
     contributions: tuple[Contribution, ...]  # under the names that the public may know
     online: tuple[OnlineSession, ...]
+    recent_devices: int  # that are here, or were a short while ago
     swarm: KeeperView | None
     checkpoints: tuple[CheckpointRow, ...]  # the newest first
     validations: tuple[ValidationRow, ...]
@@ -137,6 +139,7 @@ def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
         steps=steps,
         contributions=publicly(given, display_names(services.database)),
         online=tuple(online_sessions(services.database, now)),
+        recent_devices=recent_devices(services.database, now),
         swarm=swarm,
         checkpoints=tuple(checkpoints(services.database)),
         validations=tuple(validations(services.database)),

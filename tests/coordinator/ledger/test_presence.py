@@ -12,11 +12,13 @@ import pytest
 from auth.errors import RequestError
 from coordinator.ledger.presence import (
     ONLINE_S,
+    RECENT_S,
     checkpoints,
     close_session,
     online_sessions,
     open_session,
     read_swarm_status,
+    recent_devices,
     record_checkpoint,
     tell_keeper_addresses,
     write_swarm_status,
@@ -85,6 +87,16 @@ def test_reconnected_device_is_online_once(database: Database) -> None:
     other = open_session(database, "desktop", "", "", NOW + 1)
     again = open_session(database, "laptop", "", "", NOW + 2)
     assert [online.session_id for online in online_sessions(database, NOW + 3)] == [other, again]
+
+
+def test_devices_of_the_last_minutes_are_counted_once(database: Database) -> None:
+    """A device that left in order, one that fell silent and one that came back are devices of the last minutes."""
+    close_session(database, open_session(database, "desktop", "", "", NOW), NOW + 1)
+    for at in (NOW + 2, NOW + 3):
+        open_session(database, "laptop", "", "", at)
+    assert recent_devices(database, NOW + RECENT_S) == 2
+    assert recent_devices(database, NOW + RECENT_S + 1) == 1
+    assert recent_devices(database, NOW + RECENT_S + 3) == 0
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.ledger.presence import KEEPER_SILENT_S, KeeperView
+from coordinator.ledger.presence import KEEPER_SILENT_S, RECENT_S, KeeperView
 from coordinator.ledger.reading import StepRow
 from coordinator.statistics.alarms import AlarmRow
-from coordinator.statistics.verdict import DAY_S, OVERDUE_S, LossChange, RunSituation, loss_change, verdict_of
+from coordinator.statistics.verdict import (
+    DAY_S,
+    OVERDUE_S,
+    Departures,
+    LossChange,
+    RunSituation,
+    loss_change,
+    verdict_of,
+)
 
 NOW = 1_800_000_000.0
 
@@ -70,7 +78,8 @@ def test_a_run_that_goes_well_is_healthy() -> None:
         ({"paused": True, "keeper": keeper(peers=0)}, "waiting", "paused", None),
         ({"keeper": keeper(peers=0)}, "waiting", "no_peers", NOW),
         ({"steps": []}, "waiting", "first_step", None),
-        ({"steps": steps(30, last_at=NOW - 451)}, "trouble", "overdue", NOW - 451),
+        ({"steps": steps(30, last_at=NOW - 451), "recent_devices": 30}, "trouble", "overdue", NOW - 451),
+        ({"recent_devices": 30}, "trouble", "left", None),
     ],
 )
 def test_the_most_fundamental_trouble_is_named(
@@ -88,6 +97,33 @@ def test_a_short_silence_is_none() -> None:
     quick = replace(WELL, steps=steps(30, interval_s=1.0, last_at=NOW - OVERDUE_S))
     assert verdict_of(quick).state == "healthy"
     assert verdict_of(replace(WELL, steps=steps(1, last_at=NOW - 9000))).state == "healthy"  # no interval is known
+
+
+@pytest.mark.parametrize(
+    ("recent", "online", "seen", "state"),
+    [
+        (3, 1, 1, "trouble"),
+        (3, 2, 2, "healthy"),
+        (2, 1, 1, "healthy"),  # one may always leave
+        (4, 2, 2, "healthy"),
+        (40, 20, 20, "healthy"),
+        (40, 19, 19, "trouble"),
+        (3, 0, 3, "healthy"),  # they train on while the service starts again
+        (3, 3, 1, "healthy"),  # the coordinator hears from them
+    ],
+)
+def test_most_devices_of_the_last_minutes_must_still_be_there(recent: int, online: int, seen: int, state: str) -> None:
+    """More than half of them, and more than one, must be gone both from the coordinator and from the swarm."""
+    run = replace(WELL, keeper=keeper(peers=seen), recent_devices=recent, online_devices=online)
+    verdict = verdict_of(run)
+    assert verdict.state == state
+    assert (verdict.left is not None) == (state == "trouble")
+
+
+def test_the_devices_that_have_left_are_counted() -> None:
+    """The verdict has the numbers of its sentence."""
+    verdict = verdict_of(replace(WELL, keeper=keeper(peers=1), recent_devices=3, online_devices=1))
+    assert verdict.left == Departures(devices=2, of=3, within_s=RECENT_S)
 
 
 def test_the_loss_is_compared_with_a_day_ago() -> None:
