@@ -305,19 +305,23 @@ def sample_documents(config: RunConfig, limit: int) -> Iterator[str]:
 
 
 def _first_epoch(plan: SourcePlan, limit: int) -> Iterator[str]:
-    pauses = Pauses()
-    stream = SourceStream(plan, None, logger.warning, pauses)
+    pauses, reports = Pauses(), list[str]()  # the stream's thread appends to them
+    stream = SourceStream(plan, None, reports.append, pauses)
     try:
         given = 0
         while given < limit:
-            document = stream.take()
+            document, trouble = stream.take(), stream.trouble
+            refusal = trouble.text if document is None and trouble is not None and trouble.resting else None
+            while reports:
+                if (text := reports.pop(0)) != refusal:
+                    logger.warning(text)
             if stream.epoch:
                 return
+            if refusal is not None:
+                raise ConfigError(refusal)
             if document is not None:
                 given += 1
                 yield document
-            elif stream.trouble is not None and stream.trouble.resting:
-                raise ConfigError(stream.trouble.text)
             else:
                 pauses(CHECK_S)
     finally:

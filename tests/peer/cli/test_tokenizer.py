@@ -54,6 +54,15 @@ def read(*arguments: str) -> Any:
     return json.loads(succeed(*arguments, "--json"))
 
 
+def test_a_refusal_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The error that ends the command is not logged before it, too."""
+    (corpus := tmp_path / "corpus.txt").write_bytes(bytes(range(256)) * 100)
+    (config := tmp_path / "run.yaml").write_text(f"data: {{sources: [{{kind: text, path: {corpus}}}]}}\n")
+    error = fail("train", str(config), str(tmp_path / "out"))
+    assert "corpus.txt` is" in str(error)
+    assert caplog.messages == []
+
+
 def test_training_prints_a_summary_measured_on_documents_that_it_kept_apart(run_file: Path, tmp_path: Path) -> None:
     """Every document is either trained on or measured by."""
     facts = read("train", str(run_file), str(tmp_path / "out"))
