@@ -118,7 +118,7 @@ def figures(state: PanelState) -> Iterator[tuple[str, str]]:
         yield "samples from you", f"{state.contributed:,}"
     standing = state.standing or Standing(0, 0, 0)
     yield "counted in all", f"{standing.own_samples:,}" if state.standing else "–"
-    yield "your rank", f"{standing.rank} of {standing.members}" if standing.rank else "–"
+    yield "your rank", f"{standing.rank} of {standing.members}" if standing.own_samples else "–"
     if assisting:
         yield "averaged here", megabytes(state.averaged_bytes)
     else:

@@ -112,6 +112,13 @@ def test_panel_shows_loss_contribution_progress_and_peers() -> None:
     assert "width:25.0%" in as_html(state)
 
 
+def test_who_has_nothing_confirmed_has_no_rank() -> None:
+    """The coordinator's place behind all others is none to show."""
+    text = as_text(after(Standing(0, 1, 3)))
+    assert "counted in all 0" in text
+    assert "your rank –" in text
+
+
 def test_an_assistant_sees_what_it_averaged() -> None:
     """Who does not train has no loss, samples or speed of its own."""
     text = as_text(after(Ready("Qm", 3, ""), replace(REPORT, loss=None, samples=0, averaged_bytes=2_500_000)))
