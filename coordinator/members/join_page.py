@@ -75,6 +75,11 @@ def _state(invite: Invite, now: float) -> InviteState:
     return "expired" if now >= invite.expires_at else "open"
 
 
+def joining_line(software: str, command: str) -> str:
+    """The line that installs the wheel at an address that ends in its digest, and then runs a command of it."""
+    return " && ".join([*install_commands(software), f"{FOLDER}/bin/{command}"])
+
+
 @dataclass(frozen=True)
 class Invitation:
     """An invitation for one person and one machine, as the operator hands it out."""
@@ -90,13 +95,12 @@ class Invitation:
     def of(cls, code: str, role: str, join_link: str, web_address: str, software: str) -> Invitation:
         """`software` is the address of the run's wheel, with its digest."""
         command = f"manyhands {'assist' if role == 'auxiliary' else 'join'} '{join_link}' --invite {code}"
-        fetch, install = install_commands(software)
-        with_uv = install.replace(" python3 ", " uv run --no-cache --no-project --python 3.12 python ")
+        one_line = joining_line(software, command)
         return cls(
             code=code,
             command=command,
-            one_line=f"{fetch} && {install} && {FOLDER}/bin/{command}",
-            with_uv=f"{fetch} && {with_uv} && {FOLDER}/bin/{command}",
+            one_line=one_line,
+            with_uv=one_line.replace(" python3 ", " uv run --no-cache --no-project --python 3.12 python ", 1),
             container=_in_container(command.removesuffix(f" --invite {code}"), code, software),
             page=f"{web_address}/join#invite={quote(code)}",
         )

@@ -1,5 +1,6 @@
 // The overview: one stream of overviews fills the numbers, and lets the curve go on.
 
+import { makeCopyButtons } from "./copy_button.js";
 import { byId, setFigure, setText } from "./dom.js";
 import * as format from "./format.js";
 import { t } from "./i18n.js";
@@ -151,10 +152,10 @@ function show(overview) {
   showContributions(overview.contributions);
   showValidation(overview.validation.newest);
   showCheckpoint(overview.checkpoint);
-  setText("join", `manyhands join '${overview.run.join_link}'`);
   chart.follow(overview);
 }
 
+makeCopyButtons();
 onOverview(show);
 let showAgesNow = () => {};
 onState((state, overview) => {

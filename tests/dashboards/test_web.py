@@ -20,6 +20,7 @@ from coordinator.ledger.presence import close_session, online_sessions
 from coordinator.ledger.reading import SETTLED_S
 from coordinator.statistics.alarms import MODEL_KINDS, Alarm, write_alarms
 from dashboards import catalogs
+from peer.runtime.software import install_commands
 from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot, moving
 from tests.support.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S
@@ -221,6 +222,27 @@ def test_the_verdict_stands_on_top(page: Page, server: PageServer, run: FakeRun,
     run.keeper_says(12)
     expect(verdict).to_contain_text("Needs attention the loss rises")
     assert complaints == []
+
+
+def test_a_visitor_without_an_installation_takes_part_by_one_line(
+    page: Page, server: PageServer, run: FakeRun, complaints: list[str]
+) -> None:
+    """The line fetches, checks and installs the run's software before it joins; other ways are behind a link."""
+    fill(run, 2)
+    page.goto(server.url)
+    card = page.get_by_role("region", name="Take part")
+    steps = [
+        *install_commands(run.services.software_address),
+        f"manyhands/bin/manyhands join '{run.directory.join_link}'",
+    ]
+    expect(card.locator("code")).to_have_text(" && ".join(steps))
+    expect(card.get_by_role("button")).to_have_text("Copy")
+    expect(card.get_by_role("link", name="Ways to join")).to_have_attribute("href", "join")
+    card.get_by_role("button").click()
+    expect(card.get_by_role("button")).to_have_text(re.compile("Copied|Selected"))
+    assert barriers(page) == []
+    assert complaints == []
+    keep_screenshot(page, "take-part")
 
 
 def test_a_run_that_most_have_left_is_not_green(

@@ -23,6 +23,7 @@ from coordinator.members.join_page import (
     InviteState,
     QrCode,
     invite_facts,
+    joining_line,
     notebooks_of,
 )
 from coordinator.run.software import (
@@ -84,7 +85,8 @@ class Joining(BaseModel):
 
     run: str
     join_link: str
-    command: str
+    command: str  # where the run's software is installed
+    one_line: str  # installs the software, and then joins
     software: SoftwareLinks
     notebooks: NotebookLinks | None
     logins: list[LoginLink]
@@ -137,13 +139,15 @@ async def invite(request: Request, body: InviteCode) -> Response:
 def joining_of(state: Any, snapshot: Snapshot) -> Joining:
     """See `joining`; `state` is the application's."""
     services, link = state.services, state.join_link
+    command = f"manyhands join '{link}'"
     config = services.config.at_step(snapshot.swarm.step if snapshot.swarm else 0)
     notebooks = notebooks_of(state.notebook_url)
     state_bytes = None if snapshot.checkpoint is None else snapshot.checkpoint.size_bytes
     return Joining(
         run=config.run.name,
         join_link=link,
-        command=f"manyhands join '{link}'",
+        command=command,
+        one_line=joining_line(services.software_address, command),
         software=software_links(services),
         notebooks=None if notebooks is None else NotebookLinks(colab=notebooks.colab, kaggle=notebooks.kaggle),
         logins=[LoginLink(name=name, title=title) for name, title in services.logins.titles.items()],

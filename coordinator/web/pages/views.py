@@ -77,7 +77,10 @@ EXAMPLES = {
 
 
 def overview_values(state: Any, texts: Translation) -> dict[str, Any]:
-    """`overview`, as live events give it; `given`, its rows of members; `share_done` of all steps; `curve`, an SVG."""
+    """`overview`, as live events give it, and what only the page has.
+
+    That is `given`, its rows of members; `share_done` of all steps; `curve`, an SVG; `joining`, as the API gives it.
+    """
     snapshot: Snapshot = state.live.current
     drawing = curve_of(snapshot, state.config, curve_texts(texts))
     overview = overview_of(snapshot, state.config, state.join_link, SHOWN_CONTRIBUTIONS)
@@ -86,6 +89,7 @@ def overview_values(state: Any, texts: Translation) -> dict[str, Any]:
         "given": [row for row in overview.contributions if row.samples or row.averaged_bytes or row.online],
         "share_done": f"{min(1.0, overview.whole.step / overview.whole.total_steps):.1%}",
         "curve": Markup(drawing),  # noqa: S704  # `draw_curve` escapes what is text in it
+        "joining": joining_of(state, snapshot),
     }
 
 
