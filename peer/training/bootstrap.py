@@ -27,6 +27,7 @@ from peer.swarm.state import moments_of, optimizer_tensors
 from peer.swarm.swarm import Swarm
 
 logger = logging.getLogger(__name__)
+TAKEN = "Took the run's state after step {step} from {origin}."
 POLL_S = 0.2
 BEACON_WAIT_S = 5.0  # for the first look at the swarm
 RETRY_S = 2.0
@@ -59,7 +60,10 @@ class StateTaking:
         """Try until this peer holds the swarm's state; return false if told to stop before."""
         attempts = 0
         while not self._stop.is_set():
-            if (attempts % ASK_EVERY == 0 and self._from_checkpoint()) or self._swarm.state.download():
+            if attempts % ASK_EVERY == 0 and self._from_checkpoint():
+                return True
+            if self._swarm.state.download():
+                self._tell(Notice("info", TAKEN.format(step=self._swarm.state.step, origin="the swarm")))
                 return True
             if self._stop.is_set():
                 break
@@ -122,7 +126,7 @@ class StateTaking:
                 logger.warning("the checkpoint of step %d does not hold the keeper's state", step)
                 return False
             self._swarm.state.restore(step, beacon.era)
-        self._tell(Notice("info", f"Took the run's state after step {step} from its checkpoint."))
+        self._tell(Notice("info", TAKEN.format(step=step, origin="its checkpoint")))
         return True
 
 

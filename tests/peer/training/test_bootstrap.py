@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,22 +13,26 @@ import torch
 
 from peer.reporting.messages import CheckpointFetched, CheckpointWanted, KeeperSought, Notice
 from peer.swarm.swarm import Swarm
-from peer.training.bootstrap import SEEK_AFTER_S, StateTaking
+from peer.training.bootstrap import SEEK_AFTER_S, TAKEN, StateTaking
 from tests.support.clocks import Clock
 
 
 @dataclass
 class Scene:
-    """A swarm without a state to give, and a stop that lets time pass instead of waiting."""
+    """A swarm that gives a state of `gives_step`, if any, and a stop that lets time pass instead of waiting."""
 
     lasts_s: float
     keeper_seen_s: tuple[float, float] = (0.0, 0.0)  # from, until
+    gives_step: int | None = None
     clock: Clock = field(default_factory=Clock)
     told: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.began = self.clock.now
-        self.state = SimpleNamespace(optimizer=SimpleNamespace(state_dict=dict), download=lambda: False)
+        gives = self.gives_step is not None
+        self.state = SimpleNamespace(
+            optimizer=SimpleNamespace(state_dict=dict), download=lambda: gives, step=self.gives_step
+        )
 
     @property
     def sees_keeper(self) -> bool:
@@ -54,8 +59,17 @@ class Scene:
 
         model, stop = torch.nn.Linear(1, 1), cast(threading.Event, self)
         taking = StateTaking(cast(Swarm, self), model, tell, stop, random.Random(1), self.clock)
-        assert not taking.run()
+        assert taking.run() == (self.gives_step is not None)
         return self.told
+
+
+def test_who_takes_the_state_from_the_swarm_is_told_so() -> None:
+    """As after a checkpoint; the tutorial quotes both sentences."""
+    [notice] = Scene(lasts_s=SEEK_AFTER_S, gives_step=27).run()
+    assert notice.text == "Took the run's state after step 27 from the swarm."
+    tutorial = " ".join((Path(__file__).parents[3] / "docs" / "tutorial.md").read_text(encoding="utf-8").split())
+    assert f"`{notice.text}`" in tutorial
+    assert f"`{TAKEN.format(step=25, origin='its checkpoint')}`" in tutorial
 
 
 def test_a_keeper_that_is_not_found_is_asked_for_again_and_again() -> None:
