@@ -33,8 +33,9 @@ With `--churn` there are six volunteers, and each 15 seconds one leaves or comes
 stays: its bits are compared with the keeper's to the end); with `--drop-line` the line of the second volunteer drops to
 a tenth at half time, and with `--dead-link` it is dead for a minute from then on.
 
-The measurement ends with the first step after `--seconds`. Samples that still wait for a step then are neither counted
-nor lost. A volunteer's time begins when it holds the run's state.
+Samples count as the step's average weighed them, by the keeper's record of its round (`weights_in`); what was cut of a
+member's weight is lost. The measurement ends with the first step after `--seconds`. Samples that still wait for a step
+then are neither counted nor lost. A volunteer's time begins when it holds the run's state.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ STAY_IN_ROOM = 1  # volunteers who do not leave
 DROP, DEAD_S = 0.1, 60.0
 STRICKEN = 1  # the volunteer whose line drops or is dead from half of the time on
 OVERTIME = 0.5  # of `--seconds`: how much longer the measurement waits for the step that ends it
+CUT = "cut weight"  # the cause of lost samples that a peer has brought to a step, and the average did not weigh
 SETTLE_S = 3.0  # so long after it, for the others' reports of it
 
 
@@ -186,6 +188,9 @@ class Case:
         return {each: batch_s / TARGET_BATCH * all_speed / each.speed for each in self.volunteers}
 
 
+Weights = Mapping[
+    int, Mapping[str, int]
+]  # step -> device's name in receipts -> its samples, as the average weighed them
 Events = list[tuple[float, Callable[[], object]]]  # (seconds from the beginning, what happens)
 
 
@@ -320,12 +325,30 @@ def states_after_steps(peers: Sequence[Peer]) -> list[list[str]]:
 
 def outcomes_at(homes: Homes, seconds_per_sample: Mapping[Volunteer, float], ended_at: float) -> dict[str, Outcome]:
     """Return each volunteer's work of all its stays, until this time."""
-    groups = groups_at(homes.peers, ended_at)
+    groups, weights = groups_at(homes.peers, ended_at), weights_in(homes)
     outcomes = {each.name: Outcome(seconds) for each, seconds in seconds_per_sample.items()}
     for name, outcome in outcomes.items():
         for peer in homes.stays[name]:
-            _add_up(peer, outcome, ended_at, groups)
+            _add_up(peer, outcome, ended_at, groups, weights)
     return outcomes
+
+
+def weights_in(homes: Homes) -> Weights:
+    """Return the weights in the average of each step, as the keeper tells them, or a member that reduced a part."""
+    return {
+        event["step"]: event["weights"]
+        for peer in (*homes.peers, homes.keeper)
+        for event in peer.events("step")
+        if event.get("weights")
+    }
+
+
+def weighed_samples(peer: Peer, event: Mapping[str, Any], weights: Weights) -> int:
+    """Return a peer's samples in a step, as far as the average weighed them; all of them where no weights are known."""
+    samples: int = event["samples"]
+    if not samples or event["step"] not in weights:
+        return samples
+    return min(samples, weights[event["step"]].get(peer.events("ready")[0]["pseudonym"], 0))
 
 
 def groups_at(peers: Sequence[Peer], ended_at: float) -> dict[int, list[int]]:
@@ -357,7 +380,9 @@ def let_happen(homes: Homes, events: Events, elapsed_s: float) -> None:
         peer.look()
 
 
-def _add_up(peer: Peer, outcome: Outcome, ended_at: float, groups: Mapping[int, Sequence[int]]) -> None:
+def _add_up(
+    peer: Peer, outcome: Outcome, ended_at: float, groups: Mapping[int, Sequence[int]], weights: Weights
+) -> None:
     """Add one stay of a volunteer, as far as it lasted; `groups`: of all who took each step."""
     if peer.began_at >= ended_at:
         return
@@ -378,7 +403,9 @@ def _add_up(peer: Peer, outcome: Outcome, ended_at: float, groups: Mapping[int, 
         if event["group"] == 1 and len(groups[event["step"]]) > 1:  # it only thought that it was alone
             lost[LostCause.AVERAGING.value] += event["samples"]
         else:
-            counted += event["samples"]
+            weighed = weighed_samples(peer, event, weights)
+            counted += weighed
+            lost[CUT] += event["samples"] - weighed
     for event in events("lost"):
         lost += Counter(event["by_cause"])
     del lost[LostCause.LEFT.value]

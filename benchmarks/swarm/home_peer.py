@@ -28,6 +28,7 @@ from google.protobuf.message import Message
 from hivemind.p2p import P2P, PeerID
 
 from auth.credentials import Credentials
+from auth.receipts import read_receipt
 from auth.swarm.hivemind_patches import patch_hivemind
 from benchmarks.swarm.homes import Plan
 from benchmarks.training.trainer_variant import SPECIAL, random_batch
@@ -47,7 +48,7 @@ from peer.reporting.messages import (
     StepReport,
 )
 from peer.runtime.processes import exit_now, kill_forks_at_end
-from peer.swarm.swarm import Swarm
+from peer.swarm.swarm import StepOutcome, Swarm
 from peer.training.bootstrap import StateTaking
 from peer.training.trainer import train
 
@@ -225,10 +226,20 @@ def keep(_plan: Plan, _config: RunConfig, swarm: Swarm, _model: Any, journal: Jo
     while not ended.wait(KEEPER_POLL_S):
         outcome = swarm.advance()
         if outcome is not None and outcome.averaged:
-            facts: dict[str, Any] = {"group": outcome.group_size, "group_samples": outcome.group_samples}
-            facts["digest"] = digest_after(swarm, outcome.step)
-            journal.say("step", step=outcome.step, samples=0, seconds=outcome.averaging_s, **facts)
+            journal.say("step", samples=0, **facts_of(outcome, swarm))
     swarm.leave()
+
+
+def facts_of(taken: StepOutcome | StepReport, swarm: Swarm) -> dict[str, Any]:
+    """Return the facts of a step, with the weights of its average where this peer reduced a part: its receipt."""
+    return {
+        "step": taken.step,
+        "seconds": taken.averaging_s,
+        "group": taken.group_size,
+        "group_samples": taken.group_samples,
+        "weights": json.loads(read_receipt(taken.receipt).body)["samples"] if taken.receipt else {},
+        "digest": digest_after(swarm, taken.step),
+    }
 
 
 def digest_after(swarm: Swarm, step: int) -> str:
@@ -252,13 +263,12 @@ def take_part(plan: Plan, config: RunConfig, swarm: Swarm, model: Any, journal: 
     taking = StateTaking(swarm, model, answer, ended, random.Random(), time.monotonic)
     if not taking.run():
         return
-    journal.say("ready", step=swarm.step)
+    key = Credentials(Path(plan.credentials_dir)).device_key.receipt_key(config.run.name)
+    journal.say("ready", step=swarm.step, pseudonym=key.pseudonym)
 
     def note(message: Progress | StepReport | Lost) -> None:
         if isinstance(message, StepReport):
-            facts: dict[str, Any] = {"group": message.group_size, "group_samples": message.group_samples}
-            facts["digest"] = digest_after(swarm, message.step)
-            journal.say("step", step=message.step, samples=message.samples, seconds=message.averaging_s, **facts)
+            journal.say("step", samples=message.samples, **facts_of(message, swarm))
             if message.lost:
                 journal.say("lost", by_cause=dict(message.lost))
         elif isinstance(message, Lost):

@@ -15,7 +15,16 @@ import psutil
 from pydantic import BaseModel
 
 from benchmarks.support.network import HostPlan
-from benchmarks.swarm.home_lines import SETTLE_S, Events, Outcome, let_happen, outcomes_at
+from benchmarks.swarm.home_lines import (
+    SETTLE_S,
+    Events,
+    Outcome,
+    Weights,
+    let_happen,
+    outcomes_at,
+    weighed_samples,
+    weights_in,
+)
 from benchmarks.swarm.homes import POLL_S, Homes, Peer, Volunteer
 from peer.config.run import RunConfig
 from peer.rehearsal.scenario import Rehearsed, Scenario
@@ -28,7 +37,7 @@ class Taken(BaseModel):
     at_s: float
     group: int  # peers, the keeper included
     group_samples: int
-    samples: int
+    samples: int  # its own, as the average weighed them
     round_s: float
 
 
@@ -119,7 +128,7 @@ def measured(
 ) -> Measured:
     """Return what the peers tell of the steps that began to be taken in this time."""
     said = {**homes.stays, "keeper": [homes.keeper]}
-    steps = _steps(said, began_at, duration_s)
+    steps = _steps(said, weights_in(homes), began_at, duration_s)
     seconds = max((each.at_s for step in steps for each in step.peers.values()), default=duration_s)
     return Measured(
         seconds=seconds,
@@ -130,16 +139,18 @@ def measured(
     )
 
 
-def _steps(said: Mapping[str, Sequence[Peer]], began_at: float, duration_s: float) -> list[MeasuredStep]:
+def _steps(
+    said: Mapping[str, Sequence[Peer]], weights: Weights, began_at: float, duration_s: float
+) -> list[MeasuredStep]:
     taken: dict[int, dict[str, Taken]] = {}
-    for name, event in (
-        (name, event) for name, stays in said.items() for peer in stays for event in peer.events("step")
+    for name, peer, event in (
+        (name, stay, event) for name, stays in said.items() for stay in stays for event in stay.events("step")
     ):
         taken.setdefault(event["step"], {})[name] = Taken(
             at_s=event["at"] - began_at,
             group=event["group"],
             group_samples=event["group_samples"],
-            samples=event["samples"],
+            samples=weighed_samples(peer, event, weights),
             round_s=event["seconds"],
         )
     steps = [

@@ -9,7 +9,8 @@ file of its own, and `--measured` compares the saved ones without measuring anew
 
 - The step time is the median time between steps.
 - The utilisation is the time spent on samples that are in steps, of all time in which volunteers held the run's state.
-- The share counted is that of samples in steps, of those that are in steps or lost.
+- The share counted is that of samples in steps, of those that are in steps or lost. A measured step has the samples
+  that its average weighed, a rehearsed one those that its members brought, of which a newcomer's may be cut.
 - The bytes sent are those of a volunteer's line, on the average of all volunteers.
 
 Both swarms are judged up to their last step. The ratio is predicted to measured: 1.10 is an error of 10 %. The last

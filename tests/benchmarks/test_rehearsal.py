@@ -60,6 +60,22 @@ def test_a_swarm_is_judged_until_its_last_step() -> None:
     )
 
 
+@pytest.mark.parametrize("who_tells", ["keeper", "member"])
+def test_only_samples_that_the_average_weighed_count(who_tells: str) -> None:
+    """Of a newcomer's 12 samples the 10 that it is believed are in the step, as the keeper tells, or else a member."""
+    weights = {"one": 30, "newcomer": 10}
+    told = {"weights": weights} if who_tells == "member" else {}
+    one = Told(said("ready", 1, pseudonym="one"), step(41, 1, 30, computed=30, **told))
+    newcomer = Told(said("ready", 2, pseudonym="newcomer"), step(42, 1, 12, computed=12))
+    keeper = Told(step(41, 1, 0, weights=weights if who_tells == "keeper" else {}))
+    homes: Any = SimpleNamespace(stays={"even-1": [one], "even-2": [newcomer]}, peers=[one, newcomer], keeper=keeper)
+    speeds = {volunteer_of(device): 1.0 for device in CASE.scenario().devices}
+    result = measured(homes, speeds, BEGAN_AT, CASE.seconds, processors_percent=20.0)
+    assert [each.samples for each in result.steps] == [40]
+    assert [each.counted for each in result.peers.values()] == [30, 10]
+    assert result.peers["even-2"].lost == {"cut weight": 2}
+
+
 def test_errors_are_of_the_measured_quantity() -> None:
     """The last figures are the medians of all scenarios' relative errors."""
     real = Quantities(step_s=20.0, utilisation_percent=50.0, counted_percent=100.0, sent_mb=4.0)
