@@ -25,6 +25,7 @@ from benchmarks.support.members import admit
 from benchmarks.support.network import Host, HostPlan, Network
 from peer.config.run import RunConfig
 from peer.runtime.processes import end_group
+from tests.support.zygote import forking_python
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS = "ours,hivemind"
@@ -208,6 +209,7 @@ class Homes:
     def __enter__(self) -> Homes:
         with ExitStack() as stack:
             self._hosts = stack.enter_context(self.network)
+            stack.enter_context(forking_python())  # thirty peers that import everything would not fit into 24 GiB
             self.keeper = self._start("keeper", Plan("keeper", self._config.to_json(), "", self._admit("keeper")))
             stack.callback(self.keeper.end, LEAVE_S)
             stack.callback(self.keeper.leave)

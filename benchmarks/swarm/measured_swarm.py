@@ -28,7 +28,6 @@ from benchmarks.swarm.home_lines import (
 from benchmarks.swarm.homes import POLL_S, Homes, Peer, Volunteer
 from peer.config.run import RunConfig
 from peer.rehearsal.scenario import Rehearsed, Scenario
-from tests.support.zygote import forking_python
 
 
 class Taken(BaseModel):
@@ -83,7 +82,7 @@ def measure(config: RunConfig, scenario: Scenario, logs: Path | None) -> Measure
     """Run the scenario."""
     volunteers = {volunteer_of(device): device for device in scenario.devices}
     speeds = {volunteer: 1 / (device.samples_per_second or 0.0) for volunteer, device in volunteers.items()}
-    with forking_python(), tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         log_dir = logs or Path(scratch)
         log_dir.mkdir(parents=True, exist_ok=True)
         with Homes("ours", config, speeds, Path(scratch), log_dir) as homes:

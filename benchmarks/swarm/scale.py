@@ -15,8 +15,7 @@ The measurement begins when the last volunteer holds the run's state, and lasts 
   reach the target. From then until the last of those who take the step has taken it: that is the delay.
 - The DHT's bytes are those of its calls with their answers; the line's are all that passed it. Both are of one
   direction, of a volunteer on the average: what is sent is received.
-- Processor time and memory are of all of a volunteer's processes. All volunteers are forked from one process that has
-  imported everything, or thirty would not fit into 24 GiB: the pages that they share count in parts.
+- Processor time and memory are of all of a volunteer's processes; pages that volunteers share count in parts.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ from benchmarks.support.small_run import SMALL_RUN
 from benchmarks.swarm.home_peer import DhtCalls
 from benchmarks.swarm.homes import POLL_S, SYSTEMS, Homes, Peer, Volunteer, systems_of
 from peer.config.run import RunConfig
-from tests.support.zygote import forking_python
 
 SIZES = "5,10,20,30"
 SAMPLES_EACH = 4  # of a batch, by each volunteer
@@ -121,7 +119,7 @@ def measure(system: str, volunteers: int, seconds: float, logs: Path | None) -> 
     """Run one system at one size."""
     speeds = {Volunteer(HostPlan(f"v{number}", LINE_MBIT), 1.0): BATCH_S / SAMPLES_EACH for number in range(volunteers)}
     config = configure(volunteers)
-    with forking_python(), tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         log_dir = Path(scratch) if logs is None else logs / f"{system}-{volunteers}"
         log_dir.mkdir(parents=True, exist_ok=True)
         with Homes(system, config, speeds, Path(scratch), log_dir) as homes:
