@@ -1,4 +1,4 @@
-"""One peer of home_lines.py or scale.py with plain hivemind: `python -m benchmarks.swarm.hivemind_peer PLAN`.
+"""One peer of home_lines.py or scale.py with hivemind alone: `python -m benchmarks.swarm.hivemind_peer PLAN`.
 
 The keeper's place has an auxiliary peer, which lends its line to the averaging. It says what home_peer.py says.
 """
@@ -6,16 +6,17 @@ The keeper's place has an auxiliary peer, which lends its line to the averaging.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
 
 import hivemind
 from hivemind.averaging.control import StepControl
-from hivemind.compression import Float16Compression
+from hivemind.optim.grad_averager import GradientAverager
 
 from benchmarks.swarm.home_peer import PORT, DownloadWatch, Journal, RepeatedBatches, begin, end_of_input, run_to_end
-from benchmarks.swarm.homes import Plan
+from benchmarks.swarm.homes import HIVEMIND, Plan
 from peer.config.run import RunConfig
 from peer.models.objectives import compute_losses
 from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
@@ -23,6 +24,16 @@ from peer.reporting.messages import LostCause
 from peer.runtime.processes import exit_now
 
 ASSIST_EVERY_S = 0.2
+PART_BYTES = 2**19 // 16  # hivemind's, scaled as lines and model are: a part is to arrive within the matchmaking time
+
+
+@dataclass(frozen=True)
+class Due:
+    """A peer's samples that a round of averaging is to take."""
+
+    step: int
+    samples: int
+    began_at: float
 
 
 class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
@@ -30,8 +41,7 @@ class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
 
     def __init__(self, journal: Journal, downloads: DownloadWatch, **options: Any) -> None:
         self._journal, self._downloads = journal, downloads
-        self._group = 0  # peers whose average the step takes; 0: others were there, and none was averaged with
-        self._is_finite = True  # that average: hivemind divides by the weight of parts that nobody has sent
+        self._due: dict[StepControl, Due] = {}  # a delayed round goes on while further samples are computed
         self._unused = 0  # samples computed, and not accumulated yet
         super().__init__(**options)
 
@@ -41,29 +51,35 @@ class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
         self.step(batch_size=samples)
         self._unused = 0
 
-    def _update_global_epoch(self, grad_scaler: Any) -> None:
-        due, self._group, self._is_finite = self.grad_averager.local_samples_accumulated, 0, True
-        began = time.monotonic()
-        super()._update_global_epoch(grad_scaler)
-        counted = due if self._group and self._is_finite else 0
-        took_s = time.monotonic() - began
-        self._journal.say("step", step=self.local_epoch, samples=counted, group=self._group, seconds=took_s)
-        if due > counted:
-            cause = LostCause.AVERAGING if self._is_finite else LostCause.NON_FINITE
-            self._journal.say("lost", by_cause={cause.value: due})
-
     def _begin_averaging_gradients(self, grad_scaler: Any) -> bool:
+        due = Due(self.local_epoch + 1, self.grad_averager.local_samples_accumulated, time.monotonic())
         began = bool(super()._begin_averaging_gradients(grad_scaler))
-        if not began and self.tracker.global_progress.num_peers <= 1:
-            self._group = 1  # alone in the swarm the own gradient is the average
+        if began:
+            self._due[self.scheduled_grads] = due
+        else:  # alone in the swarm the own gradient is the average
+            self._tell(due, int(self.tracker.global_progress.num_peers <= 1))
         return began
 
-    def _average_gradients_and_load_into_optimizer(self, control: StepControl | None) -> None:
+    def _average_gradients_and_load_into_optimizer(self, control: StepControl) -> None:
         super()._average_gradients_and_load_into_optimizer(control)
-        if control is not None and control.done() and not control.cancelled() and control.exception() is None:
-            self._group = len(control.result())
+        group, is_finite = 0, True
+        if control.done() and not control.cancelled() and control.exception() is None:
+            group = len(control.result())
             with self.grad_averager.get_tensors() as averages:
-                self._is_finite = all(bool(average.isfinite().all()) for average in averages)
+                is_finite = all(bool(average.isfinite().all()) for average in averages)
+        self._tell(self._due.pop(control), group, is_finite)
+
+    def _tell(self, due: Due, group: int, is_finite: bool = True) -> None:
+        """Say what became of samples. A `group` of 0: others were there, and the step is on the own gradient.
+
+        hivemind divides by the weight of parts that nobody has sent, so an average may be not finite.
+        """
+        counted = due.samples if group and is_finite else 0
+        took_s = time.monotonic() - due.began_at
+        self._journal.say("step", step=due.step, samples=counted, group=group, seconds=took_s)
+        if due.samples > counted:
+            cause = LostCause.AVERAGING if is_finite else LostCause.NON_FINITE
+            self._journal.say("lost", by_cause={cause.value: due.samples})
 
     def load_state_from_peers(self, **kwargs: Any) -> None:
         """Take another peer's state; all that was accumulated is lost."""
@@ -105,28 +121,23 @@ def leave(journal: Journal) -> None:
 
 
 def open_optimizer(plan: Plan, config: RunConfig, model: Any, dht: hivemind.DHT, journal: Journal) -> WatchedOptimizer:
-    """The options of hivemind's ALBERT example, for exact steps."""
-    is_keeper = plan.role == "keeper"
-    averaging = config.averaging
+    """The optimizer of the plan's system, on the run's model and for its batches."""
+    is_keeper, options = plan.role == "keeper", HIVEMIND[plan.system]
     return WatchedOptimizer(
         journal,
         DownloadWatch(journal, model),
         dht=dht,
         run_id=config.run.name,
-        target_batch_size=averaging.target_batch_size,
+        target_batch_size=config.averaging.target_batch_size,
         batch_size_per_step=None if is_keeper else config.data.microbatch_size,
         params=parameter_groups(model, config),
         optimizer=partial(build_optimizer, config),
         scheduler=partial(build_scheduler, config),
-        matchmaking_time=averaging.matchmaking_time_s,
-        averaging_timeout=averaging.averaging_timeout_s,
-        next_chunk_timeout=averaging.averaging_timeout_s / 3,  # as ours; by default it would be the matchmaking time
         client_mode=plan.behind_nat,
         auxiliary=is_keeper,
-        grad_compression=Float16Compression(),
-        state_averaging_compression=Float16Compression(),
-        tracker_opts={"metadata_expiration": averaging.statistics_expiration_s},
+        grad_averager_factory=partial(GradientAverager, part_size_bytes=PART_BYTES),
         verbose=True,
+        **{**options, "averager_opts": {**options["averager_opts"], "part_size_bytes": PART_BYTES}},
     )
 
 

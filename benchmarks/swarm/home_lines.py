@@ -1,8 +1,8 @@
-"""A swarm of real homes beside plain hivemind: who contributes, and how much of the computation counts.
+"""A swarm of real homes beside hivemind: who contributes, and how much of the computation counts.
 
     python benchmarks/swarm/home_lines.py [--setting stress|ordinary|both|homes|room] [--seconds 330]
-                                    [--systems ours,delayed,hivemind] [--churn|--drop-line|--dead-link] [--logs DIR]
-                                    [--quick] [--json]
+                                    [--systems ours,delayed,hivemind-example] [--churn|--drop-line|--dead-link]
+                                    [--logs DIR] [--quick] [--json]
 
 Five hosts in network namespaces with lines that `tc` shapes (network.py): a keeper, a fast volunteer, one half as
 fast, and two home lines that send five times as slowly as they receive, one of them behind a router. Lines and model
@@ -19,15 +19,16 @@ the time has passed that the setting gives a sample on this volunteer's device. 
   all who were there at the first step have the same bits (who takes a state later has its moments in 16 bits).
 
 Exact steps are `ours`, steps with `averaging.delay` are `delayed`, and further names set other keys of `averaging`
-(`OURS` in homes.py); the first system of `--systems` stands beside the second. Ours are the product's `Swarm`,
+(`OURS` in homes.py); the first system of `--systems` stands beside each of the others. Ours are the product's `Swarm`,
 `StateTaking` and `train` (home_peer.py), without agents and checkpoints; the keeper is their loop without a database.
-Theirs are `hivemind.Optimizer` as installed (hivemind_peer.py): the same model, optimizer, target batch and times,
-exact steps, gradients and averaged parameters in fp16 as in hivemind's own ALBERT example, and an auxiliary peer on the
-keeper's host. hivemind solves for the reducers' shares with a method that today's SciPy no longer has, so its peers
-declare no line, and reduce equal shares. A sample of hivemind's counts if its round brought an average of two peers or
-more, although a step may have several groups there, and an average may lack parts; a step on a peer's own gradient only
-that another volunteer took, too, loses its samples. Its peers begin without a download, for all of them draw the same
-first weights; ours take the keeper's state. In both systems the volunteers join one after another.
+Theirs are `hivemind.Optimizer` as installed (hivemind_peer.py): the same model, optimizer and target batch, and an
+auxiliary peer on the keeper's host. `hivemind-example` has the options and times of hivemind's own ALBERT example
+(delayed steps, gradients and averaged parameters in fp16), `hivemind-exact` the same without the delay (`HIVEMIND` in
+homes.py); the parts in which they send are scaled as the lines are. A sample of hivemind's counts if its round brought
+an average of two peers or more, although a step may have several groups there, and an average may lack parts; a step on
+a peer's own gradient only that another volunteer took, too, loses its samples. Its peers begin without a download, for
+all of them draw the same first weights; ours take the keeper's state. In both systems the volunteers join one after
+another.
 
 With `--churn` there are six volunteers, and each 15 seconds one leaves or comes back (in a room the first of them
 stays: its bits are compared with the keeper's to the end); with `--drop-line` the line of the second volunteer drops to
@@ -79,7 +80,7 @@ from peer.reporting.messages import LostCause
 
 BYTES_PER_VALUE = 2  # fp16
 TARGET_BATCH = 64
-MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # the first two are both systems' defaults
+MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # the first two are our defaults
 STRESS_BATCH_S = 5.0  # to compute it, by all volunteers at once
 ORDINARY_ROUNDS = 4.0  # so many rounds' least time, likewise
 HOMES_BATCH_S, ROOM_BATCH_S = 20.0, 2.0
@@ -231,14 +232,14 @@ INCIDENTS: dict[str, Callable[[Homes, Case], Events]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure both systems in each setting."""
-    parser = argument_parser("Who contributes on home lines, beside plain hivemind.")
+    """Measure all systems in each setting."""
+    parser = argument_parser("Who contributes on home lines, beside hivemind.")
     parser.add_argument("--setting", choices=[*SETTINGS, "both"], default="both", help="how long a batch computes")
     for incident, events in list(INCIDENTS.items())[1:]:
         parser.add_argument(f"--{incident}", dest="incident", action="store_const", const=incident, help=events.__doc__)
     parser.add_argument("--seconds", type=float, default=330.0, help="of each system in each setting")
     parser.add_argument("--systems", type=systems_of, default=SYSTEMS, help=systems_of.__doc__)
-    parser.add_argument("--matchmaking", type=float, default=MATCHMAKING_S, help="seconds to look for a group, of both")
+    parser.add_argument("--matchmaking", type=float, default=MATCHMAKING_S, help="seconds to look for a group, of ours")
     parser.add_argument("--logs", type=Path, help="a directory for the processes' logs")
     options = parser.parse_args(arguments)
     if reason := why_impossible():
@@ -447,10 +448,13 @@ VOLUNTEER_FIGURES: tuple[tuple[str, str, Callable[[Outcome], float]], ...] = (
 
 
 def figures_of(setting: str, results: dict[str, Result]) -> list[Figure]:
-    """Every figure of the first system, beside the second's."""
+    """Every figure of the first system, beside those of each other one."""
     (_, ours), *others = results.items()
-    name, theirs = others[0] if others else ("", None)
+    beside: list[tuple[str, Result | None]] = [*others] or [("", None)]
+    return [figure for name, theirs in beside for figure in _beside(setting, ours, name, theirs)]
 
+
+def _beside(setting: str, ours: Result, name: str, theirs: Result | None) -> list[Figure]:
     def row(text: str, unit: str, value: float, other: float | None) -> Figure:
         return Figure(f"{setting}, {text}", value, unit, other, name)
 

@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hivemind.compression import Float16Compression
+
 from auth.keys import AuthorityKey
 from auth.tokens import Role
 from benchmarks.support.members import admit
@@ -28,7 +30,7 @@ from peer.runtime.processes import end_group
 from tests.support.zygote import forking_python
 
 ROOT = Path(__file__).resolve().parents[2]
-SYSTEMS = "ours,hivemind"
+SYSTEMS = "ours,hivemind-example,hivemind-exact"
 LOCAL_STEPS = 4  # of the run's batch each
 LOCAL: dict[str, Any] = {"local_steps": LOCAL_STEPS, "compression": "8bit-blockwise"}
 PLAIN_OUTER: dict[str, Any] = {"outer_learning_rate": 1.0, "outer_momentum": 0.0}
@@ -44,14 +46,40 @@ OURS: Mapping[str, Mapping[str, Any]] = {  # the keys of `averaging` that a syst
     "local-sparse": LOCAL | PLAIN_OUTER | {"compression": "topk-2bit"},
     "local-sparse-delayed": LOCAL | PLAIN_OUTER | {"compression": "topk-2bit", "delay": True},
 }
-MODULES = dict.fromkeys(OURS, "home_peer") | {"hivemind": "hivemind_peer"}
+# The options of hivemind's own example for `hivemind.Optimizer`: examples/albert/run_trainer.py, with the defaults of
+# arguments.py beside it, at tag 1.1.12 (commit 1a6ff518) of github.com/learning-at-home/hivemind.
+EXAMPLE: Mapping[str, Any] = {
+    "matchmaking_time": 5.0,
+    "averaging_timeout": 60.0,
+    "offload_optimizer": True,
+    "delay_optimizer_step": True,
+    "delay_grad_averaging": True,
+    "grad_compression": Float16Compression(),
+    "state_averaging_compression": Float16Compression(),
+    # Without the example's `bandwidth`, 100 for all: any makes hivemind call a solver that SciPy no longer has, and its
+    # rounds fail. Equal rates mean equal shares, which are what it takes where no rate is named.
+    "averager_opts": {"target_group_size": 256},
+    "tracker_opts": {
+        "min_refresh_period": 0.5,
+        "max_refresh_period": 30,
+        "default_refresh_period": 3,
+        "expected_drift_peers": 3,
+        "expected_drift_rate": 0.2,
+        "metadata_expiration": 120,
+    },
+}
+HIVEMIND: Mapping[str, Mapping[str, Any]] = {  # options of `hivemind.Optimizer` by a system's name
+    "hivemind-exact": {**EXAMPLE, "delay_optimizer_step": False, "delay_grad_averaging": False},
+    "hivemind-example": EXAMPLE,
+}
+MODULES = dict.fromkeys(OURS, "home_peer") | dict.fromkeys(HIVEMIND, "hivemind_peer")
 JOIN_EVERY_S = 3.0
 LEAVE_S = 60.0
 POLL_S = 0.2
 
 
 def systems_of(text: str) -> list[str]:
-    """Read `--systems`: ours, ours with other keys of `averaging`, plain hivemind."""
+    """Read `--systems`: ours, ours with other keys of `averaging`, hivemind as its example has it, hivemind exact."""
     systems = text.split(",")
     if unknown := set(systems) - set(MODULES):
         raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: take {', '.join(MODULES)}")
@@ -103,6 +131,7 @@ class Plan:
     seconds_per_sample: float = 0.0
     rate: float | None = None  # of the line's slower direction, in bytes per second
     behind_nat: bool = False
+    system: str = "ours"
     begin_at: float = 0.0  # to compute the first sample, by the monotonic clock, which all processes share
     initial_peers: tuple[str, ...] = ()
 
@@ -115,10 +144,10 @@ def slower_rate(line: HostPlan) -> float:
 class Peer:
     """One process: keeps what it says, with the time."""
 
-    def __init__(self, host: Host, system: str, plan: Plan, log: Path) -> None:
+    def __init__(self, host: Host, plan: Plan, log: Path) -> None:
         self.plan, self.has_died = plan, False
         self.began_at, self.left_at = time.monotonic(), math.inf
-        command = [sys.executable, "-m", f"benchmarks.swarm.{MODULES[system]}", json.dumps(asdict(plan))]
+        command = [sys.executable, "-m", f"benchmarks.swarm.{MODULES[plan.system]}", json.dumps(asdict(plan))]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         with log.open("w") as file:
             self.process = subprocess.Popen(  # noqa: S603
@@ -261,7 +290,7 @@ class Homes:
     def _start(self, name: str, plan: Plan) -> Peer:
         host, stay = self._hosts[name], len(self.stays.get(name, []))
         log = self._logs / f"{name}{f'-{stay + 1}' if stay else ''}.log"
-        return Peer(host, self._system, replace(plan, address=host.address), log)
+        return Peer(host, replace(plan, address=host.address, system=self._system), log)
 
     def _end_volunteers(self) -> None:
         for peer in self.peers:

@@ -1,7 +1,7 @@
-"""A swarm that grows, beside plain hivemind: who is in the steps, how soon they follow, and what that takes.
+"""A swarm that grows, beside hivemind: who is in the steps, how soon they follow, and what that takes.
 
-    python -m benchmarks.swarm.scale [--sizes 5,10,20,30] [--seconds 60] [--systems ours,hivemind] [--logs DIR]
-                                     [--quick] [--json]
+    python -m benchmarks.swarm.scale [--sizes 5,10,20,30] [--seconds 60] [--systems ours,hivemind-example]
+                                     [--logs DIR] [--quick] [--json]
 
 The volunteers are as many as `--sizes` says, beside the keeper (for hivemind: an auxiliary peer), each on a host of its
 own in network namespaces (network.py), on lines far faster than the tiny model needs. The peers are those of
@@ -80,8 +80,8 @@ class Result:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure both systems at each size."""
-    parser = argument_parser("A swarm that grows, beside plain hivemind.")
+    """Measure all systems at each size."""
+    parser = argument_parser("A swarm that grows, beside hivemind.")
     parser.add_argument("--sizes", default=SIZES, help="how many volunteers, separated by commas")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each system at each size")
     parser.add_argument("--systems", type=systems_of, default=SYSTEMS, help=systems_of.__doc__)
@@ -229,12 +229,12 @@ def _gains_after(told: Sequence[dict[str, Any]], step: int) -> Iterator[tuple[fl
 
 
 def figures_of(results: dict[str, Result]) -> list[Figure]:
-    """Every figure of the first system, beside the second's."""
+    """Every figure of the first system, beside those of each other one."""
     (_, ours), *others = results.items()
-    name, theirs = others[0] if others else ("", None)
-    known = dict(_rows(theirs)) if theirs else {}
+    beside = [(name, dict(_rows(theirs))) for name, theirs in others] or [("", {})]
     return [
-        Figure(f"{ours.volunteers} volunteers: {text}", value, unit, known.get((text, unit)), name if theirs else "")
+        Figure(f"{ours.volunteers} volunteers: {text}", value, unit, known.get((text, unit)), name)
+        for name, known in beside
         for (text, unit), value in _rows(ours)
     ]
 
