@@ -1,16 +1,18 @@
-"""How long one round of averaging takes on unequal links, by who reduces how much.
+"""The time of one round on home lines in each code of gradients and by who reduces, and its processor time.
 
-    python benchmarks/swarm/averaging.py [--quick] [--json]
+    python -m benchmarks.swarm.averaging [--millions 19,151] [--codes float16,...] [--quick] [--json]
 
-Real peers (the product's averager over libp2p) in network namespaces whose links `tc` shapes (network.py). `adaptive`
-is what the product does; equal shares and one server are what it is compared with. Beside them stands the least time
-that the links' rates allow. Needs root and iproute2.
+Three volunteers on lines of 10 Mbit/s up and 50 down and the keeper on one of 100 average random gradients, square
+matrices, once in each code: real peers (the product's averager over libp2p) in network namespaces whose links `tc`
+shapes (network.py). All share this machine's processors. In `float16` they also reduce equal shares, as peers of
+hivemind that declare no line do, and leave all to one server. Beside each time stands the least that the lines allow by
+the product's own estimate, which counts a line by its slower direction. Needs root and iproute2; all of it takes a
+quarter of an hour.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,28 +23,34 @@ from pathlib import Path
 from typing import Any
 
 from auth.keys import AuthorityKey
+from auth.tokens import Role
 from benchmarks.support.members import admit
 from benchmarks.support.network import Host, HostPlan, Network, why_impossible
 from benchmarks.support.reporting import Figure, argument_parser, exit_at_sigterm, report
 from peer.averaging.shares import reduction_shares, round_time
+from peer.config.training import Averaging
+from peer.reduction.sizes import RoundBytes, values_sent
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "averaging"
-BYTES_PER_VALUE = 2  # fp16
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Which links, how many values, how often."""
-
-    mbit_per_second: tuple[float, ...]
-    values: int
-    rounds: int
-
-
-# All share this machine's processor, so both are an eighth of 200, 100 and 50 Mbit/s and of 17.8 million values.
-FULL = Setting((25, 25, 12.5, 12.5, 12.5, 12.5, 6.25, 6.25), 2_225_000, 3)
-QUICK = Setting((25, 12.5, 12.5, 6.25), 600_000, 1)
+CODES: Mapping[str, Mapping[str, Any]] = {  # keys of `averaging`
+    "float16": {},
+    "8bit-blockwise": {"compression": "8bit-blockwise"},
+    "powersgd 16": {"powersgd_rank": 16},
+    "powersgd 8": {"powersgd_rank": 8},
+    "powersgd 4": {"powersgd_rank": 4},
+    "topk-2bit": {"compression": "topk-2bit"},
+}
+LINES = (HostPlan("keeper", 100), *(HostPlan(f"home-{n}", 10, down_mbit_per_second=50) for n in (1, 2, 3)))
+ROLES: Sequence[Role] = ("keeper", "trainer", "trainer", "trainer")
+RATES = [line.mbit_per_second * 1e6 / 8 for line in LINES]
+OTHER_SHARES: Mapping[str, Sequence[float | None]] = {  # the rates that peers declare, in `float16`
+    "equal shares": [None] * len(RATES),
+    "one server": [RATES[0], *[0.0] * (len(RATES) - 1)],
+}
+SIDE = 1024  # of a matrix
+MILLIONS, QUICK_MILLIONS = [19.0, 151.0], [1.1]
+LONGEST_S = 1200.0
 
 
 @dataclass(frozen=True)
@@ -65,39 +73,71 @@ class Plan:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure each way on the same links."""
-    options = argument_parser("The time of one averaging round on unequal links.").parse_args(arguments)
+    """Time a round in each code."""
+    parser = argument_parser("The time of one round on home lines, by the code of gradients and by who reduces.")
+    parser.add_argument("--millions", type=_numbers, default=MILLIONS, help="of values, in models (default: 19,151)")
+    parser.add_argument("--codes", default=",".join(CODES), help="(default: %(default)s)")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.codes.split(",")) - CODES.keys():
+        parser.error(f"{', '.join(sorted(unknown))}: take {', '.join(CODES)}")
     if reason := why_impossible():
         sys.exit(f"Hosts with links of their own cannot be made here: {reason}. Run this as root, with iproute2.")
-    setting = QUICK if options.quick else FULL
-    report("averaging on unequal links", measure(setting), options.json)
+    figures = []
+    for millions in QUICK_MILLIONS if options.quick else options.millions:
+        matrices = max(1, round(millions * 1e6 / SIDE**2))
+        for code in options.codes.split(","):
+            with Network(LINES) as network, tempfile.TemporaryDirectory() as directory:
+                found = measure(code, matrices, list(network.values()), Path(directory))
+            print(f"{found[0].name}: {found[0].value:.1f} s", file=sys.stderr, flush=True)
+            figures += found
+    report("rounds on home lines", figures, options.json)
 
 
-def measure(setting: Setting) -> list[Figure]:
-    """The time of a round in each way, beside the least that the links allow."""
-    rates = [rate * 1e6 / 8 for rate in setting.mbit_per_second]
-    everybody = [True] * len(rates)
-    size_bytes = BYTES_PER_VALUE * setting.values
-    least = round_time(size_bytes, reduction_shares(setting.values, rates, everybody), rates)
-    ways: dict[str, list[float | None]] = {
-        "adaptive": list(rates),
-        "equal shares": [None] * len(rates),
-        "one server": [rates[0], *[0.0] * (len(rates) - 1)],
-    }
-    links = [HostPlan(f"h{place}", rate) for place, rate in enumerate(setting.mbit_per_second)]
-    with Network(links) as network, tempfile.TemporaryDirectory() as directory:
-        hosts = list(network.values())
-        with started(hosts, swarm_plans(Path(directory), setting.values, len(hosts))) as peers:
-            times = {way: time_of_round(peers, declared, setting.rounds) for way, declared in ways.items()}
-    return [Figure(f"{way}: time of a round", taken, "s", least, "least by the links") for way, taken in times.items()]
+def _numbers(text: str) -> list[float]:
+    return [float(number) for number in text.split(",")]
 
 
-def swarm_plans(directory: Path, values: int, peers: int) -> list[Plan]:
+def measure(code: str, matrices: int, hosts: Sequence[Host], directory: Path) -> list[Figure]:
+    """Return the time of a round of these hosts in this code, beside the least that their lines allow, and the
+    processor time of a volunteer.
+    """
+    averaging, values = Averaging(**CODES[code]), matrices * SIDE**2
+    sent = values_sent([(SIDE, SIDE)] * matrices, averaging.powersgd_rank)
+    size = RoundBytes.of(averaging.wire_format, sent)
+    trusted = [role == "keeper" for role in ROLES]
+    shares = reduction_shares(sent, RATES, [True] * len(RATES), trusted, size.averages_of_own)
+    least = round_time(size.own, shares, RATES, size.averages_of_own)
+    common = {"averaging": CODES[code], "side": SIDE, "patience_s": LONGEST_S, "timeout_s": LONGEST_S}
+    with started(hosts, swarm_plans(directory, ROLES, values, **common)) as peers:
+        before = used_by(peers[1])
+        taken = time_of_round(peers, RATES)
+        used = used_by(peers[1]) - before
+        others = OTHER_SHARES if code == "float16" else {}
+        times = {f", {name}": time_of_round(peers, declared) for name, declared in others.items()}
+    name = f"{values / 1e6:.0f} million values, {code}"
+    return [
+        *(
+            Figure(f"{name}{way}: a round", seconds, "s", least, "least by the lines")
+            for way, seconds in {"": taken, **times}.items()
+        ),
+        Figure(f"{name}: processor time of a volunteer in it", used, "s"),
+    ]
+
+
+def swarm_plans(directory: Path, roles: Sequence[Role], values: int, **options: Any) -> list[Plan]:
     """Peers that have joined one run, without their addresses."""
     authority = AuthorityKey.generate()
     return [
-        Plan(place, peers, "", values, admit(directory / f"peer-{place}", authority, "trainer", RUN))
-        for place in range(peers)
+        Plan(
+            place,
+            len(roles),
+            "",
+            values,
+            admit(directory / f"peer-{place}", authority, role, RUN),
+            samples=int(role == "trainer"),
+            **options,
+        )
+        for place, role in enumerate(roles)
     ]
 
 
@@ -118,14 +158,17 @@ def started(hosts: Sequence[Host], plans: Sequence[Plan]) -> Iterator[list[subpr
             process.communicate()  # ends its input
 
 
-def time_of_round(peers: Sequence[subprocess.Popen[str]], declared: Sequence[float | None], rounds: int) -> float:
-    """Return the median time of a round at its slowest peer, in seconds; `declared`: the rates of their lines."""
-    taken = []
-    for _ in range(rounds):
-        for process, bandwidth in zip(peers, declared, strict=True):
-            tell(process, bandwidth)
-        taken.append(max(float(hear(process)) for process in peers))
-    return statistics.median(taken)
+def time_of_round(peers: Sequence[subprocess.Popen[str]], declared: Sequence[float | None]) -> float:
+    """Return the time of a round at its slowest peer, in seconds; `declared`: the rates of their lines."""
+    for process, bandwidth in zip(peers, declared, strict=True):
+        tell(process, bandwidth)
+    return max(float(hear(process)) for process in peers)
+
+
+def used_by(peer: subprocess.Popen[str]) -> float:
+    """Return the seconds of a processor that a peer's processes have used."""
+    tell(peer, "processor")
+    return float(hear(peer))
 
 
 def _start(host: Host, plan: Plan) -> subprocess.Popen[str]:

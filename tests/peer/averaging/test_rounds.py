@@ -83,7 +83,7 @@ def started(directory: Path) -> Iterator[tuple[Peer, Peer]]:
     """Two peers that know each other, the second of which fails. They leave at the end."""
     first, second = (
         replace(plan, address="127.0.0.1", matchmaking_s=1.0, patience_s=2.0)
-        for plan in swarm_plans(directory, values=1_000_000, peers=2)
+        for plan in swarm_plans(directory, ("trainer", "trainer"), values=1_000_000)
     )
     with start(first) as peer, start(replace(second, initial_peers=tuple(hear(peer)), fails=True)) as failing:
         hear(failing)
@@ -121,7 +121,7 @@ async def frozen_objects(dht: object, node: object) -> int:
 
 def test_the_dhts_process_searches_nothing_that_it_was_forked_with(tmp_path: Path) -> None:
     """So that none of the pages which it shares with the worker is ever copied for that."""
-    [plan] = swarm_plans(tmp_path, values=1, peers=1)
+    [plan] = swarm_plans(tmp_path, ("trainer",), values=1)
     place = Placement(host_maddrs=("/ip4/127.0.0.1/tcp/0",))
     dht = start_dht(RUN, Credentials(Path(plan.credentials_dir)), (), place)
     try:
