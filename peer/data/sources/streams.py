@@ -10,6 +10,7 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import cache
 from itertools import chain
 from pathlib import PurePosixPath
@@ -49,31 +50,34 @@ def open_at(address: FileLocation, offset: int, *, encoding: str | None = None, 
     if is_plain:
         return io.BufferedReader(_open_bytes(address, offset), BUFFER_BYTES)
     name, levels = f"`{address.url}`", 0
-    head, stream = _beginning(_open_bytes(address, 0))
-    while (packing := packing_of(head)) is not None:
-        if packing == "zip":
-            stream.close()
-            archive = None if levels else _open_zip(address)
-            if archive is None:
-                raise ConfigError(f"The file {name} is a zip archive that cannot be read where it is: unpack it first.")
-            stream = archive
-        elif levels == MOST_LEVELS:
-            raise ConfigError(f"The file {name} is packed more than {MOST_LEVELS} times: unpack it first.")
-        else:
-            stream = _Chunks(_unpacked(stream, UNPACKERS[packing]), stream)
-        levels += 1
-        head, stream = _beginning(stream)
-    form = text_form(head, name, encoding)
-    if form.is_guess:
-        _tell_of_guess(name, form.encoding)
-    if form.is_plain and not levels and offset:
-        stream.close()
-        return io.BufferedReader(_open_bytes(address, offset), BUFFER_BYTES)
-    if not form.is_plain:
-        stream = _Chunks(_in_utf8(stream, form.encoding, ends_with_cr=form.ends_with_cr), stream)
-    buffered = io.BufferedReader(stream, BUFFER_BYTES)
-    _pass_over(buffered.read, offset)
-    return buffered
+    with ExitStack() as unused:  # closes what is not returned, such as a file that is refused
+        head, stream = _beginning(unused.enter_context(_open_bytes(address, 0)))
+        while (packing := packing_of(head)) is not None:
+            if packing == "zip":
+                stream.close()
+                archive = None if levels else _open_zip(address)
+                if archive is None:
+                    raise ConfigError(
+                        f"The file {name} is a zip archive that cannot be read where it is: unpack it first."
+                    )
+                stream = unused.enter_context(archive)
+            elif levels == MOST_LEVELS:
+                raise ConfigError(f"The file {name} is packed more than {MOST_LEVELS} times: unpack it first.")
+            else:
+                stream = _Chunks(_unpacked(stream, UNPACKERS[packing]), stream)
+            levels += 1
+            head, stream = _beginning(stream)
+        form = text_form(head, name, encoding)
+        if form.is_guess:
+            _tell_of_guess(name, form.encoding)
+        if form.is_plain and not levels and offset:
+            return io.BufferedReader(_open_bytes(address, offset), BUFFER_BYTES)
+        if not form.is_plain:
+            stream = _Chunks(_in_utf8(stream, form.encoding, ends_with_cr=form.ends_with_cr), stream)
+        buffered = io.BufferedReader(stream, BUFFER_BYTES)
+        _pass_over(buffered.read, offset)
+        unused.pop_all()
+        return buffered
 
 
 @cache
@@ -114,19 +118,19 @@ def _open_zip(address: FileLocation) -> io.RawIOBase | None:
 
     Raises `ConfigError` unless all of them are of one kind by their names.
     """
-    file = address.filesystem.open(address.path, block_size=REQUEST_BYTES)
-    if not _gives_ranges(address, file):
-        file.close()
-        return None
-    archive = zipfile.ZipFile(file)
-    members = [name for name in archive.namelist() if not (name.endswith("/") or is_hidden(name))]
-    kinds = {PurePosixPath(name).suffix.lower() for name in members}
-    if len(kinds) > 1:
-        file.close()
-        raise ConfigError(
-            f"The file `{address.url}` is a zip archive of files of several kinds ({', '.join(sorted(kinds))}): unpack "
-            "it, and name those that hold the text."
-        )
+    with ExitStack() as unused:
+        file = unused.enter_context(address.filesystem.open(address.path, block_size=REQUEST_BYTES))
+        if not _gives_ranges(address, file):
+            return None
+        archive = zipfile.ZipFile(file)
+        members = [name for name in archive.namelist() if not (name.endswith("/") or is_hidden(name))]
+        kinds = {PurePosixPath(name).suffix.lower() for name in members}
+        if len(kinds) > 1:
+            raise ConfigError(
+                f"The file `{address.url}` is a zip archive of files of several kinds ({', '.join(sorted(kinds))}): "
+                "unpack it, and name those that hold the text."
+            )
+        unused.pop_all()
     return _Chunks(chain.from_iterable(_member(archive, name) for name in members), file)
 
 

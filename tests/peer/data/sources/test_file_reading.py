@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import io
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 import zstandard
 
+from auth.errors import ConfigError
 from peer.config.data import Source
 from peer.data.sources.streams import open_at, size_if_divisible
 from peer.network.remote_files import FileLocation, find_files
@@ -112,3 +116,40 @@ def test_a_part_of_a_large_file_costs_a_part_of_its_traffic(web: WebFiles) -> No
     with open_at(address(web.url("large.txt")), 3 * len(CONTENT)) as file:
         assert file.readline() == b"line 0 of a text\n"
     assert web.bytes_sent["large.txt"] < len(CONTENT) * 1.5
+
+
+def zipped(*names: str) -> bytes:
+    """An archive of members of these names."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name in names:
+            archive.writestr(name, "text")
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"%PDF-1.7",
+        gzip.compress(b"%PDF-1.7"),
+        gzip.compress(zipped("a.txt")),
+        zipped("a.txt", "b.csv"),
+        zipped("a")[:9],
+    ],
+    ids=["foreign", "packed", "nested-zip", "mixed-zip", "damaged-zip"],
+)
+def test_a_refused_file_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    """At once, not when nobody has the error any more."""
+    (tmp_path / "a").write_bytes(content)
+    place, opened = address(str(tmp_path / "a")), []
+    open_file = place.filesystem.open
+
+    def remember(*path: Any, **options: Any) -> Any:
+        opened.append(open_file(*path, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(place.filesystem, "open", remember)
+    with pytest.raises((ConfigError, zipfile.BadZipFile)) as refusal:  # whoever keeps it keeps what was open
+        open_at(place, 0)
+    assert refusal.value
+    assert [file.closed for file in opened] == [True] * max(1, len(opened))
