@@ -10,8 +10,9 @@ from transformers import PreTrainedModel
 from coordinator.evaluation.tasks.examples import Classified, Tagged
 from coordinator.evaluation.tasks.fine_tuning import Encoded, logits_of
 from coordinator.evaluation.tasks.metrics import NO_ENTITY, ScoreReport, Scores, entity_scores, label_scores, tag_scores
-from coordinator.evaluation.tasks.pretrained import IGNORED, Pretrained, WordWindow, cut, frame_of, pad_id, padded
+from coordinator.evaluation.tasks.pretrained import Pretrained, WordWindow, cut, frame_of, pad_id, padded
 from peer.config.evaluation import Task
+from peer.data.batching.samples import IGNORED
 
 
 class Classifying:

@@ -25,8 +25,8 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedT
 from auth.errors import ConfigError
 from coordinator.checkpoints.manifest import MANIFEST, verify
 from peer.config.evaluation import Recipe
+from peer.data.batching.samples import IGNORED
 
-IGNORED = -100
 _MODEL: Any = transformers.AutoModel
 FRESH_SEED = 2**32 - 17  # of a random start, less the fine-tuning's seed: no run has drawn its first weights by it
 PADDING = {"labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
