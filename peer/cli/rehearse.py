@@ -26,20 +26,6 @@ from peer.runtime.console import say, say_json, say_table
 VOLUNTEERS, HOURS, SEEDS = 40, 2.0, 3  # within half a minute on one core
 MOST_SEEDS, MOST_HOURS = 1000, 31 * 24
 ScenarioOf = Callable[[RunConfig, int], Scenario]  # the swarm of a seed
-RunFile = Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")]
-Volunteers = Annotated[
-    int | None, typer.Option(help=f"Volunteers to draw from published figures; {VOLUNTEERS} unless given.")
-]
-ScenarioFile = Annotated[
-    Path | None, typer.Option(help="A scenario's file instead of drawn volunteers: who takes part, and when.")
-]
-Hours = Annotated[
-    float | None,
-    typer.Option(help=f"Length of the event in virtual hours; {HOURS:g} unless given. A scenario has its own."),
-]
-Region = Annotated[
-    str | None, typer.Option(help="Region of the volunteers' lines, such as south-asia; world unless given.")
-]
 app = typer.Typer(pretty_exceptions_enable=False)
 
 
@@ -52,11 +38,20 @@ class PlannedModel(str, Enum):
 
 @app.command("rehearse", epilog="Example: manyhands rehearse run.yaml --volunteers 40 --hours 2 --picture event.png")
 def rehearse_run(
-    run_file: RunFile,
-    volunteers: Volunteers = None,
-    scenario: ScenarioFile = None,
-    hours: Hours = None,
-    region: Region = None,
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.yaml", help="The run file.")],
+    volunteers: Annotated[
+        int | None, typer.Option(help=f"Volunteers to draw from published figures; {VOLUNTEERS} unless given.")
+    ] = None,
+    scenario: Annotated[
+        Path | None, typer.Option(help="A scenario's file instead of drawn volunteers: who takes part, and when.")
+    ] = None,
+    hours: Annotated[
+        float | None,
+        typer.Option(help=f"Length of the event in virtual hours; {HOURS:g} unless given. A scenario has its own."),
+    ] = None,
+    region: Annotated[
+        str | None, typer.Option(help="Region of the volunteers' lines, such as south-asia; world unless given.")
+    ] = None,
     seeds: Annotated[
         int, typer.Option(help="Swarms to rehearse, each with other volunteers, or with other chances in a scenario.")
     ] = SEEDS,
@@ -71,7 +66,7 @@ def rehearse_run(
     if picture is not None:
         require_matplotlib()
     config = RunConfig.from_yaml(run_file)
-    scenario_of, who = chosen_swarm(config, volunteers, scenario, hours, region)
+    scenario_of, who = _chosen_swarm(config, volunteers, scenario, hours, region)
     with Console(stderr=True).status("Rehearsing") as status:
         report = rehearse_seeds(config, scenario_of, seeds, lambda text: status.update(f"Rehearsing {text}"))
         advice = None
@@ -125,7 +120,7 @@ def plan_event(
     write_run_file(text, out)
 
 
-def chosen_swarm(
+def _chosen_swarm(
     config: RunConfig, volunteers: int | None, scenario: Path | None, hours: float | None, region: str | None
 ) -> tuple[ScenarioOf, str]:
     """Return the swarms to rehearse, and their description, by a command's options; raises `ConfigError`."""
