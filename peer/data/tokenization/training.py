@@ -4,7 +4,8 @@ The libraries' trainers keep the distinct words, with how often each came, and n
 the distinct words of a text come only once, and a long text has millions of them that no vocabulary is the better for.
 So the rare words of a long text are left out (`RareWordFilter`): a word is let through from its n-th coming on, where n
 doubles with every `free_words` that have been let through: all words of a short text, of a long one those that count.
-Where a language writes no spaces, a sentence is one word, which takes the memory of several and counts as such.
+Where a language writes no spaces, a whole clause stands for a word and hardly ever comes again. So clauses are drawn
+instead: all of them at first, then every second one, every fourth and so on, as what has been drawn grows.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from peer.data.tokenization.special_tokens import added_tokens
 
 SLOTS = 1 << 24  # words share counters, in 16 MB; that lets a rare one through now and then
 LET_THROUGH = 255
-WORD_CHARACTERS = 8  # of a word that counts once
+CLAUSE_CHARACTERS = 32  # a longer word is a clause without spaces
+WORDS_PER_CHARACTER = 2  # that a clause's takes the memory of: Unigram's trainer keeps every part that comes twice
 _WORDS = re.compile(r"\s*\S+")  # a word with the white space before it
 FREE_WORDS = 100_000  # so many distinct words are never too many,
 WORDS_PER_TOKEN = 8  # nor are so many for each token that is to be learnt
@@ -56,25 +58,39 @@ class RareWordFilter:
     def __init__(self, free_words: int) -> None:
         self._free_words = free_words
         self._counts = bytearray(SLOTS)
-        self.let_through = 0  # distinct words, long ones several times
+        self.let_through = 0  # distinct words
+        self.drawn = 0  # characters of clauses
 
     def __call__(self, text: str) -> str:
         """The text without its rare words."""
         counts, kept = self._counts, []
         for word in _WORDS.findall(text):
-            slot = crc32(word.lstrip().encode()) % SLOTS
-            if counts[slot] == LET_THROUGH or self._comes_often_enough(slot, len(word)):
+            number = crc32(word.lstrip().encode())
+            slot = number % SLOTS
+            if len(word) > CLAUSE_CHARACTERS:
+                is_kept = self._draw(number, len(word))
+            else:
+                is_kept = counts[slot] == LET_THROUGH or self._comes_often_enough(slot)
+            if is_kept:
                 kept.append(word)
         return "".join(kept)
 
-    def _comes_often_enough(self, slot: int, characters: int) -> bool:
+    def _draw(self, number: int, characters: int) -> bool:
+        """Return whether a clause is drawn, by its number."""
+        doublings = self.drawn * WORDS_PER_CHARACTER // self._free_words
+        if number % (1 << doublings):
+            return False
+        self.drawn += characters
+        return True
+
+    def _comes_often_enough(self, slot: int) -> bool:
         """Count a word that was not let through before."""
         doublings = min(self.let_through // self._free_words, 7)  # a counter holds no more than 2^7 and the mark
         if self._counts[slot] + 1 < 1 << doublings:
             self._counts[slot] += 1
             return False
         self._counts[slot] = LET_THROUGH
-        self.let_through += -(-characters // WORD_CHARACTERS)
+        self.let_through += 1
         return True
 
 

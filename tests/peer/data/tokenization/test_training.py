@@ -208,3 +208,14 @@ def test_few_of_a_million_words_are_let_through() -> None:
     for _ in range(200):
         passed = rare(frequent)
     assert passed == frequent
+
+
+def test_clauses_without_spaces_are_drawn_from_the_whole_text() -> None:
+    """None comes twice, so none can prove itself; words beside them stay as welcome as without them."""
+    rare = RareWordFilter(free_words=10_000)
+    clauses = [f"{number:050}" for number in range(40_000)]
+    kept = [clause for clause in clauses if rare(clause)]
+    assert kept[:99] == clauses[:99]
+    assert 200_000 > sum(map(len, kept)) > 25_000
+    assert sum(clause > clauses[30_000] for clause in kept) > 20
+    assert rare("a new word") == "a new word"
