@@ -21,6 +21,8 @@ A node may be reached through named relays at once. hivemind has no option for t
 minutes. And a node's daemon may tell nobody where its peers are: what it does not know is asked of `P2P.reach`, where
 that is set (`auth.swarm.addresses`).
 
+A p2p daemon that dies is told of in one sentence, with how it ended and its last lines: nothing else keeps these.
+
 Time is the coordinator's (`auth.clock`).
 
 The sockets to the daemon lie where temporary files go, and not always in /tmp: nothing of hivemind deletes them.
@@ -30,9 +32,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
 import tempfile
 import threading
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, closing, suppress
 from functools import cache
@@ -55,7 +59,8 @@ LINGER_S = 60.0  # how long each waits for the other's last word: a slow line st
 END = RPCError(message="end of the stream")
 STOPPED = RPCError(message="stopped asking")  # other than the end of the requests, after which the client hangs up
 SPARE_TIMES = 64  # of earlier versions, beside as many as there are entries
-SHOWN_CHARS = 200  # of what another peer says went wrong
+SHOWN_CHARS = 200  # of what another peer says went wrong, and of a line of the daemon's
+LAST_LINES = 8  # of the daemon's, beside a report of its end
 MAX_NESTING = 16  # what hivemind writes by itself has three levels
 _reading = threading.local()
 _decode: Any = MSGPackSerializer._decode_ext_types  # hivemind's own
@@ -69,6 +74,7 @@ def patch_hivemind() -> None:
     P2P._iterate_protobuf_stream_handler = _call_stream_handler
     P2P._call_unary_protobuf_handler = _call_reached
     P2P.call_binary_stream_handler = _open_reached
+    P2P._read_outputs = _follow_daemon
     P2P.DHT_MODE_MAPPING["off"] = {}
     P2P._UNIX_SOCKET_PREFIX = f"/unix{tempfile.gettempdir()}/hivemind-"
     P2P.FORCE_REACHABILITY_MAPPING["relayed"] = {**P2P.FORCE_REACHABILITY_MAPPING["private"], "relayDiscovery": 0}
@@ -104,6 +110,25 @@ def _decode_bounded(type_code: int, data: bytes) -> Any:
         return _decode(type_code, data)
     finally:
         _reading.depth = depth
+
+
+async def _follow_daemon(p2p: P2P, ready: asyncio.Future[None]) -> None:
+    """Log what the daemon prints and, unless it was told to stop, how it ended: a stop cancels this."""
+    child: asyncio.subprocess.Process = p2p._child
+    assert child.stdout is not None
+    lines = deque[str](maxlen=LAST_LINES)
+    while line := await child.stdout.readline():
+        lines.append(line.rstrip().decode(errors="ignore"))
+        p2p._log_p2pd_message(lines[-1])
+        if lines[-1].startswith("Peer ID:"):
+            ready.set_result(None)
+    code = await child.wait()
+    ending = f"exit code {code}" + (f", {signal.Signals(-code).name}" if code < 0 else "")
+    if ready.done():
+        last = " | ".join(line[:SHOWN_CHARS] for line in lines)
+        logger.error("The p2p daemon has died (%s); its last lines: %s", ending, last)
+    else:
+        ready.set_exception(P2PDaemonError(f"Daemon failed to start: {lines[-1] if lines else 'no word'} ({ending})"))
 
 
 _call: Any = P2P._call_unary_protobuf_handler

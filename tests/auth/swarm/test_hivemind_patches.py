@@ -315,3 +315,21 @@ except ValueError:
         for line in ("", "patch_hivemind()")
     ]
     assert [(result.returncode == 0, result.stdout) for result in results] == [(False, ""), (True, "refused\n")]
+
+
+@pytest.mark.parametrize(("last_act", "told"), [("kill -9 $$", "exit code -9, SIGKILL"), ("exit 3", "exit code 3")])
+async def test_a_daemon_that_dies_is_told_of_with_its_last_lines(
+    caplog: pytest.LogCaptureFixture, last_act: str, told: str
+) -> None:
+    """In one sentence, which the log keeps; one that cannot start says why to the caller."""
+    patch_hivemind()
+    for first, is_ready in ("Peer ID: Qm", True), ("bind: in use", False):
+        p2p, ready = object.__new__(P2P), asyncio.get_running_loop().create_future()
+        p2p._client = p2p._listen_task = p2p._reader_task = p2p._client_listen_maddr = None
+        command = f"echo '{first}'; {last_act}"
+        p2p._child = await asyncio.create_subprocess_exec("/bin/sh", "-c", command, stdout=asyncio.subprocess.PIPE)
+        await p2p._read_outputs(ready)
+        if is_ready:
+            assert caplog.messages == [f"The p2p daemon has died ({told}); its last lines: {first}"]
+        else:
+            assert str(ready.exception()) == f"Daemon failed to start: {first} ({told})"
