@@ -20,7 +20,7 @@ from cryptography import x509
 from sqlalchemy import ColumnElement, func, select, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from auth.errors import FingerprintError, ManyhandsError, UnfitError, UnreachableError
+from auth.errors import ConfigError, FingerprintError, ManyhandsError, UnfitError, UnreachableError
 from auth.join_link import JoinLink
 from coordinator.run.authority_key import handover_to
 from coordinator.run.database_owner import require_database
@@ -33,6 +33,7 @@ from coordinator.store.engine import Database, open_engine, own_words, trouble
 from coordinator.store.models import Checkpoint, DeviceSession
 from coordinator.store.service_models import SwarmFigures
 from peer.control.client import check_fingerprint, read_certificate
+from peer.data.prepare import order_sample, single_sentences
 from peer.doctor.display import CheckupDisplay
 from peer.doctor.stages import CheckResult, Conclusion, StageResult, Verdict, failed, ok, skipped, warning
 
@@ -224,6 +225,18 @@ def check_lines(directory: RunDirectory, _now: float) -> CheckResult:
     return warning(found, remedy, missing_auxiliaries=round(missing))
 
 
+def check_sentences(directory: RunDirectory, _now: float) -> CheckResult:
+    """Documents have the sentences whose order the objective is to learn."""
+    try:
+        told = single_sentences(directory.config, order_sample(directory.config))
+    except (ConfigError, UnreachableError) as error:  # only evaluation reads them on this machine
+        return skipped(str(error))
+    if told is None:
+        return skipped("The run's objective and sources need no look at their sentences.")
+    share, found, remedy = told
+    return warning(found, remedy, single_sentences=share) if remedy else ok(found, single_sentences=share)
+
+
 STAGES: dict[str, Check] = {
     "configuration": check_configuration,
     "permissions": check_permissions,
@@ -235,6 +248,7 @@ STAGES: dict[str, Check] = {
     "descriptors": check_descriptors,
     "address": check_address,
     "lines": check_lines,
+    "sentences": check_sentences,
 }
 
 

@@ -35,6 +35,7 @@ from peer.data.corpus.sampling import (
     train_scorer,
     write_kept,
 )
+from peer.data.prepare import ORDER_DOCUMENTS, single_sentences
 from peer.data.selection.perplexity import PerplexityTally
 from peer.data.selection.scoring import open_scorer
 from peer.runtime.console import say, say_facts, say_json, say_table
@@ -138,6 +139,7 @@ def sample(
         (folder / "sampling.yaml").write_text(fragment, encoding="utf-8")
         status.update("Drawing")
         _draw(folder, chosen, tally, fragment)
+    order_gap = single_sentences(config, found.sample[:ORDER_DOCUMENTS])
     facts = {
         "documents": str(out / NAMES[packed]),
         "read": found.read,
@@ -146,12 +148,17 @@ def sample(
         "expected": round(float(tally.parts["expected"].sum())),
     }
     if as_json:
-        say_json({**facts, "quartiles": _quartile_content(tally), "sampling": _plain(sampling)})
+        single = None if order_gap is None else order_gap[0]
+        content = {"quartiles": _quartile_content(tally), "sampling": _plain(sampling), "single_sentences": single}
+        say_json({**facts, **content})
         return
     say_facts({**facts, "pictures": f"{out / 'distributions.png'}, {out / 'report.html'}"})
     say()
     say_table(COLUMNS, _rows(tally))
     say()
+    if order_gap is not None:
+        say(" ".join(order_gap[1:]).rstrip())
+        say()
     say("To sample while a run streams these sources, write under each of its `data.sources`:")
     say(fragment.rstrip())
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 
+from auth.errors import ConfigError, UnreachableError
 from peer.config.run import RunConfig
 from peer.config.tokenizer import ROBERTA_TOKENS
 from peer.data.selection.hashing import PartFilter
@@ -26,7 +28,7 @@ from peer.data.tokenization.tokenizers import (
 from peer.data.tokenization.training import train_tokenizer
 
 logger = logging.getLogger(__name__)
-ORDER_DOCUMENTS, MOST_SINGLE = 500, 0.1  # the first ones, and the share of single sentences that is worth a warning
+ORDER_DOCUMENTS, MOST_SINGLE = 500, 0.1  # looked at, and the share of single sentences that is worth a warning
 
 
 def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
@@ -36,6 +38,8 @@ def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
     """
     if config.tokenizer.path is not None:
         import_tokenizer(config, Path(config.tokenizer.path), out_dir)
+        with suppress(ConfigError, UnreachableError):  # an imported tokenizer needs no text at hand
+            _warn_of_single_sentences(config, order_sample(config))
     else:
         save_tokenizer(train_tokenizer(config, training_sample(config)), config, out_dir)
     check_tokenizer(config, read_tokenizer(out_dir), load_special_ids(out_dir))
@@ -51,14 +55,39 @@ def training_sample(config: RunConfig) -> Iterator[str]:
     if config.objective.name != "mlm+sop":
         return documents
     first = list(islice(documents, ORDER_DOCUMENTS))
-    single = sum(len(split_sentences(document, config.run.language)) < 2 for document in first)
-    if first and single > MOST_SINGLE * len(first):
-        logger.warning(
-            "%.0f %% of the documents are single sentences, from which no order of sentences can be learnt: choose the "
-            "objective `mlm`, or sources whose documents are longer.",
-            100 * single / len(first),
-        )
+    _warn_of_single_sentences(config, first)
     return chain(first, documents)
+
+
+def order_sample(config: RunConfig) -> list[str]:
+    """Return the documents on which `single_sentences` looks, a part of each source; none where no order is learnt."""
+    known = all(source.kind == "builtin" for source in config.data.sources)  # its documents are long
+    return [] if known or config.objective.name != "mlm+sop" else list(sample_documents(config, ORDER_DOCUMENTS))
+
+
+def single_sentences(config: RunConfig, documents: Iterable[str]) -> tuple[float, str, str] | None:
+    """Return the share of documents that are one sentence, a sentence about it, and a remedy if they are most.
+
+    None where no order of sentences is learnt, and without documents.
+    """
+    are_single = [len(split_sentences(document, config.run.language)) < 2 for document in documents]
+    if config.objective.name != "mlm+sop" or not are_single:
+        return None
+    share = sum(are_single) / len(are_single)
+    found = (
+        f"{share:.0%} of {len(are_single):,} documents are one sentence; they take no part in the sentence-order loss."
+    ).replace("%", " %", 1)
+    remedy = (
+        "Check that sentences end with marks of `run.language`, join lines that belong together (`documents: paragraph`"
+        " of the source), or choose the objective `mlm`."
+    )
+    return share, found, remedy if share > 0.5 else ""
+
+
+def _warn_of_single_sentences(config: RunConfig, documents: Iterable[str]) -> None:
+    told = single_sentences(config, documents)
+    if told is not None and told[0] > MOST_SINGLE:
+        logger.warning("%s", " ".join(told[1:]).rstrip())
 
 
 def import_tokenizer(config: RunConfig, path: Path, out_dir: Path) -> None:

@@ -311,6 +311,5 @@ def test_documents_of_one_sentence_are_told_before_a_run_learns_their_order(
         config = RunConfig.from_mapping({"objective": {"name": objective}, "data": data})
         assert sorted(training_sample(config)) == sorted(texts)
     messages = [record.getMessage() for record in caplog.records]
-    assert [message.partition(" of the documents are single sentences")[0] for message in messages] == [told] * bool(
-        told
-    )
+    assert [message.partition(" of 40 documents are one sentence")[0] for message in messages] == [told] * bool(told)
+    assert ["the objective `mlm`" in message for message in messages] == [True] * bool(told)

@@ -208,3 +208,18 @@ def test_too_little_disk_is_found(small_run: RunDirectory, monkeypatch: pytest.M
     assert outcome(small_run, "disk").verdict is Verdict.OK
     monkeypatch.setattr(doctor, "LEAST_DISK_BYTES", 1 << 60)
     assert outcome(small_run, "disk").verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize(("single", "verdict", "told"), [(10, Verdict.OK, "25 % of 40"), (30, Verdict.WARNING, "75 %")])
+def test_documents_of_one_sentence_are_counted(
+    small_run: RunDirectory, single: int, verdict: Verdict, told: str
+) -> None:
+    """Most of them are a warning with a remedy; sources that this machine does not have are no fault of it."""
+    documents = small_run.path.parent / "documents.txt"
+    texts = [f"The river {number} is long." + " It is in India." * (number >= single) for number in range(40)]
+    documents.write_text("\n\n".join(texts))
+    found = outcome(small_run, "sentences")
+    assert (found.verdict, "`mlm`" in found.remedy) == (verdict, verdict is Verdict.WARNING)
+    assert found.found.startswith(told)
+    documents.unlink()
+    assert outcome(small_run, "sentences").verdict is Verdict.SKIPPED

@@ -89,6 +89,14 @@ def test_the_pictures_are_there_and_the_page_needs_nothing_else(corpus: Path, tm
         assert part in printed
 
 
+def test_documents_of_one_sentence_are_counted(corpus: Path, tmp_path: Path) -> None:
+    """For people in a sentence; for scripts the share stands alone."""
+    arguments = (str(corpus), "--method", "random", "--target", "10%")
+    shown = " ".join(succeed(*arguments, "--out", str(tmp_path / "shown")).split())
+    assert "documents are one sentence; they take no part in the sentence-order loss." in shown
+    assert 0 < read(*arguments, "--out", str(tmp_path / "content"))["single_sentences"] < 1
+
+
 @pytest.mark.parametrize("kind", ["exact", "near"])
 def test_duplicates_are_dropped_before_the_target_is_reckoned(corpus: Path, tmp_path: Path, kind: str) -> None:
     """All that is left can be asked for; each text is then there once."""

@@ -229,6 +229,20 @@ def test_a_tokenizer_without_a_mask_cannot_be_imported_for_a_masked_objective(tm
         prepare_tokenizer(config(path=str(given)), tmp_path / "out")
 
 
+def test_single_sentences_are_told_when_a_tokenizer_is_imported(
+    bengali: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No text is needed for that; but what is at hand is looked at."""
+    text = tmp_path / "corpus.txt"
+    data = {"sources": [{"kind": "text", "path": str(text)}]}
+    run = RunConfig.from_mapping({"data": data, "tokenizer": {"path": str(bengali)}})
+    prepare_tokenizer(run, tmp_path / "without")
+    caplog.clear()
+    text.write_text("\n\n".join(f"document {number}" for number in range(8)))
+    prepare_tokenizer(run, tmp_path / "with")
+    assert [message.partition(";")[0] for message in caplog.messages] == ["100 % of 8 documents are one sentence"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
