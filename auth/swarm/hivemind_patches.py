@@ -23,7 +23,7 @@ that is set (`auth.swarm.addresses`).
 
 A p2p daemon that dies is told of in one sentence, with how it ended and its last lines: nothing else keeps these.
 
-Time is the coordinator's (`auth.clock`).
+Time is the coordinator's (`auth.clock`). The p2p daemon is the one that MANYHANDS_P2PD names, where it is set.
 
 The sockets to the daemon lie where temporary files go, and not always in /tmp: nothing of hivemind deletes them.
 """
@@ -32,17 +32,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 import tempfile
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, closing, suppress
+from contextlib import aclosing, closing, nullcontext, suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import hivemind.dht.node
+import hivemind.p2p.p2p_daemon
 from google.protobuf.message import DecodeError, Message
 from hivemind.p2p import P2P, P2PContext, P2PDaemonError, P2PHandlerError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
@@ -51,6 +54,7 @@ from hivemind.utils.serializer import MSGPackSerializer
 from hivemind.utils.timed_storage import TimedStorage
 
 from auth.clock import swarm_time
+from auth.errors import ConfigError
 from auth.swarm.addresses import is_reached
 from auth.swarm.protocol import MemberProtocol
 
@@ -61,6 +65,7 @@ STOPPED = RPCError(message="stopped asking")  # other than the end of the reques
 SPARE_TIMES = 64  # of earlier versions, beside as many as there are entries
 SHOWN_CHARS = 200  # of what another peer says went wrong, and of a line of the daemon's
 LAST_LINES = 8  # of the daemon's, beside a report of its end
+DAEMON, DAEMON_VARIABLE = "p2pd", "MANYHANDS_P2PD"  # its name, and what names another than hivemind's
 MAX_NESTING = 16  # what hivemind writes by itself has three levels
 _reading = threading.local()
 _decode: Any = MSGPackSerializer._decode_ext_types  # hivemind's own
@@ -69,7 +74,13 @@ Handler = Callable[[AsyncIterator[Message], P2PContext], AsyncGenerator[Message,
 
 @cache
 def patch_hivemind() -> None:
-    """Patch hivemind in this process and those that it forks; once is enough, and again changes nothing."""
+    """Patch hivemind in this process and those that it forks; once is enough, and again changes nothing.
+
+    Raises `ConfigError` if MANYHANDS_P2PD names no program of that name.
+    """
+    if own := os.environ.get(DAEMON_VARIABLE):
+        program = _daemon_at(Path(own))
+        vars(hivemind.p2p.p2p_daemon)["path"] = lambda *_: nullcontext(program)  # where it looks for the daemon
     P2P._add_protobuf_stream_handler = _add_stream_handler
     P2P._iterate_protobuf_stream_handler = _call_stream_handler
     P2P._call_unary_protobuf_handler = _call_reached
@@ -84,6 +95,16 @@ def patch_hivemind() -> None:
     for module in [module for name, module in sys.modules.items() if name.split(".")[0] == "hivemind"]:
         if hasattr(module, "get_dht_time"):  # each has the name of its own
             vars(module)["get_dht_time"] = swarm_time
+
+
+def _daemon_at(program: Path) -> Path:
+    """Return the operator's own daemon; its process is known by its name."""
+    if program.name != DAEMON or not program.is_file() or not os.access(program, os.X_OK):
+        raise ConfigError(
+            f"{DAEMON_VARIABLE} names {program}, which is no program `{DAEMON}` that can be run: name the one that you "
+            "built, or unset the variable to use hivemind's."
+        )
+    return program
 
 
 _store = TimedStorage.store
@@ -117,18 +138,19 @@ async def _follow_daemon(p2p: P2P, ready: asyncio.Future[None]) -> None:
     child: asyncio.subprocess.Process = p2p._child
     assert child.stdout is not None
     lines = deque[str](maxlen=LAST_LINES)
-    while line := await child.stdout.readline():
-        lines.append(line.rstrip().decode(errors="ignore"))
-        p2p._log_p2pd_message(lines[-1])
-        if lines[-1].startswith("Peer ID:"):
-            ready.set_result(None)
+    while read := await child.stdout.readline():
+        if line := read.rstrip().decode(errors="ignore"):
+            lines.append(line)
+            p2p._log_p2pd_message(line)
+            if line.startswith("Peer ID:"):
+                ready.set_result(None)
     code = await child.wait()
     ending = f"exit code {code}" + (f", {signal.Signals(-code).name}" if code < 0 else "")
     if ready.done():
         last = " | ".join(line[:SHOWN_CHARS] for line in lines)
         logger.error("The p2p daemon has died (%s); its last lines: %s", ending, last)
     else:
-        ready.set_exception(P2PDaemonError(f"Daemon failed to start: {lines[-1] if lines else 'no word'} ({ending})"))
+        ready.set_exception(P2PDaemonError(f"Daemon failed to start ({ending}): {lines[-1] if lines else 'no word'}"))
 
 
 _call: Any = P2P._call_unary_protobuf_handler

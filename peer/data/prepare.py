@@ -75,8 +75,9 @@ def single_sentences(config: RunConfig, documents: Iterable[str]) -> tuple[float
         return None
     share = sum(are_single) / len(are_single)
     found = (
-        f"{share:.0%} of {len(are_single):,} documents are one sentence; they take no part in the sentence-order loss."
-    ).replace("%", " %", 1)
+        f"{100 * share:.0f} % of {len(are_single):,} documents are one sentence; they take no part in the "
+        "sentence-order loss."
+    )
     remedy = (
         "Check that sentences end with marks of `run.language`, join lines that belong together (`documents: paragraph`"
         " of the source), or choose the objective `mlm`."

@@ -46,7 +46,7 @@ from auth.swarm.authorizer import (
     addresses_subkey,
     peers_key,
 )
-from auth.swarm.hivemind_patches import patch_hivemind
+from auth.swarm.hivemind_patches import DAEMON, patch_hivemind
 from auth.swarm.protocol import node_id_of
 from peer.averaging.rounds import freeze_imported
 from peer.network.endpoints import one_for_each_peer
@@ -354,7 +354,7 @@ def _processes_of(dht: DHT) -> dict[str, psutil.Process | None]:
     with suppress(psutil.NoSuchProcess):
         for child in process.children() if process else ():
             with suppress(psutil.NoSuchProcess):
-                daemon = child if child.name() == "p2pd" else daemon
+                daemon = child if child.name() == DAEMON else daemon
     return {"DHT process": process, "p2p daemon": daemon}
 
 

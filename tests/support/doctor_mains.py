@@ -6,11 +6,8 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from peer.doctor.helper import answer_questions, begin_helper
 from peer.doctor.questions import Answer, DetectedDevice, Look, Question
@@ -77,17 +74,11 @@ def daemon_is_for_another_machine(pipe: Connection, parent_pid: int, log: Path) 
 
 def _with_daemon(script: str | None, pipe: Connection, parent_pid: int, log: Path) -> None:
     begin_helper(parent_pid, log)
-    import hivemind.p2p.p2p_daemon as p2p_daemon
-
+    from auth.swarm.hivemind_patches import DAEMON, DAEMON_VARIABLE
     from peer.doctor.swarm_helper import answer
 
-    program = log.with_name("p2pd")
+    program = log.with_name(DAEMON)
     program.write_bytes(b"\x7fELF nonsense" if script is None else f"#!/bin/sh\n{script}".encode())
     program.chmod(0o700)
-
-    @contextmanager
-    def replaced(*_: Any) -> Iterator[Path]:
-        yield program
-
-    p2p_daemon.path = replaced
+    os.environ[DAEMON_VARIABLE] = str(program)
     answer_questions(pipe, answer)

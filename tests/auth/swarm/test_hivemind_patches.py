@@ -16,13 +16,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from hivemind import hivemind_cli
 from hivemind.p2p import P2P, P2PContext, P2PHandlerError
 from hivemind.proto.averaging_pb2 import DownloadData, DownloadRequest
 from hivemind.proto.p2pd_pb2 import RPCError
 from hivemind.utils.serializer import MSGPackSerializer
 from hivemind.utils.timed_storage import get_dht_time
 
-from auth.swarm.hivemind_patches import MAX_NESTING, patch_hivemind
+from auth.errors import ConfigError
+from auth.swarm.hivemind_patches import DAEMON_VARIABLE, MAX_NESTING, patch_hivemind
 from tests.support.inputs import tuples_in_tuples
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -40,9 +42,10 @@ MAKES = re.compile(r"\b(DHT|DHTNode\.create|P2P\.create)\(")  # a node of hivemi
 def test_importing_patches_nothing_and_a_node_brings_the_patches() -> None:
     """Nothing changes where no node is made; a node's own process has what the one that made it has.
 
-    The sockets to the daemon lie where temporary files go.
+    The sockets to the daemon lie where temporary files go, and the daemon is the one that the operator names.
     """
     script = """
+import psutil
 from hivemind.p2p import P2P
 from hivemind.utils.serializer import MSGPackSerializer
 
@@ -61,16 +64,30 @@ node = Node(start=True, host_maddrs=["/ip4/127.0.0.1/tcp/0"], use_ipfs=False)
 print(state())
 print(node.run_coroutine(state_there))
 print(node.run_coroutine(Node._get_p2p_daemon_listen_maddr))
+print(*[child.cmdline()[0] for child in psutil.Process().children(recursive=True) if child.name() == "p2pd"])
 node.shutdown()
 """
     with TemporaryDirectory() as folder:
-        environ = os.environ | {"TMPDIR": folder}
+        own = Path(folder) / "p2pd"
+        own.symlink_to(Path(hivemind_cli.__path__[0]) / "p2pd")
+        environ = os.environ | {"TMPDIR": folder, DAEMON_VARIABLE: str(own)}
         command = [sys.executable, "-c", script]
         ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, env=environ)
     patched = str(["auth"] * 3 + ["public", "private", "relayed"])
-    *states, address = ran.stdout.splitlines()
+    *states, address, daemon = ran.stdout.splitlines()
     assert states == [str(["hivemind"] * 3 + ["public", "private"]), patched, patched]
     assert address.startswith(f"/unix{folder}/hivemind-")
+    assert daemon == str(own)
+
+
+@pytest.mark.parametrize("name", ["absent/p2pd", "p2pd", "other"])
+def test_a_daemon_that_cannot_be_run_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is missing, is no program, or has another name than that by which its process is watched."""
+    (tmp_path / "p2pd").touch(mode=0o600)
+    (tmp_path / "other").touch(mode=0o700)
+    monkeypatch.setenv(DAEMON_VARIABLE, str(tmp_path / name))
+    with pytest.raises(ConfigError, match=rf"MANYHANDS_P2PD names .*{name}, which is no program `p2pd`"):
+        patch_hivemind.__wrapped__()
 
 
 def test_every_way_to_a_node_begins_with_the_patches() -> None:
@@ -332,4 +349,4 @@ async def test_a_daemon_that_dies_is_told_of_with_its_last_lines(
         if is_ready:
             assert caplog.messages == [f"The p2p daemon has died ({told}); its last lines: {first}"]
         else:
-            assert str(ready.exception()) == f"Daemon failed to start: {first} ({told})"
+            assert str(ready.exception()) == f"Daemon failed to start ({told}): {first}"
