@@ -116,7 +116,7 @@ def test_an_agents_instructions_are_for_this_run(client: TestClient, run: FakeRu
     assert str(default_state_dir(run.directory.join_link)).endswith(text.rpartition("/")[2].split("`")[0])
     assert "$" not in text
     known = {name for parameter in every_command()["manyhands join"].params for name in parameter.opts}
-    assert set(re.findall(r"--[a-z][a-z-]+", text)) - known == {"--create-dirs", "--user", "--unit"}  # of others
+    assert set(re.findall(r"--[a-z][a-z-]+", text)) - known == {"--create-dirs"}  # of another program
 
 
 def test_the_wheel_installs_itself_only_if_its_digest_is_right(tmp_path: Path) -> None:
