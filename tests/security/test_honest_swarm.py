@@ -60,11 +60,12 @@ def test_a_keeper_that_believes_less_than_its_group_is_taken_along(honest: Membe
 def test_a_keeper_comes_back_to_members_who_hold_different_states(honest: MemberSwarm) -> None:
     """Two of four hold the same: the keeper takes theirs, and the others take the keeper's.
 
-    One that was a step behind when the keeper was killed stays there until then, and is none of the two.
+    The keeper is killed between two rounds: one that only half of the members completed would leave no majority. A
+    member that is a step behind all the same stays there until then, and is none of the two.
     """
-    honest.honest[0].wait_for_step(2)
-    honest.keeper.kill()
     members = [*honest.insiders, *honest.honest]
+    wait_until("all are at one step", lambda: {peer.step for peer in members} == {max(2, honest.step)})
+    honest.keeper.kill()
     beyond = honest.step + STEPS_APART
     logs = [peer.log for peer in honest.started]
     wait_until("two go on without the keeper", lambda: sum(peer.step >= beyond for peer in members) > 1, *logs)
