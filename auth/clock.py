@@ -16,9 +16,8 @@ from collections.abc import Callable
 READINGS = 8  # by which a clock is known
 NOTABLE_S = 0.5  # a smaller difference changes nothing
 
-_offset_s = multiprocessing.Value(
-    "d", math.nan, lock=False
-)  # of swarm time; shared with the processes forked from here
+# Swarm time less steady time. hivemind forks processes that run for as long as the node and take no messages of ours.
+_offset_s = multiprocessing.Value("d", math.nan, lock=False)
 
 
 def steady_time() -> float:
