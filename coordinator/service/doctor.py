@@ -228,13 +228,14 @@ def check_lines(directory: RunDirectory, _now: float) -> CheckResult:
 def check_sentences(directory: RunDirectory, _now: float) -> CheckResult:
     """Documents have the sentences whose order the objective is to learn."""
     try:
-        told = single_sentences(directory.config, order_sample(directory.config))
+        single = single_sentences(directory.config, order_sample(directory.config))
     except (ConfigError, UnreachableError) as error:  # only evaluation reads them on this machine
         return skipped(str(error))
-    if told is None:
+    if single is None:
         return skipped("The run's objective and sources need no look at their sentences.")
-    share, found, remedy = told
-    return warning(found, remedy, single_sentences=share) if remedy else ok(found, single_sentences=share)
+    if single.remedy:
+        return warning(single.found, single.remedy, single_sentences=single.share)
+    return ok(single.found, single_sentences=single.share)
 
 
 STAGES: dict[str, Check] = {

@@ -139,7 +139,7 @@ def sample(
         (folder / "sampling.yaml").write_text(fragment, encoding="utf-8")
         status.update("Drawing")
         _draw(folder, chosen, tally, fragment)
-    order_gap = single_sentences(config, found.sample[:ORDER_DOCUMENTS])
+    single = single_sentences(config, found.sample[:ORDER_DOCUMENTS])
     facts = {
         "documents": str(out / NAMES[packed]),
         "read": found.read,
@@ -148,16 +148,16 @@ def sample(
         "expected": round(float(tally.parts["expected"].sum())),
     }
     if as_json:
-        single = None if order_gap is None else order_gap[0]
-        content = {"quartiles": _quartile_content(tally), "sampling": _plain(sampling), "single_sentences": single}
+        share = None if single is None else single.share
+        content = {"quartiles": _quartile_content(tally), "sampling": _plain(sampling), "single_sentences": share}
         say_json({**facts, **content})
         return
     say_facts({**facts, "pictures": f"{out / 'distributions.png'}, {out / 'report.html'}"})
     say()
     say_table(COLUMNS, _rows(tally))
     say()
-    if order_gap is not None:
-        say(" ".join(order_gap[1:]).rstrip())
+    if single is not None:
+        say(str(single))
         say()
     say("To sample while a run streams these sources, write under each of its `data.sources`:")
     say(fragment.rstrip())

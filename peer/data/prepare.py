@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
@@ -65,30 +66,46 @@ def order_sample(config: RunConfig) -> list[str]:
     return [] if known or config.objective.name != "mlm+sop" else list(sample_documents(config, ORDER_DOCUMENTS))
 
 
-def single_sentences(config: RunConfig, documents: Iterable[str]) -> tuple[float, str, str] | None:
-    """Return the share of documents that are one sentence, a sentence about it, and a remedy if they are most.
+@dataclass(frozen=True)
+class SingleSentences:
+    """The documents of a sample that are one sentence, which teaches no order of sentences."""
 
-    None where no order of sentences is learnt, and without documents.
-    """
+    share: float
+    documents: int  # of the sample
+
+    @property
+    def found(self) -> str:
+        """A sentence about them."""
+        return (
+            f"{100 * self.share:.0f} % of {self.documents:,} documents are one sentence; they take no part in the "
+            "sentence-order loss."
+        )
+
+    @property
+    def remedy(self) -> str:
+        """Advice where most documents are such; else empty."""
+        advice = (
+            "Check that sentences end with marks of `run.language`, join lines that belong together "
+            "(`documents: paragraph` of the source), or choose the objective `mlm`."
+        )
+        return advice if self.share > 0.5 else ""
+
+    def __str__(self) -> str:
+        return f"{self.found} {self.remedy}".rstrip()
+
+
+def single_sentences(config: RunConfig, documents: Iterable[str]) -> SingleSentences | None:
+    """Return those of a sample; None where no order of sentences is learnt, and without documents."""
     are_single = [len(split_sentences(document, config.run.language)) < 2 for document in documents]
     if config.objective.name != "mlm+sop" or not are_single:
         return None
-    share = sum(are_single) / len(are_single)
-    found = (
-        f"{100 * share:.0f} % of {len(are_single):,} documents are one sentence; they take no part in the "
-        "sentence-order loss."
-    )
-    remedy = (
-        "Check that sentences end with marks of `run.language`, join lines that belong together (`documents: paragraph`"
-        " of the source), or choose the objective `mlm`."
-    )
-    return share, found, remedy if share > 0.5 else ""
+    return SingleSentences(sum(are_single) / len(are_single), len(are_single))
 
 
 def _warn_of_single_sentences(config: RunConfig, documents: Iterable[str]) -> None:
-    told = single_sentences(config, documents)
-    if told is not None and told[0] > MOST_SINGLE:
-        logger.warning("%s", " ".join(told[1:]).rstrip())
+    single = single_sentences(config, documents)
+    if single is not None and single.share > MOST_SINGLE:
+        logger.warning("%s", single)
 
 
 def import_tokenizer(config: RunConfig, path: Path, out_dir: Path) -> None:
