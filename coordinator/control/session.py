@@ -42,7 +42,7 @@ from coordinator.run.logs import about_session
 from coordinator.store.engine import Database
 from coordinator.throttling.rate_limits import Address, Pace
 from coordinator.throttling.shared_work import Batcher
-from peer.protocol import FROM_OPERATOR, MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, NONCE_BYTES, control_pb2
+from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, NONCE_BYTES, control_pb2
 from peer.reporting.wire import lost_from_wire, report_from_wire
 from peer.runtime.version import software_version
 
@@ -331,7 +331,7 @@ def opened_again() -> RequestError:
 
 def announcement_message(text: str) -> control_pb2.CoordinatorMessage:
     """What an operator tells all volunteers."""
-    notice = control_pb2.ServerNotice(level="info", text=f"{FROM_OPERATOR}{text}")
+    notice = control_pb2.ServerNotice(level="info", text=f"From the operator: {text}", announced=True)
     return control_pb2.CoordinatorMessage(notice=notice)
 
 

@@ -32,7 +32,7 @@ from auth.errors import (
 from auth.keys import DeviceKey, challenge_bytes
 from peer.control.client import ControlClient
 from peer.control.events import Connected, CutOff, KeeperTold, SessionEvent, Standing, Welcomed
-from peer.protocol import FROM_OPERATOR, MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, control_pb2
+from peer.protocol import MAX_HARDWARE_CHARS, MAX_VERSION_CHARS, control_pb2
 from peer.protocol.errors import error_from_rpc, told
 from peer.reporting.messages import ClockRead, Lost, Notice
 from peer.reporting.outbox import Outbox, Pending
@@ -262,7 +262,7 @@ class SessionStream:
             case "revocations":
                 self._store(self._sides.credentials.store_revocations, message.revocations)
             case "notice":
-                self._hear(Notice(message.notice.level, told(message.notice.text)))
+                self._hear(message.notice)
             case "swarm":
                 self._tell(KeeperTold(tuple(message.swarm.addresses)))
             case "pace":
@@ -273,12 +273,15 @@ class SessionStream:
             case "revoked":
                 raise (QuarantinedError if message.revoked.quarantined else RevokedError)(told(message.revoked.reason))
 
-    def _hear(self, notice: Notice) -> None:
-        """Pass a notice on; an announcement that an earlier stay has brought is none."""
-        if notice.text not in self._announced:
-            self._tell(notice)
-        if notice.text.startswith(FROM_OPERATOR) and len(self._announced) < MOST_ANNOUNCED:
-            self._announced.add(notice.text)
+    def _hear(self, notice: control_pb2.ServerNotice) -> None:
+        """Pass a notice on, but no announcement that an earlier stay has brought."""
+        text = told(notice.text)
+        if notice.announced:
+            if text in self._announced:
+                return
+            if len(self._announced) < MOST_ANNOUNCED:
+                self._announced.add(text)
+        self._tell(Notice(notice.level, text))
 
     def _store(self, store: Callable[[str], None], jwt: str) -> None:
         """Store this; a full disk ends no session, for the coordinator says it again."""

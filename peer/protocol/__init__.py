@@ -12,7 +12,6 @@ PROTOCOL_VERSION: Final = 12
 
 NONCE_BYTES: Final = 32
 NONCE_LIFETIME_S: Final = 60.0
-FROM_OPERATOR: Final = "From the operator: "  # so begins an announcement, which is told again whenever a session begins
 MAX_CLOCK_SKEW_S: Final = 60.0  # between the two machines' clocks
 MAX_PEER_MESSAGE_BYTES: Final = 64 * 1024  # what a coordinator accepts
 MAX_COORDINATOR_MESSAGE_BYTES: Final = 8 * 1024 * 1024  # what a peer accepts: a revocation list may be long

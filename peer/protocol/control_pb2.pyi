@@ -369,12 +369,14 @@ class ReportAck(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., accepted: _Optional[bool] = ..., reason: _Optional[str] = ..., ahead: _Optional[bool] = ...) -> None: ...
 
 class ServerNotice(_message.Message):
-    __slots__ = ("level", "text")
+    __slots__ = ("level", "text", "announced")
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
+    ANNOUNCED_FIELD_NUMBER: _ClassVar[int]
     level: str
     text: str
-    def __init__(self, level: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+    announced: bool
+    def __init__(self, level: _Optional[str] = ..., text: _Optional[str] = ..., announced: _Optional[bool] = ...) -> None: ...
 
 class Standing(_message.Message):
     __slots__ = ("own_samples", "rank", "members", "samples_per_second", "time_left_s")
