@@ -75,8 +75,8 @@ class Settings(Section):
     swarm_port: Port = 31337
     """Port of the keeper in the swarm: TCP, and UDP if `quic` is on."""
     quic: bool = False
-    """Whether the keeper listens by QUIC (over UDP), too. The p2p daemon's QUIC has known weaknesses, which the guide's
-    page on security names."""
+    """The keeper listens by QUIC (over UDP), too. The p2p daemon's QUIC has known weaknesses: see the guide's page on
+    security."""
     line_mbit: float | None = Field(None, ge=1, le=1_000_000, allow_inf_nan=False, strict=False)
     """Rate of the keeper's line in its slower direction, in Mbit/s: states for joining peers take at most half of it,
     and rounds give the keeper a part that suits it. Without it the line counts as fast."""
