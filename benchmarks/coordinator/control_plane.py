@@ -46,7 +46,7 @@ MAX_SESSIONS = 20_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one crowd."""
+    """The outcome of one crowd."""
 
     sessions: int  # that were accepted
     opened_per_s: float

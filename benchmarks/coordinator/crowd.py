@@ -51,7 +51,7 @@ class Plan:
 
 @dataclass
 class Tally:
-    """What the crowd has seen; times in seconds."""
+    """The crowd's observations; times in seconds."""
 
     opened: int = 0
     lost: int = 0  # sessions that ended by themselves
@@ -140,7 +140,7 @@ class Volunteer:
                 return
 
     async def say_it_is_here(self, crowd: int, began: float) -> None:
-        """What each says of itself, as often as in a real run."""
+        """Each device's presence, as often as in a real run."""
         due = began + PRESENCE_EVERY_S * self.number / crowd
         while True:
             await _until(due)

@@ -1,4 +1,4 @@
-"""What is watched while a crowd is connected: dashboards, a small call, how old the database's word on devices is."""
+"""Watches over a connected crowd: dashboards, a small call, the age of the database's word on devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_LINE_BYTES = 2**26
 
 @dataclass
 class Watched:
-    """What was seen; times in seconds."""
+    """The watches' observations; times in seconds."""
 
     calls_s: list[float] = field(default_factory=list)  # how long a challenge took
     ages_s: list[float] = field(default_factory=list)  # of devices' last words in the database

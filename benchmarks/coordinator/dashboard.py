@@ -1,4 +1,4 @@
-"""What the dashboard costs, and how soon it is there: the server, the wire, the browser, and many viewers.
+"""The dashboard's cost and delay: at the server, on the wire, in the browser, and with many viewers.
 
     python benchmarks/coordinator/dashboard.py [--quick] [--json]
 

@@ -1,4 +1,4 @@
-"""What a recorded run's machines lost, by day and cause: as reports say, and what they held when they left. Pure."""
+"""Samples that a recorded run's machines lost, by day and cause: those in reports, and those held at leaving. Pure."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def session_rows(history: RecordedHistory, now: float) -> Iterator[dict[str, Any
 
 
 def report_rows(history: RecordedHistory) -> Iterator[dict[str, Any]]:
-    """What each machine did for each step, and what was undone when the run returned to a checkpoint."""
+    """The work of each machine for each step, and the work that a return to a checkpoint undid."""
     rng = random.Random(0)
     seqs: dict[str, int] = {}
     back = history.rolled_back_at
@@ -304,7 +304,7 @@ def checkpoint_rows(history: RecordedHistory) -> Iterator[dict[str, Any]]:
 
 
 def validation_rows(history: RecordedHistory) -> Iterator[dict[str, Any]]:
-    """What held-out text says of all that were written."""
+    """The validation losses of all checkpoints."""
     rng = random.Random(1)
     longer = PHASE_AT * len(history.steps)
     for step in _saved(history):

@@ -17,7 +17,7 @@ PHASE_AT = 0.6  # of all steps: longer sequences from there on
 
 @dataclass(frozen=True)
 class RecordedShare:
-    """What one machine did for one step."""
+    """One machine's work for one step."""
 
     stay: RecordedStay
     samples: int

@@ -65,7 +65,7 @@ class _Wire:
 
 @dataclass(frozen=True)
 class Visit:
-    """What was measured; bytes on the wire, and parts of a core."""
+    """Measurements of a visit: bytes on the wire, and parts of a core."""
 
     own_bytes: float
     plotly_bytes: float

@@ -33,7 +33,7 @@ MAPPED_DOCUMENTS = 100  # in one call of the mapped function; datasets' default,
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure."""
+    """The work to be measured."""
 
     variant: str  # a key of `VARIANTS`
     config_json: str  # with a jsonl source
@@ -77,7 +77,7 @@ def manyhands(plan: Plan, config: RunConfig) -> Iterator[Outcome]:
 
 
 class Baseline:
-    """What the two other ways share: pairs of groups of sentences, cut off where too long, padded, masked."""
+    """The steps of both other ways: groups of sentences are paired, cut off where too long, padded, masked."""
 
     def __init__(self, plan: Plan, config: RunConfig) -> None:
         folder = Path(plan.tokenizer_dir)

@@ -1,1 +1,1 @@
-"""What several benchmarks share: reports, small runs, hosts with lines of their own."""
+"""Helpers of several benchmarks: reports, small runs, hosts with lines of their own."""

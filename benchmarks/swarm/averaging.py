@@ -55,7 +55,7 @@ LONGEST_S = 1200.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What one process of averaging_peer.py does."""
+    """The task of one process of averaging_peer.py."""
 
     place: int
     peers: int
@@ -184,7 +184,7 @@ def tell(process: subprocess.Popen[str], content: object) -> None:
 
 
 def hear(process: subprocess.Popen[str]) -> Any:
-    """What a peer says next."""
+    """Return a peer's next message."""
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:

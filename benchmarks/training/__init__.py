@@ -1,1 +1,1 @@
-"""What training takes and what it reaches, by each way to average."""
+"""The cost of training and the loss that it reaches, by each way to average."""

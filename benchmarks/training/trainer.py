@@ -40,7 +40,7 @@ BASE = {
 
 @dataclass(frozen=True)
 class Model:
-    """What is trained and for how long."""
+    """The model to train, and for how long."""
 
     name: str
     config: RunConfig

@@ -40,7 +40,7 @@ Accumulate = Callable[[Batch], float]  # adds a microbatch's gradient to `.grad`
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure."""
+    """The work to be measured."""
 
     variant: str  # a key of `VARIANTS` or `COMPILED`
     config_json: str
@@ -53,7 +53,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was measured."""
+    """The measurements of one variant."""
 
     samples_per_second: float
     peak_mib: float  # of a GPU what PyTorch had allocated; else resident, the interpreter and its libraries included

@@ -64,7 +64,7 @@ class Attack:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one swarm."""
+    """The outcome of one swarm."""
 
     attack: str
     steps: int
@@ -224,7 +224,7 @@ def _wait_for_step(swarm: MemberSwarm, step: int, deadline: float) -> None:
 
 
 def measured(swarm: MemberSwarm, name: str, insiders: Sequence[str], gained: str, steps: int) -> Outcome:
-    """What the swarm's peers have said until now; the last loss is that of this step, or of the last before it."""
+    """The outcome so far, from the peers' messages; the last loss is that of this step, or of the last before it."""
     first_told: dict[int, float] = {}
     for said in sorted(_steps(*swarm.honest), key=lambda said: float(said["at"])):
         first_told.setdefault(said["step"], said["at"])

@@ -60,7 +60,7 @@ TRACES = ("*.log", "*.jsonl", "outbox.sqlite*")  # names of files
 
 @dataclass
 class Row:
-    """What one kind of fault has cost so far."""
+    """The cost of one kind of fault so far."""
 
     fault: str
     times: int = 0
@@ -72,7 +72,7 @@ class Row:
 
 @dataclass
 class Outcome:
-    """What came of a whole run."""
+    """The outcome of a whole run."""
 
     rows: list[Row]
     calm: Row  # while nothing failed

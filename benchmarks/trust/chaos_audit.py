@@ -1,4 +1,4 @@
-"""What benchmarks/trust/chaos.py asks the run's database, in SQL of its own: none of the ledger's code takes part.
+"""Questions of benchmarks/trust/chaos.py to the run's database, in SQL of its own, without the ledger's code.
 
 Each question has one right answer, which `Check` holds beside the one that was found.
 """
@@ -86,7 +86,7 @@ _NAMED = """
 
 
 def losses(engine: Engine) -> Losses:
-    """What was lost so far, and who was named."""
+    """Samples lost so far, and members named."""
     with engine.connect() as connection:
         row = connection.execute(text(_LOSSES)).one()
     return Losses(*map(int, row))

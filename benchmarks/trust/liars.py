@@ -86,7 +86,7 @@ SPEEDS = (1, 1, 1, 2, 2, 4, 16)  # microbatches of each honest member, where the
 
 @dataclass(frozen=True)
 class Text:
-    """What everybody trains and is judged on."""
+    """The task on which everybody trains and is judged."""
 
     config: RunConfig
     tokenizer_dir: Path

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @dataclass(frozen=True)
 class Knocks:
-    """What one device met, before and after it was shut out; peers are `keeper` and `volunteer`."""
+    """One device's answers from its peers (`keeper` and `volunteer`), before and after it was shut out."""
 
     before: frozenset[tuple[str, str]]  # which doors of whom let it in
     last_s: dict[tuple[str, str], float]  # how long after that each heard its last knock that was let in; 0: none was
