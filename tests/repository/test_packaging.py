@@ -51,12 +51,15 @@ def test_wheel_holds_exactly_the_packages_files(wheel: zipfile.ZipFile) -> None:
 @pytest.mark.parametrize(
     "name",
     [
+        "auth/py.typed",
+        "coordinator/py.typed",
         "coordinator/store/migrations/env.py",
         "dashboards/web/frame.html",
         "dashboards/web/i18n/bn.json",
         "peer/protocol/control.proto",
         "peer/protocol/control_pb2.py",
         "peer/protocol/control_pb2_grpc.py",
+        "peer/py.typed",
         "peer/runs/demo.yaml",
         *(f"peer/runs/{name}.yaml" for name in RECIPES),
     ],
