@@ -1,7 +1,7 @@
 """Logs of the coordinator's processes: lines for people, or one JSON object a line for programs.
 
 Either way no line has a volunteer's address, a token, an invite code, a key or a password in it, whoever wrote it: an
-exception's text may quote what came over the network. Lines that repeat are folded (`peer.runtime.log_lines`).
+exception's text may quote what came over the network. A repeated line is written once a minute (`RepeatFilter`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
 
-from peer.runtime.log_lines import FoldingHandler
 from peer.runtime.redaction import FORMS
+from peer.runtime.repeats import RepeatFilter
 
 logger = logging.getLogger(__name__)
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -139,8 +139,9 @@ def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
 
     Alembic would name each table, and httpx2 each address that it asks: a webhook's is a secret.
     """
-    handler = FoldingHandler()
+    handler = logging.StreamHandler()
     handler.addFilter(shorten_database_failure)
+    handler.addFilter(RepeatFilter())
     handler.setFormatter(JsonLines(process, style) if style.format is LogFormat.JSON else TextLines(style))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     for library in ("alembic", "httpx2"):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -22,11 +23,13 @@ from peer.config.phases import PhaseFacts
 from peer.control.events import Connected, Standing
 from peer.limits.events import GuestEvent
 from peer.reporting.messages import Failed, Notice, PhaseEntered, Progress, Ready, StepReport, Stopped, WorkerEvent
-from peer.runtime.log_lines import Folding, Telling, counted, template_of
+from peer.runtime.repeats import MOST_WARNINGS, Repeats, counted
 
 REFRESHES_PER_SECOND = 4
 UNTOLD = ("receipt",)  # of an event as JSON: long, and of no use to who reads along
 PROGRESS_LINE_EVERY_S = 30.0
+MOST_CAUSE_CHARS = 200  # of a notice, to know others of its cause by
+_VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\w*\d\w*")  # the parts in which notices of one cause differ
 STANDS_BY = "waiting for a faster line"
 HELD = "paused by the operator"
 CONNECTED = {
@@ -236,7 +239,7 @@ class LineDisplay:
         self._stream, self._as_json, self._clock = stream, as_json, clock
         self._progress_at, self._paused = float("-inf"), False
         self._connection = Connected(up=True)  # as it was told last
-        self._folding: Folding[Notice | Failed] = Folding()
+        self._repeats = Repeats(clock, MOST_WARNINGS)
 
     def show(self, event: DisplayEvent) -> None:
         """Print the event's line, if it has one."""
@@ -245,18 +248,11 @@ class LineDisplay:
             if event.paused == self._paused and not (is_due and (self._as_json or not event.paused)):
                 return
             self._progress_at, self._paused = self._clock(), event.paused
-        self._tell_counts(self._folding.due(self._clock()))
         if isinstance(event, (Notice, Failed)):
-            cause = (type(event), template_of(event.text))
-            if self._folding.take(self._clock(), cause, event.text, event) is Telling.LEFT_OUT:
+            left_out = self._repeats.take((type(event), _VARIABLE.sub("", event.text)[:MOST_CAUSE_CHARS]))
+            if left_out is None:
                 return
-        self._print(event)
-
-    def _tell_counts(self, counts: list[tuple[Notice | Failed, int]]) -> None:
-        for event, left_out in counts:
-            self._print(replace(event, text=counted(event.text, left_out)))
-
-    def _print(self, event: DisplayEvent) -> None:
+            event = replace(event, text=counted(event.text, left_out))
         if self._as_json:
             facts = {name: value for name, value in asdict(event).items() if name not in UNTOLD}
             print(json.dumps({"event": type(event).__name__} | facts), file=self._stream, flush=True)
@@ -271,8 +267,7 @@ class LineDisplay:
         return event != before
 
     def close(self) -> None:
-        """Print what was left out until now."""
-        self._tell_counts(self._folding.rest())
+        """Lines leave nothing to put in order."""
 
 
 class PanelDisplay:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from peer.reporting.messages import LostCause, Notice
+from peer.runtime.repeats import Repeats
 
 logger = logging.getLogger(__name__)
 REMEMBERED = 8  # outcomes with samples, this peer's or lost ones
@@ -57,9 +58,9 @@ class Adviser:
     def __init__(
         self, conditions: Callable[[], Conditions], tell: Callable[[Notice], None], clock: Callable[[], float]
     ) -> None:
-        self._conditions, self._tell, self._clock = conditions, tell, clock
+        self._conditions, self._tell = conditions, tell
         self._outcomes: deque[Outcome] = deque(maxlen=REMEMBERED)
-        self._told_at: dict[str, float] = {}
+        self._repeats = Repeats(clock, window_s=SILENT_S)
 
     def settled(self, outcome: Outcome) -> None:
         """Take in the outcome of an attempt at a step; tell the person if most of the last samples are lost."""
@@ -75,12 +76,8 @@ class Adviser:
             self._advise(outcome.lost_reason, f"{share:.0%} of this device's last samples are in no step. ")
 
     def _advise(self, cause: str, introduction: str = "") -> None:
-        now = self._clock()
-        if now - self._told_at.get(cause, float("-inf")) < SILENT_S:
-            return
         text = advice(cause, self._conditions())
-        if text is not None:
-            self._told_at[cause] = now
+        if text is not None and self._repeats.take(cause) is not None:
             self._tell(Notice("warning", f"{introduction}{text}"))
 
 

@@ -5,7 +5,6 @@ Light enough for the service to import.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -44,9 +43,8 @@ class RoundCounts:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
         self._began_at: float | None = None
-        self._tally = RoundTally()
+        self.tally = RoundTally()  # so far
 
     def begin(self) -> None:
         """Begin a round: this peer looks for its group."""
@@ -55,17 +53,9 @@ class RoundCounts:
     def end(self, succeeded: bool) -> None:
         """Count the end of the round that was begun; nothing if none was."""
         began_at, self._began_at = self._began_at, None
-        if began_at is None:
-            return
-        with self._lock:
-            tally = self._tally
-            self._tally = tally.with_success(self._clock() - began_at) if succeeded else tally.with_failure()
-
-    @property
-    def tally(self) -> RoundTally:
-        """The tally so far."""
-        with self._lock:
-            return self._tally
+        if began_at is not None:
+            tally = self.tally
+            self.tally = tally.with_success(self._clock() - began_at) if succeeded else tally.with_failure()
 
 
 def census_of(peers: Iterable[tuple[str, bool]]) -> Census:

@@ -13,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from peer.runtime.repeats import Repeats
+
 logger = logging.getLogger(__name__)
-SAME_PAUSE_S = (
-    60.0  # the same of the same peer is said again after so long; each time counts (`coordinator.members.quarantine`)
-)
-MAX_REMEMBERED = 10_000
+SAME_PAUSE_S = 60.0  # until the same of the same peer is said again: each time counts for quarantine
 MAX_WAITING = 200
 MAX_DETAIL_CHARS = 200
 
@@ -71,18 +70,13 @@ class Suspicions:
     """The place that logs suspicions and passes them on, the same one now and then only; from any thread."""
 
     def __init__(self, tell: Callable[[Suspicion], None], clock: Callable[[], float]) -> None:
-        self._tell, self._clock = tell, clock
+        self._tell, self._repeats = tell, Repeats(clock, window_s=SAME_PAUSE_S)
         self._lock = threading.Lock()
-        self._silent_until: dict[tuple[str, str], float] = {}
 
     def raise_against(self, suspicion: Suspicion) -> None:
         """Log a suspicion and pass it on, unless that was done a short while ago."""
-        key, now = (suspicion.peer_id, suspicion.kind), self._clock()
         with self._lock:
-            if now < self._silent_until.get(key, float("-inf")):
-                return
-            if len(self._silent_until) >= MAX_REMEMBERED:
-                self._silent_until.clear()
-            self._silent_until[key] = now + SAME_PAUSE_S
-        logger.warning("suspicious: %s", suspicion)
-        self._tell(suspicion)
+            is_told = self._repeats.take((suspicion.peer_id, suspicion.kind)) is not None
+        if is_told:
+            logger.warning("suspicious: %s", suspicion)
+            self._tell(suspicion)

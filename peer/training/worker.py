@@ -66,7 +66,6 @@ from peer.reporting.messages import (
     WorkerPlan,
 )
 from peer.runtime.devices import Stay
-from peer.runtime.log_lines import FoldingHandler
 from peer.runtime.processes import (
     LOG_FILE,
     die_with_parent,
@@ -75,6 +74,7 @@ from peer.runtime.processes import (
     lead_own_group,
     write_output_to,
 )
+from peer.runtime.repeats import RepeatFilter
 from peer.runtime.version import software_version
 from peer.swarm.swarm import StepOutcome, Swarm, SwarmProgress
 from peer.training.bootstrap import BEACON_WAIT_S, StateTaking
@@ -358,5 +358,6 @@ def _write_output_to(path: Path) -> None:
     write_output_to(path, MAX_LOG_BYTES)
     use_hivemind_log_handler("nowhere")
     style = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO, format=style, handlers=[FoldingHandler()], force=True)
+    logging.basicConfig(level=logging.INFO, format=style, force=True)
+    logging.getLogger().handlers[0].addFilter(RepeatFilter())
     logging.getLogger("hivemind").setLevel(logging.WARNING)

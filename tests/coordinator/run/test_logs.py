@@ -25,7 +25,7 @@ from coordinator.run.logs import (
     shorten_database_failure,
 )
 from coordinator.store.engine import open_engine
-from peer.runtime.log_lines import FoldingHandler
+from peer.runtime.repeats import RepeatFilter
 from tests.support.small_run import make_small_run
 
 STYLE = LogStyle(LogFormat.JSON, "small", frozenset({"192.0.2.9"}))
@@ -35,7 +35,8 @@ STYLE = LogStyle(LogFormat.JSON, "small", frozenset({"192.0.2.9"}))
 def log(written: io.StringIO) -> Iterator[logging.Logger]:
     """A logger of its own, as the keeper's at step 7."""
     logger = logging.Logger("coordinator.test")
-    handler = FoldingHandler(written, lambda: 0.0, lambda *_: None)
+    handler = logging.StreamHandler(written)
+    handler.addFilter(RepeatFilter())
     handler.setFormatter(JsonLines("keeper", STYLE, lambda: 7))
     logger.addHandler(handler)
     yield logger
@@ -96,23 +97,6 @@ def test_a_trace_is_part_of_the_object(log: logging.Logger, written: io.StringIO
     (line,) = map(json.loads, written.getvalue().splitlines())
     assert "Traceback" in line["exception"]
     assert "203.0.113.7" not in line["exception"]
-
-
-async def test_the_count_of_what_was_left_out_is_of_no_session(log: logging.Logger, written: io.StringIO) -> None:
-    """It is of many, whichever session's line comes when it is told; the rest is as in other lines."""
-    with about_session("a"):
-        for _ in range(3):
-            log.warning("the disk is full")
-        log.handlers[0].close()
-    first, count = map(json.loads, written.getvalue().splitlines())
-    assert (first["session"], first["step"]) == ("a", 7)
-    assert count["message"] == "the disk is full (the last of 2 more like it)"
-    assert (count["level"], count["logger"], "session" in count, "step" in count) == (
-        "warning",
-        "coordinator.test",
-        False,
-        False,
-    )
 
 
 def test_a_long_trace_stays_one_object(log: logging.Logger, written: io.StringIO) -> None:
