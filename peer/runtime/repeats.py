@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from traceback import format_exception, format_exception_only
 
 WINDOW_S = 60.0
 MOST_WARNINGS = 5  # of a cause that are told within a window
@@ -69,7 +70,7 @@ class RepeatFilter(logging.Filter):
         self._warnings, self._news = Repeats(clock, MOST_WARNINGS), Repeats(clock, MOST_NEWS)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write the line; one that is written has a count of those left out before it."""
+        """Return whether to write the line; one with a count of those left out before it has no stack trace."""
         failure = record.exc_info[1] if record.exc_info else None
         repeats = self._news if record.levelno <= logging.INFO else self._warnings
         left_out = repeats.take((record.pathname, record.lineno, type(failure)))
@@ -81,7 +82,8 @@ class RepeatFilter(logging.Filter):
             return True
         message = message if len(message) <= MAX_MESSAGE_CHARS else f"{message[:MAX_MESSAGE_CHARS]}..."
         record.msg, record.args = counted(message, left_out), ()
-        if record.exc_info and not record.exc_text:
-            trace, half = logging.Formatter().formatException(record.exc_info), MAX_TRACE_CHARS // 2
+        if failure is not None:
+            told = format_exception_only(failure) if left_out else format_exception(failure)
+            trace, half = "".join(told).rstrip(), MAX_TRACE_CHARS // 2
             record.exc_text = trace if len(trace) <= MAX_TRACE_CHARS else f"{trace[:half]}\n...\n{trace[-half:]}"
         return True

@@ -94,6 +94,20 @@ def test_a_failure_is_known_by_its_place_and_class(log: logging.Logger, written:
     assert written.getvalue().count("ValueError: attempt") == MOST_WARNINGS
 
 
+def test_a_line_with_a_count_has_the_exception_without_its_trace(
+    log: logging.Logger, written: io.StringIO, stepped: Clock
+) -> None:
+    """The first lines of the storm had it; one trace a minute would fill a disk within weeks."""
+    for number in range(MOST_WARNINGS + 2):
+        stepped.now = WINDOW_S * (number > MOST_WARNINGS)
+        try:
+            raise ConnectionError("refused")
+        except ConnectionError:
+            log.exception("a poll failed")
+    assert written.getvalue().count("Traceback") == MOST_WARNINGS
+    assert lines(written)[-2:] == ["a poll failed (the last of 2 more like it)", "ConnectionError: refused"]
+
+
 def test_a_failure_that_cannot_be_shown_is_logged(log: logging.Logger, written: io.StringIO) -> None:
     """An exception whose `repr` raises does not fail the caller."""
 
