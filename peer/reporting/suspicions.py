@@ -61,9 +61,7 @@ class WaitingSuspicions:
 
     def take(self) -> list[Suspicion]:
         """Return all waiting suspicions, and forget them."""
-        taken = list(self._waiting)
-        self._waiting.clear()
-        return taken
+        return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
 
 class Suspicions:
