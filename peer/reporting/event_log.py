@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal, Union
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 FOLDER = "events"  # in a device's data directory, and in a run's
 SUFFIX, OLDER_SUFFIX = ".jsonl", ".older.jsonl"
@@ -37,11 +37,11 @@ MOST_NUMBER = 2**62
 TAKEN = "taken"  # a download's outcome
 
 
-def _shown(text: object) -> object:
+def _shown(text: object, most_chars: int = MOST_CHARS) -> object:
     """Return a text as one short line without addresses and control characters; the field refuses anything else."""
     if not isinstance(text, str):
         return text
-    return _ADDRESS.sub("<address>", "".join(char if char.isprintable() else " " for char in text[:MOST_CHARS]))
+    return _ADDRESS.sub("<address>", "".join(char if char.isprintable() else " " for char in text[:most_chars]))
 
 
 def _bounded(number: object) -> object:
@@ -60,12 +60,8 @@ def _cut(items: object) -> object:
     return items[:MOST_PEERS] if isinstance(items, list | tuple) else items
 
 
-def _short(text: object) -> object:
-    return _shown(text[:MOST_ID_CHARS]) if isinstance(text, str) else text
-
-
-_Words = Annotated[str, BeforeValidator(_shown)]
-_Id = Annotated[str, BeforeValidator(_short)]
+_Words = Annotated[str, BeforeValidator(lambda text: _shown(text))]
+_Id = Annotated[str, BeforeValidator(lambda text: _shown(text, MOST_ID_CHARS))]
 _ADDRESS = re.compile(r"/(?:ip[46]|dns[46]?)/[^/\s]+|\b\d{1,3}(?:\.\d{1,3}){3}\b|\[[0-9a-fA-F:]*:[0-9a-fA-F:.]*\]")
 Who = Callable[[str], str]  # libp2p ID -> a name that people know
 RoundOutcome = Literal["averaged", "too few samples", "failed"]
@@ -358,19 +354,14 @@ class LoggedEvent(BaseModel):
     event: Event
 
 
-_LINES: TypeAdapter[LoggedEvent] = TypeAdapter(LoggedEvent)
-
-
 class EventLog:
     """The log of one process; any of its threads may add to it. Without a folder it keeps nothing."""
 
     def __init__(
         self, folder: Path | None, process: str, clock: Callable[[], float], most_bytes: int = MOST_BYTES
     ) -> None:
-        """Nothing is opened before the first event, so that a forked process may be given its log before the fork."""
         self._folder, self.process, self._clock, self._most_bytes = folder, process, clock, most_bytes
         self._lock = threading.Lock()
-        self._descriptor: int | None = None
         self._dropped = 0
 
     def of_process(self, process: str) -> EventLog:
@@ -384,42 +375,30 @@ class EventLog:
         with self._lock:
             try:
                 if self._dropped:
-                    self._append(EventsDropped(events=self._dropped))
+                    self._append(self._folder, EventsDropped(events=self._dropped))
                     self._dropped = 0
-                self._append(event)
+                self._append(self._folder, event)
             except OSError:
                 self._dropped += 1
-                self._close()
 
-    def _append(self, event: AnyEvent) -> None:
-        fields = event.model_dump(mode="json")
-        line = json.dumps({"at": round(self._clock(), 3), "event": fields}, separators=(",", ":")).encode() + b"\n"
-        written = os.write(self._opened(), line)
-        if written < len(line):  # a disk that is nearly full takes a part: the next line must not continue it
-            self._close()
-            raise OSError("the disk is full")
+    def _append(self, folder: Path, event: AnyEvent) -> None:
+        """Write one line to the file, after exchanging one that has grown to its limit."""
+        fields = {"at": round(self._clock(), 3), "event": event.model_dump(mode="json")}
+        line = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+        path = folder / f"{self.process}{SUFFIX}"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size >= self._most_bytes:
+            path.replace(folder / f"{self.process}{OLDER_SUFFIX}")
+        with open(path, "ab+", buffering=0, opener=_private) as file:
+            size = file.seek(0, os.SEEK_END)
+            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":  # torn when it was written last
+                line = b"\n" + line
+            if file.write(line) < len(line):  # a disk that is nearly full takes a part
+                raise OSError("the disk is full")
 
-    def _opened(self) -> int:
-        """Return the open file, after exchanging one that has grown to its limit."""
-        assert self._folder is not None
-        path = self._folder / f"{self.process}{SUFFIX}"
-        if self._descriptor is None:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-            size = os.fstat(self._descriptor).st_size
-            if size and os.pread(self._descriptor, 1, size - 1) != b"\n":  # torn when it was written last
-                os.write(self._descriptor, b"\n")
-        if os.fstat(self._descriptor).st_size >= self._most_bytes:
-            self._close()
-            path.replace(self._folder / f"{self.process}{OLDER_SUFFIX}")
-            return self._opened()
-        return self._descriptor
 
-    def _close(self) -> None:
-        if self._descriptor is not None:
-            descriptor, self._descriptor = self._descriptor, None
-            with suppress(OSError):
-                os.close(descriptor)
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 NOWHERE = EventLog(None, "nowhere", time.time)
@@ -431,7 +410,7 @@ def read_lines(data: bytes) -> Iterator[LoggedEvent | None]:
         if not line:
             continue
         try:
-            yield _LINES.validate_json(line) if len(line) <= MOST_LINE_BYTES else None
+            yield LoggedEvent.model_validate_json(line) if len(line) <= MOST_LINE_BYTES else None
         except ValidationError:
             yield None
 
