@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
-from typing import Protocol
 
 from packaging.version import InvalidVersion, Version
 
@@ -23,12 +23,6 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMIT_FILE = "COMMIT"  # in the metadata of the wheel that a coordinator packs
 SHOWN_COMMIT_CHARS = 8
 MAX_SHOWN_CHARS = 32
-
-
-class MetadataFiles(Protocol):
-    """The files of an installation's metadata, as `importlib.metadata.Distribution` reads them."""
-
-    def read_text(self, filename: str) -> str | None: ...
 
 
 @cache  # reading it takes longer than answering a peer otherwise does
@@ -44,18 +38,18 @@ def software_version() -> str:
 
 def own_commit() -> str:
     """Return the commit that this installed program was made of; empty where that is not known."""
-    return commit_of(distribution(DISTRIBUTION), ROOT)
+    return commit_of(distribution(DISTRIBUTION).read_text, ROOT)
 
 
-def commit_of(installed: MetadataFiles, root: Path) -> str:
-    """Return the commit of a checkout, by Git, else the one that the installation has recorded; empty if neither."""
+def commit_of(read: Callable[[str], str | None], root: Path) -> str:
+    """Return a checkout's commit, by Git, else the one in a file of the installation's metadata; empty if neither."""
     if (root / ".git").exists():
         with suppress(OSError, subprocess.CalledProcessError):
             command = ("git", "-C", str(root), "rev-parse", "HEAD")
             return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603
         return ""
-    origin = json.loads(installed.read_text("direct_url.json") or "{}")  # PEP 610
-    return installed.read_text(COMMIT_FILE) or str(origin.get("vcs_info", {}).get("commit_id", ""))
+    origin = json.loads(read("direct_url.json") or "{}")  # PEP 610
+    return read(COMMIT_FILE) or str(origin.get("vcs_info", {}).get("commit_id", ""))
 
 
 def update_notice(theirs: str, ours: str, address: str) -> str | None:

@@ -71,23 +71,13 @@ def test_an_address_that_is_none_is_not_shown(address: str) -> None:
     assert notice.endswith("the run's page about taking part says how.")
 
 
-class Installed:
-    """An installation's metadata, of which only these files are there."""
-
-    def __init__(self, **files: str) -> None:
-        self._files = files
-
-    def read_text(self, name: str) -> str | None:
-        return self._files.get(name.partition(".")[0])
-
-
 def test_an_installation_knows_its_commit(tmp_path: Path) -> None:
     """A coordinator's wheel has it in a file, an installation from a repository in the record of its origin."""
     origin = {"url": "https://example.org/x", "vcs_info": {"vcs": "git", "commit_id": COMMIT}}
-    assert commit_of(Installed(COMMIT=COMMIT), tmp_path) == COMMIT
-    assert commit_of(Installed(direct_url=json.dumps(origin)), tmp_path) == COMMIT
-    assert commit_of(Installed(direct_url='{"url": "file:///x", "dir_info": {}}'), tmp_path) == ""
-    assert commit_of(Installed(), tmp_path) == ""
+    assert commit_of({"COMMIT": COMMIT}.get, tmp_path) == COMMIT
+    assert commit_of({"direct_url.json": json.dumps(origin)}.get, tmp_path) == COMMIT
+    assert commit_of({"direct_url.json": '{"url": "file:///x", "dir_info": {}}'}.get, tmp_path) == ""
+    assert commit_of({}.get, tmp_path) == ""
 
 
 def test_a_checkout_knows_its_commit(tmp_path: Path) -> None:
@@ -97,9 +87,9 @@ def test_a_checkout_knows_its_commit(tmp_path: Path) -> None:
     for words in (("init", "-q"), (*who, "commit", "-q", "--allow-empty", "-m", "first")):
         subprocess.run(["git", "-C", tmp_path, *words], check=True)
     said = subprocess.run(["git", "-C", tmp_path, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
-    assert commit_of(Installed(COMMIT=COMMIT), tmp_path) == said.stdout.strip()
+    assert commit_of({"COMMIT": COMMIT}.get, tmp_path) == said.stdout.strip()
     (tmp_path / ".git" / "HEAD").unlink()
-    assert commit_of(Installed(), tmp_path) == ""
+    assert commit_of({}.get, tmp_path) == ""
 
 
 def test_this_program_knows_its_version() -> None:
