@@ -44,25 +44,12 @@ class LostCause(str, Enum):
     OTHER = "other"  # what this version has no name for
 
 
-_KNOWN = frozenset(cause.value for cause in LostCause)
-
-
 @dataclass(frozen=True)
 class Lost:
     """Samples that no step's report can tell of; kept by the agent until the coordinator has acknowledged it."""
 
     step: int  # towards which they were computed, from 1
     by_cause: Mapping[str, int]
-
-
-def known_causes(lost: Mapping[str, int]) -> dict[str, int]:
-    """Return lost samples under causes of the list only; a cause that is not on it becomes `other`."""
-    found: dict[str, int] = {}
-    for cause, samples in sorted(lost.items()):
-        name = cause if cause in _KNOWN else LostCause.OTHER.value
-        if samples:
-            found[name] = found.get(name, 0) + samples
-    return found
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ whether a claim is plausible is the ledger's question.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -13,16 +14,10 @@ from typing import Any
 from auth.errors import RequestError
 from auth.receipts import MAX_COUNT
 from peer.protocol import control_pb2
-from peer.reporting.messages import (
-    CLAIM_BOUNDS,
-    MAX_LONG,
-    MAX_REASON_CHARS,
-    Lost,
-    StepReport,
-    known_causes,
-)
+from peer.reporting.messages import CLAIM_BOUNDS, MAX_LONG, MAX_REASON_CHARS, Lost, LostCause, StepReport
 
 MAX_CAUSES = 16
+_CAUSES = frozenset(cause.value for cause in LostCause)
 _FIELDS = control_pb2.StepReport.DESCRIPTOR.fields_by_name
 
 
@@ -57,19 +52,23 @@ def lost_from_wire(message: control_pb2.Lost) -> Lost:
     """The losses in a message; raises `RequestError` if a number is larger than any that is meant."""
     if not 1 <= message.step <= MAX_COUNT or message.seq > MAX_LONG:
         raise RequestError(f"`step` ({message.step}) must lie between 1 and {MAX_COUNT}, `seq` below {MAX_LONG}.")
-    return Lost(message.step, _bounded_causes(message.by_cause))
+    return Lost(message.step, _by_known_cause(message.by_cause))
 
 
 def _lost_by_cause(message: control_pb2.StepReport) -> dict[str, int]:
     """Read the losses by cause; those of an older peer, which tells one reason only, stand under that reason."""
     by_cause = message.lost or {message.lost_reason: message.lost_samples}
-    found = _bounded_causes(by_cause)
+    found = _by_known_cause(by_cause)
     if sum(found.values()) != message.lost_samples:
         raise RequestError(f"`lost` names {sum(found.values())} samples, and `lost_samples` {message.lost_samples}.")
     return found
 
 
-def _bounded_causes(by_cause: Mapping[str, int]) -> dict[str, int]:
+def _by_known_cause(by_cause: Mapping[str, int]) -> dict[str, int]:
+    """Return lost samples by the causes of `LostCause`; any other cause counts as `other`."""
     if len(by_cause) > MAX_CAUSES or any(samples > MAX_COUNT for samples in by_cause.values()):
         raise RequestError(f"Losses have at most {MAX_CAUSES} causes, and each at most {MAX_COUNT} samples.")
-    return known_causes(by_cause)
+    found: Counter[str] = Counter()
+    for cause, samples in sorted(by_cause.items()):
+        found[cause if cause in _CAUSES else LostCause.OTHER.value] += samples
+    return dict(+found)  # without zeros

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.reporting.messages import LostCause, known_causes
+from peer.reporting.messages import LostCause
 
 
 def test_causes_are_stored_under_these_very_names() -> None:
@@ -20,8 +20,3 @@ def test_causes_are_stored_under_these_very_names() -> None:
         "quarantine",
         "other",
     }
-
-
-def test_unknown_causes_are_summed_up() -> None:
-    """What this version has no name for is `other`, and nothing lost is no cause."""
-    assert known_causes({"late": 3, "sunspots": 2, "<b>": 1, "left": 0}) == {"late": 3, "other": 3}

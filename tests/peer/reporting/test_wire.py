@@ -109,10 +109,10 @@ def test_causes_that_do_not_add_up_are_refused() -> None:
 
 
 def test_losses_arrive_as_they_were_sent() -> None:
-    """What no report can tell of comes through by cause; a cause that nobody here knows is `other`."""
-    message = lost_to_wire(8, 99.5, Lost(3, {"left": 12, "sunspots": 1}))
+    """What no report can tell of comes through by cause; causes that nobody here knows are `other`."""
+    message = lost_to_wire(8, 99.5, Lost(3, {"left": 12, "sunspots": 1, "<b>": 2, "late": 0}))
     assert (message.seq, message.time) == (8, 99.5)
-    assert lost_from_wire(message) == Lost(3, {"left": 12, "other": 1})
+    assert lost_from_wire(message) == Lost(3, {"left": 12, "other": 3})
 
 
 @pytest.mark.parametrize(
