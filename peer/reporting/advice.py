@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from peer.reporting.messages import LostCause, Notice
 from peer.runtime.repeats import Repeats
@@ -39,19 +38,6 @@ class Conditions:
     longest_round_s: float = 0.0  # that the run allows
 
 
-class Outcome(Protocol):
-    """What became of samples at an attempt at a step: those that it took, those lost, and a `LostCause`'s value."""
-
-    @property
-    def samples(self) -> int: ...
-
-    @property
-    def lost_samples(self) -> int: ...
-
-    @property
-    def lost_reason(self) -> str: ...
-
-
 class Adviser:
     """The watch over one peer's outcomes."""
 
@@ -59,21 +45,24 @@ class Adviser:
         self, conditions: Callable[[], Conditions], tell: Callable[[Notice], None], clock: Callable[[], float]
     ) -> None:
         self._conditions, self._tell = conditions, tell
-        self._outcomes: deque[Outcome] = deque(maxlen=REMEMBERED)
+        self._outcomes: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)  # samples, and lost ones
         self._repeats = Repeats(clock, window_s=SILENT_S)
 
-    def settled(self, outcome: Outcome) -> None:
-        """Take in the outcome of an attempt at a step; tell the person if most of the last samples are lost."""
-        if outcome.lost_reason == LostCause.SLOW_LINE.value:  # and none follow until the line is faster
-            self._advise(outcome.lost_reason)
+    def settled(self, samples: int, lost_samples: int, cause: str) -> None:
+        """Take in an attempt at a step; tell the person if most of the last samples are lost.
+
+        `cause`: the value of a `LostCause`, or empty.
+        """
+        if cause == LostCause.SLOW_LINE.value:  # and none follow until the line is faster
+            self._advise(cause)
             return
-        if not outcome.samples and not outcome.lost_samples:
+        if not samples and not lost_samples:
             return
-        self._outcomes.append(outcome)
-        lost = sum(each.lost_samples for each in self._outcomes)
-        share = lost / (lost + sum(each.samples for each in self._outcomes))
-        if len(self._outcomes) >= LEAST_KNOWN and share > LOST_SHARE and outcome.lost_samples:
-            self._advise(outcome.lost_reason, f"{share:.0%} of this device's last samples are in no step. ")
+        self._outcomes.append((samples, lost_samples))
+        counted, lost = map(sum, zip(*self._outcomes, strict=True))
+        share = lost / (counted + lost)
+        if len(self._outcomes) >= LEAST_KNOWN and share > LOST_SHARE and lost_samples:
+            self._advise(cause, f"{share:.0%} of this device's last samples are in no step. ")
 
     def _advise(self, cause: str, introduction: str = "") -> None:
         text = advice(cause, self._conditions())

@@ -209,9 +209,13 @@ class Worker:
             with PhasedBatches(config, lambda: swarm.step, enter, swarm.samples_at_once) as batches:
                 self._tell(Ready(peer_id, swarm.step, backend.description, size))
                 adviser = Adviser(swarm.conditions, self._tell, time.monotonic)
+
+                def advise(done: StepOutcome) -> None:
+                    adviser.settled(done.samples, done.lost_samples, done.lost_reason)
+
                 is_over = partial(self._is_over, swarm)
                 swarm.state.resume_remainders(self._remainders)
-                train(backend, batches, swarm, self._tell, is_over, time.monotonic, adviser.settled)
+                train(backend, batches, swarm, self._tell, is_over, time.monotonic, advise)
 
         return take_part
 

@@ -17,15 +17,12 @@ from peer.reporting.advice import (
     advice,
 )
 from peer.reporting.messages import LostCause, Notice
-from peer.swarm.swarm import StepOutcome
 from tests.support.clocks import Clock
 
 LATE = LostCause.LATE.value
 
 
-def outcome(samples: int = 0, lost: int = 0, reason: str = LATE) -> StepOutcome:
-    """A step with so many samples of this peer, or one that it missed with so many."""
-    return StepOutcome(4, samples, samples > 0, 2, 64, 1.0, lost_samples=lost, lost_reason=reason if lost else "")
+COUNTED, MISSED, NOTHING = (8, 0, ""), (0, 8, LATE), (0, 0, "")  # attempts at a step
 
 
 @pytest.mark.parametrize(
@@ -57,7 +54,7 @@ def test_a_volunteer_is_told_at_once_that_the_line_is_too_slow() -> None:
     told: list[Any] = []
     adviser = Adviser(lambda: Conditions(round_s=290.0, longest_round_s=60.0), told.append, Clock())
     for _ in range(2):
-        adviser.settled(StepOutcome(4, 0, False, 0, None, 0.0, lost_reason=LostCause.SLOW_LINE.value))
+        adviser.settled(0, 0, LostCause.SLOW_LINE.value)
     assert [notice.level for notice in told] == ["warning"]
 
 
@@ -66,16 +63,16 @@ def test_a_volunteer_is_told_when_most_samples_are_lost_and_not_again_at_once() 
     told: list[Any] = []
     clock = Clock()
     adviser = Adviser(lambda: Conditions(step_s=30.0), told.append, clock)
-    for each in (outcome(samples=8), outcome(), *[outcome(lost=8)] * (LEAST_KNOWN - 2)):
-        adviser.settled(each)
+    for each in (COUNTED, NOTHING, *[MISSED] * (LEAST_KNOWN - 2)):
+        adviser.settled(*each)
     assert told == []
-    adviser.settled(outcome(lost=8))
+    adviser.settled(*MISSED)
     assert [(notice.level, "75%" in notice.text) for notice in told] == [("warning", True)]
-    adviser.settled(outcome(lost=8))
-    adviser.settled(outcome(lost=8, reason=LostCause.AVERAGING.value))
+    adviser.settled(*MISSED)
+    adviser.settled(0, 8, LostCause.AVERAGING.value)
     assert len(told) == 2
     clock.now += SILENT_S
-    adviser.settled(outcome(lost=8))
+    adviser.settled(*MISSED)
     assert len(told) == 3
     assert all(isinstance(notice, Notice) for notice in told)
 
@@ -85,8 +82,8 @@ def test_a_volunteer_whose_samples_count_is_told_nothing() -> None:
     told: list[Notice] = []
     adviser = Adviser(lambda: Conditions(step_s=30.0), told.append, Clock())
     for _ in range(4):
-        for each in (outcome(samples=8), outcome(samples=8), outcome(lost=8)):
-            adviser.settled(each)
+        for each in (COUNTED, COUNTED, MISSED):
+            adviser.settled(*each)
     assert told == []
 
 
