@@ -1,4 +1,4 @@
-"""A process's surroundings: child processes, console, redaction of secrets, versions, devices, software.
+"""The environment of a process: child processes, console, log, redaction of secrets, versions, devices, software.
 
 Every program imports from here; nothing here imports torch.
 """

@@ -1,4 +1,4 @@
-"""Groups of commands of which only the one that was called is imported; the overview has a line about each other."""
+"""Groups of commands that import only the command that is called; the overview shows the others by their summaries."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typer.core import TyperGroup
 
 @dataclass(frozen=True)
 class LazyCommand:
-    """A command, or a group of them, as the overview shows it."""
+    """A command or a group of commands, as the overview shows it."""
 
     module: str  # whose `app` holds it
     summary: str
-    panel: str | None = None  # under which the overview has it; None: "Commands"
+    panel: str | None = None  # of the overview; None: "Commands"
 
 
 def lazy_app(entries: Mapping[str, LazyCommand], **options: Any) -> typer.Typer:
-    """Return the command line of these commands; `options` are typer's."""
+    """Return a typer app with these commands; `options` are typer's."""
 
     class LazyGroup(TyperGroup):
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:

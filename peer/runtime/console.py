@@ -14,19 +14,19 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def say(text: str = "") -> None:
-    """One line on stdout, at once: other programs may be waiting for it."""
+    """Print a line to stdout and flush it: other programs may be waiting for it."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def say_json(content: Any) -> None:
-    """The command's result for scripts."""
+    """Print a command's result as JSON, for scripts."""
     say(json.dumps(content, ensure_ascii=False, allow_nan=False))
 
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Rows under headings; a column of numbers is aligned to the right."""
-    from rich.console import Console  # only now: processes that stay print lines, and no tables
+    """Print rows under headings; columns of numbers are aligned to the right."""
+    from rich.console import Console  # imported late: long-lived processes print no tables
     from rich.table import Table
     from rich.text import Text
 
@@ -41,14 +41,14 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def say_facts(facts: Mapping[str, object]) -> None:
-    """One fact on each line, never folded, so that links can be copied."""
+    """Print one fact a line, never wrapped, so that links can be copied."""
     width = max(map(len, facts))
     for name, value in facts.items():
         say(f"{name:<{width}}  {format_value(value)}")
 
 
 def format_value(value: object) -> str:
-    """Write a cell's text: large numbers grouped, fractions short, None as a dash."""
+    """Format a cell: thousands grouped, two decimals, None as a dash."""
     if value is None:
         return "-"
     if isinstance(value, int):
@@ -57,7 +57,7 @@ def format_value(value: object) -> str:
 
 
 def format_age(then: float | None, now: float) -> str | None:
-    """Write how long ago something was, in its largest unit; None stays None."""
+    """Format the time since `then` in its largest unit; None stays None."""
     if then is None:
         return None
     age_s = max(0, int(now - then))

@@ -1,8 +1,7 @@
-"""Words of `--device`, `--compile` and `--precision`: decided without touching any device.
+"""Decisions on `--device`, `--compile` and `--precision` that touch no device.
 
-The commands check the words before anything starts; what is there is found by `peer.backends.hardware`. Whether it is
-worth a try to compile the model's layers is decided here; what a try costs and gains is measured by
-`peer.backends.choice`. Half precision needs a loss scale, or it loses small gradients (`LossScale`).
+The commands check these options before anything starts; `peer.backends.hardware` finds the devices, and
+`peer.backends.choice` measures compiled layers where `worth_trying` recommends a trial.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import Literal
 from auth.errors import ConfigError
 
 CompileMode = Literal["auto", "on", "off"]
-LEAST_STEPS = 200  # of the run, still to come; with fewer, compiling is not tried
-LEAST_HOURS = 1.0  # of this device's stay: a minute or two of compiling is little of them
-LEAST_GAIN = 0.05  # of the time of a microbatch, or one may as well go on without
+LEAST_STEPS = 200  # left in the run; with fewer, compiling is not tried
+LEAST_HOURS = 1.0  # of this device's stay, of which compiling takes a minute or two
+LEAST_GAIN = 0.05  # of a microbatch's time; with less, compiled layers are not kept
 Precision = Literal["fp32", "bf16", "fp16"]
 Wanted = Literal["auto", "fp32", "bf16", "fp16"]
 FIRST_SCALE = 2.0**16
@@ -31,7 +30,7 @@ _NUMBERED = re.compile(r"cuda:([0-9]{1,4}(?:,[0-9]{1,4})*)")
 
 
 def check_device_name(name: str) -> str:
-    """The name itself; raises `ConfigError` for what no machine has."""
+    """Return the name; raises `ConfigError` if no machine has such a device."""
     if name not in DEVICES and _NUMBERED.fullmatch(name) is None:
         raise ConfigError(
             f"`--device` ({name}) must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}; "
@@ -46,7 +45,7 @@ def may_have_accelerator(devices: Path = Path("/dev"), platform: str = sys.platf
 
 
 def pick_device(name: str, gpus: int, tpu: bool, mps: bool = False) -> str:
-    """The device that `--device` names: `cpu`, `cuda:0,1`, `mps`, `tpu`, or `jax` for whatever JAX finds.
+    """Return the device that `--device` names: `cpu`, `cuda:0,1`, `mps`, `tpu`, or `jax` for any device JAX finds.
 
     `cuda` means all GPUs; `auto` takes the TPU, else all GPUs, else Apple's, else the CPU. Raises `ConfigError`.
     """
@@ -69,14 +68,14 @@ def pick_device(name: str, gpus: int, tpu: bool, mps: bool = False) -> str:
 
 
 def gpu_numbers(name: str) -> tuple[int, ...]:
-    """The GPUs that a name like `cuda:0,2` lists, each once and in order; none where it lists none."""
+    """Return the GPUs in a name like `cuda:0,2`, sorted and without repetition; empty for other names."""
     found = _NUMBERED.fullmatch(name)
     return tuple(sorted({int(number) for number in found[1].split(",")})) if found else ()
 
 
 @dataclass(frozen=True)
 class Stay:
-    """The time that compiled layers would serve on this device."""
+    """The time for which this device would use compiled layers."""
 
     steps_left: int  # global steps of the run
     hours: float | None  # None: until it is stopped
@@ -92,7 +91,7 @@ class Trial:
 
     @property
     def pays(self) -> bool:
-        """Return whether compiled layers are so much faster that they should be kept."""
+        """Return whether compiled layers are faster by enough to keep them."""
         return self.compiled_s <= (1 - LEAST_GAIN) * self.plain_s
 
 
@@ -113,10 +112,10 @@ def worth_trying(mode: CompileMode, on_gpus: bool, stay: Stay) -> tuple[bool, st
 
 
 class LossScale:
-    """Multiplies the loss, so that half-precision gradients do not vanish; moved as PyTorch's `GradScaler` moves it.
+    """A factor on the loss that keeps half-precision gradients from vanishing, adapted as in PyTorch's `GradScaler`.
 
-    Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2. Gradients are divided by it again before anybody sees
-    them, and a microbatch that overflowed is computed again: neither a sample nor what was accumulated is lost.
+    Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2. Gradients are divided by it before they are accumulated,
+    and a microbatch that overflowed is computed again, so no sample is lost.
     """
 
     def __init__(self, precision: Precision) -> None:
@@ -125,12 +124,12 @@ class LossScale:
         self._successes = 0
 
     def lower(self) -> None:
-        """Halve it, down to 1, after a microbatch that overflowed, however far that one had to go down."""
+        """Halve the scale once, to no less than 1, after a microbatch that overflowed, however often."""
         self._successes = 0
         self.value = max(1.0, self.value / 2)
 
     def succeeded(self) -> None:
-        """Count a microbatch that did not overflow; after many in a row the scale doubles."""
+        """Count a microbatch without overflow; after `GROW_AFTER` in a row the scale doubles."""
         self._successes += 1
         if self._grows and self._successes == GROW_AFTER:
             self._successes = 0

@@ -1,8 +1,8 @@
-"""Processes: a parent ends a child with all that the child started, and a child ends when its parent is gone.
+"""Child processes: a parent ends a child with everything the child started, and a child ends with its parent.
 
 hivemind forks processes and starts the p2p daemon; all of them outlive a parent that is killed, keep its identity and
-its port, and go on answering. So each child that uses hivemind leads a group of its own, which is ended as a whole.
-A child's output goes to a file; the agent's last sign of life is a file, too. Each process shows in `ps` what it is.
+its port, and go on answering. So each child that uses hivemind leads a process group, which is ended as a whole.
+A child's output goes to a file, and `ps` shows each process by its task.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from setproctitle import getproctitle, setproctitle
 
 FILE = "alive"  # in the device's directory
 VARIABLES = {  # for children on a Mac
-    "PYTORCH_ENABLE_MPS_FALLBACK": "1",  # what Apple's GPUs cannot compute is computed by the CPU
-    "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # hivemind forks; else Apple's runtime ends what is forked
+    "PYTORCH_ENABLE_MPS_FALLBACK": "1",  # the CPU computes what Apple's GPUs cannot
+    "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # else Apple's runtime ends the processes that hivemind forks
 }
 LOG_FILE = "worker.log"  # in the device's data directory
 PARENT_POLL_S = 1.0
@@ -36,21 +36,21 @@ _PR_SET_PDEATHSIG = 1
 def name_process(what: str) -> None:
     """Show this process as `manyhands: WHAT` in `ps` and `top`.
 
-    By itself a spawned process shows no more than `python -c ... spawn_main`, and a command its arguments, among which
-    may be an invite code. So `what` must hold no secret.
+    Without it a spawned process shows `python -c ... spawn_main`, and a command its arguments, which may include an
+    invite code. `what` must hold no secret.
     """
     setproctitle(f"manyhands: {what}")
 
 
 def name_fork(what: str) -> None:
-    """Show a process that hivemind has forked as its parent's title with `what` behind it."""
+    """Show a process that hivemind has forked by its parent's title and `what`."""
     setproctitle(f"{getproctitle()}: {what} (hivemind)")
 
 
 def stop_at_sigterm() -> threading.Event:
-    """Return an event that SIGTERM sets; for the main thread, after it has forked what is to keep the default action.
+    """Return an event that SIGTERM sets; call it in the main thread, after forking what keeps the default action.
 
-    A thread sets it: a handler runs in the main thread, which may hold the event's lock, and would wait for itself.
+    A thread sets the event: the signal handler interrupts the main thread, which may hold the event's lock.
     """
     stop, asked = threading.Event(), queue.SimpleQueue[None]()  # whose `put` may interrupt anything
 
@@ -64,22 +64,22 @@ def stop_at_sigterm() -> threading.Event:
 
 
 def lead_own_group() -> None:
-    """Make this process the leader of a new session and group: a terminal's Ctrl-C goes to its parent only."""
+    """Make this process lead a new session and group, so that a terminal's Ctrl-C reaches only its parent."""
     with suppress(PermissionError):  # it leads one already
         os.setsid()
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have SIGTERM sent to this process when its parent ends, however it ends; by a thread where no kernel does it."""
+    """Have SIGTERM sent to this process when its parent ends, by the kernel or else by a thread."""
     _signal_at_parents_end(signal.SIGTERM, parent_pid)
     if os.getppid() != parent_pid:  # it was gone already
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def kill_forks_at_end() -> None:
-    """Have the processes that this one forks from now on killed when it ends, however it ends.
+    """Have the processes that this one forks from now on killed when it ends, even by SIGKILL.
 
-    They must be forked by a thread that lives as long as the process: to the kernel that thread is the parent.
+    Fork them from a thread that lives as long as the process: the kernel takes the thread for the parent.
     """
     parent_pid = os.getpid()
 
@@ -96,9 +96,9 @@ def kill_forks_at_end() -> None:
 
 
 def has_ended(child_pid: int) -> bool:
-    """Return whether a child has ended, without reaping it, so that its id and its group's are still nobody else's.
+    """Return whether a child has ended, without reaping it, so that no other process can get its id or its group's.
 
-    `multiprocessing`'s sentinel cannot tell: it is a pipe, which the child's own forks inherit and keep open.
+    `multiprocessing`'s sentinel does not tell: it is a pipe that the child's own forks inherit and keep open.
     """
     try:
         if hasattr(os, "waitid"):
@@ -109,9 +109,9 @@ def has_ended(child_pid: int) -> bool:
 
 
 def end_group(group_id: int) -> None:
-    """Kill every process of a child's group, at once; one that has none left is fine.
+    """Kill every process of a child's group, if any is left.
 
-    Call it before the leader is reaped: until then the kernel gives its id to nobody else.
+    Call it before the leader is reaped: until then no other process can get its id.
     """
     if group_id <= 1 or group_id == os.getpgrp():
         raise ValueError(f"process group {group_id} is not a child's")
@@ -120,7 +120,7 @@ def end_group(group_id: int) -> None:
 
 
 def exit_now(code: int) -> NoReturn:
-    """End this process at once: in order, hivemind's threads and processes would keep it for ever."""
+    """End this process at once: on an ordinary exit hivemind's threads and processes would keep it for ever."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -135,16 +135,16 @@ def _signal_at_parents_end(number: signal.Signals, parent_pid: int) -> None:
 
 
 def _watch(number: signal.Signals, parent_pid: int) -> None:
-    """Signal this process when it gets another parent, as an orphan does; for systems whose kernel cannot be asked."""
+    """Signal this process when it gets another parent, as an orphan does."""
     while os.getppid() == parent_pid:
         time.sleep(PARENT_POLL_S)
     os.kill(os.getpid(), number)
 
 
 def write_output_to(path: Path, max_bytes: int) -> None:
-    """Send this process's output to the end of a private file, which begins anew if it has grown beyond `max_bytes`.
+    """Append this process's output to a private file, which is emptied first if it is larger than `max_bytes`.
 
-    Not only Python's: what libraries write in C, and forked and started processes, goes there too.
+    The output of C libraries and of child processes goes there, too.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.exists() and path.stat().st_size > max_bytes
@@ -157,7 +157,7 @@ def write_output_to(path: Path, max_bytes: int) -> None:
 
 
 def last_lines(path: Path, count: int, max_line_chars: int = 300) -> list[str]:
-    """The end of a log, without empty lines; nothing where there is no log."""
+    """Return a log's last lines that are not empty; an empty list without a log."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -166,10 +166,9 @@ def last_lines(path: Path, count: int, max_line_chars: int = 300) -> list[str]:
 
 
 def prepare_children(environ: MutableMapping[str, str], platform: str = sys.platform) -> None:
-    """On a Mac, set variables in the environment, which children inherit, unless somebody has set them.
+    """On a Mac, set variables that children inherit, unless they are set already.
 
-    The agent and the doctor call it before they spawn a child that uses PyTorch and hivemind: both variables are read
-    when a process or a library is loaded, so the child itself would be too late.
+    Call it before spawning a child that uses PyTorch and hivemind: these read the variables when they are loaded.
     """
     if platform == "darwin":
         for name, value in VARIABLES.items():
@@ -177,10 +176,9 @@ def prepare_children(environ: MutableMapping[str, str], platform: str = sys.plat
 
 
 def beat(state_dir: Path) -> None:
-    """Touch a file in the device's directory, so that it is as old as the last moment when agent and worker were well.
+    """Touch a file in the device's directory: its age is the time since agent and worker were last well.
 
-    The peer's image has a health check that looks at it; so may a service manager. On a disk that takes nothing they
-    see an old file, and rightly so.
+    The health check of the peer's image reads it; a service manager may. On a full disk it ages, as it should.
     """
     with suppress(OSError):
         (state_dir / FILE).touch(mode=0o600)

@@ -1,6 +1,6 @@
-"""The software's distribution, its origin, and the commands that install or update it or add an optional part.
+"""The commands that install this software, update it or add an optional part.
 
-No package index has it under a name of ours: it is installed from a checkout, or from the run that brings it.
+No package index has it: it is installed from a checkout, or from a run's coordinator, which serves the wheel.
 """
 
 from __future__ import annotations
@@ -17,20 +17,18 @@ from urllib.request import url2pathname
 
 DISTRIBUTION = "manyhands-swarm"  # the command and the packages have other names
 CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"  # the exact versions, in an installation as in a checkout
-
-
 INSTALLER = "peer/installer"  # in the wheel
 _ADDRESS = re.compile(
     r"https?://[A-Za-z0-9._~:/\[\]%-]{1,400}/software/manyhands_swarm-[0-9A-Za-z._+]{1,64}-py3-none-any\.whl#sha256=[0-9a-f]{64}"
 )
-IMAGE = "MANYHANDS_IMAGE"  # set in our images, to their names: what is installed there is gone with the container
-FOLDER = "manyhands"  # where it makes its environment, unless told otherwise
+IMAGE = "MANYHANDS_IMAGE"  # set in our images to their names; packages installed in a container vanish with it
+FOLDER = "manyhands"  # of the environment, unless told otherwise
 
 
 def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
-    """Fetch a wheel whose address ends in its digest; check it, and only then have it install itself.
+    """Return two commands: fetch a wheel whose address ends in its digest; check the digest, then run its installer.
 
-    The wheel goes into the folder of the environment, so that nothing lies beside it afterwards.
+    The wheel goes into the environment's folder, so that no other file is left behind.
     """
     place, _, digest = address.partition("#sha256=")
     wheel = f"{folder}/{place.rpartition('/')[2]}"
@@ -40,7 +38,7 @@ def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
 
 
 def image_command() -> str | None:
-    """Return the command that builds this container's image anew, from the checkout; None outside of our images."""
+    """Return the command that rebuilds this container's image from the checkout; None outside our images."""
     image = os.environ.get(IMAGE)
     if not image:
         return None
@@ -50,10 +48,9 @@ def image_command() -> str | None:
 
 
 def update_command(address: str) -> str | None:
-    """Return the command that installs a run's software in place of this; None if the address names no such wheel.
+    """Return the command that replaces this software by a run's; None if the address is not that of a wheel.
 
-    In a container the image is built anew instead. A Python that is no environment of its own is the system's, of which
-    the installer would make one: that stays.
+    In a container the image is rebuilt instead. The system's Python is left alone; the installer makes its own.
     """
     if command := image_command():
         return command
@@ -62,7 +59,7 @@ def update_command(address: str) -> str | None:
 
 
 def how_to_add(extra: str) -> str:
-    """Say how to add an optional part to this very installation, for the end of an error's sentence."""
+    """Return how to add an optional part to this installation, as the end of an error's sentence."""
     if os.environ.get(IMAGE):
         return f"build the image again with `{extra}` among its EXTRAS (`MANYHANDS_EXTRAS` of compose.yaml)"
     try:
@@ -73,7 +70,7 @@ def how_to_add(extra: str) -> str:
 
 
 def command_to_add(extra: str, direct_url_json: str | None) -> str:
-    """Say how to add an optional part, by the record of the installation's origin that installers leave (PEP 610)."""
+    """Return how to add an optional part, given the installers' record of the installation's origin (PEP 610)."""
     origin = json.loads(direct_url_json or "{}")
     address = str(origin.get("url", ""))
     place = Path(url2pathname(urlsplit(address).path))

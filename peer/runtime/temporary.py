@@ -1,7 +1,6 @@
-"""Temporary files: a folder for them that leaves room for a socket's name, and one that goes with its process.
+"""Folders for temporary files: one with a short path for sockets, and one that is deleted with its process.
 
-hivemind, PyTorch and `multiprocessing` leave sockets and folders behind wherever temporary files go, because the
-processes that made them are killed.
+hivemind, PyTorch and `multiprocessing` leave sockets and folders behind in it when their processes are killed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ LONGEST_FOLDER = 48  # bytes, before ours: a UNIX socket's whole path has 104 on
 
 
 def make_short_folder() -> Path:
-    """Make a folder of this user's alone whose path leaves room for a socket's name; raises `StorageError`."""
+    """Make a private folder whose path leaves room for a socket's name; raises `StorageError`."""
     too_long = len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER
     try:
         return Path(tempfile.mkdtemp(prefix="manyhands-", dir="/tmp" if too_long else None))  # noqa: S108  # made at random
@@ -29,10 +28,7 @@ def make_short_folder() -> Path:
 
 @contextmanager
 def own_temporary_files() -> Iterator[None]:
-    """Keep the temporary files of this process and its children in one folder, which is deleted at the end.
-
-    The children must have ended by then, or be of no more use.
-    """
+    """Keep temporary files in a folder that is deleted after the block, when no child process may need it any more."""
     folder, before = make_short_folder(), os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = None  # ask again

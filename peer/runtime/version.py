@@ -1,6 +1,6 @@
-"""The version of manyhands, and the notice for a person where the coordinator runs a newer one.
+"""The version of manyhands, and the notice that the coordinator runs a newer one.
 
-Nothing here, nor anywhere else, ever installs anything: the person who lends a machine decides what runs on it.
+No code here or elsewhere installs anything: the person who lends a machine decides what runs on it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SHOWN_COMMIT_CHARS = 8
 MAX_SHOWN_CHARS = 32
 
 
-@cache  # reading it takes longer than answering a peer otherwise does
+@cache  # reading it takes longer than the rest of an answer to a peer
 def software_version() -> str:
-    """This program's version, such as 0.1.0+g95390707 where its commit is known, as both ends tell each other."""
+    """Return this program's version, such as 0.1.0+g95390707 where its commit is known."""
     try:
         number = version(DISTRIBUTION)
     except PackageNotFoundError:
@@ -37,7 +37,7 @@ def software_version() -> str:
 
 
 def own_commit() -> str:
-    """Return the commit that this installed program was made of; empty where that is not known."""
+    """Return the commit of this program; empty if it is not known."""
     return commit_of(distribution(DISTRIBUTION).read_text, ROOT)
 
 
@@ -53,10 +53,10 @@ def commit_of(read: Callable[[str], str | None], root: Path) -> str:
 
 
 def update_notice(theirs: str, ours: str, address: str) -> str | None:
-    """One line if the coordinator's version is newer than ours; None too if one of them is no version at all.
+    """Return a line if the coordinator's version is newer than ours; None if it is not, or one of them is no version.
 
-    Commits have no order: they are shown and not compared.
-    `address` is that of the run's own software, with its digest, as the coordinator said; it may be empty, or nonsense.
+    Commits are shown and not compared. `address` is what the coordinator says of the run's own software, with its
+    digest; it may be empty, or nonsense.
     """
     try:
         newer = len(theirs) <= MAX_SHOWN_CHARS and Version(Version(theirs).public) > Version(Version(ours).public)
@@ -72,7 +72,7 @@ def update_notice(theirs: str, ours: str, address: str) -> str | None:
 def require_understood(run_config_json: str, theirs: str, address: str) -> None:
     """Raise `VersionError` if the run has settings that only the coordinator's newer version knows, else `ConfigError`.
 
-    Only the newer program can tell what they mean, and to leave them out would train something else than the others.
+    A peer that ignored an unknown setting would train something else than the others.
     """
     try:
         RunConfig.from_json(run_config_json)
