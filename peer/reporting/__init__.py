@@ -1,6 +1,5 @@
-"""Messages between worker and agent, reports of steps, suspicions and metrics.
+"""Messages between worker and agent, reports to the coordinator, advice, suspicions, metrics and the event log.
 
-`messages` holds the shapes, `wire` their protobuf form, `outbox` what waits for the coordinator, `advice` the words on
-what keeps samples from counting. Every process may import these but `wire`, which uses the protocol's stubs, and
-`outbox`: no worker imports them.
+`messages` declares them, `wire` converts them to protobuf, and `outbox` keeps reports until they are acknowledged.
+Every process may import this folder; a worker imports neither `wire`, which uses the protocol's stubs, nor `outbox`.
 """

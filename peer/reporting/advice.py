@@ -1,7 +1,6 @@
-"""Words for the volunteer, few enough to be read: why samples do not count and what would help, and warnings.
+"""Advice to the volunteer on samples that do not count, and warnings of the data path; both come rarely.
 
-The doctor says beforehand what the worker says after losses (`why_late`). Warnings come from the data path, from any
-thread; all of them go to the log.
+The doctor gives the same advice before joining (`why_late`). All warnings go to the log.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from peer.reporting.messages import LostCause, Notice
 from peer.runtime.repeats import Repeats
 
 logger = logging.getLogger(__name__)
-REMEMBERED = 8  # outcomes with samples, this peer's or lost ones
+REMEMBERED = 8  # attempts at a step in which this peer had samples
 LEAST_KNOWN = 4
 LOST_SHARE = 0.5
 SILENT_S = 3600.0  # between two pieces of advice about the same cause
@@ -25,21 +24,21 @@ FASTER_ROUND = (
     "A cable instead of Wi-Fi, or less other traffic, helps; so do a longer `averaging.averaging_timeout_s` or a"
     " stronger `averaging.compression`, which the run's operator may choose."
 )
-SAME_PAUSE_S = 3600.0  # what stays wrong is said again now and then
+SAME_PAUSE_S = 3600.0  # between two equal warnings
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What decides whether a peer is in time; 0 where it is not known."""
+    """The times that decide whether a peer's samples arrive before the step is taken; 0: unknown."""
 
-    step_s: float = 0.0  # that a step of the swarm usually takes
-    sample_s: float = 0.0  # that this device takes for one sample
-    round_s: float = 0.0  # that this line takes at least for a round's gradients
-    longest_round_s: float = 0.0  # that the run allows
+    step_s: float = 0.0  # the swarm's usual time for a step
+    sample_s: float = 0.0  # this device's time for one sample
+    round_s: float = 0.0  # this line's least time for a round's gradients
+    longest_round_s: float = 0.0  # the longest round that the run allows
 
 
 class Adviser:
-    """The watch over one peer's outcomes."""
+    """Advises a volunteer most of whose samples are lost."""
 
     def __init__(
         self, conditions: Callable[[], Conditions], tell: Callable[[Notice], None], clock: Callable[[], float]
@@ -49,11 +48,8 @@ class Adviser:
         self._repeats = Repeats(clock, window_s=SILENT_S)
 
     def settled(self, samples: int, lost_samples: int, cause: str) -> None:
-        """Take in an attempt at a step; tell the person if most of the last samples are lost.
-
-        `cause`: the value of a `LostCause`, or empty.
-        """
-        if cause == LostCause.SLOW_LINE.value:  # and none follow until the line is faster
+        """Count an attempt at a step; `cause` is the value of a `LostCause`, or empty."""
+        if cause == LostCause.SLOW_LINE.value:  # this device computes nothing until the line is faster
             self._advise(cause)
             return
         if not samples and not lost_samples:
@@ -71,7 +67,7 @@ class Adviser:
 
 
 def advice(cause: str, now: Conditions) -> str | None:
-    """Return why samples are lost again and again, and what would help; None for causes that pass by themselves."""
+    """Return why samples are lost and what would help; None for causes that pass by themselves."""
     if cause == LostCause.AVERAGING.value:
         return (
             "Its rounds of averaging fail while the others' succeed: the line may be busy or unsteady. A cable instead"
@@ -96,7 +92,7 @@ def advice(cause: str, now: Conditions) -> str | None:
 
 
 def why_late(now: Conditions) -> tuple[str, str] | None:
-    """Return what of this device takes too long beside a step, and what would help; None if nothing is known to."""
+    """Return what makes this device slower than the swarm's steps, and what would help; None if nothing is known."""
     if now.sample_s > now.step_s:
         reason = f"one sample takes this device {now.sample_s:.0f} s"
         return reason, "`manyhands assist` with the same join link lends the swarm the line instead."
@@ -108,7 +104,7 @@ def why_late(now: Conditions) -> tuple[str, str] | None:
 
 
 class SparingReports:
-    """Passes on one warning a minute at most, the same one once an hour, and says how many it withheld."""
+    """Passes on at most one warning a minute, and an equal one once an hour, with the number withheld."""
 
     def __init__(self, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._tell, self._clock = tell, clock

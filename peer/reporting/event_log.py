@@ -1,10 +1,9 @@
-"""A node's event log: what happened to it, in order, on its own disk; every look into a failed round begins with it.
+"""The event log of a node, on its own disk: the place to look first when a round has failed.
 
 Each process of a node (agent, worker, averager; supervisor, keeper) appends to a file of its own, one JSON object a
-line, written whole by one call, so that a process killed at any point leaves whole lines. What a power failure tears is
-left out when the log is read. A file that has grown to its limit becomes the older of two, and the oldest is removed: a
-log never takes more than `2 * most_bytes` of the disk. Where the disk takes nothing, events are dropped and counted,
-and nothing else fails. The events name peers by their libp2p IDs and hold no address, no text and no secret.
+line, written by one call, so that a process killed at any point leaves whole lines. Lines torn by a power failure are
+skipped on reading. A full file replaces the older one: a log takes at most `2 * most_bytes`. On a full disk events are
+dropped and counted, and nothing fails. Events name peers by their libp2p IDs and hold no address, text or secret.
 
 `manyhands support-bundle` collects the logs of a volunteer, and `manyhands replay` shows those of several nodes.
 """
@@ -38,14 +37,14 @@ TAKEN = "taken"  # a download's outcome
 
 
 def _shown(text: object, most_chars: int = MOST_CHARS) -> object:
-    """Return a text as one short line without addresses and control characters; the field refuses anything else."""
+    """Return a text as one short line without addresses and control characters; the field rejects other types."""
     if not isinstance(text, str):
         return text
     return _ADDRESS.sub("<address>", "".join(char if char.isprintable() else " " for char in text[:most_chars]))
 
 
 def _bounded(number: object) -> object:
-    """Return a number within the bounds of a log: others name some, and a liar's must spoil no event."""
+    """Clamp a number: other peers name some, and no number of theirs may make an event invalid."""
     if isinstance(number, bool) or not isinstance(number, int | float):
         return number
     return 0 if math.isnan(number) else min(max(number, 0), MOST_NUMBER)
@@ -70,20 +69,20 @@ _Number = Annotated[float, BeforeValidator(_bounded)]
 
 
 class AnyEvent(BaseModel, ABC):
-    """Base of the events: what a newer version adds to one is left out when it is read.
+    """Base of the events; a field that a newer version has added is ignored on reading.
 
-    Making one raises nothing, whatever other peers have said: texts, numbers and lists are cut to their bounds.
+    Making an event never fails by what other peers have said: texts, numbers and lists are cut to their bounds.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     @abstractmethod
     def told(self, who: Who) -> str:
-        """Tell the event in one line."""
+        """Describe the event in one line."""
 
 
 class ProcessStarted(AnyEvent):
-    """A process of the node began to write here."""
+    """Start of a process of the node."""
 
     kind: Literal["started"] = "started"
     software: _Id
@@ -95,7 +94,7 @@ class ProcessStarted(AnyEvent):
 
 
 class ProcessEnded(AnyEvent):
-    """The process ends in order, or says why it cannot go on."""
+    """Orderly end of the process, or the reason why it cannot go on."""
 
     kind: Literal["ended"] = "ended"
     cause: _Words
@@ -105,7 +104,7 @@ class ProcessEnded(AnyEvent):
 
 
 class ChildStarted(AnyEvent):
-    """The process started another."""
+    """Start of a child process."""
 
     kind: Literal["child started"] = "child started"
     child: _Id
@@ -116,7 +115,7 @@ class ChildStarted(AnyEvent):
 
 
 class ChildEnded(AnyEvent):
-    """A process that this one started has ended."""
+    """End of a child process."""
 
     kind: Literal["child ended"] = "child ended"
     child: _Id
@@ -127,7 +126,7 @@ class ChildEnded(AnyEvent):
 
 
 class SessionChanged(AnyEvent):
-    """The line to the coordinator came up, or was lost."""
+    """Connection to the coordinator, or its loss."""
 
     kind: Literal["session"] = "session"
     up: bool
@@ -137,7 +136,7 @@ class SessionChanged(AnyEvent):
 
 
 class LimitsHeld(AnyEvent):
-    """The volunteer's limits paused training, or let it go on (without a cause)."""
+    """Pause of the training by the volunteer's limits, or its end (without a cause)."""
 
     kind: Literal["limits"] = "limits"
     cause: _Words
@@ -147,15 +146,15 @@ class LimitsHeld(AnyEvent):
 
 
 class RoundBegun(AnyEvent):
-    """The peer looks for a group to average with."""
+    """Begin of the search for a group to average with."""
 
     kind: Literal["round begun"] = "round begun"
     era: _Count
     step: _Count  # that the round leads to
     attempt: _Count  # from 1
     samples: _Count  # its own
-    required: _Count  # peers without which no group begins
-    expected: _Count  # peers with which it waits for nobody else; 0: not known
+    required: _Count  # peers that a group needs to begin
+    expected: _Count  # peers after which it waits for no other; 0: unknown
 
     def told(self, _who: Who) -> str:
         wanted = f"{self.required} peers" + (f", for {self.expected}" if self.expected else "")
@@ -163,7 +162,7 @@ class RoundBegun(AnyEvent):
 
 
 class GroupMet(AnyEvent):
-    """A group begins to average, with these peers and shares of the reduction."""
+    """Begin of a group's averaging, with its peers and their shares of the reduction."""
 
     kind: Literal["group"] = "group"
     group: _Id
@@ -177,20 +176,20 @@ class GroupMet(AnyEvent):
 
 
 class PartsOfPeer(BaseModel):
-    """The parts that went to and fro between this peer and another one of its group."""
+    """The parts exchanged between this peer and another one of its group."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     peer: _Id
-    returned: _Count  # averages that it returned as a reducer
-    due: _Count  # as so many were due
-    weight: _Number | None = None  # it named as a sender
-    counted: _Number | None = None  # of that
+    returned: _Count  # averages that the other returned as a reducer
+    due: _Count  # averages that it owed
+    weight: _Number | None = None  # that it claimed as a sender
+    counted: _Number | None = None  # the part of the weight that was counted
     is_banned: bool = False  # as a sender
 
 
 class PartsPassed(AnyEvent):
-    """The parts of a group's round, as far as they came, when it was over for this peer."""
+    """The parts that had arrived when a group's round was over for this peer."""
 
     kind: Literal["parts"] = "parts"
     group: _Id
@@ -214,7 +213,7 @@ class PartsPassed(AnyEvent):
 
 
 class RoundEnded(AnyEvent):
-    """A round brought its averages, or failed."""
+    """End of a round, with averages or without."""
 
     kind: Literal["round ended"] = "round ended"
     step: _Count
@@ -230,7 +229,7 @@ class RoundEnded(AnyEvent):
 
 
 class StepTaken(AnyEvent):
-    """The peer's state is the one after this step now."""
+    """Arrival of the peer's state at this step."""
 
     kind: Literal["step"] = "step"
     era: _Count
@@ -244,7 +243,7 @@ class StepTaken(AnyEvent):
 
 
 class CaughtUp(AnyEvent):
-    """The peer, which was behind, took another's state or followed a step; or could not."""
+    """Attempt of a peer that was behind to take another's state or follow a step."""
 
     kind: Literal["caught up"] = "caught up"
     way: Literal["average", "state"]
@@ -259,7 +258,7 @@ class CaughtUp(AnyEvent):
 
 
 class StoodBy(AnyEvent):
-    """Begin of a peer's standing by, because its line does not pass its gradients within a round."""
+    """Begin of standing by, because the peer's line cannot pass its gradients within a round."""
 
     kind: Literal["stood by"] = "stood by"
     step: _Count
@@ -272,7 +271,7 @@ class StoodBy(AnyEvent):
 
 
 class Downloaded(AnyEvent):
-    """A download of a state, an average or a checkpoint ended."""
+    """End of the download of a state, an average or a checkpoint."""
 
     kind: Literal["download"] = "download"
     what: Literal["state", "average", "checkpoint"]
@@ -286,7 +285,7 @@ class Downloaded(AnyEvent):
 
 
 class Suspected(AnyEvent):
-    """The peer noticed what no honest peer does."""
+    """Suspicion against another peer, which did what no honest peer does."""
 
     kind: Literal["suspicion"] = "suspicion"
     peer: _Id
@@ -299,7 +298,7 @@ class Suspected(AnyEvent):
 
 
 class CheckpointWritten(AnyEvent):
-    """The keeper wrote a checkpoint, or failed to."""
+    """Attempt of the keeper to write a checkpoint."""
 
     kind: Literal["checkpoint"] = "checkpoint"
     step: _Count
@@ -312,7 +311,7 @@ class CheckpointWritten(AnyEvent):
 
 
 class EventsDropped(AnyEvent):
-    """The disk took nothing for a while."""
+    """Events lost while the disk was full."""
 
     kind: Literal["dropped"] = "dropped"
     events: _Count
@@ -355,7 +354,7 @@ class LoggedEvent(BaseModel):
 
 
 class EventLog:
-    """The log of one process; any of its threads may add to it. Without a folder it keeps nothing."""
+    """The log of one process, for all its threads; without a folder it keeps nothing."""
 
     def __init__(
         self, folder: Path | None, process: str, clock: Callable[[], float], most_bytes: int = MOST_BYTES
@@ -369,7 +368,7 @@ class EventLog:
         return EventLog(self._folder, process, self._clock, self._most_bytes)
 
     def add(self, event: AnyEvent) -> None:
-        """Append an event; where the disk takes nothing it is dropped, and counted in the next one that is written."""
+        """Append an event; on a full disk it is dropped and counted in the next event that is written."""
         if self._folder is None:
             return
         with self._lock:
@@ -382,7 +381,7 @@ class EventLog:
                 self._dropped += 1
 
     def _append(self, folder: Path, event: AnyEvent) -> None:
-        """Write one line to the file, after exchanging one that has grown to its limit."""
+        """Write one line to the file; a full file becomes the older one first."""
         fields = {"at": round(self._clock(), 3), "event": event.model_dump(mode="json")}
         line = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
         path = folder / f"{self.process}{SUFFIX}"
@@ -405,7 +404,7 @@ NOWHERE = EventLog(None, "nowhere", time.time)
 
 
 def read_lines(data: bytes) -> Iterator[LoggedEvent | None]:
-    """Read a log's lines, whoever has written them; None for one that is torn or that this version does not know."""
+    """Read the lines of an untrusted log; None for a torn line or an event that this version does not know."""
     for line in data.splitlines():
         if not line:
             continue
@@ -416,7 +415,7 @@ def read_lines(data: bytes) -> Iterator[LoggedEvent | None]:
 
 
 def read_folder(folder: Path, most_bytes: int = MOST_BYTES) -> dict[str, bytes]:
-    """Return the newest lines of each process's log in a node's folder: process -> at most so many bytes."""
+    """Return the newest lines of the logs in a node's folder: process -> at most `most_bytes`."""
     found = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         if path.name.endswith(OLDER_SUFFIX):

@@ -1,8 +1,7 @@
-"""Messages between the worker and its agent over their pipe, and the causes for which samples are lost.
+"""Messages between an agent and its worker over a pipe, and the causes for which samples are lost.
 
-The pipe joins a process and its own child on one machine. Only reports and losses go further, to the coordinator:
-`StepReport` declares the claims of a report with their bounds, and `peer.reporting.wire`, the ledger's judgement and
-the columns of its table follow that.
+Reports, losses and suspicions go on to the coordinator. `StepReport` declares a report's claims with their bounds;
+`peer.reporting.wire`, the ledger's judgement and the columns of its table follow that declaration.
 """
 
 from __future__ import annotations
@@ -19,42 +18,41 @@ from peer.network.placement import Placement
 from peer.reporting.suspicions import Suspicion
 from peer.runtime.devices import CompileMode, Wanted
 
-MAX_LONG = 2**62  # of a whole number for which 32 bits are not enough
+MAX_LONG = 2**62  # of whole numbers that need more than 32 bits
 MAX_REASON_CHARS = 40
 MAX_SAMPLES_PER_SECOND = 1e7
 
 
 class LostCause(str, Enum):
-    """A cause for which computed samples are in no global step, of a closed list, so that losses can be added up.
+    """The causes for which computed samples are in no global step; the list is closed, so that losses can be added up.
 
-    Used where samples are lost (`peer.training.trainer`, `peer.swarm.swarm`, the agent) and by the coordinator, which
-    adds two causes of its own. The values travel and are stored: they are never renamed.
+    Peers and the coordinator send and store the values: never rename one.
     """
 
-    NON_FINITE = "non-finite"  # the loss or a gradient of their microbatch was not a number
-    LATE = "late"  # the others had filled and taken the step without them
+    NON_FINITE = "non-finite"  # the loss or a gradient of their microbatch was not finite
+    LATE = "late"  # the others took the step without them
     AVERAGING = "averaging failed"  # this peer's round failed, and the others took the step
-    OUT_OF_SYNC = "out of sync"  # the peer's parameters were not the swarm's any more
-    SLOW_LINE = "slow line"  # the line does not pass the gradients within a round of averaging
+    OUT_OF_SYNC = "out of sync"  # the peer's parameters differed from the swarm's
+    SLOW_LINE = "slow line"  # the line cannot pass the gradients within a round of averaging
     UNDONE = "undone"  # the run returned to a checkpoint while they waited
     LEFT = "left"  # the peer stopped or paused before their step was taken
     DIED = "died"  # the process that held them ended or hung
-    REFUSED = "refused"  # the coordinator: their report could not be true
-    QUARANTINE = "quarantine"  # the coordinator: the device was cut off, for a time or for good, while it held them
+    REFUSED = "refused"  # by the coordinator: their report cannot be true
+    QUARANTINE = "quarantine"  # by the coordinator: the device was cut off while it held them
     OTHER = "other"  # what this version has no name for
 
 
 @dataclass(frozen=True)
 class Lost:
-    """Samples that no step's report can tell of; kept by the agent until the coordinator has acknowledged it."""
+    """Losses beside the reports of steps; the agent keeps them until the coordinator has acknowledged them."""
 
-    step: int  # towards which they were computed, from 1
+    step: int  # for which they were computed, from 1
     by_cause: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The worker holds the run's state and begins to train, or to assist."""
+    """The worker has the run's state and begins to train, or to assist."""
 
     peer_id: str
     step: int
@@ -71,11 +69,11 @@ class PhaseEntered:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of this peer and, as it sees it, of the swarm; sent about once a second, never stored."""
+    """The progress of this peer and, as this peer sees it, of the swarm; sent about once a second, never stored."""
 
     step: int  # global steps completed
     own_samples: int  # accumulated by this peer towards the next global step
-    swarm_samples: int  # accumulated by everybody towards it
+    swarm_samples: int  # accumulated by all peers towards it
     target_batch_size: int
     peers: int
     samples_per_second: float  # this peer's, moving average
@@ -87,18 +85,18 @@ class Progress:
 
 @dataclass(frozen=True)
 class Bound:
-    """The most that a report's claim can be: a number's value, the least being 0, or a text's length."""
+    """The upper bound of a report's claim: a number's value (at least 0), or a text's length."""
 
     most: float
     of_batch: bool = False  # in target batches of the step
 
     def at(self, target_batch_size: int) -> float:
-        """Return the highest number that can be true in a step with this batch."""
+        """Return the highest number that can be true for a step of this batch size."""
         return self.most * target_batch_size if self.of_batch else self.most
 
     @property
     def storable(self) -> int:
-        """The highest whole number that may arrive: one that the claim's column holds."""
+        """The highest whole number that the claim's column holds."""
         return MAX_COUNT if self.of_batch or self.most <= MAX_COUNT else MAX_LONG
 
 
@@ -110,24 +108,24 @@ class StepReport:
     """This peer's work for one global step; kept by the agent until the coordinator has acknowledged it."""
 
     step: Annotated[int, _NUMBER]  # of the completed global step, from 1
-    # That this peer computed and the step really averaged in; who waits for the others trains on.
+    # Of this peer, in the step's average; it may have computed more while it waited for the others.
     samples: Annotated[int, Bound(10, of_batch=True)]
-    loss: Annotated[float | None, _LOSS]  # mean over those samples: objective's total; None if this peer had no samples
+    loss: Annotated[float | None, _LOSS]  # mean over those samples, of the whole objective; None without samples
     mlm_loss: Annotated[float | None, _LOSS]
     sop_loss: Annotated[float | None, _LOSS]
     group_size: Annotated[int, Bound(10_000)]  # peers that averaged together, keeper included
-    # Total weight of the group, where this peer reduced a part and so saw it.
+    # Total weight of the group; only a peer that reduced a part knows it.
     group_samples: Annotated[int | None, _NUMBER]
     averaging_s: Annotated[float, _DURATION]
     samples_per_second: Annotated[float, Bound(MAX_SAMPLES_PER_SECOND)]
-    lost_samples: Annotated[int, Bound(100, of_batch=True)] = 0  # since the last report, and not averaged in
+    lost_samples: Annotated[int, Bound(100, of_batch=True)] = 0  # since the last report
     lost_reason: Annotated[str, Bound(MAX_REASON_CHARS)] = ""  # the newest of the causes below
-    data_wait_s: Annotated[float, _DURATION] = 0.0  # of `elapsed_s`: how long the trainer waited for microbatches
+    data_wait_s: Annotated[float, _DURATION] = 0.0  # the part of `elapsed_s` spent waiting for microbatches
     elapsed_s: Annotated[float, _DURATION] = 0.0  # since the report before
     averaged_bytes: Annotated[int, Bound(2**45)] = 0  # that others sent to this peer to be averaged
     # Samples that each sender brought to what this peer reduced, signed: see auth.receipts.
     receipt: Annotated[str, Bound(MAX_RECEIPT_CHARS)] = ""
-    era: Annotated[int, _NUMBER] = 0  # how often the run had returned to a checkpoint
+    era: Annotated[int, _NUMBER] = 0  # the number of the run's returns to a checkpoint
     lost: Mapping[str, int] = field(default_factory=dict)  # `lost_samples` by cause: see `LostCause`
 
 
@@ -148,14 +146,14 @@ class Notice:
 
 @dataclass(frozen=True)
 class Stopped:
-    """The worker has left the swarm in order."""
+    """The worker has left the swarm in an orderly way."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The worker cannot go on; `code` is the `ManyhandsError.code`, `exit_code` its exit code."""
+    """The worker cannot go on, by a `ManyhandsError` with this code and exit code."""
 
     code: str
     exit_code: int
@@ -165,28 +163,28 @@ class Failed:
 
 @dataclass(frozen=True)
 class Transferred:
-    """This worker's traffic so far; sent every few seconds, never shown by itself."""
+    """The worker's traffic so far; sent every few seconds."""
 
     sent_bytes: int
     received_bytes: int
-    awaits_state: bool = False  # the training waits for a donor's state, as a part of what is received
+    awaits_state: bool = False  # the training waits for a donor's state, which counts as received
 
 
 @dataclass(frozen=True)
 class CheckpointWanted:
-    """The worker would start from the newest checkpoint, if that is the swarm's state of now."""
+    """Request for the newest checkpoint, if that is the swarm's present state."""
 
-    most_bytes: int  # that its files can have
+    most_bytes: int  # of its files
 
 
 @dataclass(frozen=True)
 class KeeperSought:
-    """The worker has not found the keeper in the swarm: it would hear again where that is reached."""
+    """Request for the keeper's present addresses: the worker has not found it in the swarm."""
 
 
 @dataclass(frozen=True)
 class CheckpointFetched:
-    """Agent to worker: the state after `step` lies there; or there is none to start from."""
+    """Agent to worker: the folder with the state after `step`, if there is one to start from."""
 
     step: int
     directory: str  # empty: none
@@ -194,7 +192,7 @@ class CheckpointFetched:
 
 @dataclass(frozen=True)
 class LineInDoubt:
-    """Rounds took so long, or the measurement is so old, that the line should be measured again."""
+    """Request to measure the line again, because rounds took too long or the measurement is old."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ class LineMeasured:
 
 @dataclass(frozen=True)
 class KeeperAt:
-    """Agent to worker: the addresses at which the keeper is reached now."""
+    """Agent to worker: the keeper's present addresses."""
 
     addresses: tuple[str, ...]  # libp2p multiaddresses
 
@@ -220,15 +218,15 @@ class Stop:
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """The plan for a trial of devices before the run is joined; passed as the argument of the spawned process."""
+    """The argument of the process that tries devices before the run is joined."""
 
-    device: str  # as `--device`
+    device: str  # the value of `--device`
     log: str  # a file
 
 
 @dataclass(frozen=True)
 class DeviceTried:
-    """The device that works, and what is wrong with better ones; or none, and why the chosen one cannot be used."""
+    """The working device and the faults of better ones; or none, and why the chosen one cannot be used."""
 
     device: str
     fault: str
@@ -236,23 +234,23 @@ class DeviceTried:
 
 @dataclass(frozen=True)
 class ClockRead:
-    """The coordinator's clock, as it shows in the messages that took least time."""
+    """The coordinator's clock, as estimated from the fastest messages."""
 
     offset_s: float  # to be added to `auth.clock.steady_time()`
 
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """Everything the worker needs to start; passed as the argument of the spawned process."""
+    """The argument of the worker's process: all that it needs to start."""
 
     run_config_json: str
     credentials_dir: str  # device.key, authority.pub, token.jwt, revoked.jwt: see auth.credentials
     tokenizer_dir: str
-    data_dir: str  # the device's own place for stream positions and caches
+    data_dir: str  # the device's folder for stream positions and caches
     initial_peers: tuple[str, ...]  # libp2p multiaddresses of the keeper
-    relays: tuple[str, ...] = ()  # of volunteers, beside the keeper, for a peer that others cannot reach
+    relays: tuple[str, ...] = ()  # of volunteers, for a peer that others cannot reach
     clock_offset_s: float = math.nan  # of the coordinator's clock: see `ClockRead`
-    device_number: int = 0  # in the order of joining: where in the data this device begins
+    device_number: int = 0  # in the order of joining; decides where in the data this device begins
     device: str = "auto"
     precision: Wanted = "auto"
     threads: int | None = None

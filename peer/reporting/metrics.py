@@ -1,6 +1,6 @@
-"""Numbers for the operator's metrics: rounds of averaging, their ends and durations, and the peers that take part.
+"""Counts for the operator's metrics: rounds of averaging by outcome and duration, and peers by role.
 
-Light enough for the service to import.
+The service may import this module, too.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 BOUNDS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # of the histogram, inclusive
-Census = tuple[tuple[str, bool, int], ...]  # peers that take part: role, whether others can connect to them, how many
+Census = tuple[tuple[str, bool, int], ...]  # role, whether others can connect to these peers, and their number
 
 
 @dataclass(frozen=True)
 class RoundTally:
-    """Rounds of averaging since the peer started: how many failed, and how long the others took."""
+    """Rounds of averaging since the peer started, by outcome and duration."""
 
     failed: int = 0
-    by_duration: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)  # that succeeded; the last: longer than all bounds
-    seconds: float = 0.0  # that those took together
+    by_duration: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)  # successful ones; the last: longer than all bounds
+    seconds: float = 0.0  # the sum of the successful rounds' durations
 
     @property
     def succeeded(self) -> int:
@@ -39,7 +39,7 @@ class RoundTally:
 
 
 class RoundCounts:
-    """A counter of rounds, one at a time; read from any thread."""
+    """Counts rounds, one at a time; any thread may read `tally`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -47,11 +47,11 @@ class RoundCounts:
         self.tally = RoundTally()  # so far
 
     def begin(self) -> None:
-        """Begin a round: this peer looks for its group."""
+        """Begin a round, as this peer looks for its group."""
         self._began_at = self._clock()
 
     def end(self, succeeded: bool) -> None:
-        """Count the end of the round that was begun; nothing if none was."""
+        """Count the round's end; without effect if no round has begun."""
         began_at, self._began_at = self._began_at, None
         if began_at is not None:
             tally = self.tally
@@ -59,5 +59,5 @@ class RoundCounts:
 
 
 def census_of(peers: Iterable[tuple[str, bool]]) -> Census:
-    """Count the peers of each role (known from their tokens) and reachability."""
+    """Count peers by role (known from their tokens) and reachability."""
     return tuple((role, reachable, count) for (role, reachable), count in sorted(Counter(peers).items()))

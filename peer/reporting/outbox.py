@@ -1,9 +1,8 @@
-"""Reports, and samples lost beside them, that the coordinator has not acknowledged yet, on disk.
+"""A queue on disk of reports, and of losses beside them, that the coordinator has not acknowledged yet.
 
-The agent puts every report here first and the session sends from here, so a report survives a coordinator that is away
-and an agent that is killed; by its number (`seq`) the coordinator counts it once, however often it is sent. The newest
-acknowledged reports are kept, too: a coordinator that was restored from a backup lacks those that came after it. While
-the disk is full, what is to be written waits in memory.
+The agent puts each report here, and the session sends it from here, so it survives the coordinator's absence and the
+agent's death. By its number (`seq`) the coordinator counts it once, however often it is sent. The newest acknowledged
+reports are kept, because a coordinator restored from a backup may lack them. On a full disk changes wait in memory.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from auth.errors import StorageError
 from peer.reporting.messages import Lost, LostCause, StepReport
 
 CAPACITY = 100_000  # reports; at one step a minute this is more than two months
-MOST_WAIT_S = 7 * 86_400.0  # for its step to become known: so long is unconfirmed work pending at the coordinator, too
-LOST = "lost beside reports"  # the one key of such a row's body
-MOST_WAITING = 1000  # reports, and acknowledgements of some, while the disk is full
+MOST_WAIT_S = 7 * 86_400.0  # for its step to become known; unconfirmed work is pending at the coordinator as long
+LOST = "lost beside reports"  # the only key in the body of a row of losses
+MOST_WAITING = 1000  # changes in memory while the disk is full
 ACKNOWLEDGED_KEPT = 2_000  # reports: at one step a minute, more than the day between two daily backups
-RECEIPTS_KEPT = 5_000  # of the newest reports: in a large group each has many times a report's size
+RECEIPTS_KEPT = 5_000  # of the newest reports; in a large group a receipt is many times larger than its report
 
-# AUTOINCREMENT: a number is never given twice, not even after its report was acknowledged and deleted.
+# AUTOINCREMENT: no number is given twice, even after its report was deleted.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS reports (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, era INTEGER NOT NULL, completed_at REAL NOT NULL, body TEXT NOT NULL
@@ -43,7 +42,7 @@ CREATE TABLE IF NOT EXISTS losses (dropped INTEGER NOT NULL);
 
 @dataclass(frozen=True)
 class Pending:
-    """A report, or losses, waiting for an acknowledgement."""
+    """A report, or losses, that waits for an acknowledgement."""
 
     seq: int
     completed_at: float  # Unix seconds
@@ -80,10 +79,10 @@ class Outbox:
         return len(self._waiting)
 
     def put(self, report: StepReport, completed_at: float) -> int | None:
-        """Keep a report and return its number, None while it waits; the oldest goes where there are too many.
+        """Add a report and return its number (None while the disk is full); beyond the capacity the oldest is dropped.
 
-        Waiting reports of this step and of later ones, if of the same era, are of a past that the device has left: it
-        has taken an earlier state, and does these steps again.
+        Pending reports of this step and later ones of the same era become losses: the device has taken an earlier state
+        since, and repeats these steps.
         """
         return self._write(partial(self._put, report, completed_at))
 
@@ -98,11 +97,11 @@ class Outbox:
         return seq
 
     def put_lost(self, lost: Lost, at: float) -> int | None:
-        """Keep losses that no report can tell of, and return their number, None while they wait."""
+        """Add losses beside the reports and return their number (None while the disk is full)."""
         return self._write(partial(self._add, 0, at, {LOST: asdict(lost)}))
 
     def keep(self, seq: int) -> bool:
-        """Let a report wait for its step to become known; False if it has waited too long, and is given up."""
+        """Return whether a report may wait longer for its step to become known; else it becomes a loss."""
         with self._reporting():
             too_old = "SELECT seq FROM reports WHERE seq = ? AND completed_at < ?"
             given_up = self._database.execute(too_old, (seq, self._clock() - MOST_WAIT_S)).fetchall()
@@ -111,7 +110,7 @@ class Outbox:
         return not given_up
 
     def _give_up(self, rows: Sequence[tuple[int]], cause: LostCause) -> None:
-        """Replace these reports by the loss of their samples, which no step has."""
+        """Replace reports by the loss of their samples."""
         if not rows:
             return
         numbers = [seq for (seq,) in rows]
@@ -136,7 +135,7 @@ class Outbox:
         return seq
 
     def pending(self, limit: int, after: int = 0) -> list[Pending]:
-        """Return the oldest unacknowledged reports with a number above `after`, but for those that wait for room."""
+        """Return the oldest unacknowledged reports on disk with a number above `after`."""
         self._catch_up()
         with self._reporting():
             rows = self._database.execute(
@@ -147,7 +146,7 @@ class Outbox:
         return [Pending(seq, at, _read(json.loads(body), receipt)) for seq, at, body, receipt in rows]
 
     def ack(self, seq: int, *, accepted: bool = True) -> None:
-        """Send a report no more that the coordinator has taken; forget one that it has refused for good."""
+        """Set aside a report that the coordinator has accepted; delete one that it has refused for good."""
         self._write(partial(self._set_aside, seq) if accepted else partial(self._forget, [seq]))
 
     def _set_aside(self, seq: int) -> None:
@@ -157,9 +156,9 @@ class Outbox:
         self._forget([each for (each,) in self._database.execute(surplus, (self._acknowledged_kept,)).fetchall()])
 
     def take_back(self, last_seq: int) -> int:
-        """Let acknowledged reports wait again that are beyond the coordinator's last one; returns how many.
+        """Queue acknowledged reports above the coordinator's last number again; return how many.
 
-        There are such reports only if the coordinator has gone back since, to a backup.
+        There are any only if the coordinator was restored from a backup.
         """
         return self._write(partial(self._take_back, last_seq)) or 0
 
@@ -173,7 +172,7 @@ class Outbox:
 
     @property
     def dropped(self) -> int:
-        """The number of reports lost for lack of room, over the outbox's whole life."""
+        """The number of reports dropped beyond the capacity, over the outbox's whole life."""
         with self._reporting():
             return int(self._database.execute("SELECT dropped FROM losses").fetchone()[0])
 
@@ -185,15 +184,15 @@ class Outbox:
             self._database.close()
 
     def _write(self, writing: Writing) -> int | None:
-        """Write this behind what waits for room, or let it wait, too; raises `StorageError` if too much does.
+        """Make a change after those that wait for room on the disk; return its result, None while it waits, too.
 
-        Returns what it returns, None while it waits.
+        Raises `StorageError` if too many changes wait.
         """
         self._waiting.append(writing)
         return self._catch_up()
 
     def _catch_up(self) -> int | None:
-        """Write what waits for room on the disk; return what the last of it returns, None if not all was written."""
+        """Make the waiting changes; return the last one's result, None if not all could be made."""
         written = None
         with self._reporting():
             while self._waiting:
@@ -208,7 +207,7 @@ class Outbox:
         return written
 
     def _number_from(self, first: int) -> None:
-        """Begin a new file's numbers at its time of creation, so that a lost outbox's numbers do not come again."""
+        """Number a new file's reports from its time of creation, so that no number of a lost outbox is repeated."""
         with self._reporting(), self._transaction() as database:
             if database.execute("SELECT COUNT(*) FROM losses").fetchone()[0] == 0:
                 database.execute("INSERT INTO losses VALUES (0)")
@@ -231,7 +230,7 @@ class Outbox:
 
 
 def _tells_of_full_disk(error: sqlite3.OperationalError) -> bool:
-    """SQLite says so by itself, or that it could not write: to a log or a shared memory beside the file."""
+    """Return whether the disk is full; SQLite may only say that it could not write a file beside the database."""
     return "full" in str(error) or "disk I/O" in str(error)
 
 

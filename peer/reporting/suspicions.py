@@ -1,7 +1,7 @@
-"""Suspicions of other peers: one kind of event, one place that logs it and passes it on.
+"""Suspicions against peers that say or do what no honest peer does.
 
-A suspicion is raised where something is noticed that no honest peer says or does. It goes to the log, and over the
-session to the coordinator, so that the operator reads the name. It is no judgement: the coordinator decides.
+A suspicion goes to the log, and over the session to the coordinator, which decides and names the member to the
+operator.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal, get_args
 from peer.runtime.repeats import Repeats
 
 logger = logging.getLogger(__name__)
-SAME_PAUSE_S = 60.0  # until the same of the same peer is said again: each time counts for quarantine
+SAME_PAUSE_S = 60.0  # before the same suspicion is passed on again; quarantine counts them
 MAX_WAITING = 200
 MAX_DETAIL_CHARS = 200
 
@@ -36,7 +36,7 @@ KINDS = frozenset(get_args(SuspicionKind))
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A suspicion against one peer, known by the token that it showed."""
+    """A suspicion against one peer, named by the token that it showed."""
 
     peer_id: str
     member: str
@@ -50,29 +50,29 @@ class Suspicion:
 
 
 class WaitingSuspicions:
-    """The suspicions to tell the coordinator; the oldest are dropped when it is away for long."""
+    """Suspicions that wait for a session with the coordinator; the oldest are dropped."""
 
     def __init__(self) -> None:
         self._waiting: deque[Suspicion] = deque(maxlen=MAX_WAITING)
 
     def put(self, suspicion: Suspicion) -> None:
-        """Keep a suspicion until there is a session."""
+        """Add a suspicion."""
         self._waiting.append(suspicion)
 
     def take(self) -> list[Suspicion]:
-        """Return all waiting suspicions, and forget them."""
+        """Remove and return all suspicions."""
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
 
 class Suspicions:
-    """The place that logs suspicions and passes them on, the same one now and then only; from any thread."""
+    """Logs suspicions and passes them on, an equal one once a minute; for any thread."""
 
     def __init__(self, tell: Callable[[Suspicion], None], clock: Callable[[], float]) -> None:
         self._tell, self._repeats = tell, Repeats(clock, window_s=SAME_PAUSE_S)
         self._lock = threading.Lock()
 
     def raise_against(self, suspicion: Suspicion) -> None:
-        """Log a suspicion and pass it on, unless that was done a short while ago."""
+        """Log a suspicion and pass it on, unless an equal one was passed on within the last minute."""
         with self._lock:
             is_told = self._repeats.take((suspicion.peer_id, suspicion.kind)) is not None
         if is_told:

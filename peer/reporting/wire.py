@@ -1,7 +1,7 @@
-"""Conversion of reports between the worker's dataclass and the message on the wire.
+"""Conversion of reports between the worker's dataclass and the protobuf message.
 
-The coordinator parses messages of strangers with this: whole numbers are bounded here to what a database column holds;
-whether a claim is plausible is the ledger's question.
+The coordinator reads untrusted messages with it: numbers and texts are bounded to what a database column holds. The
+ledger judges whether a claim is plausible.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _FIELDS = control_pb2.StepReport.DESCRIPTOR.fields_by_name
 
 
 def report_to_wire(seq: int, completed_at: float, report: StepReport) -> control_pb2.StepReport:
-    """The message for a report that waits in the outbox under the number `seq`."""
+    """Return the message for a report with the outbox's number `seq`."""
     reason = report.lost_reason[:MAX_REASON_CHARS]
     claims = asdict(report) | {"seq": seq, "time": completed_at, "lost_reason": reason}
     return control_pb2.StepReport(**claims)
 
 
 def report_from_wire(message: control_pb2.StepReport) -> StepReport:
-    """The report in a message; raises `RequestError` if a number or text is larger than any that is meant."""
+    """Return the report in a message; raises `RequestError` if a number or text exceeds its bound."""
     if message.seq > MAX_LONG:
         raise RequestError(f"`seq` ({message.seq}) must not exceed {MAX_LONG}.")
     for name, bound in CLAIM_BOUNDS.items():
@@ -44,19 +44,19 @@ def report_from_wire(message: control_pb2.StepReport) -> StepReport:
 
 
 def lost_to_wire(seq: int, at: float, lost: Lost) -> control_pb2.Lost:
-    """The message for losses that wait in the outbox under the number `seq`."""
+    """Return the message for losses with the outbox's number `seq`."""
     return control_pb2.Lost(seq=seq, time=at, step=lost.step, by_cause=lost.by_cause)
 
 
 def lost_from_wire(message: control_pb2.Lost) -> Lost:
-    """The losses in a message; raises `RequestError` if a number is larger than any that is meant."""
+    """Return the losses in a message; raises `RequestError` if a number exceeds its bound."""
     if not 1 <= message.step <= MAX_COUNT or message.seq > MAX_LONG:
         raise RequestError(f"`step` ({message.step}) must lie between 1 and {MAX_COUNT}, `seq` below {MAX_LONG}.")
     return Lost(message.step, _by_known_cause(message.by_cause))
 
 
 def _lost_by_cause(message: control_pb2.StepReport) -> dict[str, int]:
-    """Read the losses by cause; those of an older peer, which tells one reason only, stand under that reason."""
+    """Read the losses by cause; an older peer names one reason for all of them."""
     by_cause = message.lost or {message.lost_reason: message.lost_samples}
     found = _by_known_cause(by_cause)
     if sum(found.values()) != message.lost_samples:
