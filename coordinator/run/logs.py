@@ -1,7 +1,7 @@
 """Logs of the coordinator's processes: lines for people, or one JSON object a line for programs.
 
-Either way no line has a volunteer's address, a token, an invite code, a key or a password in it, whoever wrote it: an
-exception's text may quote what came over the network. A repeated line is written once a minute (`RepeatFilter`).
+No line contains a volunteer's address, a token, an invite code, a key or a password, although exceptions may quote what
+came over the network. A repeated line is written once a minute (`RepeatFilter`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
 
@@ -22,14 +22,7 @@ from peer.runtime.repeats import RepeatFilter
 
 logger = logging.getLogger(__name__)
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-LEVELS = {  # for programs; libraries give them other names
-    logging.DEBUG: "debug",
-    logging.INFO: "info",
-    logging.WARNING: "warning",
-    logging.ERROR: "error",
-    logging.CRITICAL: "critical",
-}
-FACTS = ("run", "session", "step")  # beside what every line has, where they are known
+LEVELS = {getattr(logging, name.upper()): name for name in ("debug", "info", "warning", "error", "critical")}
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 _ADDRESSES = (
     re.compile(rf"(?<![\w.]){_OCTET}(?:\.{_OCTET}){{3}}(?![\w.]\d)"),
@@ -49,16 +42,16 @@ class LogFormat(str, Enum):
 
 @dataclass(frozen=True)
 class LogStyle:
-    """The style of a process's log; each part that is started gets it."""
+    """The style of the logs of all processes."""
 
     format: LogFormat = LogFormat.TEXT
     run: str = ""
-    own_hosts: frozenset[str] = frozenset()  # the run's, which volunteers know anyway
+    own_hosts: frozenset[str] = frozenset()  # of the run, which volunteers know
 
 
 @contextmanager
 def about_session(session_id: str) -> Iterator[None]:
-    """Mark the block's log lines with this session, also those of threads that `asyncio.to_thread` starts in it."""
+    """Mark the block's log lines with this session, also in threads that `asyncio.to_thread` starts."""
     token = _session.set(session_id)
     try:
         yield
@@ -67,7 +60,7 @@ def about_session(session_id: str) -> Iterator[None]:
 
 
 def redacted(text: str, spared: frozenset[str] = frozenset()) -> str:
-    """The text without secrets, and without addresses but those that are spared."""
+    """Return the text without secrets, and without addresses except the spared ones."""
     for kind, form in FORMS.items():
         text = form.sub(f"<{kind}>", text)
     for form in _ADDRESSES:
@@ -80,11 +73,11 @@ def _is_harmless(found: str, spared: frozenset[str]) -> bool:
 
 
 def shorten_database_failure(record: logging.LogRecord) -> bool:
-    """A filter: tell a database's failure that an operator can mend in one sentence, without its trace."""
+    """Filter a record: a failure of the database that an operator can mend becomes one sentence without a trace."""
     failure = record.exc_info[1] if record.exc_info else None
     if failure is None:
         return True
-    from coordinator.store.engine import trouble  # where nothing fails its library is not loaded
+    from coordinator.store.engine import trouble  # imported late: SQLAlchemy is not loaded unless something fails
 
     if (found := trouble(failure)) is not None:
         record.msg, record.args = f"{record.getMessage()}: {found}", ()
@@ -100,44 +93,40 @@ class TextLines(logging.Formatter):
         self._own_hosts = style.own_hosts
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, or several where it tells of an exception."""
+        """Return the line, or several with an exception's trace."""
         return redacted(super().format(record), self._own_hosts)
 
 
-@dataclass(eq=False)
 class JsonLines(logging.Formatter):
-    """One JSON object a line: `time`, `level`, `logger`, `message`, `process`, and of `FACTS` what is known."""
+    """One JSON object a line: `time`, `level`, `logger`, `message`, `process`; `run`, `session`, `step` if known."""
 
-    process: str
-    style: LogStyle
-    step: Callable[[], int | None] = field(default=lambda: None)  # the process's own, at this moment
-
-    def __post_init__(self) -> None:
+    def __init__(self, process: str, style: LogStyle, step: Callable[[], int | None] = lambda: None) -> None:
         super().__init__()
+        self._process, self._style = process, style
+        self.step = step  # the process's present one
 
     def format(self, record: logging.LogRecord) -> str:
-        """The object; an exception's trace stands in `exception`."""
+        """Return the object; `exception` has an exception's trace."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
-            "level": LEVELS.get(record.levelno) or record.levelname.lower(),
+            "level": LEVELS.get(record.levelno) or record.levelname.lower(),  # hivemind renames levels
             "logger": record.name,
-            "message": redacted(record.getMessage(), self.style.own_hosts),
-            "process": self.process,
+            "message": redacted(record.getMessage(), self._style.own_hosts),
+            "process": self._process,
         }
-        known = {"run": self.style.run or None, "session": _session.get() or None, "step": self.step()}
-        for name in FACTS:
-            value = getattr(record, name, known[name])
-            line |= {} if value is None else {name: value}
+        step = getattr(record, "step", self.step())
+        known = {"run": self._style.run or None, "session": _session.get() or None, "step": step}
+        line |= {name: value for name, value in known.items() if value is not None}
         if record.exc_info:
             trace = record.exc_text or self.formatException(record.exc_info)
-            line["exception"] = redacted(trace, self.style.own_hosts)
+            line["exception"] = redacted(trace, self._style.own_hosts)
         return json.dumps(line, ensure_ascii=False)
 
 
 def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
-    """Log to standard error, with repeated lines left out; of some libraries only warnings.
+    """Log to standard error without repeated lines; of Alembic and httpx2 only warnings.
 
-    Alembic would name each table, and httpx2 each address that it asks: a webhook's is a secret.
+    Alembic would log each table, and httpx2 each address, of which a webhook's is a secret.
     """
     handler = logging.StreamHandler()
     handler.addFilter(shorten_database_failure)
@@ -149,7 +138,7 @@ def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
 
 
 def log_the_unforeseen() -> None:
-    """Log Python's warnings and threads' uncaught errors from now on, too."""
+    """Log Python's warnings and the uncaught errors of threads, too."""
 
     def tell(failure: threading.ExceptHookArgs) -> None:
         logger.error("a thread failed", exc_info=failure.exc_value)
@@ -159,7 +148,7 @@ def log_the_unforeseen() -> None:
 
 
 def tell_step(step: Callable[[], int | None]) -> None:
-    """Name the step in this process's JSON lines from now on."""
+    """Include the step in this process's JSON lines from now on."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, JsonLines):
             handler.formatter.step = step
