@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -16,11 +17,11 @@ from coordinator.ledger.speed import time_left_s
 from coordinator.ledger.steering import read_helm
 from coordinator.publishing.publications import newest_at
 from coordinator.run.directory import RunDirectory
-from coordinator.service.doctor import examine
+from coordinator.service.doctor import conclude, stages
 from coordinator.statistics.alarms import MODEL_KINDS, AlarmRow, raised_alarms
 from coordinator.statistics.return_point import read_return_point
 from peer.config.phases import phase_at
-from peer.doctor.display import open_display
+from peer.doctor.display import examine, open_display
 from peer.runtime.console import say, say_facts, say_json, say_table
 
 app = typer.Typer()
@@ -30,7 +31,8 @@ VALIDATION_FACTS = ("step", "loss", "perplexity", "accuracy", "sop_accuracy", "d
 @app.command(epilog="Example: manyhands coordinator doctor my-run")
 def doctor(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
     """Examine the run's files and its machine: keys, permissions, ports, clock, disk, public address."""
-    examine(RunDirectory.open(directory), open_display(as_json), time.time())
+    run = RunDirectory.open(directory)
+    asyncio.run(examine(stages(time.time()), run, open_display(as_json), conclude))
 
 
 @app.command(epilog="Example: manyhands coordinator status my-run")

@@ -1,27 +1,28 @@
 """`manyhands coordinator doctor`: the run's directory and its machine, stage by stage, whether it is served now or not.
 
-The stages have the form of the volunteer's doctor (`peer.doctor`): what was found, and what to do. Nothing is changed.
+The stages run and are shown as those of the volunteer's doctor (`peer.doctor`). Nothing is changed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import ipaddress
 import shutil
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 from cryptography import x509
-from sqlalchemy import ColumnElement, func, select, text
+from sqlalchemy import func, select, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.orm import InstrumentedAttribute
 
-from auth.errors import ConfigError, FingerprintError, ManyhandsError, UnfitError, UnreachableError
-from auth.join_link import JoinLink
+from auth.errors import ConfigError, FingerprintError, UnreachableError
 from coordinator.run.authority_key import handover_to
 from coordinator.run.database_owner import require_database
 from coordinator.run.directory import RunDirectory
@@ -32,38 +33,39 @@ from coordinator.service.preparation import chosen_parts, listeners
 from coordinator.store.engine import Database, open_engine, own_words, trouble
 from coordinator.store.models import Checkpoint, DeviceSession
 from coordinator.store.service_models import SwarmFigures
-from peer.control.client import check_fingerprint, read_certificate
+from peer.control.client import find_coordinator
 from peer.data.prepare import order_sample, single_sentences
-from peer.doctor.display import CheckupDisplay
-from peer.doctor.stages import CheckResult, Conclusion, StageResult, Verdict, failed, ok, skipped, warning
+from peer.doctor.stages import CheckResult, Conclusion, Stage, failed, ok, skipped, warning
 
 GIB = 1 << 30
 LEAST_DISK_BYTES = GIB
 NOTABLE_FUTURE_S = 60.0
 TIME_ERROR = 5  # what adjtimex(2) returns while nothing keeps the clock right
-Check = Callable[[RunDirectory, float], CheckResult]
 
 
-def examine(directory: RunDirectory, display: CheckupDisplay, now: float) -> None:
-    """Show what each stage finds; raises `UnfitError` if one has failed."""
-    findings = []
-    for name, check in STAGES.items():
-        display.begin(name)
-        try:
-            outcome = check(directory, now)
-        except ManyhandsError as error:  # what the stage needs is broken: that is its finding
-            outcome = failed(str(error), "")
-        findings.append(StageResult(name, outcome))
-        display.show(findings[-1])
-    broken = [f"`{finding.stage}`" for finding in findings if finding.verdict is Verdict.FAILED]
-    if broken:
-        words = f"{len(broken)} of {len(findings)} stages failed ({', '.join(broken)}): begin with the first."
-        display.conclude(Conclusion(False, words))
-        raise UnfitError(words)
-    display.conclude(Conclusion(True, "Nothing stands in the way of serving this run."))
+def stages(now: float) -> tuple[Stage[RunDirectory], ...]:
+    """List the stages in the order in which they are examined; `now`: Unix seconds."""
+    return (
+        Stage("configuration", check_configuration),
+        Stage("permissions", check_permissions),
+        Stage("keys", partial(check_keys, now=now)),
+        Stage("database", check_database),
+        Stage("ports", check_ports),
+        Stage("clock", partial(check_clock, now=now)),
+        Stage("disk", check_disk),
+        Stage("descriptors", check_descriptors),
+        Stage("address", check_address),
+        Stage("lines", check_lines),
+        Stage("sentences", check_sentences, on_error=skipped),  # only evaluation reads them on this machine
+    )
 
 
-def check_configuration(directory: RunDirectory, _now: float) -> CheckResult:
+def conclude(_: RunDirectory) -> Conclusion:
+    """Conclude, where nothing has failed."""
+    return Conclusion(True, "Nothing stands in the way of serving this run.")
+
+
+def check_configuration(directory: RunDirectory) -> CheckResult:
     """Run file and settings can be read."""
     settings = directory.settings
     local = [address for address in settings.trusted_proxies if ipaddress.ip_address(address).is_loopback]
@@ -75,7 +77,7 @@ def check_configuration(directory: RunDirectory, _now: float) -> CheckResult:
     return ok(f"`{directory.config.run.name}` is served on {settings.bind_host}.", run=directory.config.run.name)
 
 
-def check_permissions(directory: RunDirectory, _now: float) -> CheckResult:
+def check_permissions(directory: RunDirectory) -> CheckResult:
     """Secrets are their owner's alone."""
     complaints = list(exposed(directory))
     if complaints:
@@ -109,7 +111,7 @@ def _rotation(directory: RunDirectory, now: float) -> str:
     return f"{replaced}; the old one counts for {remaining_h:.1f} hours more." if remaining_h > 0 else f"{replaced}."
 
 
-def check_database(directory: RunDirectory, _now: float) -> CheckResult:
+def check_database(directory: RunDirectory) -> CheckResult:
     """Check that the database answers, and that a SQLite file is undamaged."""
     engine = open_engine(directory.database_url)
     try:
@@ -118,7 +120,7 @@ def check_database(directory: RunDirectory, _now: float) -> CheckResult:
             sqlite = engine.dialect.name == "sqlite"
             verdict = str(connection.scalar(text("PRAGMA quick_check(1)" if sqlite else "SELECT 'ok'")))
     except DBAPIError as error:
-        return failed(f"{trouble(error) or own_words(error)}", "")
+        return failed(trouble(error) or own_words(error))
     finally:
         engine.dispose()
     if verdict != "ok":
@@ -126,13 +128,13 @@ def check_database(directory: RunDirectory, _now: float) -> CheckResult:
     return ok("The database answers.", kind=engine.dialect.name)
 
 
-def check_ports(directory: RunDirectory, _now: float) -> CheckResult:
-    """All three are free, or this run is served on them now."""
+async def check_ports(directory: RunDirectory) -> CheckResult:
+    """Check that all three ports are free, or that this run is served on them now."""
     needed = listeners(directory, chosen_parts(directory.config, service_only=False, keeper_only=False))
     taken = [listener for listener in needed if not is_free(listener.host, listener.port)]
     if not taken:
         return ok("All three ports are free.", served=False)
-    if not _is_this_run(directory, "127.0.0.1", directory.settings.bind_host):
+    if not await _is_this_run(directory, "127.0.0.1", directory.settings.bind_host):
         remedy = "Stop the programs that use them, or change the ports in settings.yaml."
         return failed(f"Taken: {_names(taken)}.", remedy)
     free = [listener for listener in needed if listener not in taken]
@@ -151,7 +153,7 @@ def _names(ports: Sequence[Listener]) -> str:
 
 def check_clock(directory: RunDirectory, now: float) -> CheckResult:
     """The clock has not gone back, and something keeps it right."""
-    newest = _newest(directory, func.max(DeviceSession.last_seen_at))
+    newest = _highest(directory, DeviceSession.last_seen_at) or 0.0
     remedy = "Set this machine's clock, and let it be kept right (NTP): tokens live by it."
     if newest - now > NOTABLE_FUTURE_S:
         return failed(f"The database knows of a time {newest - now:.0f} s ahead of this clock.", remedy)
@@ -161,17 +163,17 @@ def check_clock(directory: RunDirectory, now: float) -> CheckResult:
     return ok("The clock is kept right.") if kept else warning("Nothing keeps this machine's clock right.", remedy)
 
 
-def check_disk(directory: RunDirectory, _now: float) -> CheckResult:
+def check_disk(directory: RunDirectory) -> CheckResult:
     """Room for the next checkpoints."""
     free = shutil.disk_usage(directory.path).free
-    needed = max(LEAST_DISK_BYTES, 2 * round(_newest(directory, func.max(Checkpoint.size_bytes))))
+    needed = max(LEAST_DISK_BYTES, 2 * round(_highest(directory, Checkpoint.size_bytes) or 0))
     found = f"{free / GIB:.1f} GiB are free."
     if free < needed:
         return failed(found, f"Make room for {needed / GIB:.1f} GiB: two checkpoints, or 1 GiB.", free_bytes=free)
     return ok(found, free_bytes=free)
 
 
-def check_descriptors(directory: RunDirectory, _now: float) -> CheckResult:
+def check_descriptors(directory: RunDirectory) -> CheckResult:
     """Open files for as many connections as the service takes."""
     allowed, needed = most_descriptors(), descriptors_needed(directory.settings)
     found = f"The service may open {allowed} files and connections."
@@ -180,7 +182,7 @@ def check_descriptors(directory: RunDirectory, _now: float) -> CheckResult:
     return ok(found, allowed=allowed)
 
 
-def check_address(directory: RunDirectory, _now: float) -> CheckResult:
+async def check_address(directory: RunDirectory) -> CheckResult:
     """Volunteers can find the public address, and where the run is served, it answers there."""
     host = directory.settings.public_host
     try:
@@ -195,7 +197,7 @@ def check_address(directory: RunDirectory, _now: float) -> CheckResult:
     if all(place.is_loopback for place in places):
         return warning(f"`public_host` ({host}) is this machine: nobody else can join.", remedy, addresses=addresses)
     served = not is_free(directory.settings.bind_host, directory.settings.control_port)
-    if served and not _is_this_run(directory, host):
+    if served and not await _is_this_run(directory, host):
         return failed(
             f"This run does not answer at {host}.", "Open its ports in firewall and router.", addresses=addresses
         )
@@ -213,9 +215,9 @@ def check_address(directory: RunDirectory, _now: float) -> CheckResult:
     return ok(f"`public_host` is {host}.", addresses=addresses, answers=served or None)
 
 
-def check_lines(directory: RunDirectory, _now: float) -> CheckResult:
+def check_lines(directory: RunDirectory) -> CheckResult:
     """The peers of the newest round can average quickly enough by their lines."""
-    missing = _highest(directory, func.max(SwarmFigures.missing_auxiliaries))
+    missing = _highest(directory, SwarmFigures.missing_auxiliaries)
     if missing is None:
         return skipped("No round of averaging has shown the peers' lines yet.")
     if missing == 0:
@@ -225,7 +227,7 @@ def check_lines(directory: RunDirectory, _now: float) -> CheckResult:
     return warning(found, remedy, missing_auxiliaries=round(missing))
 
 
-def check_sentences(directory: RunDirectory, _now: float) -> CheckResult:
+def check_sentences(directory: RunDirectory) -> CheckResult:
     """Documents have the sentences whose order the objective is to learn."""
     try:
         single = single_sentences(directory.config, order_sample(directory.config))
@@ -238,52 +240,20 @@ def check_sentences(directory: RunDirectory, _now: float) -> CheckResult:
     return ok(single.found, single_sentences=single.share)
 
 
-STAGES: dict[str, Check] = {
-    "configuration": check_configuration,
-    "permissions": check_permissions,
-    "keys": check_keys,
-    "database": check_database,
-    "ports": check_ports,
-    "clock": check_clock,
-    "disk": check_disk,
-    "descriptors": check_descriptors,
-    "address": check_address,
-    "lines": check_lines,
-    "sentences": check_sentences,
-}
-
-
-def _is_this_run(directory: RunDirectory, *hosts: str) -> bool:
+async def _is_this_run(directory: RunDirectory, *hosts: str) -> bool:
     """Return whether a server on the control port shows this run's certificate, at any of these hosts."""
-    return any(_shows_certificate(link) for link in _links(directory, hosts))
+    links = [replace(directory.join_link, host=host, others=()) for host in hosts if host not in WILDCARDS]
+    with suppress(FingerprintError, UnreachableError):
+        return bool(links) and bool(await find_coordinator(links))
+    return False
 
 
-def _links(directory: RunDirectory, hosts: tuple[str, ...]) -> Iterator[JoinLink]:
-    link = directory.join_link
-    for host in hosts:
-        if host not in WILDCARDS:
-            yield replace(link, host=host, others=())
-
-
-def _shows_certificate(link: JoinLink) -> bool:
-    try:
-        check_fingerprint(link, asyncio.run(read_certificate(link)))
-    except (FingerprintError, UnreachableError):
-        return False
-    return True
-
-
-def _newest(directory: RunDirectory, highest: ColumnElement[Any]) -> float:
-    """The highest value in the database; 0 where there is none."""
-    return _highest(directory, highest) or 0.0
-
-
-def _highest(directory: RunDirectory, highest: ColumnElement[Any]) -> float | None:
-    """The highest value in the database; None where there is none, or no table yet."""
+def _highest(directory: RunDirectory, column: InstrumentedAttribute[Any]) -> float | None:
+    """Read the highest value of a column; None where there is none, or no table yet."""
     engine = open_engine(directory.database_url)
     try:
         with Database(engine)() as session:
-            found = session.scalar(select(highest))
+            found = session.scalar(select(func.max(column)))
             return None if found is None else float(found)
     except SQLAlchemyError:
         return None

@@ -22,15 +22,15 @@ from typing import Annotated, Any
 import typer
 from platformdirs import user_data_dir
 
-from auth.errors import ConfigError, UnfitError
+from auth.errors import ConfigError
 from auth.files import write_private
 from peer.cli.join import STATE_DIR_VARIABLE, Device, default_state_dir
 from peer.control.join_page import read_link
-from peer.doctor.checkup import WITH_LINK, WITHOUT_LINK
+from peer.doctor.checkup import WITH_LINK, WITHOUT_LINK, conclude
 from peer.doctor.context import Context, Options
-from peer.doctor.display import CheckupDisplay, open_display
+from peer.doctor.display import CheckupDisplay, examine, open_display
 from peer.doctor.machine import read_memory, read_processor
-from peer.doctor.stages import conclude, run_stages
+from peer.doctor.stages import Stage, run_stages
 from peer.reporting.event_log import FOLDER, SUFFIX, read_folder, read_lines
 from peer.runtime.devices import check_device_name
 from peer.runtime.redaction import make_redactor
@@ -75,21 +75,16 @@ def doctor(
     """Examine this machine and, with a run's link, the way to the run; needs no account and changes nothing."""
     options = make_options(link, state_dir, device, threads, microbatch, listen)
     with own_temporary_files():
-        asyncio.run(examine(Context(options), open_display(as_json)))
+        asyncio.run(_examine(Context(options), open_display(as_json)))
 
 
-async def examine(context: Context, display: CheckupDisplay) -> None:
-    """Run all stages; raises `UnfitError` if one has failed."""
-    stages = WITHOUT_LINK if context.options.link is None else WITH_LINK
-    async with context:
-        findings = []
-        async for finding in run_stages(stages, context, display.begin):
-            findings.append(finding)
-            display.show(finding)
-        conclusion = conclude(findings, context)
-    display.conclude(conclusion)
-    if not conclusion.fit:
-        raise UnfitError(conclusion.text)
+async def _examine(context: Context, display: CheckupDisplay) -> None:
+    async with context.resources:
+        await examine(_stages(context.options), context, display, conclude)
+
+
+def _stages(options: Options) -> Sequence[Stage[Context]]:
+    return WITHOUT_LINK if options.link is None else WITH_LINK
 
 
 def make_options(
@@ -136,19 +131,17 @@ def support_bundle(
     if out.exists():
         raise ConfigError(f"`--out` ({out}) exists already: remove it, or give another name.")
     options = make_options(link, state_dir)
-    findings = [] if no_doctor else asyncio.run(_examine(options))
+    findings = [] if no_doctor else asyncio.run(_findings(Context(options)))
     redact = make_redactor(str(Path.home()), getpass.getuser(), socket.gethostname())
     files = {name: redact(text) for name, text in collect(options.state_dir, findings).items()}
     _write_bundle(out, files | events_of(options.state_dir, redact))
     typer.echo(f"Written to {out}: read it, then send it to the run's operator.")
 
 
-async def _examine(options: Options) -> list[dict[str, Any]]:
-    """Run all stages, and return their findings."""
-    stages = WITHOUT_LINK if options.link is None else WITH_LINK
+async def _findings(context: Context) -> list[dict[str, Any]]:
     with own_temporary_files():
-        async with Context(options) as context:
-            return [finding.to_json() async for finding in run_stages(stages, context)]
+        async with context.resources:
+            return [finding.to_json() async for finding in run_stages(_stages(context.options), context)]
 
 
 def collect(state_dir: Path, findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:

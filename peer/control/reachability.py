@@ -25,11 +25,12 @@ from peer.control.client import ControlClient
 from peer.network.endpoints import Endpoint, IPAddress, Version, bind_alike, everywhere, read_endpoint
 from peer.network.placement import UNMEASURED, Placement, Seen, place_of
 from peer.protocol import LOWEST_DIALLED_PORT, MAX_PROBE_BYTES, PROBE_CHUNK_BYTES, WORD_BYTES, control_pb2
+from peer.protocol.errors import error_from_rpc
 
 READ_TIMEOUT_S = 3.0
 OTHERS_TIMEOUT_S = 1.0  # for the ways that are left, when the word has arrived by one
 MAX_WORDS = 1_000  # that nobody has asked for
-PROBE_TIMEOUT_FACTOR = 6
+PROBE_TIMEOUT_FACTOR = 6  # of the time for one direction: the call's own deadline
 MAX_OTHER_HOSTS = 2  # of the coordinator, tried over the other IP version
 
 
@@ -123,13 +124,10 @@ async def _dialled(client: ControlClient, ears: Ears, version: Version, timeout_
 
 async def measured_bandwidth(client: ControlClient, patience: Patience = Patience()) -> float | None:
     """Measure the line's slower direction in bytes per second; None if the coordinator does not measure it (now)."""
-    call = client.open_probe(timeout_s=PROBE_TIMEOUT_FACTOR * patience.probe_s)
     try:
-        speed = await measure_line(call, patience.probe_s, time.monotonic)
-    except (grpc.aio.AioRpcError, ManyhandsError):
+        speed = await measure_line(client, patience.probe_s, time.monotonic)
+    except ManyhandsError:
         return None
-    finally:
-        call.cancel()
     return min(speed.up, speed.down)
 
 
@@ -236,8 +234,18 @@ class LineSpeed:
     down: float
 
 
-async def measure_line(call: Any, limit_s: float, stopwatch: Callable[[], float]) -> LineSpeed:
-    """Send for `limit_s` or up to `MAX_PROBE_BYTES`, then receive as long or as much."""
+async def measure_line(client: ControlClient, limit_s: float, stopwatch: Callable[[], float]) -> LineSpeed:
+    """Send for `limit_s` or up to `MAX_PROBE_BYTES`, then receive as long or as much; raises `ManyhandsError`."""
+    call = client.open_probe(timeout_s=PROBE_TIMEOUT_FACTOR * limit_s)
+    try:
+        return await _measure(call, limit_s, stopwatch)
+    except grpc.aio.AioRpcError as error:
+        raise error_from_rpc(error) from error
+    finally:
+        call.cancel()
+
+
+async def _measure(call: Any, limit_s: float, stopwatch: Callable[[], float]) -> LineSpeed:
     noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # so that nothing on the way compresses it
     await call.write(control_pb2.ProbeUp(download_bytes=MAX_PROBE_BYTES))
     await call.read()  # a refusal comes here, in its own words

@@ -1,14 +1,16 @@
-"""The doctor's stages in the order in which they are examined, and those that explain why a join has failed.
+"""The volunteer's doctor as lists of stages in the order in which they are examined, and its conclusion.
 
-Asked after a join has failed, the stages give a person more than "daemon failed to start" (`explain`).
+After a join has failed, a list of its own finds more for a person than "daemon failed to start" (`explain`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from auth.errors import ManyhandsError, SwarmError, UnreachableError
 from peer.doctor.contact import (
+    ASK_OPERATOR,
     check_bandwidth,
     check_names,
     check_protocol,
@@ -21,30 +23,39 @@ from peer.doctor.contact import (
     check_tls,
 )
 from peer.doctor.context import Context
-from peer.doctor.machine import check_device, check_disk, check_memory, check_pace, check_processor, check_speed
-from peer.doctor.stages import Stage, StageResult, Verdict, run_stages
+from peer.doctor.machine import (
+    check_device,
+    check_disk,
+    check_pace,
+    check_speed,
+    judge_memory,
+    judge_processor,
+    read_memory,
+    read_processor,
+)
+from peer.doctor.stages import Conclusion, Stage, StageResult, Verdict, failed, run_stages, skipped
 from peer.doctor.swarm import check_daemon, check_reachability, check_relay, check_swarm_quic, check_swarm_tcp
 
+_ASK_OPERATOR = partial(failed, remedy=ASK_OPERATOR)
 MACHINE = (
     Stage("disk", check_disk),
-    Stage("memory", check_memory),
-    Stage("processor", check_processor),
+    Stage[Context]("memory", lambda _: judge_memory(read_memory())),
+    Stage[Context]("processor", lambda _: judge_processor(read_processor())),
 )
 CONTACT = (
     Stage("names", check_names),
     Stage("tcp", check_tcp, ("names",)),
     Stage("proxy", check_proxy),
     Stage("route", check_route, ("tcp",)),
-    Stage("tls", check_tls, ("tcp",)),
-    Stage("protocol", check_protocol, ("tls",)),
-    Stage("run", check_run_name, ("protocol",)),
+    Stage("tls", check_tls, ("tcp",), _ASK_OPERATOR),
+    Stage("protocol", check_protocol, ("tls",), _ASK_OPERATOR),
+    Stage("run", check_run_name, ("protocol",), _ASK_OPERATOR),
     Stage("clock", check_time, ("protocol",)),
 )
-LINE = (
-    Stage("bandwidth", check_bandwidth, ("run",)),
-    Stage("reachability", check_reachability, ("requirements",)),
-)
-REQUIREMENTS = Stage("requirements", check_requirements, ("run",))
+# Nothing is concluded from an older coordinator, which cannot answer, or one that was asked too often.
+REQUIREMENTS = Stage("requirements", check_requirements, ("run",), skipped)
+BANDWIDTH = Stage("bandwidth", check_bandwidth, ("run",), skipped)
+REACHABILITY = Stage("reachability", check_reachability, ("requirements",), skipped)
 DAEMON = Stage("daemon", check_daemon)
 KEEPER = Stage("swarm-tcp", check_swarm_tcp, ("requirements", "daemon"))
 BEYOND_TCP = (
@@ -56,24 +67,53 @@ TRAINING = (
     Stage("speed", check_speed, ("device",)),
 )
 PACE = Stage("pace", check_pace, ("bandwidth", "speed"))
+DIRECT, RELAYED = "a directly reachable peer", "a relayed peer"
+OUTGOING = "a client, which opens connections and takes none"
 WITHOUT_LINK = (*MACHINE, DAEMON, *TRAINING)
-WITH_LINK = (*MACHINE, *CONTACT, REQUIREMENTS, *LINE, DAEMON, KEEPER, *BEYOND_TCP, *TRAINING, PACE)
+WITH_LINK = (
+    *MACHINE,
+    *CONTACT,
+    REQUIREMENTS,
+    BANDWIDTH,
+    REACHABILITY,
+    DAEMON,
+    KEEPER,
+    *BEYOND_TCP,
+    *TRAINING,
+    PACE,
+)
 WHY_UNREACHABLE = CONTACT
 WHY_NO_SWARM = (*CONTACT, REQUIREMENTS, DAEMON, KEEPER)
+
+
+def conclude(context: Context) -> Conclusion:
+    """Say what this machine would add, where nothing has failed."""
+    speed, description = context.speed, context.description
+    if speed is None:
+        return Conclusion(True, "Nothing stands in the way.")
+    if description is None:
+        rate = f"{speed.samples_per_second:,.1f}"
+        return Conclusion(True, f"This machine would compute about {rate} samples a second of the demo's model.")
+    share = speed.samples_per_second / (speed.samples_per_second + description.samples_per_second)
+    samples = round(description.config.averaging.target_batch_size * share)
+    joins_as = DIRECT if context.reachable else RELAYED if context.relays else OUTGOING
+    return Conclusion(
+        True, f"This machine would add about {samples:,} samples a step as {joins_as}.", samples, joins_as
+    )
 
 
 async def explain(error: UnreachableError | SwarmError, context: Context) -> ManyhandsError:
     """Return an error of the same kind, so of the same exit code, in the words of the first stage that fails."""
     stages = WHY_NO_SWARM if isinstance(error, SwarmError) else WHY_UNREACHABLE
-    async with context:
+    async with context.resources:
         findings = [finding async for finding in run_stages(stages, context)]
     return type(error)(reason(str(error), findings))
 
 
 def reason(original: str, findings: Sequence[StageResult]) -> str:
     """Write one line for the person: the first failure and the warnings; the original error if nothing has failed."""
-    failed = [finding for finding in findings if finding.verdict is Verdict.FAILED]
-    if not failed:
+    broken = [finding for finding in findings if finding.verdict is Verdict.FAILED]
+    if not broken:
         return f"{original} `manyhands doctor` finds nothing wrong on the way now: try again."
     odd = [finding for finding in findings if finding.verdict is Verdict.WARNING]  # a proxy, say
-    return " ".join(finding.sentence for finding in (failed[0], *odd))
+    return " ".join(finding.sentence for finding in (broken[0], *odd))

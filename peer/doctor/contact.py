@@ -12,22 +12,19 @@ import os
 import socket
 from collections.abc import Mapping
 
-import grpc
 import psutil
 
-from auth.errors import ClockError, FingerprintError, LinkError, ManyhandsError, UnreachableError, VersionError
+from auth.errors import ClockError, FingerprintError, VersionError
 from auth.join_link import Address, JoinLink
 from peer.control.client import ControlClient, check_clock, check_run, check_version, find_coordinator
 from peer.control.reachability import LineSpeed, measure_line
-from peer.doctor.context import Context, RunDescription, read_description
-from peer.doctor.stages import CheckResult, failed, ok, skipped, warning
+from peer.doctor.context import Context, read_description
+from peer.doctor.stages import CheckResult, failed, ok, warning
 from peer.protocol import MAX_CLOCK_SKEW_S, PROTOCOL_VERSION
-from peer.protocol.errors import error_from_rpc
 
 NOTABLE_SKEW_S = MAX_CLOCK_SKEW_S / 4
 ASK_OPERATOR = "Ask the operator for the current link, and whether the coordinator is running."
 SLOW_BYTES_PER_SECOND = 250_000.0  # 2 Mbit/s: ALBERT-large's gradients take more than two minutes
-LIMIT_FACTOR = 6  # of the time for one direction: the call's own deadline
 MAX_ADDRESSES = 6  # of a name that are tried
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 TUNNELS = ("tun", "tap", "utun", "wg", "ppp", "ipsec", "tailscale", "zt", "nordlynx", "proton", "cscotun", "vpn")
@@ -110,7 +107,7 @@ def _reason(number: int | None) -> str:
     return os.strerror(number).lower() if number else "no reason given"
 
 
-async def check_proxy(context: Context) -> CheckResult:
+def check_proxy(context: Context) -> CheckResult:
     """Check whether the environment asks for a proxy, which manyhands does not use. Its value may hold a password."""
     names = sorted(name for name, value in context.environ.items() if value and name.lower() in PROXY_VARIABLES)
     if not names:
@@ -125,9 +122,13 @@ async def check_proxy(context: Context) -> CheckResult:
     )
 
 
-async def check_route(context: Context) -> CheckResult:
+def check_route(context: Context) -> CheckResult:
     """Find which of this machine's interfaces leads to the coordinator."""
-    local_address = _local_address_towards(context.reached[0])
+    target = context.reached[0]
+    family = socket.AF_INET6 if ":" in target.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as chooser:
+        chooser.connect(tuple(target))  # sends nothing; the system chooses the address
+        local_address = str(chooser.getsockname()[0])
     return judge_route(local_address, _interface_of(local_address))
 
 
@@ -138,14 +139,6 @@ def judge_route(local_address: str, interface: str | None) -> CheckResult:
         remedy = "Leave it while you train if you may: it costs speed and hides this machine from other peers."
         return warning(f"Connections go through `{interface}`, which looks like a VPN.", remedy, **data)
     return ok(f"Connections go through {interface or 'an unknown interface'} ({local_address}).", **data)
-
-
-def _local_address_towards(address: Address) -> str:
-    """The address that the system chooses for connections to `address`; nothing is sent."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as chooser:
-        chooser.connect(tuple(address))
-        return str(chooser.getsockname()[0])
 
 
 def _interface_of(address: str) -> str | None:
@@ -165,8 +158,6 @@ async def check_tls(context: Context) -> CheckResult:
             "The server's certificate is not the one that the link names.",
             "Ask the operator for the current link and do not join by this one; a proxy that reads TLS looks the same.",
         )
-    except UnreachableError as error:
-        return failed(str(error), ASK_OPERATOR)
     return ok("The server's certificate is the one that the link names.")
 
 
@@ -179,23 +170,18 @@ async def check_protocol(context: Context) -> CheckResult:
         check_version(greeting)
     except VersionError as error:
         return failed(str(error), "Install the version of manyhands that the operator names.")
-    except ManyhandsError as error:
-        return failed(str(error), ASK_OPERATOR)
     context.greeting = greeting
     return ok(f"Both speak version {PROTOCOL_VERSION} of the protocol.", version=PROTOCOL_VERSION)
 
 
-async def check_run_name(context: Context) -> CheckResult:
+def check_run_name(context: Context) -> CheckResult:
     """The coordinator serves the run of the link."""
     assert context.greeting is not None
-    try:
-        check_run(context.link, context.greeting)
-    except LinkError as error:
-        return failed(str(error), ASK_OPERATOR)
+    check_run(context.link, context.greeting)
     return ok(f"The coordinator serves `{context.link.run}`.", run=context.link.run)
 
 
-async def check_time(context: Context) -> CheckResult:
+def check_time(context: Context) -> CheckResult:
     """The two clocks agree well enough for tokens to be valid."""
     assert context.greeting is not None
     now = context.clock()
@@ -212,62 +198,36 @@ async def check_time(context: Context) -> CheckResult:
 async def check_requirements(context: Context) -> CheckResult:
     """Fetch the run's description, which later stages use."""
     assert context.client is not None
-    try:
-        context.description = description = read_description(await context.client.describe())
-    except ManyhandsError as error:  # an older coordinator, or one that was asked too often
-        return skipped(str(error))
-    return ok(describe_run(description), **_facts(description))
-
-
-def describe_run(description: RunDescription) -> str:
-    """Describe a run in one sentence."""
+    context.description = description = read_description(await context.client.describe())
     config = description.config
     model, batch = config.model, config.averaging.target_batch_size
-    return (
+    return ok(
         f"It trains {model.architecture} ({model.num_hidden_layers} layers of {model.hidden_size}); "
-        f"a step takes {batch:,} samples of {config.data.sequence_length} tokens."
+        f"a step takes {batch:,} samples of {config.data.sequence_length} tokens.",
+        architecture=model.architecture,
+        hidden_size=model.hidden_size,
+        num_hidden_layers=model.num_hidden_layers,
+        sequence_length=config.data.sequence_length,
+        target_batch_size=batch,
+        swarm_addresses=list(description.swarm_addresses),
+        observed_address=str(description.observed_address),
+        swarm_samples_per_second=description.samples_per_second,
     )
-
-
-def _facts(description: RunDescription) -> dict[str, object]:
-    config = description.config
-    return {
-        "architecture": config.model.architecture,
-        "hidden_size": config.model.hidden_size,
-        "num_hidden_layers": config.model.num_hidden_layers,
-        "sequence_length": config.data.sequence_length,
-        "target_batch_size": config.averaging.target_batch_size,
-        "swarm_addresses": list(description.swarm_addresses),
-        "observed_address": str(description.observed_address),
-        "swarm_samples_per_second": description.samples_per_second,
-    }
 
 
 async def check_bandwidth(context: Context) -> CheckResult:
     """Measure some MiB up and down against the coordinator."""
     assert context.client is not None
-    limit_s = context.timing.probe_s
-    call = context.client.open_probe(timeout_s=LIMIT_FACTOR * limit_s)
-    try:
-        context.line = await measure_line(call, limit_s, context.stopwatch)
-    except grpc.aio.AioRpcError as error:
-        return skipped(str(error_from_rpc(error)))
-    except ManyhandsError as error:
-        return skipped(str(error))
-    finally:
-        call.cancel()
+    context.line = await measure_line(context.client, context.timing.probe_s, context.stopwatch)
     return judge_line(context.line)
 
 
 def judge_line(speed: LineSpeed) -> CheckResult:
     """Judge the speeds of a line by the needs of averaging."""
-    found = f"{_megabits(speed.up)} Mbit/s up, {_megabits(speed.down)} Mbit/s down, measured with the coordinator."
+    up, down = (f"{rate * 8 / 1e6:,.1f} Mbit/s" for rate in (speed.up, speed.down))
+    found = f"{up} up, {down} down, measured with the coordinator."
     data = {"up_bytes_per_second": round(speed.up), "down_bytes_per_second": round(speed.down)}
     if min(speed.up, speed.down) < SLOW_BYTES_PER_SECOND:
         remedy = "Others will wait for this line at each averaging: use a cable or a faster connection if you can."
         return warning(found, remedy, **data)
     return ok(found, **data)
-
-
-def _megabits(bytes_per_second: float) -> str:
-    return f"{bytes_per_second * 8 / 1e6:,.1f}"

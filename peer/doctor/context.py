@@ -1,4 +1,4 @@
-"""The context of an examination, which the doctor's stages share: the person's options, and what earlier stages found.
+"""The context of a volunteer's examination: the person's options, and the findings of earlier stages.
 
 A coordinator describes its run also to those who have not joined; its words are checked like those of any stranger.
 """
@@ -12,21 +12,18 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 from auth.errors import RequestError
 from auth.join_link import Address, JoinLink
 from peer.config.run import RunConfig
+from peer.control.client import ControlClient
+from peer.control.reachability import LineSpeed
+from peer.doctor.answers import Speed
+from peer.doctor.helper import Helper, as_it_is
 from peer.network.endpoints import IPAddress, is_peer_address
 from peer.protocol import control_pb2
-
-if TYPE_CHECKING:
-    from peer.control.client import ControlClient
-    from peer.control.reachability import LineSpeed
-    from peer.doctor.helper import Helper, HelperMain
-    from peer.doctor.questions import Speed
 
 MAX_JSON_CHARS = 64 * 1024
 MAX_ADDRESSES = 16
@@ -58,18 +55,17 @@ class Timing:
 
 @dataclass
 class Context:
-    """One examination; use it as a context manager, which ends what stages have opened."""
+    """One examination; whoever runs it does so within its `resources`, which end what stages have opened."""
 
     options: Options
     clock: Callable[[], float] = time.time
     stopwatch: Callable[[], float] = time.monotonic
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     timing: Timing = Timing()
-    training_helper_main: HelperMain | None = None  # None: the real one
-    swarm_helper_main: HelperMain | None = None
+    prepare_helper: Callable[[Path], None] = as_it_is  # `Helper`'s `prepare`
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    # What stages have found, for those that need them.
+    # Findings, for later stages.
     addresses: dict[Address, JoinLink] = field(default_factory=dict)  # by name resolution; of which of the link's
     reached: tuple[Address, ...] = ()  # of these, those that accepted a connection
     answering: JoinLink | None = None  # to the one address where the right coordinator answers
@@ -81,8 +77,13 @@ class Context:
     speed: Speed | None = None
     reachable: bool | None = None
     relays: bool = False  # the keeper, for peers that cannot be reached
-    training_helper: Helper | None = None
-    swarm_helper: Helper | None = None
+
+    @cached_property
+    def helper(self) -> Helper:
+        """The process with PyTorch and hivemind."""
+        helper = Helper(self.timing.helper_s, self.prepare_helper)
+        self.resources.push_async_callback(helper.end)
+        return helper
 
     @property
     def link(self) -> JoinLink:
@@ -90,14 +91,6 @@ class Context:
         link = self.answering or self.options.link
         assert link is not None
         return link
-
-    async def __aenter__(self) -> Context:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.resources.aclose()
 
 
 @dataclass(frozen=True)

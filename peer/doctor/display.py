@@ -1,56 +1,60 @@
-"""Display of the doctor's findings: coloured lines on a terminal, plain ones elsewhere, or JSON lines."""
+"""Examination and display: findings as lines, coloured on a terminal, or as JSON lines."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
 
-from peer.doctor.stages import Conclusion, StageResult, Verdict
+from auth.errors import UnfitError
+from peer.doctor.stages import C, Conclusion, Stage, StageResult, Verdict, failures, run_stages
 
 NAME_WIDTH, VERDICT_WIDTH = 14, 9
 COLOURS = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold red", Verdict.SKIPPED: "dim"}
 
 
-class CheckupDisplay(Protocol):
-    """Shows an examination from its first stage to its conclusion."""
-
-    def begin(self, stage: str) -> None:
-        """A stage is being examined."""
-
-    def show(self, finding: StageResult) -> None:
-        """A stage is done."""
-
-    def conclude(self, conclusion: Conclusion) -> None:
-        """Everything is done."""
-
-
 class CheckupLineDisplay:
-    """A display with a line for each finding, and a failed program's own output indented below."""
+    """A display with a line for each finding, and a failed program's own output indented below.
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    On a terminal it has colours, and names the stage that is being examined.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = console.status("")
 
     def begin(self, stage: str) -> None:
-        """Show nothing yet."""
+        """Show the stage that is being examined."""
+        if self._console.is_terminal:
+            self._status.update(Text(f"examining {stage}"))
+            self._status.start()
 
     def show(self, finding: StageResult) -> None:
-        print(
-            f"{finding.stage:<{NAME_WIDTH}}{finding.verdict.value:<{VERDICT_WIDTH}}{finding.sentence}",
-            file=self._stream,
+        """Show a stage's finding."""
+        colour = COLOURS[finding.verdict]
+        line = Text.assemble(
+            (f"{finding.stage:<{NAME_WIDTH}}", "bold"),
+            (f"{finding.verdict.value:<{VERDICT_WIDTH}}", colour),
+            finding.outcome.found,
+            (f" {finding.outcome.remedy}" if finding.outcome.remedy else "", colour),
         )
-        for line in log_of(finding):
-            print(f"{'':<{NAME_WIDTH}}{line}", file=self._stream)
-        self._stream.flush()
+        self._print(line)
+        for words in finding.outcome.data.get("log", ()):
+            self._print(Text(f"{'':<{NAME_WIDTH}}{words}", style="dim"))
 
     def conclude(self, conclusion: Conclusion) -> None:
-        if conclusion.fit:  # else it is the command's error, on stderr
-            print(conclusion.text, file=self._stream, flush=True)
+        """Show the conclusion, unless it is the command's error, on stderr."""
+        self._status.stop()
+        if conclusion.fit:
+            self._print(Text(conclusion.text, style="bold"))
+
+    def _print(self, line: Text) -> None:
+        self._console.print(line, soft_wrap=not self._console.is_terminal)  # a log's lines stay whole
 
 
 class CheckupJsonDisplay:
@@ -69,43 +73,23 @@ class CheckupJsonDisplay:
         print(json.dumps({"conclusion": asdict(conclusion)}), file=self._stream, flush=True)
 
 
-class CheckupTerminalDisplay:
-    """A display with colours and the stage that is being examined."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._status = console.status("")
-
-    def begin(self, stage: str) -> None:
-        self._status.update(Text(f"examining {stage}"))
-        self._status.start()
-
-    def show(self, finding: StageResult) -> None:
-        colour = COLOURS[finding.verdict]
-        line = Text.assemble(
-            (f"{finding.stage:<{NAME_WIDTH}}", "bold"),
-            (f"{finding.verdict.value:<{VERDICT_WIDTH}}", colour),
-            finding.outcome.found,
-            (f" {finding.outcome.remedy}", colour),
-        )
-        self._console.print(line)
-        for words in log_of(finding):
-            self._console.print(Text(f"{'':<{NAME_WIDTH}}{words}", style="dim"))
-
-    def conclude(self, conclusion: Conclusion) -> None:
-        self._status.stop()
-        if conclusion.fit:
-            self._console.print(Text(conclusion.text, style="bold"))
-
-
-def log_of(finding: StageResult) -> Sequence[str]:
-    """Return the output of a program that failed."""
-    log: Sequence[str] = finding.outcome.data.get("log", ())
-    return log
+CheckupDisplay = CheckupLineDisplay | CheckupJsonDisplay
 
 
 def open_display(as_json: bool) -> CheckupDisplay:
-    """Open the display that suits standard output."""
-    if as_json:
-        return CheckupJsonDisplay(sys.stdout)
-    return CheckupTerminalDisplay(Console()) if sys.stdout.isatty() else CheckupLineDisplay(sys.stdout)
+    """Open a display on standard output."""
+    return CheckupJsonDisplay(sys.stdout) if as_json else CheckupLineDisplay(Console())
+
+
+async def examine(
+    stages: Sequence[Stage[C]], context: C, display: CheckupDisplay, fit: Callable[[C], Conclusion]
+) -> None:
+    """Run all stages and show each finding; raises `UnfitError` if one has failed, else shows what `fit` concludes."""
+    findings = []
+    async for finding in run_stages(stages, context, display.begin):
+        findings.append(finding)
+        display.show(finding)
+    conclusion = failures(findings) or fit(context)
+    display.conclude(conclusion)
+    if not conclusion.fit:
+        raise UnfitError(conclusion.text)

@@ -7,7 +7,6 @@ that a microbatch that is too large takes nothing else with it.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import tempfile
@@ -18,9 +17,9 @@ import psutil
 
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from peer.control.reachability import LineSpeed
+from peer.doctor.answers import DetectedDevice, Speed
 from peer.doctor.context import Context, RunDescription
-from peer.doctor.helper import Helper, HelperError, training_helper_main
-from peer.doctor.questions import Answer, Compute, DetectedDevice, Look, Question, Speed
+from peer.doctor.helper import HelperError
 from peer.doctor.stages import CheckResult, failed, ok, warning
 from peer.network.traffic import passes_in_time
 from peer.reduction.sizes import RoundBytes
@@ -34,13 +33,14 @@ LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # PyTorch and hivemind alo
 BUSY_SHARE = 0.5  # of the cores: beyond it other programs and the training slow each other down
 MODEL_COPIES = 6  # that the swarm's processes hold beside the helper's and the moments: averages on their way, buffers
 VALUE_BYTES = 4
+LOOK, COMPUTE = "peer.doctor.training_helper:look", "peer.doctor.training_helper:compute"
 
 
-async def check_disk(context: Context) -> CheckResult:
+def check_disk(context: Context) -> CheckResult:
     """Room for the device's key, log, tokenizer and waiting reports."""
     folder = context.options.state_dir
     try:
-        free_bytes = await asyncio.to_thread(read_free_disk, folder)
+        free_bytes = read_free_disk(folder)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         return failed(f"Nothing can be written to {folder} ({reason}).", "Make room, or give another --state-dir.")
@@ -58,26 +58,15 @@ def judge_disk(free_bytes: int) -> CheckResult:
     return ok(found, free_bytes=free_bytes)
 
 
-async def check_memory(_: Context) -> CheckResult:
-    """Check that memory has room for PyTorch, hivemind and a model."""
-    return judge_memory(await asyncio.to_thread(read_memory))
-
-
 def judge_memory(memory: Memory) -> CheckResult:
-    """Judge the available memory."""
-    available_bytes, total_bytes = memory.available_bytes, memory.total_bytes
-    found = f"{available_bytes / GIB:.1f} of {total_bytes / GIB:.1f} GiB of memory are available."
-    data = {"available_bytes": available_bytes, "total_bytes": total_bytes}
-    if available_bytes < LEAST_MEMORY_BYTES:
+    """Judge whether PyTorch, hivemind and a model find room in the available memory."""
+    found = f"{memory.available_bytes / GIB:.1f} of {memory.total_bytes / GIB:.1f} GiB of memory are available."
+    data = asdict(memory)
+    if memory.available_bytes < LEAST_MEMORY_BYTES:
         return failed(found, "Close other programs: the libraries alone need 1 GiB.", **data)
-    if available_bytes < GOOD_MEMORY_BYTES:
+    if memory.available_bytes < GOOD_MEMORY_BYTES:
         return warning(found, "Close other programs: a small model needs 3 GiB, a larger one more.", **data)
     return ok(found, **data)
-
-
-async def check_processor(_: Context) -> CheckResult:
-    """Check for cores that have nothing else to do."""
-    return judge_processor(read_processor())
 
 
 def judge_processor(processor: Processor) -> CheckResult:
@@ -163,12 +152,10 @@ def _first_number(*paths: Path) -> int | None:
 
 async def check_device(context: Context) -> CheckResult:
     """The device that `--device` names can be used."""
-    options = context.options
     try:
-        device = await _ask(context, Look(options.device, options.threads))
+        device: DetectedDevice = await context.helper.ask(LOOK, context.options.device, context.options.threads)
     except HelperError as error:
         return failed(str(error), "Install manyhands again, into an environment of its own.")
-    assert isinstance(device, DetectedDevice)
     if device.error:
         return failed(device.error, "Install PyTorch's build for this machine's GPU, or join with `--device cpu`.")
     data = {"device": device.name, "threads": device.threads, "torch": device.torch}
@@ -180,16 +167,14 @@ async def check_device(context: Context) -> CheckResult:
 
 async def check_speed(context: Context) -> CheckResult:
     """Some seconds of the run's training (without a run: the demo's), on random tokens."""
-    config, whose = _model_to_try(context)
-    options = context.options
-    question = Compute(
-        config.to_json(), options.microbatch_size, options.device, options.threads, context.timing.speed_s
-    )
+    options, description = context.options, context.description
+    config = RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml") if description is None else description.config
+    whose = "the demo's" if description is None else "the run's"
+    asked = (config.to_json(), options.microbatch_size, options.device, options.threads, context.timing.speed_s)
     try:
-        speed = await _ask(context, question)
+        speed: Speed = await context.helper.ask(COMPUTE, *asked)
     except HelperError as error:  # the kernel kills what asks for too much
         speed = Speed(error=str(error), out_of_memory=error.died)
-    assert isinstance(speed, Speed)
     if not speed.error:
         context.speed = speed
     microbatch_size = speed.microbatch_size or options.microbatch_size or config.data.microbatch_size
@@ -224,7 +209,7 @@ def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: in
     return ok(found, **data)
 
 
-async def check_pace(context: Context) -> CheckResult:
+def check_pace(context: Context) -> CheckResult:
     """A sample and a round's gradients take this machine less time than the swarm's step."""
     description, line, speed = context.description, context.line, context.speed
     assert description is not None
@@ -267,16 +252,3 @@ def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> Ch
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.{0 if seconds >= 10 else 1}f} s"
-
-
-def _model_to_try(context: Context) -> tuple[RunConfig, str]:
-    if context.description is not None:
-        return context.description.config, "the run's"
-    return RunConfig.from_yaml(BUILTIN_RUNS / "demo.yaml"), "the demo's"
-
-
-async def _ask(context: Context, question: Question) -> Answer:
-    if context.training_helper is None:
-        context.training_helper = Helper(context.training_helper_main or training_helper_main)
-        context.resources.push_async_callback(context.training_helper.end)
-    return await context.training_helper.ask(question, context.timing.helper_s)

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from enum import Enum
 
-from auth.errors import ManyhandsError
 from peer.control.reachability import dialled_ways, listening, own_addresses
+from peer.doctor.answers import Daemon, Dialled
 from peer.doctor.context import Context
-from peer.doctor.helper import Helper, HelperError, swarm_helper_main
-from peer.doctor.questions import Answer, Daemon, Dial, Dialled, Question, StartDaemon
+from peer.doctor.helper import HelperError
 from peer.doctor.stages import CheckResult, failed, ok, skipped, warning
 from peer.network.endpoints import TRANSPORTS, Endpoint, IPAddress, everywhere, read_endpoint
 
 CARRIER_NETWORK = ipaddress.ip_network("100.64.0.0/10")
 INSTALL_AGAIN = "Install manyhands again, into an environment of its own; its log is in the details."
+START_DAEMON, DIAL = "peer.doctor.swarm_helper:start_daemon", "peer.doctor.swarm_helper:dial"
 _PORT = re.compile(r"/(?:tcp|udp)/(\d+)")
 
 
@@ -33,6 +33,14 @@ class NetworkPosition(str, Enum):
     FORWARDED = "forwarded port"  # behind a router that lets connections to this port through
     NAT = "NAT"  # behind a router that does not
     CARRIER_NAT = "carrier-grade NAT"  # behind the provider's router, where nobody can forward a port
+
+
+_NAMING_IT = " and name it (`--listen /ip4/0.0.0.0/tcp/PORT`)."
+REMEDIES = {
+    NetworkPosition.FIREWALL: f". To be reached directly: allow a TCP port in the firewall{_NAMING_IT}",
+    NetworkPosition.NAT: f". To be reached directly: forward a TCP port in the router{_NAMING_IT}",
+    NetworkPosition.CARRIER_NAT: ": your provider shares one address among many customers.",
+}
 
 
 async def check_reachability(context: Context) -> CheckResult:
@@ -50,10 +58,7 @@ async def check_reachability(context: Context) -> CheckResult:
             return skipped(
                 f"This machine does not listen over IPv{observed.version}, by which the coordinator sees it."
             )
-        try:
-            ways = await dialled_ways(context.client, ears, observed.version, context.timing.dial_back_s)
-        except ManyhandsError as error:
-            return skipped(str(error))
+        ways = await dialled_ways(context.client, ears, observed.version, context.timing.dial_back_s)
     context.reachable = bool(ways)
     names = tuple(sorted(TRANSPORTS[way.transport] for way in ways))
     return judge_position(bool(ways), observed, own_addresses(), tried.port, names)
@@ -85,7 +90,7 @@ def judge_position(
     if dialled:
         return ok(f"{seen}, and a connection from there arrives here ({', '.join((position.value, *ways))}).", **data)
     found = f"{seen}, but no connection from there arrives here ({position.value})."
-    return warning(found, _remedy(position), **data)
+    return warning(found, f"It joins through a relay{REMEDIES[position]}", **data)
 
 
 def position_of(dialled: bool, observed: IPAddress, own: Collection[IPAddress]) -> NetworkPosition:
@@ -97,26 +102,13 @@ def position_of(dialled: bool, observed: IPAddress, own: Collection[IPAddress]) 
     return NetworkPosition.CARRIER_NAT if any(address in CARRIER_NETWORK for address in own) else NetworkPosition.NAT
 
 
-def _remedy(position: NetworkPosition) -> str:
-    if position is NetworkPosition.CARRIER_NAT:
-        return "It joins through a relay: your provider shares one address among many customers."
-    opened = (
-        "allow a TCP port in the firewall"
-        if position is NetworkPosition.FIREWALL
-        else "forward a TCP port in the router"
-    )
-    return f"It joins through a relay. To be reached directly: {opened} and name it (`--listen /ip4/0.0.0.0/tcp/PORT`)."
-
-
 async def check_daemon(context: Context) -> CheckResult:
     """hivemind's p2p daemon starts and listens as it would for a peer."""
     listen = context.options.listen or tuple(endpoint.maddr for endpoint in everywhere())
-    question = StartDaemon(listen, context.timing.daemon_s)
     try:
-        daemon = await _ask(context, question)
+        daemon: Daemon = await context.helper.ask(START_DAEMON, listen, context.timing.daemon_s)
     except HelperError as error:
         return failed(str(error), INSTALL_AGAIN)
-    assert isinstance(daemon, Daemon)
     if not daemon.error:
         return ok("The p2p daemon starts.", addresses=list(daemon.addresses))
     return failed(f"The p2p daemon does not start: {daemon.error}.", _daemon_remedy(daemon.error), log=list(daemon.log))
@@ -134,68 +126,50 @@ def _daemon_remedy(error: str) -> str:
 
 async def check_swarm_tcp(context: Context) -> CheckResult:
     """The keeper answers over TCP; without that nobody can join."""
-    assert context.description is not None
-    addresses = context.description.addresses_over("tcp")
-    if not addresses:
-        found = "The coordinator names no address of the swarm: its keeper has not started."
-        return failed(found, "Ask the operator whether the keeper is running.")
-    reasons = await _dial_all(context, addresses)
-    data = {"addresses": reasons}
-    if "" in reasons.values():
-        return ok("The keeper answers over TCP.", **data)
-    told = _told(reasons)
-    remedy = f"Allow outgoing TCP to port {_ports(addresses)}, and ask the operator whether the keeper is running."
-    return failed(f"The keeper does not answer over TCP: {told}.", remedy, **data)
+    found = "The coordinator names no address of the swarm: its keeper has not started."
+    absent = failed(found, "Ask the operator whether the keeper is running.")
+    remedy = "Allow outgoing TCP to port {ports}, and ask the operator whether the keeper is running."
+    return await _dial_keeper(context, "tcp", absent, failed, remedy)
 
 
 async def check_swarm_quic(context: Context) -> CheckResult:
     """The keeper answers over QUIC, where it listens there; TCP would do."""
+    absent = skipped("The run's keeper listens on TCP only.")
+    remedy = "Allow outgoing UDP to port {ports} if you can; TCP does as well."
+    return await _dial_keeper(context, "udp", absent, warning, remedy)
+
+
+async def _dial_keeper(
+    context: Context, transport: str, absent: CheckResult, silent: Callable[..., CheckResult], remedy: str
+) -> CheckResult:
+    """Dial the keeper at each of its addresses; one that answers is enough.
+
+    `absent` is the outcome where it has none, and `silent` makes the one where none answers.
+    """
     assert context.description is not None
-    addresses = context.description.addresses_over("udp")
-    if not addresses:
-        return skipped("The run's keeper listens on TCP only.")
-    reasons = await _dial_all(context, addresses)
-    data = {"addresses": reasons}
+    reasons: dict[str, str] = {}  # why an address could not be dialled; "" if it could
+    for address in context.description.addresses_over(transport):
+        try:
+            dialled: Dialled = await context.helper.ask(DIAL, address, context.timing.connect_s)
+        except HelperError as error:
+            dialled = Dialled(error=str(error))
+        reasons[address] = dialled.error
+        context.relays = context.relays or dialled.relays
+    if not reasons:
+        return absent
+    name = TRANSPORTS[transport]
     if "" in reasons.values():
-        return ok("The keeper answers over QUIC.", **data)
-    remedy = f"Allow outgoing UDP to port {_ports(addresses)} if you can; TCP does as well."
-    return warning(f"The keeper does not answer over QUIC: {_told(reasons)}.", remedy, **data)
+        return ok(f"The keeper answers over {name}.", addresses=reasons)
+    told = ", ".join(f"{address.partition('/p2p/')[0]} ({reason})" for address, reason in reasons.items())
+    ports = dict.fromkeys(match.group(1) for address in reasons if (match := _PORT.search(address)))
+    found = f"The keeper does not answer over {name}: {told}."
+    return silent(found, remedy.format(ports=" and ".join(ports)), addresses=reasons)
 
 
-async def check_relay(context: Context) -> CheckResult:
+def check_relay(context: Context) -> CheckResult:
     """The keeper passes on connections for peers that others cannot reach."""
     if context.relays:
         return ok("The keeper relays for peers that cannot be reached.", offered=True)
     if context.reachable:
         return ok("The keeper relays for nobody; this machine needs no relay.", offered=False)
     return warning("The keeper relays for nobody.", "It joins as a client; nothing need be done.", offered=False)
-
-
-async def _dial_all(context: Context, addresses: tuple[str, ...]) -> dict[str, str]:
-    """For each address why it could not be dialled; "" if it could."""
-    reasons = {}
-    for address in addresses:
-        try:
-            dialled = await _ask(context, Dial(address, context.timing.connect_s))
-        except HelperError as error:
-            dialled = Dialled(error=str(error))
-        assert isinstance(dialled, Dialled)
-        reasons[address] = dialled.error
-        context.relays = context.relays or dialled.relays
-    return reasons
-
-
-async def _ask(context: Context, question: Question) -> Answer:
-    if context.swarm_helper is None:
-        context.swarm_helper = Helper(context.swarm_helper_main or swarm_helper_main)
-        context.resources.push_async_callback(context.swarm_helper.end)
-    return await context.swarm_helper.ask(question, context.timing.helper_s)
-
-
-def _told(reasons: dict[str, str]) -> str:
-    return ", ".join(f"{address.partition('/p2p/')[0]} ({reason})" for address, reason in reasons.items())
-
-
-def _ports(addresses: tuple[str, ...]) -> str:
-    found = (match.group(1) for address in addresses if (match := _PORT.search(address)))
-    return " and ".join(dict.fromkeys(found))

@@ -1,4 +1,4 @@
-"""The doctor's helper with hivemind: starts the p2p daemon, and dials with it.
+"""The helper's answers with hivemind: it starts the p2p daemon, and dials with it.
 
 Each question gets a daemon of its own, with an identity of its own: a daemon that has met a peer knows all of its
 addresses, and would not say by which of them it came through.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from hivemind.p2p import P2P, PeerID
@@ -17,7 +17,7 @@ from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr
 
 from auth.swarm.hivemind_patches import patch_hivemind
-from peer.doctor.questions import Answer, Daemon, Dial, Dialled, Question, StartDaemon
+from peer.doctor.answers import Daemon, Dialled
 
 RELAY_PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"  # what a relay answers to
 LOG_LINES, LOG_LINE_CHARS = 20, 300
@@ -41,33 +41,36 @@ class LastWords(logging.Handler):
             self.lines = [*self.lines, record.getMessage()[:LOG_LINE_CHARS]][-LOG_LINES:]
 
 
-def answer(question: Question) -> Answer:
-    """Answer one question."""
-    if isinstance(question, StartDaemon):
-        return asyncio.run(start_daemon(question))
-    assert isinstance(question, Dial)
-    return asyncio.run(dial(question))
+def start_daemon(listen: Sequence[str], timeout_s: float) -> Daemon:
+    """Start the daemon, listening at these addresses; return where it does, or the error and the daemon's log."""
+    logger, words = logging.getLogger(DAEMON_LOGGER), LastWords()
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(words)
 
+    async def start() -> Daemon:
+        async with _daemon(timeout_s, listen) as p2p:
+            return Daemon(addresses=tuple(map(str, await p2p.get_visible_maddrs())))
 
-async def start_daemon(question: StartDaemon) -> Daemon:
-    """Start the daemon, and return its addresses, or the error and the daemon's log."""
-    with _listening_to_daemon() as words:
-        try:
-            async with _daemon(question.timeout_s, question.listen) as p2p:
-                return Daemon(addresses=tuple(str(address) for address in await p2p.get_visible_maddrs()))
-        except Exception as error:  # noqa: BLE001 - whatever hivemind and the system raise is the finding
-            return Daemon(error=describe(error), log=tuple(words.lines))
-
-
-async def dial(question: Dial) -> Dialled:
-    """Dial the peer at just this address, and return whether it relays, or the error."""
-    address, _, peer = question.address.rpartition("/p2p/")
-    peer_id = PeerID.from_base58(peer)
     try:
-        async with _daemon(question.timeout_s) as p2p:
-            connecting = p2p._client.connect(peer_id, [Multiaddr(address)])
-            await asyncio.wait_for(connecting, question.timeout_s)
-            return Dialled(relays=await _relays(p2p, peer_id, question.timeout_s))
+        return asyncio.run(start())
+    except Exception as error:  # noqa: BLE001 - whatever hivemind and the system raise is the finding
+        return Daemon(error=describe(error), log=tuple(words.lines))
+    finally:
+        logger.removeHandler(words)
+
+
+def dial(address: str, timeout_s: float) -> Dialled:
+    """Dial the peer that the address ends with at just this address; return whether it relays, or the error."""
+    place, _, peer = address.rpartition("/p2p/")
+    peer_id = PeerID.from_base58(peer)
+
+    async def connect() -> Dialled:
+        async with _daemon(timeout_s) as p2p:
+            await asyncio.wait_for(p2p._client.connect(peer_id, [Multiaddr(place)]), timeout_s)
+            return Dialled(relays=await _relays(p2p, peer_id, timeout_s))
+
+    try:
+        return asyncio.run(connect())
     except Exception as error:  # noqa: BLE001 - see above
         return Dialled(error=describe(error))
 
@@ -88,17 +91,6 @@ async def _relays(p2p: P2P, peer_id: PeerID, timeout_s: float) -> bool:
         return False
     writer.close()
     return True
-
-
-@contextmanager
-def _listening_to_daemon() -> Iterator[LastWords]:
-    logger, words = logging.getLogger(DAEMON_LOGGER), LastWords()
-    logger.setLevel(logging.DEBUG)
-    logger.addHandler(words)
-    try:
-        yield words
-    finally:
-        logger.removeHandler(words)
 
 
 @asynccontextmanager

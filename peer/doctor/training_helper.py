@@ -1,4 +1,4 @@
-"""The doctor's helper with PyTorch: looks at the device, and trains a run's model for some seconds."""
+"""The helper's answers with PyTorch: it looks at the device, and trains a run's model for some seconds."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 
 from auth.errors import ConfigError, MemoryLimitError
 from peer.averaging.ways import fewest_bytes
+from peer.backends import Backend
 from peer.backends.choice import choose_backend
 from peer.backends.device_trial import working_device
 from peer.backends.hardware import describe_devices, pick_threads, torch_devices
@@ -20,7 +21,7 @@ from peer.backends.memory import is_out_of_memory, most_samples
 from peer.config.run import RunConfig
 from peer.data.batching.synthetic import random_batch
 from peer.data.tokenization.special_tokens import SpecialIds
-from peer.doctor.questions import Answer, Compute, DetectedDevice, Look, Question, Speed
+from peer.doctor.answers import DetectedDevice, Speed
 from peer.models.build import build_model
 from peer.models.optimizers import state_size
 from peer.runtime.devices import JAX_DEVICES
@@ -31,55 +32,59 @@ LEAST_MICROBATCHES = 2
 MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
-def answer(question: Question) -> Answer:
-    """Answer one question."""
-    if isinstance(question, Look):
-        return look(question)
-    assert isinstance(question, Compute)
-    return compute(question, time.perf_counter)
-
-
-def look(question: Look) -> DetectedDevice:
-    """The device, or why it cannot be used."""
+def look(asked: str, asked_threads: int | None) -> DetectedDevice:
+    """Find the device that `--device` means, or why it cannot be used."""
     try:
-        device, fault = working_device(question.device)
-        threads = pick_threads(question.threads)
+        device, fault = working_device(asked)
+        threads = pick_threads(asked_threads)
         name = device if device in JAX_DEVICES else describe_devices(torch_devices(device), threads)
     except (ConfigError, RuntimeError) as error:  # a driver that does not fit PyTorch's build is a RuntimeError
         return DetectedDevice(error=" ".join(str(error).split()))
     return DetectedDevice(name=name, threads=threads, torch=torch.__version__, fault=fault)
 
 
-def compute(question: Compute, stopwatch: Callable[[], float]) -> Speed:
-    """Forward and backward passes on random tokens for the seconds that are asked for."""
+def compute(
+    config_json: str,
+    microbatch_size: int | None,  # None: as a worker finds it
+    device: str,
+    threads: int | None,
+    seconds: float,
+    stopwatch: Callable[[], float] = time.perf_counter,
+) -> Speed:
+    """Train a run's model on random tokens for some seconds; return its speed, or why that failed."""
     try:
-        return _measure(question, stopwatch)
+        config = RunConfig.from_json(config_json)
+        model = build_model(config, config.tokenizer.vocab_size, SPECIAL)
+        backend = choose_backend(working_device(device)[0], "auto", config, model)(pick_threads(threads))
+        return _measure(config, model, backend, microbatch_size, seconds, stopwatch)
     except ConfigError as error:
         return Speed(error=str(error))
     except (RuntimeError, MemoryError, MemoryLimitError) as error:
         out_of_memory = isinstance(error, MemoryLimitError) or is_out_of_memory(error)
-        return Speed(error=_first_sentence(error) or "the system gives no more", out_of_memory=out_of_memory)
+        first_sentence = " ".join(str(error).split()).partition(". ")[0][:200]
+        return Speed(error=first_sentence or "the system gives no more", out_of_memory=out_of_memory)
 
 
-def _measure(question: Compute, stopwatch: Callable[[], float]) -> Speed:
-    config = RunConfig.from_json(question.config_json)
-    vocabulary = config.tokenizer.vocab_size
-    model = build_model(config, vocabulary, SPECIAL)
-    backend = choose_backend(working_device(question.device)[0], "auto", config, model)(pick_threads(question.threads))
-    make_batch = partial(random_batch, config, vocabulary, SPECIAL, rng=np.random.default_rng(0))
-    size = question.microbatch_size or backend.microbatch_size(
-        config.data.microbatch_size, most_samples(config), make_batch
-    )
+def _measure(
+    config: RunConfig,
+    model: torch.nn.Module,
+    backend: Backend,
+    microbatch_size: int | None,
+    seconds: float,
+    stopwatch: Callable[[], float],
+) -> Speed:
+    make_batch = partial(random_batch, config, config.tokenizer.vocab_size, SPECIAL, rng=np.random.default_rng(0))
+    size = microbatch_size or backend.microbatch_size(config.data.microbatch_size, most_samples(config), make_batch)
     batch = backend.stage(make_batch(size))
     for _ in range(WARM_UP):
         backend.accumulate(batch)
     began, microbatches = stopwatch(), 0
-    while microbatches < LEAST_MICROBATCHES or stopwatch() - began < question.seconds:
+    while microbatches < LEAST_MICROBATCHES or stopwatch() - began < seconds:
         backend.accumulate(batch)
         microbatches += 1
-    seconds, state = stopwatch() - began, state_size(config, model)
+    elapsed_s, state = stopwatch() - began, state_size(config, model)
     return Speed(
-        samples_per_second=microbatches * size / seconds,
+        samples_per_second=microbatches * size / elapsed_s,
         microbatch_size=size,
         microbatches=microbatches,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -88,7 +93,3 @@ def _measure(question: Compute, stopwatch: Callable[[], float]) -> Speed:
         gradient_bytes=fewest_bytes(config.averaging, model),
         peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT_BYTES,
     )
-
-
-def _first_sentence(error: BaseException) -> str:
-    return " ".join(str(error).split()).partition(". ")[0][:200]

@@ -10,8 +10,8 @@ from peer.backends.passes import Counts
 from peer.backends.replicas import ReplicaBackend
 from peer.config.run import RunConfig
 from peer.data.batching.synthetic import random_batch
+from peer.doctor.answers import Speed
 from peer.doctor.machine import GIB, judge_speed, swarm_bytes
-from peer.doctor.questions import Speed
 from peer.models.build import build_model
 
 VOCABULARY = 200

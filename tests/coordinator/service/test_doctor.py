@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from auth.errors import ConfigError, DatabaseError, UnfitError
+from auth.errors import ConfigError, UnfitError
 from auth.keys import DeviceKey, create_tls_certificate
 from coordinator.cli.main import app
 from coordinator.context.services import open_run_services
@@ -32,7 +33,9 @@ NOW = time.time()
 
 
 def outcome(run: RunDirectory, stage: str, now: float = NOW) -> CheckResult:
-    return doctor.STAGES[stage](RunDirectory.open(run.path), now)
+    """The finding of one stage, in an event loop of its own."""
+    (wanted,) = [each for each in doctor.stages(now) if each.name == stage]
+    return asyncio.run(wanted.examine(RunDirectory.open(run.path)))
 
 
 @contextmanager
@@ -50,7 +53,7 @@ def test_a_new_run_is_fit(small_run: RunDirectory) -> None:
         for line in CliRunner().invoke(app, ["doctor", str(small_run.path), "--json"]).stdout.splitlines()
     ]
     verdicts = {line["stage"]: line["verdict"] for line in lines[:-1]}
-    assert list(verdicts) == list(doctor.STAGES)
+    assert list(verdicts) == [stage.name for stage in doctor.stages(NOW)]
     assert "failed" not in verdicts.values()
     assert verdicts["address"] == "warning"
     assert lines[-1]["conclusion"]["fit"] is True
@@ -104,17 +107,7 @@ def test_keys_that_do_not_fit_are_found(small_run: RunDirectory, tmp_path: Path)
     create_tls_certificate(small_run.tls_key_path, tmp_path / "other.crt")
     assert outcome(small_run, "keys").verdict is Verdict.FAILED
     (small_run.keys_dir / "authority.key").write_bytes(b"short")
-    with pytest.raises(UnfitError, match="`keys`"):
-        doctor.examine(RunDirectory.open(small_run.path), doctor_display(), NOW)
-
-
-def doctor_display() -> doctor.CheckupDisplay:
-    class Silent:
-        def begin(self, stage: str) -> None: ...
-        def show(self, finding: object) -> None: ...
-        def conclude(self, conclusion: object) -> None: ...
-
-    return Silent()
+    assert outcome(small_run, "keys").verdict is Verdict.FAILED
 
 
 def test_a_damaged_database_is_found(small_run: RunDirectory) -> None:
@@ -126,8 +119,9 @@ def test_a_damaged_database_is_found(small_run: RunDirectory) -> None:
 def test_a_missing_database_is_found_and_not_made(small_run: RunDirectory) -> None:
     """The finding names what is gone and how it comes back."""
     (small_run.path / "manyhands.db").unlink()
-    with pytest.raises(DatabaseError, match=r"manyhands\.db is missing.*restore"):
-        outcome(small_run, "database")
+    found = outcome(small_run, "database")
+    assert found.verdict is Verdict.FAILED
+    assert re.search(r"manyhands\.db is missing.*restore", found.found)
     assert CliRunner().invoke(app, ["doctor", str(small_run.path)]).exception.__class__ is UnfitError
     assert not (small_run.path / "manyhands.db").exists()
 

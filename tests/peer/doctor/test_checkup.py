@@ -41,7 +41,7 @@ async def test_a_daemon_that_does_not_start_is_explained(tmp_path: Path) -> None
     """Not "failed to start in 60 seconds" but the daemon's own reason."""
     async with serving(tmp_path) as coordinator:
         options = Options(tmp_path, coordinator.link)
-        context = Context(options, environ={}, swarm_helper_main=doctor_mains.daemon_fails)
+        context = Context(options, environ={}, prepare_helper=doctor_mains.daemon_fails)
         explained = await explain(DAEMON_FAILED, context)
     assert type(explained) is SwarmError
     assert "giving up" in str(explained)

@@ -18,11 +18,10 @@ from peer.config.run import RunConfig
 from peer.control import client as control_client
 from peer.control.client import ControlClient
 from peer.control.reachability import LineSpeed, measure_line, rate
-from peer.doctor.checkup import CONTACT, REQUIREMENTS
+from peer.doctor.checkup import BANDWIDTH, CONTACT, REQUIREMENTS
 from peer.doctor.contact import (
     DROPPED,
     SLOW_BYTES_PER_SECOND,
-    check_bandwidth,
     check_names,
     check_proxy,
     check_route,
@@ -48,7 +47,7 @@ def context_with(client: ControlClient, link: JoinLink) -> Context:
 async def test_the_line_is_measured(tmp_path: Path) -> None:
     """A real connection has a speed in each direction."""
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:
-        outcome = await check_bandwidth(context_with(client, coordinator.link))
+        outcome = await BANDWIDTH.examine(context_with(client, coordinator.link))
         assert outcome.verdict in (Verdict.OK, Verdict.WARNING)
         assert outcome.data["up_bytes_per_second"] > 0
         assert outcome.data["down_bytes_per_second"] > 0
@@ -58,7 +57,7 @@ async def test_a_slow_line_is_not_measured_for_ever(tmp_path: Path) -> None:
     """When the time is over, what has been sent and received is enough."""
     ticks: Iterator[int] = count()
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:
-        speed = await measure_line(client.open_probe(20.0), 3.0, lambda: float(next(ticks)))
+        speed = await measure_line(client, 3.0, lambda: float(next(ticks)))
         assert 0 < speed.up < 200_000
         assert 0 < speed.down < 200_000
 
@@ -68,7 +67,7 @@ async def test_a_coordinator_that_is_busy_is_no_failure(tmp_path: Path) -> None:
     """Who asks too often reads when to ask again."""
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:
         context = context_with(client, coordinator.link)
-        outcomes = [await check_bandwidth(context) for _ in range(PROBES_PER_MINUTE + 1)]
+        outcomes = [await BANDWIDTH.examine(context) for _ in range(PROBES_PER_MINUTE + 1)]
         assert outcomes[-1].verdict is Verdict.SKIPPED
         assert "wait" in outcomes[-1].found
 
@@ -78,8 +77,8 @@ async def test_a_coordinator_that_miscounts_is_not_believed(tmp_path: Path) -> N
     async with strange_coordinator(tmp_path, SilentCoordinator()) as link:
         client = await ControlClient.connect(link, time.time)
         with pytest.raises(UnreachableError):
-            await measure_line(client.open_probe(20.0), 5.0, time.monotonic)
-        assert (await check_bandwidth(context_with(client, link))).verdict is Verdict.SKIPPED
+            await measure_line(client, 5.0, time.monotonic)
+        assert (await BANDWIDTH.examine(context_with(client, link))).verdict is Verdict.SKIPPED
         await client.close()
 
 
@@ -175,32 +174,32 @@ def test_one_address_of_two_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
-async def test_a_proxy_is_named_without_its_password(name: str) -> None:
+def test_a_proxy_is_named_without_its_password(name: str) -> None:
     """Where no connection came about, the proxy may be the reason."""
     environ = {name: f"http://ada:{PASSWORD}@proxy.example:8080", "PATH": "/bin", "NO_PROXY": "localhost"}
-    outcome = await check_proxy(context_for(HERE, environ=environ))
+    outcome = check_proxy(context_for(HERE, environ=environ))
     assert outcome.verdict is WARNING
     assert name in outcome.found
     assert PASSWORD not in str(outcome)
 
 
-async def test_a_proxy_does_not_matter_where_connections_work() -> None:
+def test_a_proxy_does_not_matter_where_connections_work() -> None:
     """It is mentioned, no more."""
     context = context_for(HERE, environ={"HTTPS_PROXY": "http://proxy.example"})
     context.reached = (context.link.address,)
-    assert (await check_proxy(context)).verdict is OK
+    assert check_proxy(context).verdict is OK
 
 
-async def test_without_a_proxy_all_is_well() -> None:
+def test_without_a_proxy_all_is_well() -> None:
     """An empty variable counts as none."""
-    assert (await check_proxy(context_for(HERE, environ={"HTTPS_PROXY": ""}))).verdict is OK
+    assert (check_proxy(context_for(HERE, environ={"HTTPS_PROXY": ""}))).verdict is OK
 
 
-async def test_the_interface_to_the_coordinator_is_found() -> None:
+def test_the_interface_to_the_coordinator_is_found() -> None:
     """To this machine itself connections go through the loopback interface."""
     context = context_for(HERE)
     context.reached = (context.link.address,)
-    outcome = await check_route(context)
+    outcome = check_route(context)
     assert outcome.verdict is OK
     assert outcome.data == {"interface": "lo", "local_address": HERE}
 
@@ -227,7 +226,8 @@ PUBLIC = RunConfig().to_json()
 
 async def examine(link: JoinLink, clock: Callable[[], float] = time.time) -> dict[str, StageResult]:
     """All stages up to the run's requirements."""
-    async with Context(Options(Path("unused"), link), clock=clock, environ={}) as context:
+    context = Context(Options(Path("unused"), link), clock=clock, environ={})
+    async with context.resources:
         return {finding.stage: finding async for finding in run_stages((*CONTACT, REQUIREMENTS), context)}
 
 

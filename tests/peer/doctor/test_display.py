@@ -9,13 +9,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from peer.doctor.display import (
-    CheckupDisplay,
-    CheckupJsonDisplay,
-    CheckupLineDisplay,
-    CheckupTerminalDisplay,
-    open_display,
-)
+from peer.doctor.display import CheckupDisplay, CheckupJsonDisplay, CheckupLineDisplay, open_display
 from peer.doctor.stages import Conclusion, StageResult, failed, ok
 
 FINE = StageResult("disk", ok("Room enough.", free_bytes=1))
@@ -33,7 +27,7 @@ def play(display: CheckupDisplay, *findings: StageResult, conclusion: Conclusion
 def test_lines_for_a_log() -> None:
     """Stage, verdict, both sentences, and below them what a program said for itself."""
     stream = io.StringIO()
-    play(CheckupLineDisplay(stream), FINE, BAD)
+    play(CheckupLineDisplay(Console(file=stream, width=40)), FINE, BAD)
     assert stream.getvalue().splitlines() == [
         "disk          ok       Room enough.",
         "daemon        failed   It [bold]does not[/bold] start. Install again.",
@@ -56,7 +50,7 @@ def test_json_for_scripts() -> None:
 def test_a_terminal() -> None:
     """The same with colours; what looks like markup is text."""
     stream = io.StringIO()
-    play(CheckupTerminalDisplay(Console(file=stream, force_terminal=True, width=100)), FINE, BAD)
+    play(CheckupLineDisplay(Console(file=stream, force_terminal=True, width=100)), FINE, BAD)
     text = stream.getvalue()
     assert "\x1b[" in text
     for words in ("examining", "[bold]does not[/bold]", "panic: no", "All is well."):
@@ -66,7 +60,7 @@ def test_a_terminal() -> None:
 def test_a_failure_is_left_to_the_commands_error() -> None:
     """So that the person does not read it twice."""
     stream = io.StringIO()
-    play(CheckupLineDisplay(stream), BAD, conclusion=UNFIT)
+    play(CheckupLineDisplay(Console(file=stream, width=40)), BAD, conclusion=UNFIT)
     assert UNFIT.text not in stream.getvalue()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from peer.doctor import machine
+from peer.doctor.checkup import MACHINE
 from peer.doctor.context import Context, Options
 from peer.doctor.machine import (
     GIB,
@@ -21,15 +22,13 @@ from peer.doctor.machine import (
     Memory,
     Processor,
     check_disk,
-    check_memory,
-    check_processor,
     judge_disk,
     judge_memory,
     judge_processor,
     read_memory,
     read_processor,
 )
-from peer.doctor.stages import Verdict
+from peer.doctor.stages import Verdict, run_stages
 
 OK, WARNING, FAILED = Verdict.OK, Verdict.WARNING, Verdict.FAILED
 
@@ -76,34 +75,34 @@ def test_free_space(free_bytes: int, verdict: Verdict) -> None:
     assert (outcome.remedy == "") == (verdict is OK)
 
 
-async def test_an_ordinary_disk_is_well(tmp_path: Path) -> None:
+def test_an_ordinary_disk_is_well(tmp_path: Path) -> None:
     """The directory need not exist yet, and is not made."""
     folder = tmp_path / "not" / "yet"
-    outcome = await check_disk(Context(Options(folder)))
+    outcome = check_disk(Context(Options(folder)))
     assert outcome.verdict in (OK, WARNING)
     assert not folder.parent.exists()
 
 
-async def test_a_small_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system without the room that is needed."""
     with tiny_disk(tmp_path / "disk", full=False, monkeypatch=monkeypatch):
-        outcome = await check_disk(Context(Options(tmp_path / "disk")))
+        outcome = check_disk(Context(Options(tmp_path / "disk")))
     assert outcome.verdict is FAILED
     assert "200 MiB" in outcome.remedy
 
 
-async def test_a_full_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not a byte can be written, the system's reason is told."""
     with tiny_disk(tmp_path / "disk", full=True, monkeypatch=monkeypatch):
-        outcome = await check_disk(Context(Options(tmp_path / "disk")))
+        outcome = check_disk(Context(Options(tmp_path / "disk")))
     assert outcome.verdict is FAILED
     assert "No space left" in outcome.found
 
 
-async def test_a_path_that_is_a_file_fails(tmp_path: Path) -> None:
+def test_a_path_that_is_a_file_fails(tmp_path: Path) -> None:
     """Nothing can be made below a file."""
     (tmp_path / "file").write_text("")
-    outcome = await check_disk(Context(Options(tmp_path / "file" / "state")))
+    outcome = check_disk(Context(Options(tmp_path / "file" / "state")))
     assert outcome.verdict is FAILED
     assert "--state-dir" in outcome.remedy
 
@@ -142,8 +141,9 @@ def test_a_quota_below_one_core_still_asks_for_one_thread() -> None:
 async def test_this_machine_can_be_read(tmp_path: Path) -> None:
     """The real readings make outcomes with numbers."""
     context = Context(Options(tmp_path))
-    assert (await check_memory(context)).data["available_bytes"] > 0
-    assert (await check_processor(context)).data["cores"] >= 1
+    found = {finding.stage: finding.outcome.data async for finding in run_stages(MACHINE, context)}
+    assert found["memory"]["available_bytes"] > 0
+    assert found["processor"]["cores"] >= 1
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
@@ -18,11 +18,11 @@ from peer.config.run import RunConfig
 from peer.control import reachability as dial_back
 from peer.control.client import ControlClient
 from peer.control.reachability import own_addresses
-from peer.doctor.checkup import BEYOND_TCP, DAEMON, KEEPER
+from peer.doctor.checkup import BEYOND_TCP, DAEMON, KEEPER, REACHABILITY
 from peer.doctor.context import Context, Options, RunDescription, Timing, read_description
-from peer.doctor.helper import HelperMain
+from peer.doctor.helper import as_it_is
 from peer.doctor.stages import CheckResult, Stage, StageResult, Verdict, ok, run_stages
-from peer.doctor.swarm import NetworkPosition, check_daemon, check_reachability, judge_position, position_of
+from peer.doctor.swarm import NetworkPosition, check_daemon, judge_position, position_of
 from peer.doctor.swarm_helper import describe
 from peer.protocol import control_pb2
 from tests.support import doctor_mains
@@ -65,24 +65,24 @@ def keeper_on(*addresses: str) -> Iterator[tuple[str, ...]]:
     Path(control.removeprefix("/unix")).unlink(missing_ok=True)
 
 
-async def known(_: Context) -> CheckResult:
+def known(_: Context) -> CheckResult:
     """Stands for the coordinator's description."""
     return ok("known")
 
 
 async def examine(
-    *swarm_addresses: str, main: HelperMain | None = None, listen: tuple[str, ...] = ()
+    *swarm_addresses: str, prepare: Callable[[Path], None] = as_it_is, listen: tuple[str, ...] = ()
 ) -> tuple[dict[str, StageResult], Context]:
     """All stages of the swarm, for a run whose keeper has these addresses."""
     options = Options(Path("unused"), listen=listen)
     context = Context(
         options,
-        swarm_helper_main=main,
-        timing=replace(LONG, daemon_s=HANGS_S) if main is doctor_mains.daemon_hangs else LONG,
+        prepare_helper=prepare,
+        timing=replace(LONG, daemon_s=HANGS_S) if prepare is doctor_mains.daemon_hangs else LONG,
     )
     context.description = RunDescription(RunConfig(), swarm_addresses, ip_address("127.0.0.1"), 0.0)
     stages = (Stage("requirements", known), DAEMON, KEEPER, *BEYOND_TCP)
-    async with context:
+    async with context.resources:
         found = {finding.stage: finding async for finding in run_stages(stages, context)}
     return found, context
 
@@ -158,16 +158,18 @@ async def test_a_port_that_is_taken_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    ("main", "word", "in_log"),
+    ("prepare", "word", "in_log"),
     [
         (doctor_mains.daemon_fails, "giving up", "cannot allocate a thread"),
         (doctor_mains.daemon_hangs, "does not start", "waiting for a lock"),
         (doctor_mains.daemon_is_for_another_machine, "incompatible", None),
     ],
 )
-async def test_a_daemon_that_does_not_start_fails(main: HelperMain, word: str, in_log: str | None) -> None:
+async def test_a_daemon_that_does_not_start_fails(
+    prepare: Callable[[Path], None], word: str, in_log: str | None
+) -> None:
     """With what it said itself, also if it hangs and does not end when told to; the swarm is not tried then."""
-    found, _ = await examine(f"{HERE}/tcp/9/p2p/Qm", main=main)
+    found, _ = await examine(f"{HERE}/tcp/9/p2p/Qm", prepare=prepare)
     daemon = found["daemon"]
     assert daemon.verdict is FAILED
     assert word in daemon.outcome.found
@@ -178,7 +180,8 @@ async def test_a_daemon_that_does_not_start_fails(main: HelperMain, word: str, i
 
 async def test_a_helper_that_cannot_load_hivemind_fails() -> None:
     """The installation is at fault then."""
-    async with Context(Options(Path("unused")), swarm_helper_main=doctor_mains.dies) as context:
+    context = Context(Options(Path("unused")), prepare_helper=doctor_mains.dies)
+    async with context.resources:
         outcome = await check_daemon(context)
     assert outcome.verdict is FAILED
     assert "Install manyhands again" in outcome.remedy
@@ -204,7 +207,7 @@ async def test_a_machine_that_is_dialled_is_reachable(tmp_path: Path, monkeypatc
     monkeypatch.setattr(dial_back, "OTHERS_TIMEOUT_S", PATIENCE_S)
     async with serving(tmp_path) as coordinator, connected(coordinator) as client:
         context = context_with(client)
-        outcome = await check_reachability(context)
+        outcome = await REACHABILITY.examine(context)
         assert outcome.verdict is Verdict.OK
         assert context.reachable is True
         assert outcome.data["position"] == "open"
@@ -219,7 +222,7 @@ async def test_a_machine_that_is_not_dialled_is_not(tmp_path: Path) -> None:
     async with strange_coordinator(tmp_path, SilentCoordinator(REPLY)) as link:
         client = await ControlClient.connect(link, time.time)
         context = context_with(client, dial_back_s=0.2)
-        outcome = await check_reachability(context)
+        outcome = await REACHABILITY.examine(context)
         await client.close()
     assert outcome.verdict is Verdict.WARNING
     assert context.reachable is False
@@ -231,7 +234,7 @@ async def test_a_port_that_is_taken_cannot_be_reached(tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         async with serving(tmp_path) as coordinator, connected(coordinator) as client:
-            outcome = await check_reachability(context_with(client, listen=(f"/ip4/0.0.0.0/tcp/{port}",)))
+            outcome = await REACHABILITY.examine(context_with(client, listen=(f"/ip4/0.0.0.0/tcp/{port}",)))
     assert outcome.verdict is Verdict.FAILED
     assert str(port) in outcome.found
     assert "--listen" in outcome.remedy
@@ -242,7 +245,7 @@ async def test_an_older_coordinator_cannot_dial(tmp_path: Path) -> None:
     async with strange_coordinator(tmp_path, OldCoordinator()) as link:
         client = await ControlClient.connect(link, time.time)
         context = context_with(client)
-        assert (await check_reachability(context)).verdict is Verdict.SKIPPED
+        assert (await REACHABILITY.examine(context)).verdict is Verdict.SKIPPED
         assert context.reachable is None
         await client.close()
 

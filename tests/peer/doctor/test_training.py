@@ -15,11 +15,11 @@ from peer.config.architectures import ARCHITECTURES
 from peer.config.run import RunConfig
 from peer.control.reachability import LineSpeed
 from peer.data.batching.synthetic import random_batch
+from peer.doctor.answers import Speed
 from peer.doctor.checkup import TRAINING
 from peer.doctor.context import Context, Options, RunDescription, Timing
-from peer.doctor.helper import HelperMain
+from peer.doctor.helper import as_it_is
 from peer.doctor.machine import GIB, judge_pace, judge_speed
-from peer.doctor.questions import Compute, DetectedDevice, Look, Speed
 from peer.doctor.stages import StageResult, Verdict, run_stages
 from peer.doctor.training_helper import SPECIAL, compute, look
 from peer.reduction.sizes import RoundBytes
@@ -55,20 +55,19 @@ def ticking() -> Callable[[], float]:
     return lambda: float(next(ticks))
 
 
-def question(config: RunConfig, **changes: Any) -> Compute:
-    return Compute(
-        **{"config_json": config.to_json(), "microbatch_size": 3, "device": "cpu", "threads": 1, "seconds": 5.0}
-        | changes
-    )
+def computed(config: RunConfig, **changes: Any) -> Speed:
+    """The speed by a clock that ticks."""
+    asked = {"microbatch_size": 3, "device": "cpu", "threads": 1, "seconds": 5.0, "stopwatch": ticking()}
+    return compute(config.to_json(), **asked | changes)
 
 
 async def examine(
-    main: HelperMain | None = None, timing: Timing | None = None, **options: Any
+    prepare: Callable[[Path], None] = as_it_is, timing: Timing | None = None, **options: Any
 ) -> dict[str, StageResult]:
     context = Context(
-        Options(Path("unused"), **options), training_helper_main=main, timing=timing or Timing(helper_s=PATIENCE_S)
+        Options(Path("unused"), **options), prepare_helper=prepare, timing=timing or Timing(helper_s=PATIENCE_S)
     )
-    async with context:
+    async with context.resources:
         return {finding.stage: finding async for finding in run_stages(TRAINING, context)}
 
 
@@ -124,27 +123,27 @@ def test_every_family_can_be_measured(architecture: str) -> None:
             "axial_pos_embds_dim": [16, 16],
             "attn_layers": ["local", "lsh"],
         }
-    speed = compute(question(small_config(architecture, **options)), ticking())
+    speed = computed(small_config(architecture, **options))
     assert speed.error == ""
     assert speed.samples_per_second > 0
 
 
 def test_the_microbatch_is_the_one_that_a_worker_would_find() -> None:
     """Unless a person says another: on a CPU that of the run."""
-    chosen = compute(question(small_config()), ticking())
-    alone = compute(question(small_config(), microbatch_size=None), ticking())
+    chosen = computed(small_config())
+    alone = computed(small_config(), microbatch_size=None)
     assert [speed.microbatch_size for speed in (chosen, alone)] == [3, 3]
 
 
 @pytest.mark.thorough
 def test_several_devices_have_a_microbatch_each() -> None:
     """Together they compute as many samples more."""
-    assert compute(question(small_config(), microbatch_size=None, device="jax"), ticking()).microbatch_size == 8 * 3
+    assert computed(small_config(), microbatch_size=None, device="jax").microbatch_size == 8 * 3
 
 
 def test_the_rate_is_that_of_the_clock() -> None:
     """Samples over seconds, until the time is over; the warm-up does not count."""
-    speed = compute(question(small_config(), seconds=5.0), ticking())  # asks before each microbatch but the first two
+    speed = computed(small_config(), seconds=5.0)  # asks before each microbatch but the first two
     assert speed.microbatches == 2 + 4
     assert speed.samples_per_second == 3 * 6 / 6
 
@@ -153,7 +152,7 @@ def test_a_model_that_cannot_be_built_is_an_error() -> None:
     """One sentence, whatever a coordinator describes."""
     crooked = small_config("reformer", options={"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16]})
     crooked.model.options["axial_pos_embds_dim"] = [1, 1]
-    speed = compute(question(crooked), ticking())
+    speed = computed(crooked)
     assert "axial" in speed.error
     assert not speed.out_of_memory
 
@@ -173,9 +172,8 @@ def test_a_random_batch_is_like_a_real_one() -> None:
 
 def test_the_device_is_described() -> None:
     """As the worker would say it."""
-    device = look(Look("cpu", 2))
+    device = look("cpu", 2)
     assert (device.name, device.threads, device.error) == ("cpu (2 threads)", 2, "")
-    assert isinstance(device, DetectedDevice)
 
 
 def test_memory_that_does_not_suffice_for_the_swarm_is_a_warning() -> None:

@@ -1,4 +1,4 @@
-"""Questions of the doctor to its helpers, and their answers, over pipes on one machine."""
+"""Answers of the doctor's helper, over a pipe on one machine."""
 
 from __future__ import annotations
 
@@ -6,16 +6,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class StartDaemon:
-    """The request to start the p2p daemon as a peer would, listening there, and to stop it again."""
-
-    listen: tuple[str, ...]  # libp2p multiaddresses
-    timeout_s: float
-
-
-@dataclass(frozen=True)
 class Daemon:
-    """The answer to `StartDaemon`."""
+    """The p2p daemon, started as a peer would and stopped again."""
 
     addresses: tuple[str, ...] = ()  # where it listened
     error: str = ""  # why it did not start; "" if it did
@@ -23,27 +15,11 @@ class Daemon:
 
 
 @dataclass(frozen=True)
-class Dial:
-    """The request to connect to a peer at one address, from a daemon that knows no other."""
-
-    address: str  # with /p2p/ID at its end
-    timeout_s: float
-
-
-@dataclass(frozen=True)
 class Dialled:
-    """The answer to `Dial`."""
+    """A try to connect to a peer at one address."""
 
     error: str = ""  # "" if it connected
     relays: bool = False  # whether that peer passes on connections for those who cannot be reached
-
-
-@dataclass(frozen=True)
-class Look:
-    """The request to look at the device to train on."""
-
-    device: str  # as `--device`
-    threads: int | None
 
 
 @dataclass(frozen=True)
@@ -58,19 +34,8 @@ class DetectedDevice:
 
 
 @dataclass(frozen=True)
-class Compute:
-    """The request to train a run's model on random tokens for some seconds."""
-
-    config_json: str
-    microbatch_size: int | None  # None: as a worker finds it
-    device: str
-    threads: int | None
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Speed:
-    """The answer to `Compute`, with the speed."""
+    """The speed of a run's training on random tokens."""
 
     samples_per_second: float = 0.0
     microbatch_size: int = 0
@@ -82,7 +47,3 @@ class Speed:
     peak_bytes: int = 0  # main memory of the whole helper
     error: str = ""  # why it did not go
     out_of_memory: bool = False
-
-
-Question = StartDaemon | Dial | Look | Compute
-Answer = Daemon | Dialled | DetectedDevice | Speed
