@@ -29,6 +29,11 @@ MAX_ADDRESSES = 6  # of a name that are tried
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 TUNNELS = ("tun", "tap", "utun", "wg", "ppp", "ipsec", "tailscale", "zt", "nordlynx", "proton", "cscotun", "vpn")
 DROPPED = "no answer"
+REMEDIES = {  # by the reason why a connection failed
+    DROPPED: "A firewall drops them: allow outgoing TCP to port {port}, or try another network.",
+    os.strerror(errno.ECONNREFUSED).lower(): "Nothing listens there: ask the operator whether the coordinator is "
+    "running and the link is current.",
+}
 
 
 async def check_names(context: Context) -> CheckResult:
@@ -77,18 +82,11 @@ def judge_connections(reasons: Mapping[Address, str | None]) -> CheckResult:
         return ok(f"Connections are accepted at {', '.join(reached)}.", **data)
     told = ", ".join(f"{address} ({reason})" for address, reason in failures.items())
     if not reached:
-        first = next(iter(failures))
-        return failed(f"No connection comes about: {told}.", _remedy(failures[first], first.port), **data)
+        (first, reason), *_ = failures.items()
+        remedy = REMEDIES.get(reason, "Check this machine's connection to the internet.").format(port=first.port)
+        return failed(f"No connection comes about: {told}.", remedy, **data)
     remedy = "It works by the other address; tell the operator if it stays so."
     return warning(f"Connections are accepted at {', '.join(reached)}, but not at {told}.", remedy, **data)
-
-
-def _remedy(reason: str, port: int) -> str:
-    if reason == DROPPED:
-        return f"A firewall drops them: allow outgoing TCP to port {port}, or try another network."
-    if reason == _reason(errno.ECONNREFUSED):
-        return "Nothing listens there: ask the operator whether the coordinator is running and the link is current."
-    return "Check this machine's connection to the internet."
 
 
 async def _try_connection(address: Address, timeout_s: float) -> str | None:
@@ -98,13 +96,11 @@ async def _try_connection(address: Address, timeout_s: float) -> str | None:
     except asyncio.TimeoutError:
         return DROPPED
     except OSError as error:
-        return DROPPED if error.errno == errno.ETIMEDOUT else _reason(error.errno)
+        if error.errno == errno.ETIMEDOUT:
+            return DROPPED
+        return os.strerror(error.errno).lower() if error.errno else "no reason given"
     writer.transport.abort()
     return None
-
-
-def _reason(number: int | None) -> str:
-    return os.strerror(number).lower() if number else "no reason given"
 
 
 def check_proxy(context: Context) -> CheckResult:
@@ -129,7 +125,10 @@ def check_route(context: Context) -> CheckResult:
     with socket.socket(family, socket.SOCK_DGRAM) as chooser:
         chooser.connect(tuple(target))  # sends nothing; the system chooses the address
         local_address = str(chooser.getsockname()[0])
-    return judge_route(local_address, _interface_of(local_address))
+    interfaces = {
+        entry.address.partition("%")[0]: name for name, found in psutil.net_if_addrs().items() for entry in found
+    }
+    return judge_route(local_address, interfaces.get(local_address))
 
 
 def judge_route(local_address: str, interface: str | None) -> CheckResult:
@@ -139,13 +138,6 @@ def judge_route(local_address: str, interface: str | None) -> CheckResult:
         remedy = "Leave it while you train if you may: it costs speed and hides this machine from other peers."
         return warning(f"Connections go through `{interface}`, which looks like a VPN.", remedy, **data)
     return ok(f"Connections go through {interface or 'an unknown interface'} ({local_address}).", **data)
-
-
-def _interface_of(address: str) -> str | None:
-    for interface, found in psutil.net_if_addrs().items():
-        if any(entry.address.partition("%")[0] == address for entry in found):
-            return interface
-    return None
 
 
 async def check_tls(context: Context) -> CheckResult:
