@@ -13,8 +13,8 @@ from coordinator.checkpoints.manifest import StoredCheckpoint, verify
 from coordinator.context.open_run import OpenRun, open_run
 from coordinator.ledger.presence import checkpoints
 from coordinator.publishing.card_facts import facts_of_checkpoint, facts_of_run, hub_repository
+from coordinator.publishing.cards import card_files
 from coordinator.publishing.embedding import export_embedder, require_bidirectional, require_package
-from coordinator.publishing.model_card import card_files
 from coordinator.publishing.places import open_place
 from coordinator.publishing.soundness import ONNX_TASKS, check_loads, export_onnx, find_exporter
 from coordinator.run.directory import RunDirectory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from math import prod
 from pathlib import Path
@@ -35,13 +35,13 @@ class CardFacts:
     config: RunConfig
     step: int
     manifest_sha256: str  # of the checkpoint
-    license: str  # as the hub names it; "": none is given
-    samples: int | None  # that all steps together took; None: nobody counted
-    losses: Sequence[Point]  # (step, loss) of each step that has a loss: the curve
-    hardware: Mapping[str, int]  # as devices say of themselves -> how many devices
-    validations: Sequence[ValidationRow]  # up to this step
-    contributors: Sequence[tuple[str, int]]  # public name, samples; who asked not to be named is not here
-    unnamed: int  # how many members these are
+    license: str = ""  # as the hub names it; "": none is given
+    samples: int | None = None  # that all steps together took; None: nobody counted
+    losses: Sequence[Point] = ()  # (step, loss) of each step that has a loss: the curve
+    hardware: Mapping[str, int] = field(default_factory=dict)  # as devices say of themselves -> how many devices
+    validations: Sequence[ValidationRow] = ()  # up to this step
+    contributors: Sequence[tuple[str, int]] = ()  # public name, samples; who asked not to be named is not here
+    unnamed: int = 0  # how many members these are
     model_class: str = ""  # transformers' name of it; "", like the next: nobody looked
     probe_loss: float | None = None
     choice: str = ""  # why this checkpoint was released
@@ -65,10 +65,8 @@ def facts_of_run(
     given = [row for row in ledger.contributions() if row.samples or row.averaged_bytes]
     hidden = unnamed_members(database)
     named = publicly([row for row in given if row.member not in hidden], display_names(database))
-    return CardFacts(
-        config=directory.config,
-        step=step,
-        manifest_sha256=checkpoint.manifest_sha256,
+    return replace(
+        _facts(directory.config, checkpoint),
         license=directory.settings.model_license or "",
         samples=sum(row.samples for row in steps),
         losses=[(float(row.step), row.loss) for row in steps if row.loss is not None],
@@ -76,33 +74,27 @@ def facts_of_run(
         validations=[row for row in validations(database) if row.step <= step],
         contributors=[(row.member, row.samples) for row in named],
         unnamed=len(given) - len(named),
-        model_class=model_class(checkpoint),
-        probe_loss=checkpoint.manifest.probe_loss,
         choice=choice,
         evaluations=[row for row in evaluations(database) if row.manifest_sha256 == checkpoint.manifest_sha256],
         device_hours=sum(row.elapsed_s for row in given) / 3600,
-        year=_year(checkpoint),
-        parameters=count_parameters(checkpoint.path),
         repository=repository,
     )
 
 
 def facts_of_checkpoint(checkpoint: StoredCheckpoint) -> CardFacts:
     """Gather the facts that the checkpoint alone knows: no contributors, no curve, no licence."""
+    return _facts(RunConfig.from_yaml(checkpoint.path / "run.yaml"), checkpoint)
+
+
+def _facts(config: RunConfig, checkpoint: StoredCheckpoint) -> CardFacts:
+    manifest = checkpoint.manifest
     return CardFacts(
-        config=RunConfig.from_yaml(checkpoint.path / "run.yaml"),
-        step=checkpoint.manifest.step,
+        config=config,
+        step=manifest.step,
         manifest_sha256=checkpoint.manifest_sha256,
-        license="",
-        samples=None,
-        losses=(),
-        hardware={},
-        validations=(),
-        contributors=(),
-        unnamed=0,
         model_class=model_class(checkpoint),
-        probe_loss=checkpoint.manifest.probe_loss,
-        year=_year(checkpoint),
+        probe_loss=manifest.probe_loss,
+        year=datetime.fromtimestamp(manifest.created_at, timezone.utc).year if manifest.created_at > 0 else None,
         parameters=count_parameters(checkpoint.path),
     )
 
@@ -132,11 +124,6 @@ def hub_repository(settings: Settings) -> str:
         if place.is_hub and not place.private:
             return place.to.removeprefix(HUB)
     return ""
-
-
-def _year(checkpoint: StoredCheckpoint) -> int | None:
-    written = checkpoint.manifest.created_at
-    return datetime.fromtimestamp(written, timezone.utc).year if written > 0 else None
 
 
 def _hardware(database: Database) -> Mapping[str, int]:

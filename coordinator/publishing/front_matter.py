@@ -1,25 +1,19 @@
-"""The front matter of a README.md: metadata in YAML by which the Hugging Face Hub finds and shows a model.
-
-The cards of the model, its sentence embeddings, its task models and the demo begin with it.
-"""
+"""The front matter of a README.md: metadata by which the Hugging Face Hub finds and shows a model."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import yaml
+from huggingface_hub import EvalResult, ModelCardData
 
-from coordinator.checkpoints.validations import ValidationRow
 from coordinator.evaluation.tasks.results import TaskResult
 from coordinator.publishing.card_facts import CardFacts
 from peer.config.evaluation import HUB, Task
-from peer.config.run import RunConfig
 
 # Of the hub's tasks; no pipeline runs a discriminator.
-PIPELINES = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation", "rtd": "replaced-token-detection"}
-
+DETECTION = "replaced-token-detection"
+PIPELINES = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation", "rtd": DETECTION}
 TASK_TYPES = {
     "ner": "token-classification",
     "pos": "token-classification",
@@ -32,79 +26,73 @@ TASK_TYPES = {
 _DATASET = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
-def document(front: Mapping[str, Any], sections: Iterable[str]) -> str:
-    """Return a whole README.md; empty sections are left out."""
-    head = yaml.safe_dump(dict(front), sort_keys=False, allow_unicode=True)
-    return f"---\n{head}---\n\n" + "\n\n".join(filter(None, sections)) + "\n"
-
-
-def front_matter(facts: CardFacts) -> dict[str, Any]:
-    """Return the front matter of the model: what `shared_front_matter` has, and each measure."""
-    config = facts.config
-    newest = facts.validations[-1] if facts.validations else None
-    pipeline = "" if is_discriminator(config) else PIPELINES[config.objective.name]
-    front = shared_front_matter(facts, "transformers", pipeline)
-    results = [] if newest is None else [_held_out_index(config, newest)]
-    tasks = {task.name: task for task in config.evaluation.tasks}
-    for row in facts.evaluations:
-        if row.result.mean() is not None:
-            results.append(task_index(row.result, tasks.get(row.result.task)))
-    return front | (model_index(config.run.name, results) if results else {})
-
-
-def shared_front_matter(facts: CardFacts, library: str, pipeline: str, tags: Sequence[str] = ()) -> dict[str, Any]:
-    """Return language, library, licence, task and data sets, as the hub reads them."""
+def front_matter(
+    facts: CardFacts,
+    library: str,
+    pipeline: str,
+    tags: Sequence[str] = (),
+    base_model: str = "",
+    name: str = "",
+    results: Sequence[EvalResult] = (),
+) -> str:
+    """Return the front matter as YAML; `name`: the model's, for its results."""
     config = facts.config
     paths = {path for source in config.all_sources if source.kind == "hub" for path in source.paths}
-    datasets = sorted(path for path in paths if is_dataset_name(path))
-    front: dict[str, Any] = {"language": config.run.language.partition("-")[0], "library_name": library}
-    front |= {"license": facts.license.lower()} if facts.license else {}  # as the hub spells all of them
-    front |= {"pipeline_tag": pipeline} if pipeline else {}
-    front |= {"tags": [*tags, config.model.architecture, "manyhands", "collaborative-training"]}
-    return front | ({"datasets": datasets} if datasets else {})
+    return ModelCardData(
+        language=config.run.language.partition("-")[0],
+        library_name=library,
+        license=facts.license.lower() or None,  # as the hub spells all of them
+        pipeline_tag=None if pipeline == DETECTION else pipeline,
+        tags=[*tags, config.model.architecture, "manyhands", "collaborative-training"],
+        datasets=sorted(filter(is_dataset_name, paths)) or None,
+        base_model=base_model or None,
+        model_name=name if results else None,
+        eval_results=list(results) or None,
+    ).to_yaml()
 
 
-def model_index(name: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the measures of a model in the form in which the hub shows them."""
-    return {"model-index": [{"name": name, "results": list(results)}]}
+def model_results(facts: CardFacts) -> list[EvalResult]:
+    """Return the newest measures on held-out text, and those of each task."""
+    found: list[EvalResult] = []
+    pipeline = PIPELINES[facts.config.objective.name]
+    for row in facts.validations[-1:]:
+        values = {
+            "loss": row.mlm_loss,
+            "perplexity": row.perplexity,
+            "accuracy": row.accuracy,
+            "sentence_order_accuracy": row.sop_accuracy,
+        }
+        if pipeline == DETECTION:
+            values = {"accuracy": row.detection_accuracy, "f1": row.detection_f1}
+        found += _results(values, task_type=pipeline, dataset_name="held-out text of the run", dataset_type="held-out")
+    tasks = {task.name: task for task in facts.config.evaluation.tasks}
+    for evaluation in facts.evaluations:
+        if evaluation.result.mean() is not None:
+            found += task_results(evaluation.result, tasks.get(evaluation.result.task))
+    return found
 
 
-def _held_out_index(config: RunConfig, row: ValidationRow) -> dict[str, Any]:
-    values = {
-        "loss": row.mlm_loss,
-        "perplexity": row.perplexity,
-        "accuracy": row.accuracy,
-        "sentence_order_accuracy": row.sop_accuracy,
-    }
-    if is_discriminator(config):
-        values = {"accuracy": row.detection_accuracy, "f1": row.detection_f1}
-    dataset = {"name": "held-out text of the run", "type": "held-out"}
-    return {"task": {"type": PIPELINES[config.objective.name]}, "dataset": dataset, "metrics": _metrics(values)}
-
-
-def task_index(result: TaskResult, task: Task | None) -> dict[str, Any]:
-    """Return a task's measures for `model_index`; a dataset of the hub has the hub's name of it."""
-    dataset = {"name": result.task, "type": result.task}
+def task_results(result: TaskResult, task: Task | None) -> list[EvalResult]:
+    """Return a task's measures; a dataset of the hub has the hub's name of it."""
+    dataset: dict[str, str | None] = {"dataset_type": result.task}
     if task is not None and task.test.path.startswith(HUB) and is_dataset_name(task.test.path.removeprefix(HUB)):
         test = task.test
-        dataset["type"] = test.path.removeprefix(HUB)
-        given = {"config": test.config_name, "split": test.split, "revision": test.revision}
-        dataset |= {key: value for key, value in given.items() if value is not None}
+        dataset = {
+            "dataset_type": test.path.removeprefix(HUB),
+            "dataset_config": test.config_name,
+            "dataset_split": test.split,
+            "dataset_revision": test.revision,
+        }
     values = {name: result.mean(name) for name in result.metrics}
-    return {"task": {"type": TASK_TYPES[result.kind]}, "dataset": dataset, "metrics": _metrics(values)}
+    return _results(values, task_type=TASK_TYPES[result.kind], dataset_name=result.task, **dataset)
 
 
-def _metrics(values: Mapping[str, float | None]) -> list[dict[str, Any]]:
+def _results(values: Mapping[str, float | None], **about: str | None) -> list[EvalResult]:
     return [
-        {"type": kind, "value": round(value, 4), "name": kind.replace("_", " ")}
+        EvalResult(metric_type=kind, metric_value=round(value, 4), metric_name=kind.replace("_", " "), **about)  # type: ignore[arg-type]
         for kind, value in values.items()
         if value is not None
     ]
-
-
-def is_discriminator(config: RunConfig) -> bool:
-    """Return whether the run trains a discriminator, which tells replaced tokens from original ones."""
-    return config.objective.name == "rtd"
 
 
 def is_dataset_name(path: str) -> bool:

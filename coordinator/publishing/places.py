@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from auth.errors import PublicationError
 from auth.files import sync
@@ -25,14 +25,29 @@ from coordinator.run.publish_settings import HUB, PlaceSettings, Secret, read_se
 LATEST = "latest.json"
 
 
-class Place(Protocol):
+class Place:
     """A repository or folder that checkpoints are published to."""
+
+    remedy = ""
+
+    def __init__(self, settings: PlaceSettings, secret: Secret) -> None:
+        self._settings = settings
+        self._secret = secret
 
     def publish(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
         """Bring this checkpoint's exported folder there, whole or not at all, and return where it can be fetched.
 
-        Again after whatever happened in between, it goes on. Raises `PublicationError`.
+        After an interruption, a second call sends only what is missing. Raises `PublicationError`.
         """
+        try:
+            return self._bring(folder, checkpoint)
+        except Exception as error:  # noqa: BLE001 - whatever the clients' layers and the file systems raise
+            raise PublicationError(
+                f"{self._settings.to} does not take the checkpoint ({self._secret.reason(error)}): {self.remedy}."
+            ) from None  # the cause may hold the credentials, or the request with its headers
+
+    def _bring(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
+        raise NotImplementedError
 
 
 def open_place(base: Path, settings: PlaceSettings) -> Place:
@@ -41,70 +56,49 @@ def open_place(base: Path, settings: PlaceSettings) -> Place:
     return HubPlace(settings, secret) if settings.is_hub else FolderPlace(settings, secret)
 
 
-class HubPlace:
-    """A repository on the Hugging Face Hub."""
+class HubPlace(Place):
+    """A repository on the Hugging Face Hub; the same folder again makes no second commit."""
+
+    remedy = "check the token, its rights and the network"
 
     def __init__(self, settings: PlaceSettings, secret: Secret, *, space: bool = False) -> None:
-        self._repository = settings.to.removeprefix(HUB).strip("/")
-        self._private = settings.private
-        self._secret = secret
-        self._kind = "space" if space else "model"
+        super().__init__(settings, secret)
+        self._kind, self._sdk = ("space", "docker") if space else ("model", None)
 
-    def publish(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
-        """Commit the exported folder of this checkpoint and return the commit's address.
-
-        The same folder again makes no second commit. Raises `PublicationError`.
-        """
+    def _bring(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
         from huggingface_hub import CommitOperationAdd, HfApi  # only where it is needed: it takes a while
         from huggingface_hub.utils.tqdm import disable_progress_bars
 
         disable_progress_bars()
         api = HfApi(token=self._secret.token or False)
-        try:
-            sdk = "docker" if self._kind == "space" else None
-            api.create_repo(self._repository, repo_type=self._kind, space_sdk=sdk, private=self._private, exist_ok=True)
-            head = api.repo_info(self._repository, repo_type=self._kind).sha
-            commit = api.create_commit(
-                self._repository,
-                [CommitOperationAdd(path.name, path) for path in sorted(folder.iterdir())],
-                commit_message=f"Step {checkpoint.manifest.step} of {checkpoint.manifest.run}",
-                repo_type=self._kind,
-                parent_commit=head,  # somebody else's commit meanwhile: try again on top of it
-            )
-        except Exception as error:  # noqa: BLE001 - whatever the client's layers raise
-            raise PublicationError(
-                f"{HUB}{self._repository} does not take the checkpoint ({self._secret.reason(error)}): "
-                "check the token, its rights and the network."
-            ) from None  # the cause may hold the request with its headers
+        repository = self._settings.to.removeprefix(HUB)
+        private = self._settings.private
+        api.create_repo(repository, repo_type=self._kind, space_sdk=self._sdk, private=private, exist_ok=True)
+        files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        commit = api.create_commit(
+            repository,
+            [CommitOperationAdd(path.relative_to(folder).as_posix(), path) for path in files],
+            commit_message=f"Step {checkpoint.manifest.step} of {checkpoint.manifest.run}",
+            repo_type=self._kind,
+            # somebody else's commit meanwhile: try again on top of it
+            parent_commit=api.repo_info(repository, repo_type=self._kind).sha,
+        )
         return str(commit.commit_url)
 
 
-class FolderPlace:
-    """A folder of a file system, by its address."""
+class FolderPlace(Place):
+    """A folder of a file system, by its address; files that are there already are not sent again."""
 
-    def __init__(self, settings: PlaceSettings, secret: Secret) -> None:
-        self._address = settings.to
-        self._options = {**settings.options, **secret.options}
-        self._secret = secret
+    remedy = "check the address, `secret_file` and the network"
 
-    def publish(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
-        """Bring the exported folder of this checkpoint, which was verified, there and return its address.
+    def _bring(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
+        import fsspec  # with s3fs and the like, which take a while
 
-        What is there already is not sent again. Raises `PublicationError`.
-        """
+        options = {"use_listings_cache": False, "skip_instance_cache": True}
+        options |= {**self._settings.options, **self._secret.options}
+        fs, root = fsspec.core.url_to_fs(self._settings.to, **options)
         name = published_name(checkpoint)
-        try:
-            self._send(folder, name, checkpoint)
-        except Exception as error:  # noqa: BLE001 - whatever the file systems raise
-            raise PublicationError(
-                f"{self._address} does not take the checkpoint ({self._secret.reason(error)}): "
-                "check the address, `secret_file` and the network."
-            ) from None  # the cause may hold the credentials
-        return f"{self._address}/{name}"
-
-    def _send(self, folder: Path, name: str, checkpoint: StoredCheckpoint) -> None:
-        fs, root = self._open()
-        there = f"{root}/{name}"
+        there = f"{root.rstrip('/')}/{name}"
         if fs.exists(f"{there}/{MANIFEST}"):  # brought whole before
             manifest = fs.cat_file(f"{there}/{MANIFEST}")
         else:
@@ -115,14 +109,8 @@ class FolderPlace:
             _write_whole(fs, f"{there}/{MANIFEST}", manifest)
         digest = hashlib.sha256(manifest).hexdigest()
         latest = {"step": checkpoint.manifest.step, "folder": name, "manifest_sha256": digest}
-        _write_whole(fs, f"{root}/{LATEST}", json.dumps(latest).encode() + b"\n")
-
-    def _open(self) -> tuple[Any, str]:
-        import fsspec  # with s3fs and the like, which take a while
-
-        options = {"use_listings_cache": False, "skip_instance_cache": True, **self._options}
-        fs, root = fsspec.core.url_to_fs(self._address, **options)
-        return fs, root.rstrip("/")
+        _write_whole(fs, f"{root.rstrip('/')}/{LATEST}", json.dumps(latest).encode() + b"\n")
+        return f"{self._settings.to}/{name}"
 
 
 def published_name(checkpoint: StoredCheckpoint) -> str:

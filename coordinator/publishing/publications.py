@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -96,26 +96,11 @@ def _get_or_add(session: Session, place: str, checkpoint: CheckpointRow) -> Publ
     row = session.get(Publication, (place, checkpoint.manifest_sha256))
     if row is None:
         row = Publication(
-            place=place,
-            manifest_sha256=checkpoint.manifest_sha256,
-            step=checkpoint.step,
-            location="",
-            attempts=0,
-            error="",
-            updated_at=0.0,
+            place=place, manifest_sha256=checkpoint.manifest_sha256, step=checkpoint.step, attempts=0, updated_at=0.0
         )
         session.add(row)
     return row
 
 
 def _row(row: Publication) -> PublicationRow:
-    return PublicationRow(
-        row.place,
-        row.manifest_sha256,
-        row.step,
-        row.location,
-        row.attempts,
-        row.error,
-        row.published_at,
-        row.updated_at,
-    )
+    return PublicationRow(**{field.name: getattr(row, field.name) for field in fields(PublicationRow)})

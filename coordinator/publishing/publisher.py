@@ -21,7 +21,7 @@ from coordinator.checkpoints.export import exporting
 from coordinator.checkpoints.manifest import StoredCheckpoint, verify
 from coordinator.ledger.presence import CheckpointRow
 from coordinator.publishing.card_facts import facts_of_run, hub_repository
-from coordinator.publishing.model_card import card_files
+from coordinator.publishing.cards import card_files
 from coordinator.publishing.places import open_place, published_name
 from coordinator.publishing.publications import is_due, pause_s, pending_publication, record_failure, record_published
 from coordinator.publishing.soundness import check_loads

@@ -7,9 +7,12 @@ examples, the recipe and the scores.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from huggingface_hub import SpaceCardData
 
 from auth.errors import ConfigError
 from auth.files import new_directory
@@ -23,32 +26,10 @@ from coordinator.evaluation.tasks.results import TaskResult, score_text
 from coordinator.evaluation.tasks.running import run_apart
 from coordinator.ledger.presence import CheckpointRow, checkpoints
 from coordinator.publishing.card_facts import CardFacts, facts_of_run
-from coordinator.publishing.embedding import USAGE, embedding_limits
-from coordinator.publishing.front_matter import (
-    PIPELINES,
-    TASK_TYPES,
-    document,
-    model_index,
-    shared_front_matter,
-    task_index,
-)
-from coordinator.publishing.model_card import (
-    CARD,
-    LIMITS,
-    NO_PROBES,
-    by_class,
-    card_files,
-    citation,
-    escaped,
-    language_limit,
-    listed,
-    origin,
-    table,
-    training_data,
-)
+from coordinator.publishing.cards import CARD, card_files, task_card
+from coordinator.publishing.front_matter import PIPELINES, TASK_TYPES
 from coordinator.publishing.soundness import check_loads
-from coordinator.run.directory import RunDirectory
-from peer.config.evaluation import Examples, Task
+from peer.config.evaluation import Task
 
 HELD_OUT, NEWEST = "held-out-loss", "newest"
 MODEL, DEMO = "model", "demo"
@@ -107,8 +88,7 @@ def make_release(
         for task, result in tuned.items():
             (folder / task.name / CARD).write_text(task_card(facts, task, result), encoding="utf-8")
         if wanted.demo:
-            shown = _shown(run.directory, wanted.repository, list(tuned))
-            _write_demo(folder / DEMO, config.run.name, facts.license, shown)
+            _write_demo(folder / DEMO, facts, tuned)
     return Released(stored, choice, loss, tuple(task.name for task in tuned))
 
 
@@ -156,15 +136,6 @@ def _find(tasks: Sequence[Task], name: str) -> Task:
             return task
     known = ", ".join(task.name for task in tasks if task.is_trained) or "none"
     raise ConfigError(f"The run file names no task {name!r:.60} that is fine-tuned; it names: {known}.")
-
-
-def _shown(directory: RunDirectory, repository: str, tasks: Sequence[Task]) -> dict[str, Shown]:
-    model = repository or f"../{MODEL}"
-    found = {directory.config.run.name: Shown(model, PIPELINES[directory.config.objective.name])}
-    for task in tasks:
-        where = task_repository(repository, task.name) if repository else f"../{task.name}"
-        found[task.name] = Shown(where, TASK_TYPES[task.kind])
-    return found
 
 
 def choose(
@@ -251,76 +222,28 @@ def _among(scored: int, how: str, kept: int) -> str:
     return f"of {scored} {how}, of {kept} that are kept and may be published"
 
 
-def task_card(facts: CardFacts, task: Task, result: TaskResult) -> str:
-    """Return the whole README.md of a model that is tuned from the released one, whose facts are given."""
-    config = facts.config
-    base_model = facts.repository or config.run.name
-    retrieves = task.kind == "retrieval"
-    library, tags = ("sentence-transformers", ("sentence-transformers",)) if retrieves else ("transformers", ())
-    front = shared_front_matter(facts, library, TASK_TYPES[task.kind], tags) | {"base_model": base_model}
-    front |= model_index(f"{config.run.name}-{task.name}", [task_index(result, task)])
-    recipe = task.recipe
-    scores = [(escaped(name), score_text(result, name)) for name in result.metrics if result.values(name)]
-    settings = {
-        "epochs": f"{recipe.epochs}" + ("" if retrieves else f" at most, with a patience of {recipe.patience}"),
-        "batch size": recipe.batch_size,
-        "learning rate": f"{recipe.learning_rate:g}",
-        "longest text": f"{recipe.max_length} tokens",
-        "seeds": ", ".join(map(str, recipe.seeds)),
+def _write_demo(folder: Path, facts: CardFacts, tasks: Iterable[Task]) -> None:
+    """Fill an empty folder with a page for those models, on the hub or beside it, that it can show."""
+    run_name, hub = facts.config.run.name, facts.repository
+    models = {run_name: (hub or f"../{MODEL}", PIPELINES[facts.config.objective.name])}
+    for task in tasks:
+        models[task.name] = (task_repository(hub, task.name) if hub else f"../{task.name}", TASK_TYPES[task.kind])
+    about = {
+        name: {"model": place, "task": kind, "title": f"{SHOWN[kind]} ({name})"}
+        for name, (place, kind) in models.items()
+        if kind in SHOWN
     }
-    failed = "".join(f"\n\nSeed {seed.seed} did not converge: {escaped(seed.failure)}." for seed in result.failures)
-    sections = [
-        f"# {config.run.name}: {escaped(task.name)}",
-        f"`{base_model}`, fine-tuned. Of all seeds this is the model with the best score on the development set. "
-        f"Training data, compute, hardware and contributors below are those of `{base_model}`.",
-        f"## Use\n{USAGE}" if retrieves else "",
-        "## Intended use and limits\n"
-        + (embedding_limits(config, recipe.max_length) if retrieves else listed((language_limit(config), *LIMITS))),
-        training_data(config),
-        f"## Examples\nTrained on {_shown_examples(task.train)}, judged on {result.examples:,} of "
-        f"{_shown_examples(task.test)}.",
-        f"## Scores\n{table(('metric', 'mean ± standard deviation of the seeds'), scores)}{failed}",
-        by_class(result),
-        f"## Recipe\n{table(('what', 'value'), settings.items())}",
-        "## Bias\n" + NO_PROBES,
-        *origin(facts),
-    ]
-    if facts.year is not None:
-        sections.append("## Citation\n" + citation(config, facts.step, facts.manifest_sha256, facts.year))
-    return document(front, sections)
-
-
-def _shown_examples(examples: Examples | None) -> str:
-    """A file by its name only, as folders are the operator's own; its digest says which one."""
-    if examples is None:
-        return "nothing"
-    name = examples.path if examples.path.startswith("hub:") else examples.path.partition("?")[0].rpartition("/")[2]
-    digest = "" if examples.sha256 is None else f" (SHA-256 `{examples.sha256[:16]}`)"
-    return f"`{name.replace('`', '')}`{digest}"
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A model of the demo."""
-
-    model: str  # a hub's repository, or a folder relative to the demo's that begins with a dot
-    task: str  # as transformers' pipelines call it
-
-
-def _write_demo(folder: Path, run_name: str, terms: str, models: Mapping[str, Shown]) -> None:
-    """Fill an empty folder; models of kinds that the page cannot show are left out."""
+    title = f"Try {run_name}"
+    front = SpaceCardData(
+        title=title,
+        sdk="docker",
+        app_port=7860,
+        license=facts.license.lower() or None,
+        models=[place for place, _ in models.values()] if hub else None,
+    )
+    text = f"---\n{front.to_yaml()}\n---\n\n# {title}\n\nA page to try the models of the run `{run_name}`.\n"
     folder.mkdir()
     for name in FILES:
-        (folder / name).write_bytes((SOURCE / name).read_bytes())
-    about = {
-        name: {"model": each.model, "task": each.task, "title": f"{SHOWN[each.task]} ({name})"}
-        for name, each in models.items()
-        if each.task in SHOWN
-    }
+        shutil.copyfile(SOURCE / name, folder / name)
     (folder / "models.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    repositories = [each.model for each in models.values() if not each.model.startswith(".")]
-    front: dict[str, object] = {"title": f"Try {run_name}", "sdk": "docker", "app_port": 7860}
-    front |= {"license": terms.lower()} if terms else {}
-    front |= {"models": repositories} if repositories else {}
-    text = document(front, [f"# Try {run_name}", f"A page to try the models of the run `{run_name}`."])
-    (folder / "README.md").write_text(text, encoding="utf-8")
+    (folder / CARD).write_text(text, encoding="utf-8")

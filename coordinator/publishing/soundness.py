@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -106,8 +107,9 @@ def find_exporter() -> Path:
 
     Raises `ConfigError` where there is none.
     """
-    if _is_here():
-        return Path(sys.executable)
+    with suppress(ModuleNotFoundError):  # there is no optimum at all
+        if find_spec("optimum.exporters.onnx") is not None:
+            return Path(sys.executable)
     command = shutil.which("optimum-cli")
     python = None if command is None else Path(command).resolve().parent / "python"
     if python is None or not python.exists():
@@ -137,10 +139,3 @@ def export_onnx(folder: Path, objective: str, token_loss: float, python: Path) -
             f"{folder} is exported, but not to ONNX: there the loss is {found:.4f}, and not {token_loss:.4f}."
         )
     return out
-
-
-def _is_here() -> bool:
-    try:
-        return find_spec("optimum.exporters.onnx") is not None
-    except ModuleNotFoundError:
-        return False

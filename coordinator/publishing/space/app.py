@@ -14,20 +14,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import transformers
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
-from transformers import AutoTokenizer, pipeline
+from transformers import pipeline
 
 HERE = Path(__file__).parent
 MODELS: dict[str, dict[str, str]] = json.loads((HERE / "models.json").read_text(encoding="utf-8"))
-KINDS = {
-    "fill-mask": "AutoModelForMaskedLM",
-    "token-classification": "AutoModelForTokenClassification",
-    "text-classification": "AutoModelForSequenceClassification",
-    "text-generation": "AutoModelForCausalLM",
-}
 MAX_CHARACTERS = 1000
 MAX_RESULTS = 5
 MASK = "[MASK]"
@@ -50,10 +43,8 @@ def load(name: str) -> Any:
     """The model's pipeline; weights are safetensors only."""
     about = MODELS[name]
     source = str(HERE / about["model"]) if about["model"].startswith(".") else about["model"]
-    kind = getattr(transformers, KINDS[about["task"]])
-    model = kind.from_pretrained(source, use_safetensors=True).eval()
     make: Any = pipeline  # whose kinds of tasks are known by their names only
-    return make(about["task"], model=model, tokenizer=AutoTokenizer.from_pretrained(source))
+    return make(about["task"], model=source, model_kwargs={"use_safetensors": True})
 
 
 def answer(task: str, pipe: Any, text: str) -> list[dict[str, Any]]:

@@ -27,7 +27,8 @@ from coordinator.evaluation.tasks.plan import EmbedderPlan
 from coordinator.evaluation.tasks.pretrained import Pretrained
 from coordinator.evaluation.tasks.running import lacking
 from coordinator.publishing.card_facts import facts_of_checkpoint
-from coordinator.publishing.embedding import embedding_card, export_embedder, require_bidirectional
+from coordinator.publishing.cards import embedding_card
+from coordinator.publishing.embedding import export_embedder, require_bidirectional
 from peer.config.run import RunConfig
 from tests.support.model_cards import full_facts
 from tests.support.sound_checkpoints import add_sound_checkpoint

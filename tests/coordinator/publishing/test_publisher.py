@@ -17,9 +17,11 @@ import pytest
 from auth.errors import ConfigError
 from coordinator.checkpoints.manifest import MANIFEST, verify
 from coordinator.context.open_run import OpenRun
+from coordinator.publishing.places import HubPlace
 from coordinator.publishing.publications import FIRST_PAUSE_S, publications
 from coordinator.publishing.publisher import Publisher, open_publisher
 from coordinator.run.directory import RunDirectory
+from coordinator.run.publish_settings import PlaceSettings, Secret
 from coordinator.service.parts import PUBLISHER, PartProcess
 from tests.support.clocks import Clock
 from tests.support.local_hub import TOKEN, Hub
@@ -136,6 +138,16 @@ def test_the_hub_gets_one_commit_for_each_checkpoint(
     assert stored.manifest_sha256 in hub.files(REPOSITORY)["README.md"].decode()
     assert publications(opened_run.database)[-1].location.startswith(f"{hub.url}/{REPOSITORY}/commit/")
     assert TOKEN not in caplog.text
+
+
+def test_subfolders_are_published_too(opened_run: OpenRun, hub: Hub, tmp_path: Path) -> None:
+    """A model of sentence-transformers, as a release has it for a retrieval task, lies in several folders."""
+    stored = add_sound_checkpoint(opened_run.directory, opened_run.database, 5)
+    (tmp_path / "model" / "1_Pooling").mkdir(parents=True)
+    for name in ("modules.json", "1_Pooling/config.json"):
+        (tmp_path / "model" / name).write_text("{}")
+    HubPlace(PlaceSettings(to=f"hf://{REPOSITORY}"), Secret(TOKEN)).publish(tmp_path / "model", stored)
+    assert hub.files(REPOSITORY).keys() == {"modules.json", "1_Pooling/config.json"}
 
 
 @pytest.mark.usefixtures("trusting")

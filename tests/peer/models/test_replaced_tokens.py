@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from transformers import AutoModelForPreTraining, PreTrainedModel
 from coordinator.checkpoints.manifest import StoredCheckpoint
 from coordinator.checkpoints.probe import probe_loss, probe_tensors
 from coordinator.checkpoints.writing import config_files, restore_verified, take_snapshot, write_checkpoint
-from coordinator.publishing.model_card import FOLDER, generator_code
+from coordinator.publishing.cards import FOLDER, write_card
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch, parts_of
@@ -28,6 +29,7 @@ from peer.models.held_out import evaluate
 from peer.models.objectives import compute_losses
 from peer.models.optimizers import build_optimizer, parameter_groups
 from peer.models.replaced_tokens import EMBEDDINGS, ReplacedTokens, draw_tokens
+from tests.support.model_cards import facts
 from tests.support.tiny_albert import gradients
 from tests.support.tiny_families import SPECIAL, VOCABULARY, family_batch, family_config, family_model
 
@@ -189,8 +191,9 @@ def test_plain_transformers_loads_the_discriminator_and_the_generator_beside(tmp
     assert 0 < int(probe["labels"].sum()) <= len(batch.labels)
     with torch.no_grad():
         assert float(loaded.eval()(**probe).loss) == pytest.approx(stored.manifest.probe_loss, rel=1e-5)
-    code, said = generator_code("").replace(f'"{FOLDER}"', repr(str(stored.path))), dict[str, Any]()
-    exec(code.removeprefix("```python\n").removesuffix("```"), said)  # noqa: S102 - the card's own words
+    said: dict[str, Any] = {}
+    (code,) = re.findall(r"beside it:\n\n```python\n(.*?)```", write_card(facts(config)), re.DOTALL)
+    exec(code.replace(f'"{FOLDER}"', repr(str(stored.path))), said)  # noqa: S102 - the card's own words
     with torch.no_grad():
         ours = model.generator.eval()(batch.input_ids).logits
         torch.testing.assert_close(said["generator"].eval()(batch.input_ids).logits, ours)

@@ -19,8 +19,7 @@ from coordinator.members.credits import set_named, unnamed_members
 from coordinator.members.erasure import erase
 from coordinator.members.names import set_display_name
 from coordinator.publishing.card_facts import CardFacts, facts_of_run
-from coordinator.publishing.model_card import card_files, escaped, write_card
-from coordinator.publishing.release import task_card
+from coordinator.publishing.cards import card_files, escaped, task_card, write_card
 from peer.config.evaluation import Task
 from peer.config.run import RunConfig
 from peer.reporting.messages import StepReport
