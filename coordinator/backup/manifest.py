@@ -1,39 +1,27 @@
-"""The manifest of a backup: its run, the digests of its files and tables, and the figures that tell a shrunken run."""
+"""The manifest of a backup: its run, the digests of its files, and the figures that tell a shrunken run."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from auth.errors import ConfigError, StorageError
-from coordinator.backup.database import TableContent
 from coordinator.checkpoints.manifest import FileEntry
 
 MANIFEST, RUN, DATABASE = "backup.json", "run", "database.db"
 CHECKPOINTS = "checkpoints"
 
 
-class Holdings(BaseModel):
-    """The figures by which a run is compared with an earlier backup of itself."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    era: int  # steps, receipts and samples shrink when a new one begins
-    step: int  # the newest that the database knows
-    members: int
-    devices: int
-    reports: int
-    receipts: int
-    samples: int  # counted
-    checkpoints: int  # on disk, also where the backup leaves them out
-    checkpoint_step: int  # the newest of them that no return to an earlier one has undone
+def _inside(name: str) -> str:
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ValueError("this path leads out of the backup")
+    return name
 
 
 class BackupManifest(BaseModel):
-    """The manifest of a backup: its run, its origin, and a digest of each file and table."""
+    """The manifest of a backup: its run, the digest of each file, and what the run held."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -41,20 +29,44 @@ class BackupManifest(BaseModel):
     run: str
     created_at: float  # Unix seconds
     software_version: str
-    database_from: str  # sqlite or postgresql
-    files: dict[str, FileEntry]  # by path, below run/
+    files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]  # by path, below run/
     database: FileEntry
-    tables: dict[str, TableContent]
-    holdings: Holdings | None = None  # older versions wrote none
+    tables: dict[str, int]  # rows
+    figures: dict[str, int]  # see `coordinator.backup.shrinkage`
 
 
-def read_manifest(path: Path) -> BackupManifest:
-    """Read the manifest of the backup in this folder; raises `ConfigError` or `StorageError`."""
+class Backup(BaseModel):
+    """A backup: its folder and its manifest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    path: Path
+    manifest: BackupManifest
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all files but the manifest."""
+        return sum(entry.size_bytes for entry in (self.manifest.database, *self.manifest.files.values()))
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in all tables."""
+        return sum(self.manifest.tables.values())
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """The names of their folders, in order."""
+        paths = [Path(name).parts for name in self.manifest.files]
+        return sorted({parts[1] for parts in paths if parts[0] == CHECKPOINTS and len(parts) > 2})
+
+
+def read_backup(path: Path) -> Backup:
+    """Read the manifest of the backup in this folder, and nothing else; raises `ConfigError` or `StorageError`."""
     try:
-        return BackupManifest.model_validate(json.loads((path / MANIFEST).read_bytes()))
+        return Backup(path=path, manifest=BackupManifest.model_validate_json((path / MANIFEST).read_bytes()))
     except FileNotFoundError as error:
         raise ConfigError(f"{path} holds no backup: there is no {MANIFEST} in it.") from error
     except OSError as error:
         raise StorageError(f"Cannot read {path / MANIFEST} ({error.strerror}).") from error
-    except (ValueError, ValidationError, RecursionError) as error:
-        raise StorageError(f"{path / MANIFEST} is damaged, or of a newer version of manyhands.") from error
+    except ValidationError as error:
+        raise StorageError(f"{path / MANIFEST} is damaged, or of another version of manyhands.") from error

@@ -5,22 +5,23 @@ The directory takes its name last, when all else is done and proved; so a restor
 
 from __future__ import annotations
 
-from contextlib import suppress
+import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from auth.errors import ConfigError, StorageError
-from auth.files import make_private_directory, new_directory, write_private
-from coordinator.backup.backup import Backup, copy_file, open_backup, sync_folder, sync_folders
-from coordinator.backup.database import TableContent, contents, copy_rows, sqlite_address
-from coordinator.backup.manifest import DATABASE, RUN
+from auth.errors import StorageError
+from auth.files import make_private_directory, new_directory, sync, write_private
+from coordinator.backup.backup import copy_file, open_backup, require_files, seal
+from coordinator.backup.database import copy_rows, count_rows, sqlite_address
+from coordinator.backup.manifest import DATABASE, RUN, Backup, read_backup
 from coordinator.ledger.presence import checkpoints, forget_checkpoints
 from coordinator.run.checkpoint_names import checkpoint_name
+from coordinator.run.database_owner import open_database, require_unused
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
-from coordinator.store.engine import Database, is_empty, migrate, open_engine, own_words
+from coordinator.store.engine import Database, migrate, open_engine, own_words
 
 SETTINGS = "settings.yaml"
 
@@ -34,85 +35,83 @@ def restore(backup_path: Path, target: Path, settings_file: Path | None = None) 
     target = target.absolute()
     new_settings = None if settings_file is None else Settings.from_yaml(settings_file)
     with new_directory(target, 0o700, "a run is never overwritten; name another directory") as aside:
-        backup = open_backup(backup_path)
-        _copy_files(backup, aside)
+        backup, run = open_backup(backup_path), RunDirectory(aside)
+        manifest, database = backup.manifest, aside / "manyhands.db"
+        for name in manifest.files:
+            copy_file(backup.path / RUN / name, aside / name)
+        copy_file(backup.path / DATABASE, database)
+        require_files(aside, {**manifest.files, database.name: manifest.database})
+        for folder in (run.keys_dir, run.keeper_dir, run.tokenizer_dir, run.checkpoints_dir):  # some may be empty
+            make_private_directory(folder)
         if new_settings is not None:
             write_private(aside / SETTINGS, new_settings.to_yaml().encode())
-        _restore_database(backup, RunDirectory(aside))
-        sync_folders(aside)
-    sync_folder(target.parent)
+        _bring_up_to_date(backup, database)
+        seal(aside)
+        if run.settings.database_url is not None:
+            _move_rows(database, run.settings.database_url)
+    sync(target.parent)
     return RunDirectory.open(target)
 
 
-def _copy_files(backup: Backup, aside: Path) -> None:
-    """Copy the run's files, compared with the manifest once more, and make the folders that may be empty."""
-    for name, entry in backup.manifest.files.items():
-        if copy_file(backup.path / RUN / name, aside / name) != entry:
-            raise StorageError(f"{name!r:.200} has changed while it was restored from {backup.path}.")
-    empty = RunDirectory(aside)
-    for folder in (empty.keys_dir, empty.keeper_dir, empty.tokenizer_dir, empty.checkpoints_dir):
-        make_private_directory(folder)
+def check(backup_path: Path, scratch: Path | None = None) -> Backup:
+    """Restore a backup into a temporary folder, in `scratch` or beside the backup, and leave nothing of it.
 
-
-def _restore_database(backup: Backup, unfinished: RunDirectory) -> None:
-    """Bring the backup's database to this version's tables, aside, and from there to where the settings say."""
-    staged = unfinished.path / "manyhands.db"
-    if copy_file(backup.path / DATABASE, staged) != backup.manifest.database:
-        raise StorageError(f"The database has changed while it was restored from {backup.path}.")
-    source = open_engine(sqlite_address(staged))
+    The database is restored to a file, also if the run's is on a server. Raises `StorageError` where something is lost.
+    """
+    backup = read_backup(backup_path.absolute())
+    place = scratch or backup.path.parent
     try:
-        _bring_up_to_date(source, backup.checkpoints)
-        if unfinished.settings.database_url is not None:
-            _fill(source, unfinished.settings.database_url)
-    finally:
-        source.dispose()
-    if unfinished.settings.database_url is not None:
-        for path in unfinished.path.glob("manyhands.db*"):
-            path.unlink()
+        free_bytes = shutil.disk_usage(place).free
+        if free_bytes < backup.size_bytes + backup.manifest.database.size_bytes:
+            raise StorageError(
+                f"The check needs {backup.size_bytes / 1e6:,.1f} MB in {place}, where {free_bytes / 1e6:,.1f} MB are "
+                "free: name a folder with more room by `--scratch`."
+            )
+        with TemporaryDirectory(prefix=f".{backup.path.name}.", suffix=".new", dir=place) as folder:
+            settings = Settings.from_yaml(backup.path / RUN / SETTINGS).model_copy(update={"database_url": None})
+            settings_file = Path(folder, SETTINGS)
+            write_private(settings_file, settings.to_yaml().encode())
+            with open_database(restore(backup.path, Path(folder, "run"), settings_file)):
+                pass  # keys and database belong together
+    except OSError as error:
+        raise StorageError(f"Cannot use {place} ({error.strerror}): name another folder by `--scratch`.") from error
+    return backup
 
 
-def _bring_up_to_date(staged: Engine, there: list[str]) -> None:
-    """Give it this version's tables, and forget the checkpoints that are not in the backup."""
+def _bring_up_to_date(backup: Backup, database: Path) -> None:
+    """Give the restored file this version's tables, and forget the checkpoints that are not in the backup."""
+    engine, tables = open_engine(sqlite_address(database)), backup.manifest.tables
     try:
-        migrate(staged)
-        database = Database(staged)
-        gone = [row.step for row in checkpoints(database) if checkpoint_name(row.step) not in there]
-        forget_checkpoints(database, gone)
+        migrate(engine)
+        sessions = Database(engine)
+        gone = [row.step for row in checkpoints(sessions) if checkpoint_name(row.step) not in backup.checkpoints]
+        forget_checkpoints(sessions, gone)
     except DBAPIError as error:
         raise StorageError(f"The database cannot be written ({error.orig}): is the disk full?") from error
+    finally:
+        engine.dispose()
+    rows, expected = count_rows(database), {**tables, "checkpoints": tables.get("checkpoints", 0) - len(gone)}
+    if lost := [name for name, count in expected.items() if rows.get(name) != count]:
+        raise StorageError(
+            f"The backup {backup.path} does not restore to what it is of: the table `{lost[0]}` comes back with "
+            f"{rows.get(lost[0], 0):,} rows instead of {expected[lost[0]]:,}. Make another one now."
+        )
 
 
-def _fill(source: Engine, address: str) -> None:
-    """Copy all rows in one transaction, which is undone if they do not arrive as they were sent."""
-    engine = open_engine(address, create=True)
+def _move_rows(database: Path, address: str) -> None:
+    """Move all rows of a file to an empty database, in one transaction that is undone unless all of them arrive."""
+    source, target = open_engine(sqlite_address(database)), open_engine(address, create=True)
     try:
-        with source.connect() as reading:
-            expected = contents(reading)
-            if _is_free(engine, expected):
-                migrate(engine)
-                with engine.begin() as writing:
-                    copy_rows(reading, writing)
-                    if contents(writing) != expected:
-                        raise StorageError(
-                            "The database that `database_url` names does not keep what is written to it."
-                        )
+        require_unused(target)
+        migrate(target)
+        with source.connect() as reading, target.begin() as writing:
+            copy_rows(reading, writing)
     except DBAPIError as error:
         raise StorageError(
             f"The database that `database_url` names does not take the run: {own_words(error)}."
         ) from error
     finally:
-        engine.dispose()
-
-
-def _is_free(engine: Engine, expected: dict[str, TableContent]) -> bool:
-    """Return whether the database is empty; false if it holds exactly these rows, which an earlier attempt left.
-
-    Raises `ConfigError` for any other database, which is not touched: it may be an older version's.
-    """
-    with engine.connect() as connection:
-        if is_empty(connection):
-            return True
-        with suppress(DBAPIError):  # tables that lack something, for instance
-            if contents(connection) == expected:
-                return False
-    raise ConfigError("The database that `database_url` names holds a run already: name an empty one.")
+        source.dispose()
+        target.dispose()
+    for path in database.parent.glob(f"{database.name}*"):
+        path.unlink()

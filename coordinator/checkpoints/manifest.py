@@ -71,7 +71,7 @@ def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint
         manifest = Manifest.model_validate(json.loads(raw))
         for name, entry in manifest.files.items():
             wanted = files is None or name in files
-            if Path(name).name != name or (wanted and not _matches(path / name, entry)):
+            if Path(name).name != name or (wanted and not matches(path / name, entry)):
                 raise StorageError(f"{path.name}: {name} does not match the manifest.")
     except (OSError, ValueError, ValidationError, RecursionError) as error:  # the last: deeply nested JSON
         raise StorageError(f"{path.name}: no complete checkpoint ({error}).") from error
@@ -122,7 +122,7 @@ def _read_manifest(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _matches(path: Path, entry: FileEntry) -> bool:
+def matches(path: Path, entry: FileEntry) -> bool:
     """Return whether a plain file (no link, pipe or device, which might never end) is what the manifest says."""
     status = path.lstat()
     return stat.S_ISREG(status.st_mode) and status.st_size == entry.size_bytes and file_entry(path) == entry

@@ -10,72 +10,72 @@ import typer
 
 from auth.errors import ConfigError
 from auth.openid.provider import require_safe_url
-from coordinator.backup.backup import Backup, back_up
-from coordinator.backup.manifest import read_manifest
-from coordinator.backup.rehearsal import Rehearsal, rehearse
-from coordinator.backup.restore import restore as restore_run
+from coordinator.backup.backup import back_up
+from coordinator.backup.manifest import Backup, read_backup
+from coordinator.backup.restore import check as check_backup, restore as restore_run
 from coordinator.cli.options import DIRECTORY, JSON
 from coordinator.context.open_run import open_run
 from coordinator.members.devices import tokens_until
 from coordinator.run.authority_key import rotate
 from coordinator.run.database_owner import claim_database
 from peer.reporting.outbox import ACKNOWLEDGED_KEPT
-from peer.runtime.console import say, say_json, say_table
+from peer.runtime.console import say, say_json
 
 app = typer.Typer()
 
 
+_SCRATCH = typer.Option(
+    None,
+    help="Where the temporary folder of a check is made; default: beside the backup.",
+    show_default=False,
+)
+
+
 @app.command(epilog="Example: manyhands coordinator backup my-run /backups/my-run-monday --verify")
 def backup(
-    directory: Path = typer.Argument(
-        ...,
-        metavar="DIR",
-        help="The run's directory; with `--verify` alone, a backup that is there.",
-        show_default=False,
-    ),
-    target: Path | None = typer.Argument(None, metavar="TARGET", help="The folder to make.", show_default=False),
+    directory: Path = DIRECTORY,
+    target: Path = typer.Argument(..., metavar="TARGET", help="The folder to make.", show_default=False),
     no_checkpoints: bool = typer.Option(False, "--no-checkpoints", help="Leave the checkpoints out."),
-    rehearse_it: bool = typer.Option(
-        False, "--verify", help="Restore it into a scratch folder, compare everything, and remove that."
-    ),
-    scratch: Path | None = typer.Option(
-        None, help="Where the scratch folder is made; default: beside the backup.", show_default=False
-    ),
+    verify: bool = typer.Option(False, "--verify", help="Then check it, as `restore --check` does."),
+    scratch: Path | None = _SCRATCH,
     yes: bool = typer.Option(False, "--yes", help="Back up also a run that holds far less than its last backup."),
     as_json: bool = JSON,
 ) -> None:
     """Back the run up, while it is served or not: database, settings, keys, checkpoints, each verified."""
-    if target is None and not rehearse_it:
-        raise ConfigError("Name the folder to make, or give `--verify` to rehearse a backup that is there.")
-    facts: dict[str, object] = {}
-    if target is not None:
-        with open_run(directory) as run, run.audit.act("backup", str(target)):
-            made = back_up(run.directory, target, time.time(), checkpoints=not no_checkpoints, confirmed=yes)
-        facts = _backup_facts(made)
-        if not as_json:
-            say(f"{made.path} holds the run `{made.manifest.run}`: {_backup_summary(made)}.")
-            say("It holds the run's keys, too: keep it where only you can read it.")
-    if rehearse_it:
-        rehearsal = rehearse(target or directory, scratch)
-        facts = _backup_facts(rehearsal.backup) | {"verified": _rehearsal_facts(rehearsal)}
-        if not as_json:
-            _say_rehearsal(rehearsal)
-    if as_json:
-        say_json(facts)
+    with open_run(directory) as run, run.audit.act("backup", str(target)):
+        made = back_up(run.directory, target, time.time(), checkpoints=not no_checkpoints, confirmed=yes)
+    if not as_json:
+        say(f"{made.path} holds the run `{made.manifest.run}`: {_summary(made)}.")
+        say("It holds the run's keys, too: keep it where only you can read it.")
+    if verify:
+        _check(target, scratch, as_json)
+    elif as_json:
+        say_json(_facts(made))
 
 
 @app.command(epilog="Example: manyhands coordinator restore /backups/my-run-monday my-run")
 def restore(
     backup: Path = typer.Argument(..., metavar="BACKUP", help="The folder that `backup` made.", show_default=False),
-    directory: Path = typer.Argument(..., metavar="DIR", help="The run's directory, to be made.", show_default=False),
+    directory: Path | None = typer.Argument(
+        None, metavar="DIR", help="The run's directory, to be made; none with `--check`.", show_default=False
+    ),
     settings: Path | None = typer.Option(
         None, help="A settings.yaml to use in place of the backup's: for another host, or another database."
     ),
+    check: bool = typer.Option(
+        False, "--check", help="Restore into a temporary folder, compare everything, and remove that."
+    ),
+    scratch: Path | None = _SCRATCH,
     as_json: bool = JSON,
 ) -> None:
     """Make a run anew from a backup; nothing that exists is ever overwritten."""
+    if check == (directory is not None) or (check and settings is not None):
+        raise ConfigError("Name the directory to make; or give `--check`, and neither directory nor `--settings`.")
+    if directory is None:
+        _check(backup, scratch, as_json)
+        return
     made = restore_run(backup, directory, settings)
-    made_at = read_manifest(backup).created_at
+    made_at = read_backup(backup).manifest.created_at
     stands_at = f"{datetime.fromtimestamp(made_at, timezone.utc):%Y-%m-%d %H:%M} UTC"
     with open_run(made.path) as run:
         run.audit.record("restore", f"{backup}, of {stands_at}")
@@ -91,44 +91,35 @@ def restore(
     say("Before you serve it, make sure that it is served nowhere else.")
 
 
-def _backup_facts(made: Backup) -> dict[str, object]:
+def _check(path: Path, scratch: Path | None, as_json: bool) -> None:
+    """Check a backup, and tell what was compared."""
+    checked = check_backup(path, scratch)
+    if as_json:
+        say_json({**_facts(checked), "verified": True})
+        return
+    say(
+        f"{checked.path} restores to the run `{checked.manifest.run}`: {_summary(checked)}. All "
+        f"{len(checked.manifest.files)} files and {len(checked.manifest.tables)} tables came back as they are in the "
+        "backup. Nothing of the check is left."
+    )
+
+
+def _facts(made: Backup) -> dict[str, object]:
     return {
         "backup": str(made.path),
         "run": made.manifest.run,
         "created_at": made.manifest.created_at,
         "size_bytes": made.size_bytes,
         "files": len(made.manifest.files),
-        "rows": sum(table.rows for table in made.manifest.tables.values()),
+        "rows": made.rows,
+        "tables": made.manifest.tables,
         "checkpoints": made.checkpoints,
     }
 
 
-def _backup_summary(made: Backup) -> str:
-    rows, count = sum(table.rows for table in made.manifest.tables.values()), len(made.checkpoints)
-    return f"{rows:,} rows, {count} checkpoint{'' if count == 1 else 's'}, {made.size_bytes / 1e6:,.1f} MB"
-
-
-def _rehearsal_facts(rehearsal: Rehearsal) -> dict[str, object]:
-    return {
-        "tables": {name: restored for name, (_, restored) in rehearsal.tables.items()},
-        "rows_compared": rehearsal.same_version,
-        "postgresql": rehearsal.on_server,
-    }
-
-
-def _say_rehearsal(rehearsal: Rehearsal) -> None:
-    made = rehearsal.backup
-    rows = [(name, *counts) for name, counts in sorted(rehearsal.tables.items()) if any(counts)]
-    say_table(("table", "rows in the backup", "rows restored"), rows)
-    empty = len(rehearsal.tables) - len(rows)
-    contents = "all rows the same" if rehearsal.same_version else "rows brought to this version's tables"
-    say(f"{len(rehearsal.tables)} tables ({empty} empty): as many rows in each as in the backup, {contents}.")
-    say(f"{len(made.manifest.files)} files: the digest of each is the backup's.")
-    if rehearsal.on_server:
-        say("PostgreSQL took all rows and gave the same back, in a transaction that was undone.")
-    say(
-        f"{made.path} restores to the run `{made.manifest.run}`: {_backup_summary(made)}. Nothing of the trial is left."
-    )
+def _summary(made: Backup) -> str:
+    count = len(made.checkpoints)
+    return f"{made.rows:,} rows, {count} checkpoint{'' if count == 1 else 's'}, {made.size_bytes / 1e6:,.1f} MB"
 
 
 @app.command("rotate-key", epilog="Example: manyhands coordinator rotate-key my-run")

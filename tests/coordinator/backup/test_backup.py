@@ -13,14 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from auth.errors import ConfigError, ManyhandsError, ShrunkenRunError, StorageError
-from coordinator.backup import restore as restoring, shrinkage
-from coordinator.backup.backup import DATABASE_FILES, Backup, back_up, open_backup
+from coordinator.backup import restore as restoring
+from coordinator.backup.backup import DATABASE_FILES, back_up
 from coordinator.backup.database import contents, copy_rows
-from coordinator.backup.manifest import MANIFEST as BACKUP_MANIFEST
+from coordinator.backup.manifest import Backup
 from coordinator.backup.restore import restore
+from coordinator.backup.shrinkage import LAST_BACKUP
 from coordinator.checkpoints.manifest import MANIFEST, FileEntry, Manifest, file_entry
 from coordinator.context.open_run import OpenRun, open_run
 from coordinator.ledger.presence import checkpoints, record_checkpoint
@@ -140,8 +141,8 @@ def test_a_backup_is_of_one_moment_while_others_write(run: RunDirectory, tmp_pat
     finally:
         stop.set()
         writer.join()
-    assert all(tables["members"].rows == tables["invites"].rows for tables in sizes)
-    assert sizes[0]["members"].rows < sizes[-1]["members"].rows
+    assert all(tables["members"] == tables["invites"] for tables in sizes)
+    assert sizes[0]["members"] < sizes[-1]["members"]
 
 
 def test_what_is_unfinished_or_of_the_database_is_left_out(run: RunDirectory, tmp_path: Path) -> None:
@@ -206,24 +207,20 @@ def test_a_database_that_holds_another_run_is_refused(backup: Backup, tmp_path: 
 def test_a_restore_that_was_killed_can_be_run_again(
     backup: Backup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed while it fills the database, that is empty; killed after it, what is there is taken for what it is."""
+    """Killed when it has filled the database, it leaves that empty, and no directory."""
     settings = tmp_path / "settings.yaml"
 
-    def fail_after(action: Callable[..., None]) -> Callable[..., None]:
-        def act(*arguments: object) -> None:
-            action(*arguments)
-            raise KeyboardInterrupt
-
-        return act
+    def die_after_copying(*arguments: Connection) -> None:
+        copy_rows(*arguments)
+        raise KeyboardInterrupt
 
     with new_database("template1") as address:
         settings.write_text(Settings(database_url=address).to_yaml())
-        for name, action in (("copy_rows", copy_rows), ("sync_folders", lambda _: None)):
-            with monkeypatch.context() as patch:
-                patch.setattr(restoring, name, fail_after(action))
-                with pytest.raises(KeyboardInterrupt):
-                    restore(backup.path, tmp_path / "again", settings)
-            assert not (tmp_path / "again").exists()
+        with monkeypatch.context() as patch:
+            patch.setattr(restoring, "copy_rows", die_after_copying)
+            with pytest.raises(KeyboardInterrupt):
+                restore(backup.path, tmp_path / "again", settings)
+        assert not (tmp_path / "again").exists()
         restored = restore(backup.path, tmp_path / "again", settings)
         with open_run(restored.path) as opened:
             assert [row.name for row in opened.membership.members()] == ["Ada"]
@@ -278,7 +275,7 @@ def test_a_run_that_holds_far_less_than_its_last_backup_is_not_backed_up(run: Ru
     assert "monday of 1 h ago (members 1 instead of 3, devices 0 instead of 3, no checkpoints)" in str(caught.value)
     assert not (tmp_path / "elsewhere" / "tuesday").exists()
     made = back_up(run, tmp_path / "elsewhere" / "tuesday", NOW + 3600, confirmed=True)
-    assert back_up(run, tmp_path / "elsewhere" / "wednesday", NOW + 7200).manifest.holdings == made.manifest.holdings
+    assert back_up(run, tmp_path / "elsewhere" / "wednesday", NOW + 7200).manifest.tables == made.manifest.tables
 
 
 def test_a_database_that_knows_less_than_the_checkpoints_is_not_backed_up(run: RunDirectory, tmp_path: Path) -> None:
@@ -289,7 +286,7 @@ def test_a_database_that_knows_less_than_the_checkpoints_is_not_backed_up(run: R
         back_up(run, tmp_path / "monday", NOW)
     with open_run(run.path) as opened, opened.database.begin() as session:
         session.add(Era(era=1, after_step=0, began_at=NOW))
-    assert back_up(run, tmp_path / "monday", NOW).manifest.holdings.checkpoints == 2  # type: ignore[union-attr]
+    assert back_up(run, tmp_path / "monday", NOW).manifest.figures["checkpoints on disk"] == 2
 
 
 def test_steps_that_were_undone_are_not_missed(run: RunDirectory, tmp_path: Path) -> None:
@@ -308,28 +305,18 @@ def test_steps_that_were_undone_are_not_missed(run: RunDirectory, tmp_path: Path
 
 
 def test_a_run_that_lost_its_directory_too_is_known_by_the_backups_beside(run: RunDirectory, tmp_path: Path) -> None:
-    """A new run of the same name, made in the place of the old, does not displace its backups; older manifests tell."""
-    (tmp_path / "backups").mkdir()
-    monday = back_up(run, tmp_path / "backups" / "monday", NOW)
-    older = monday.manifest.model_dump(exclude={"holdings"})
-    (monday.path / BACKUP_MANIFEST).write_text(json.dumps(older))
+    """A new run of the same name, made in the place of the old, does not displace its backups."""
+    back_up(run, tmp_path / "backups" / "monday", NOW)
     new = RunDirectory.create(tmp_path / "new", CONFIG, Settings(), prepare=put_tables)
     with pytest.raises(ShrunkenRunError, match="members 0 instead of 1"):
         back_up(new, tmp_path / "backups" / "tuesday", NOW)
     back_up(new, tmp_path / "first", NOW)
 
 
-def test_a_full_disk_of_the_run_hinders_no_backup(
-    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The note of the last backup is not written then; the backup is made."""
-
-    def no_space(*_: object) -> None:
-        raise StorageError("No space left")
-
-    monkeypatch.setattr(shrinkage, "write_private", no_space)
+def test_a_run_that_takes_no_note_of_its_last_backup_is_backed_up(run: RunDirectory, tmp_path: Path) -> None:
+    """The note is for the next backup only."""
+    (run.path / LAST_BACKUP / "in the way").mkdir(parents=True)
     assert back_up(run, tmp_path / "backup", NOW).checkpoints
-    assert not (run.path / shrinkage.LAST_BACKUP).exists()
 
 
 def flip_last_byte(path: Path) -> None:
@@ -376,15 +363,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return back_up(run, directory / "backup", NOW).path
 
 
-def test_a_manifest_that_lies_about_the_database_is_noticed(whole: Path, tmp_path: Path) -> None:
-    """Its rows are counted and compared, not only its bytes."""
+def test_a_table_that_comes_back_with_other_rows_is_noticed(whole: Path, tmp_path: Path) -> None:
+    """Rows are counted when all is restored, not only bytes compared before."""
     copy = tmp_path / "copy"
     shutil.copytree(whole, copy)
     manifest = json.loads((copy / "backup.json").read_text())
-    manifest["tables"]["members"]["rows"] += 1
+    manifest["tables"]["checkpoints"] += 1
     (copy / "backup.json").write_text(json.dumps(manifest))
-    with pytest.raises(StorageError, match="something else"):
-        open_backup(copy)
+    with pytest.raises(StorageError, match="`checkpoints` comes back with 1 rows instead of 2"):
+        restore(copy, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
 
 
 def test_text_that_the_other_database_cannot_hold_is_refused_whole(tmp_path: Path) -> None:
@@ -399,7 +387,7 @@ def test_text_that_the_other_database_cannot_hold_is_refused_whole(tmp_path: Pat
             restore(made.path, tmp_path / "again", tmp_path / "settings.yaml")
         engine = open_engine(address)
         with engine.connect() as connection:
-            assert all(table.rows == 0 for table in contents(connection).values())
+            assert all(rows == 0 for rows, _ in contents(connection).values())
         engine.dispose()
 
 
