@@ -1,15 +1,15 @@
 """Points of a run for its sinks, their order, and the position of a sink among them; pure but for reading the store.
 
-Each global step and each evaluation is a point, written once. Points are numbered as they are written (rows), and the
-position after each is known beforehand; so a sink that says how many rows it holds says where to go on.
+Each global step and each evaluation is a point, written once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+from pydantic import BaseModel, ConfigDict
 from sqlalchemy import select
 
 from coordinator.checkpoints.validations import ValidationRow, validations
@@ -18,6 +18,7 @@ from coordinator.store.eras import current_era
 from coordinator.store.models import Era, Step
 
 MOST_AT_ONCE = 200
+EVALUATED = ("loss", "perplexity", "accuracy", "sop_accuracy", "detection_accuracy", "detection_f1")
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,10 @@ class Point:
     evaluated: bool = False  # an evaluation; else a global step
 
 
-@dataclass(frozen=True)
-class SinkPosition:
+class SinkPosition(BaseModel):
     """The position in a run up to which a sink is written."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     rows: int = 0
     era: int = 0
@@ -41,21 +43,16 @@ class SinkPosition:
 
     def after(self, point: Point) -> SinkPosition:
         """The position once this point is written."""
-        if point.evaluated:
-            return replace(self, rows=self.rows + 1, validated_at=point.at)
-        return replace(self, rows=self.rows + 1, step=point.step)
-
-    def rewound(self, era: int, undone_after: Iterable[int]) -> SinkPosition:
-        """The position in this era, where the run has returned to checkpoints after these steps meanwhile."""
-        return replace(self, era=era, step=min([self.step, *undone_after]))
+        reached = {"validated_at": point.at} if point.evaluated else {"step": point.step}
+        return self.model_copy(update={"rows": self.rows + 1, **reached})
 
 
 def in_current_era(database: Database, position: SinkPosition) -> SinkPosition:
     """The position after returns to checkpoints that the sink does not know of yet."""
     with database() as session:
         era = current_era(session)
-        undone = session.scalars(select(Era.after_step).where(Era.era > position.era)).all()
-    return position.rewound(era, undone)
+        undone_after = session.scalars(select(Era.after_step).where(Era.era > position.era)).all()
+    return position.model_copy(update={"era": era, "step": min([position.step, *undone_after])})
 
 
 def next_points(database: Database, position: SinkPosition, settled_before: float) -> list[Point]:
@@ -82,14 +79,7 @@ def step_point(row: Step) -> Point:
 
 def evaluation_point(row: ValidationRow) -> Point:
     """Make the point of a checkpoint's results on held-out text."""
-    values = {
-        "validation/loss": row.loss,
-        "validation/perplexity": row.perplexity,
-        "validation/accuracy": row.accuracy,
-        "validation/sop_accuracy": row.sop_accuracy,
-        "validation/detection_accuracy": row.detection_accuracy,
-        "validation/detection_f1": row.detection_f1,
-    }
+    values = {f"validation/{name}": getattr(row, name) for name in EVALUATED}
     return Point(row.step, row.evaluated_at, _finite(values), evaluated=True)
 
 

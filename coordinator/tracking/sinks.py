@@ -7,27 +7,45 @@ most runs have none, and Trackio reads its settings then.
 from __future__ import annotations
 
 import os
-import time
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from coordinator.run.sink_settings import TrackioSettings, WandbSettings
+from coordinator.run.directory import RunDirectory
+from coordinator.run.secrets import read_secret
+from coordinator.run.sink_settings import TensorBoardSettings, TrackioSettings, WandbSettings
 from coordinator.tracking.points import Point
 
-WRITTEN_WITHIN_S = 60.0
-POLL_S = 0.1
 OPENING_S = 120.0
 GLOBAL_STEP = "global_step"
-EVENT_FILES = "events.out.tfevents.*"
 
 
-class TensorBoardSink:
+class Sink:
+    """An open run of a tracker, used by one thread; if it raises anything, it is opened anew later."""
+
+    _run: Any
+
+    def write(self, row: int, point: Point) -> None:
+        """Take a point; rows are numbered from 0."""
+        self._run.log({GLOBAL_STEP: point.step, "completed_at": point.at, **point.values}, step=row)
+
+    def rewind(self, step: int) -> None:
+        """The run has returned to the checkpoint of this step; rows go on, and `train/era` tells them apart."""
+
+    def flush(self) -> None:
+        """Have what was taken be seen by readers; a tracker's library does so by itself."""
+
+    def close(self) -> None:
+        """Wait until all is sent, or on disk."""
+        self._run.finish()
+
+
+class TensorBoardSink(Sink):
     """One more event file in the folder, by the writer that TensorBoard's SummaryWriters stand on."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, settings: TensorBoardSettings, directory: RunDirectory) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self.held: int | None = rows_in(folder)
-        self._writer = EventFileWriter(str(folder))
+        self._writer = EventFileWriter(str(directory.path / settings.directory))
 
     def write(self, row: int, point: Point) -> None:  # noqa: ARG002  # events have no numbers
         """Write one event with all the point's values and its own time."""
@@ -52,30 +70,25 @@ class TensorBoardSink:
         self._writer.close()
 
 
-def rows_in(folder: Path) -> int:
-    """Count the points in the folder's event files, without a torn last one."""
-    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+class WandbSink(Sink):
+    """A run of Weights & Biases, drawn over `GLOBAL_STEP`; its id follows from this run's certificate."""
 
-    files = sorted(folder.glob(EVENT_FILES)) if folder.is_dir() else []
-    return sum(event.HasField("summary") for file in files for event in LegacyEventFileLoader(str(file)).Load())
-
-
-class WandbSink:
-    """An open run of Weights & Biases, drawn over `GLOBAL_STEP`."""
-
-    def __init__(self, settings: WandbSettings, run: str, run_id: str, folder: Path, api_key: str | None) -> None:
-        if api_key is not None:
-            os.environ["WANDB_API_KEY"] = api_key  # of this process; `wandb.login` would write it to the home folder
+    def __init__(self, settings: WandbSettings, directory: RunDirectory) -> None:
+        if settings.api_key_file is not None:  # of this process; `wandb.login` would write it to the home folder
+            os.environ["WANDB_API_KEY"] = read_secret(
+                directory.path / settings.api_key_file, "sinks.wandb.api_key_file"
+            )
+        folder, name = directory.sinks_dir / "wandb", directory.config.run.name
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):  # else it writes to the home folder
-            os.environ.setdefault(name, str(folder))
+        for variable in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):  # else it writes to the home folder
+            os.environ.setdefault(variable, str(folder))
         import wandb
 
         self._run = wandb.init(
             project=settings.project,
             entity=settings.entity,
-            name=run,
-            id=run_id,
+            name=name,
+            id=f"{name}-{directory.join_link.fingerprint[:12]}",
             dir=str(folder),
             mode=settings.mode,
             resume="allow" if settings.mode == "online" else None,
@@ -92,39 +105,21 @@ class WandbSink:
             ),
         )
         self._run.define_metric("*", step_metric=GLOBAL_STEP)
-        self.held: int | None = int(self._run.step) if settings.mode == "online" else None
-
-    def write(self, row: int, point: Point) -> None:
-        """A row that is there already is not written again."""
-        self._run.log({GLOBAL_STEP: point.step, "completed_at": point.at, **point.values}, step=row, commit=True)
-
-    def rewind(self, step: int) -> None:
-        """Do nothing: rows go on, and `train/era` tells them apart."""
-
-    def flush(self) -> None:
-        """Its own process has taken what was logged."""
-
-    def close(self) -> None:
-        """Wait until all is sent, or on disk."""
-        self._run.finish()
 
 
-class TrackioSink:
-    """An open run of Trackio."""
+class TrackioSink(Sink):
+    """A run of Trackio, with this run's name."""
 
-    def __init__(self, settings: TrackioSettings, run: str, folder: Path, token: str | None) -> None:
-        os.environ["TRACKIO_DIR"] = str(folder)  # read when it is imported
-        if token is not None:
+    def __init__(self, settings: TrackioSettings, directory: RunDirectory) -> None:
+        os.environ["TRACKIO_DIR"] = str(directory.sinks_dir / "trackio")  # read when it is imported
+        if settings.token_file is not None:
+            token = read_secret(directory.path / settings.token_file, "sinks.trackio.token_file")
             os.environ["TRACKIO_WRITE_TOKEN" if settings.server_url else "HF_TOKEN"] = token
         import trackio
 
-        self._project, self._name = settings.project, run
-        self._is_local = not (settings.server_url or settings.space_id)
-        self.held: int | None = self._rows() if self._is_local else None
-        self._last = -1
         self._run = trackio.init(
             project=settings.project,
-            name=run,
+            name=directory.config.run.name,
             server_url=settings.server_url,
             space_id=settings.space_id,
             resume="allow",
@@ -133,28 +128,9 @@ class TrackioSink:
             auto_log_gpu=False,
         )
 
-    def write(self, row: int, point: Point) -> None:
-        """Queued; a thread of trackio's writes it."""
-        self._run.log({GLOBAL_STEP: point.step, "completed_at": point.at, **point.values}, step=row)
-        self._last = row
 
-    def rewind(self, step: int) -> None:
-        """Do nothing: rows go on, and `train/era` tells them apart."""
-
-    def flush(self) -> None:
-        """Wait until its database holds the last row; raises `TimeoutError`. A server has its own queue on disk."""
-        deadline = time.monotonic() + WRITTEN_WITHIN_S
-        while self._is_local and self._rows() <= self._last:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"trackio has not written row {self._last} within {WRITTEN_WITHIN_S:g} s")
-            time.sleep(POLL_S)
-
-    def close(self) -> None:
-        """Wait until all is written, or sent."""
-        self._run.finish()  # type: ignore[no-untyped-call]
-
-    def _rows(self) -> int:
-        from trackio.sqlite_storage import SQLiteStorage
-
-        last = SQLiteStorage.get_max_step_for_run(self._project, self._name)
-        return 0 if last is None else int(last) + 1
+SINKS: Mapping[str, Callable[[Any, RunDirectory], Sink]] = {
+    "tensorboard": TensorBoardSink,
+    "wandb": WandbSink,
+    "trackio": TrackioSink,
+}

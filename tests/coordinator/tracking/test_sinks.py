@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,10 +19,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from auth.errors import ConfigError, StorageError
 from coordinator.ledger.reading import SETTLED_S
 from coordinator.run.settings import Settings
-from coordinator.run.sink_settings import Sinks
+from coordinator.run.sink_settings import Sinks, TensorBoardSettings
 from coordinator.tracking.points import Point, SinkPosition, in_current_era, next_points
-from coordinator.tracking.process import LONGEST_PAUSE_S, POLL_S, Logbook, Sink, SinkWriter, pause_s, writers
-from coordinator.tracking.sinks import TensorBoardSink, rows_in
+from coordinator.tracking.process import LONGEST_PAUSE_S, POLL_S, SinkWriter, pause_s, writers
+from coordinator.tracking.sinks import Sink, TensorBoardSink
 from tests.support.clocks import Clock
 from tests.support.served_page import FakeRun
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -49,22 +49,18 @@ def run(run: FakeRun) -> FakeRun:
 
 
 @dataclass
-class ListSink:
+class ListSink(Sink):
     """Keeps rows in a list, and may fail at one of them."""
 
     rows: list[tuple[int, int, bool]] = field(default_factory=list)
-    tells: bool = True
     fails_at: int = -1
+    fails_by: type[BaseException] = ConnectionError
     rewound: list[int] = field(default_factory=list)
     closed: int = 0
 
-    @property
-    def held(self) -> int | None:
-        return len(self.rows) if self.tells else None
-
     def write(self, row: int, point: Point) -> None:
         if row == self.fails_at:
-            raise ConnectionError("the server is away")
+            raise self.fails_by
         self.rows.append((row, point.step, point.evaluated))
 
     def rewind(self, step: int) -> None:
@@ -78,9 +74,8 @@ class ListSink:
 
 
 def writer_of(run: FakeRun, sink: Sink, name: str = "list") -> SinkWriter:
-    return SinkWriter(
-        name, lambda: sink, Logbook(run.directory.sinks_dir / f"{name}.json"), run.services.database, lambda: LATER
-    )
+    book = run.directory.sinks_dir / f"{name}.json"
+    return SinkWriter(name, lambda: sink, book, run.services.database, lambda: LATER)
 
 
 def stopped() -> threading.Event:
@@ -105,8 +100,8 @@ def test_steps_and_evaluations_are_written_once(run: FakeRun) -> None:
 
 
 @pytest.mark.parametrize("fails_at", range(4))
-def test_killed_at_any_row_nothing_is_written_twice_or_left_out(run: FakeRun, fails_at: int) -> None:
-    """What the sink holds decides where to go on."""
+def test_failing_at_any_row_nothing_is_written_twice_or_left_out(run: FakeRun, fails_at: int) -> None:
+    """The next attempt goes on with the row that failed."""
     sink = ListSink(fails_at=fails_at)
     with pytest.raises(ConnectionError):
         writer_of(run, sink).write_until(stopped())
@@ -115,10 +110,10 @@ def test_killed_at_any_row_nothing_is_written_twice_or_left_out(run: FakeRun, fa
     assert sink.rows == EVERYTHING
 
 
-def test_a_sink_that_cannot_tell_gets_nothing_twice(run: FakeRun) -> None:
+def test_killed_at_a_row_nothing_is_written_twice(run: FakeRun) -> None:
     """Then the rest of what was under way is left out rather than doubled."""
-    sink = ListSink(tells=False, fails_at=2)
-    with pytest.raises(ConnectionError):
+    sink = ListSink(fails_at=2, fails_by=KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
         writer_of(run, sink).write_until(stopped())
     sink.fails_at = -1
     run.add_step(4, 6.0)
@@ -180,16 +175,20 @@ def test_pauses_have_an_end() -> None:
 
 
 def rows_settled(book: Path) -> int:
-    return int(json.loads(book.read_text())["position"]["rows"]) if book.exists() else 0
+    return int(json.loads(book.read_text())["rows"]) if book.exists() else 0
 
 
-def test_tensorboard_reads_what_was_written(run: FakeRun, tmp_path: Path) -> None:
+def events_of(run: FakeRun) -> TensorBoardSink:
+    return TensorBoardSink(TensorBoardSettings(directory="events"), run.directory)
+
+
+def test_tensorboard_reads_what_was_written(run: FakeRun) -> None:
     """Values, steps and times of every point, in two event files after a restart; and a rollback purges."""
-    folder = tmp_path / "events"
+    folder = run.directory.path / "events"
     for step, loss in ((None, 0.0), (4, 6.0)):
         if step is not None:
             run.add_step(step, loss)
-        writer_of(run, TensorBoardSink(folder), "tensorboard").write_until(stopped())
+        writer_of(run, events_of(run), "tensorboard").write_until(stopped())
     assert len(list(folder.iterdir())) == 2
     read = EventAccumulator(str(folder)).Reload()
     assert [(event.step, event.value) for event in read.Scalars("train/loss")] == [
@@ -202,33 +201,8 @@ def test_tensorboard_reads_what_was_written(run: FakeRun, tmp_path: Path) -> Non
     assert read.Scalars("train/loss")[0].wall_time == run.services.clock()
     run.services.ledger.roll_back(2)
     run.keeper_says(2)
-    writer_of(run, TensorBoardSink(folder), "tensorboard").write_until(stopped())
+    writer_of(run, events_of(run), "tensorboard").write_until(stopped())
     assert [event.step for event in EventAccumulator(str(folder)).Reload().Scalars("train/loss")] == [1, 2]
-
-
-def test_a_torn_row_is_written_again(run: FakeRun, tmp_path: Path) -> None:
-    """What a power cut left half written is no row; the next file begins with it."""
-    folder = tmp_path / "events"
-    writer_of(run, TensorBoardSink(folder), "tensorboard").write_until(stopped())
-    (file,) = folder.iterdir()
-    file.write_bytes(file.read_bytes()[:-9])
-    book = run.directory.sinks_dir / "tensorboard.json"
-    Logbook(book).begin(
-        SinkPosition(), [SinkPosition(rows=n, step=n) for n in (1, 2, 3)] + [SinkPosition(4, 0, 3, LATER)]
-    )
-    writer_of(run, TensorBoardSink(folder), "tensorboard").write_until(stopped())
-    assert [event.step for event in EventAccumulator(str(folder)).Reload().Scalars("validation/loss")] == [2]
-    assert rows_in(folder) == 4
-
-
-def test_removed_event_files_are_written_anew(run: FakeRun, tmp_path: Path) -> None:
-    """Whoever wants a sink from the beginning removes its folder."""
-    folder = tmp_path / "events"
-    for _ in range(2):
-        writer_of(run, TensorBoardSink(folder), "tensorboard").write_until(stopped())
-        assert rows_in(folder) == 4
-        for file in folder.iterdir():
-            file.unlink()
 
 
 SINKS_PROCESS = """
@@ -268,11 +242,12 @@ def test_a_sink_that_hangs_holds_up_no_other(run: FakeRun) -> None:
     said = write_in_a_process(
         run,
         {"tensorboard": {}, "trackio": {"project": "p"}},
-        "process.LAST_S = 1.0; process.open_trackio = lambda *_: time.sleep(3600)",
+        "process.LAST_S = 1.0; process.SINKS = {**process.SINKS, 'trackio': lambda *_: time.sleep(3600)}",
         waits_for="tensorboard",
     )
     assert "trackio has not taken what was left" in said
-    assert rows_in(run.directory.sinks_dir / "tensorboard") == 4
+    read = EventAccumulator(str(run.directory.sinks_dir / "tensorboard")).Reload()
+    assert [event.step for event in read.Scalars("train/loss")] == [1, 2, 3]
 
 
 def test_trackio_holds_each_point_once(run: FakeRun) -> None:
@@ -384,22 +359,9 @@ def test_a_secret_that_others_can_read_is_not_used(run: FakeRun) -> None:
         writer.open()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"position": {"rows": "x", "y": 1}, "ahead": []}'])
-def test_a_damaged_logbook_is_an_error_that_names_it(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", ["", "[]", '{"rows": "x"}', '{"rows": 1, "y": 1}'])
+def test_a_damaged_position_is_an_error_that_names_its_file(run: FakeRun, content: str) -> None:
     """Rather than a sink that is written twice."""
-    book = tmp_path / "list.json"
-    book.write_text(content)
+    (run.directory.sinks_dir / "list.json").write_text(content)
     with pytest.raises(StorageError, match=r"list\.json"):
-        Logbook(book).recover(3)
-
-
-def positions(*rows: int) -> Sequence[SinkPosition]:
-    return [SinkPosition(rows=row, step=row) for row in rows]
-
-
-@pytest.mark.parametrize(("held", "rows"), [(None, 4), (0, 0), (2, 2), (3, 3), (4, 4), (9, 4), (1, 2)])
-def test_the_logbook_knows_where_to_go_on(tmp_path: Path, held: int | None, rows: int) -> None:
-    """Two rows were written for good and two were under way; what the sink holds decides."""
-    book = Logbook(tmp_path / "list.json")
-    book.begin(positions(2)[0], positions(3, 4))
-    assert book.recover(held).rows == rows
+        writer_of(run, ListSink()).write_until(stopped())
