@@ -1,7 +1,7 @@
 """A served run and its volunteers by the real commands, each on a host of its own where there are hosts.
 
 Made by `manyhands coordinator init`, served by `manyhands coordinator serve`; a volunteer is a `manyhands join` whose
-lines are JSON. Used by chaos.py and collaboration.py.
+lines are JSON. Used by chaos.py.
 """
 
 from __future__ import annotations
