@@ -1,7 +1,7 @@
 """A reducer that answers slowly in each group that it joins.
 
 It costs the swarm two rounds at most: then it reduces nothing, and nobody waits for it. Nobody is named, for a lost
-line looks alike. `python -m benchmarks.trust.attacks` stages those, too, that stall, refuse, count little, or leave.
+line looks alike.
 """
 
 from __future__ import annotations
