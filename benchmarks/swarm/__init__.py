@@ -1,1 +1,1 @@
-"""Rounds, lines and growth of a swarm, beside hivemind and beside rehearsals."""
+"""Rounds, lines and growth of a swarm, beside hivemind."""

@@ -1,4 +1,4 @@
-"""The homes of home_lines.py, rehearsal.py and scale.py: hosts with their lines, on each of them one peer's process.
+"""The homes of home_lines.py and scale.py: hosts with their lines, on each of them one peer's process.
 
 `Homes` starts the keeper and the volunteers; each process says what happens, and `Peer` keeps it.
 """
@@ -279,10 +279,6 @@ class Homes:
     def leave(self, volunteer: Volunteer) -> None:
         """Let a volunteer leave."""
         self.stays[volunteer.name][-1].leave()
-
-    def kill(self, volunteer: Volunteer) -> None:
-        """Let a volunteer's device die."""
-        end_group(self.stays[volunteer.name][-1].process.pid)
 
     def _admit(self, role: Role, name: str = "keeper") -> str:
         return admit(self._directory / name, self._authority, role, self._config.run.name)

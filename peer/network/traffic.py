@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from auth.errors import ConfigError
 
 HEADERS = 1.05  # Ethernet, IP, TCP, Noise and yamux, measured against what they carry
-# Fitted to real swarms on shaped lines, by `benchmarks/swarm/rehearsal.py`:
+# Fitted to real swarms on shaped lines, by `benchmarks/swarm/rehearsal.py` at commit f9c99822:
 ON_THE_LINE = 1.06  # bytes for each byte of a part or state: frames of IP, TCP and libp2p, and what is sent twice
 BOTH_WAYS = 0.25  # of its speed that a direction loses to acknowledgements that queue behind the data of the other one
 BURST_S = 0.25  # so much may pass at once after a silence, in seconds of the rate

@@ -11,7 +11,7 @@ from peer.rehearsal.troubles import Troubles
 from peer.swarm.records import KnownPeer
 
 # Bytes in each direction for a look, and for each other peer in it, with reports and what keeps connections open: from
-# the traffic that `benchmarks/swarm/rehearsal.py` measures while real swarms of 2 to 8 peers only compute.
+# the traffic of real swarms of 2 to 8 peers that only compute (`benchmarks/swarm/rehearsal.py` at commit f9c99822).
 LOOK_BYTES, PEER_BYTES = 9_000, 1_500
 DHT_S = 0.4  # to store a record at several nodes, and to find it there: a few packets each way
 

@@ -35,7 +35,7 @@ from peer.rehearsal.troubles import Troubles
 from peer.swarm.decision import Demands
 from peer.swarm.view import SwarmCourse
 
-# Measured in real swarms on one machine, by `benchmarks/swarm/rehearsal.py`:
+# Measured in real swarms on one machine, by `benchmarks/swarm/rehearsal.py` at commit f9c99822:
 JOIN_S = 0.6  # until a peer that looks for a group has found its leader: a look at the DHT and a question
 FORM_S = 0.3  # from a group's completion until the first part travels: the leader's answer, shares, digests
 FINISH_S = 1.0  # from the last part until the step is taken: attestations, the last averages, the optimizer
