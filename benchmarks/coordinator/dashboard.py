@@ -25,11 +25,11 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.coordinator.recorded_rows import invite_code
 from benchmarks.coordinator.recorded_run import QUICK, Recording, go_on, record
 from benchmarks.coordinator.viewers import watching
 from benchmarks.coordinator.visit import DESKTOP, visit, visit_slowly
 from benchmarks.support.reporting import Figure, argument_parser, report
+from coordinator.context.open_run import open_run
 from coordinator.run.directory import RunDirectory
 
 HOST = "127.0.0.1"
@@ -66,6 +66,7 @@ class Served:
 
     port: int
     service: psutil.Process
+    invite: str  # a code that is open
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as directory, served_run(Path(directory), extent.recording) as served:
         figures = [
             *measure_answers(served.port, extent.requests),
-            *measure_visit(served.port, extent),
+            *measure_visit(served, extent.live_s),
             *measure_viewers(served, extent.viewers, extent.watched_s),
         ]
     report(f"the dashboard of a run of {extent.recording.steps} steps", figures, options.json)
@@ -86,14 +87,17 @@ def served_run(directory: Path, recording: Recording) -> Iterator[Served]:
     """A recorded run that goes on, served by a process of its own."""
     run = record(directory / "run", recording, time.time())
     ended = threading.Event()
-    living = threading.Thread(target=go_on, args=(run, STEP_S, time.time, ended.is_set))
+    living = threading.Thread(target=go_on, args=(run, STEP_S, ended.is_set))
     command = [sys.executable, "-m", "manyhands", "coordinator", "serve", str(run.path), "--service-only"]
     with (directory / "serve.log").open("w") as log:
         supervisor = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603 - our own program
     try:
         wait_until_up(run)
         living.start()
-        yield Served(run.settings.web_port, listener_of(psutil.Process(supervisor.pid), run.settings.web_port))
+        service = listener_of(psutil.Process(supervisor.pid), run.settings.web_port)
+        with open_run(run.path) as opened:
+            [invite] = opened.membership.invite("guest")
+        yield Served(run.settings.web_port, service, invite)
     finally:
         ended.set()
         if living.ident is not None:
@@ -154,9 +158,10 @@ def ask(line: http.client.HTTPConnection, path: str) -> tuple[float, bytes]:
     return time.perf_counter() - began, content
 
 
-def measure_visit(port: int, extent: Extent) -> list[Figure]:
+def measure_visit(served: Served, live_s: float) -> list[Figure]:
     """A first visit by Chromium, and what it costs to let the page stand."""
-    seen, phone = visit(f"http://{HOST}:{port}/", extent.live_s), visit_slowly(f"http://{HOST}:{port}/")
+    url = f"http://{HOST}:{served.port}/"
+    seen, phone = visit(url, live_s), visit_slowly(url)
     return [
         Figure("transferred without Plotly", seen.own_bytes / 1024, "KiB", 250.0, TARGET),
         Figure("transferred by Plotly, once", seen.plotly_bytes / 1024, "KiB"),
@@ -168,15 +173,15 @@ def measure_visit(port: int, extent: Extent) -> list[Figure]:
         Figure("a phone on Slow 4G: layout shifts", phone.shifted, "", 0.1, TARGET),
         Figure("a phone on Slow 4G: transferred without Plotly", phone.own_bytes / 1024, "KiB", 250.0, TARGET),
         Figure("a phone on Slow 4G: chart drawn after", phone.there_s, "s"),
-        *measure_other_pages(port, extent.recording),
+        *measure_other_pages(served),
     ]
 
 
-def measure_other_pages(port: int, recording: Recording) -> Iterator[Figure]:
+def measure_other_pages(served: Served) -> Iterator[Figure]:
     """The vitals of the other pages on the same phone, and what shifts on a larger screen."""
-    invited = {f"join#invite={invite_code(recording.members)}": "#invited[data-state=open]"}
+    invited = {f"join#invite={served.invite}": "#invited[data-state=open]"}
     for path, ready in (OTHER_PAGES | invited).items():
-        name, url = re.split("[?=]", path)[0], f"http://{HOST}:{port}/{path}"
+        name, url = re.split("[?=]", path)[0], f"http://{HOST}:{served.port}/{path}"
         seen, larger = visit_slowly(url, ready), visit_slowly(url, ready, DESKTOP)
         yield Figure(f"a phone on Slow 4G, {name}: largest contentful paint", seen.largest_paint_s, "s", 2.5, TARGET)
         yield Figure(f"a phone on Slow 4G, {name}: layout shifts", seen.shifted, "", 0.1, TARGET)

@@ -1,41 +1,71 @@
-"""A whole run's history, made up and written straight into a run's database: for the dashboard's tests and measures.
+"""A long run's history, made up and written into a run's database, and a run that goes on: to be served and looked at.
 
     python benchmarks/coordinator/recorded_run.py [DIR] [--members 40] [--sessions 600] [--steps 20000]
                                       [--live S] [--quick] [--json]
 
 The same options make the same history, but for its end, which is now. With DIR the run stays there, to be served by
 `manyhands coordinator serve DIR --service-only`; with `--live S` it goes on, a step each S seconds, until it is
-interrupted. Measured is how long writing takes; it is no target of anything.
+interrupted. The dashboard's benchmark and the tests of its pages use it, too. Measured is how long writing takes.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 import random
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from benchmarks.coordinator.recorded_live import LiveRun
-from benchmarks.coordinator.recorded_rows import RecordedHistory, write_history
-from benchmarks.coordinator.recorded_stays import devices_of, members_of, stays_of
-from benchmarks.coordinator.recorded_steps import TARGET, mean_step_s, steps_of
+from sqlalchemy import func, insert, select
+
 from benchmarks.support.reporting import Figure, argument_parser, report
+from coordinator.checkpoints.validations import ValidationRow, record_validation
+from coordinator.context.open_run import open_run
+from coordinator.ledger.ledger import count_losses, enter_reports
+from coordinator.ledger.presence import PresenceClaim, record_checkpoint, touch_sessions, write_swarm_status
 from coordinator.run.directory import RunDirectory
 from coordinator.run.ports import free_ports
 from coordinator.run.settings import Settings
-from coordinator.store.engine import Database, open_engine
+from coordinator.store.engine import Database
+from coordinator.store.models import Device, DeviceSession, Member, Report, Step
+from coordinator.store.notify import Topic, tell
 from peer.config.run import RunConfig
+from peer.reporting.messages import LostCause
 
-MEAN_STEP_S, GUESSES = 75.0, 3  # by which a run's length is guessed, better each time, before its steps are made
+HOSTILE_NAME = "<img src=x onerror=alert(1)>"
+NAMES = (
+    *("ananya", HOSTILE_NAME, "মৌমিতা", "rafiq", "lucía", "নাহিদ", "chen-wei", "Ελένη", "amélie", "tomás", "مريم"),
+    "a-name-of-sixty-four-characters-as-long-as-any-member-may-choose",
+)
+HARDWARE = (  # as sessions tell it, with its samples per second
+    ("cuda:0, 2 cores", 4.2),
+    ("cuda:0, 4 cores", 6.5),
+    ("cpu, 8 cores", 0.5),
+    ("cuda:0,1, 4 cores", 9.0),
+    ("mps, 10 cores", 2.4),
+    ("tpu, 96 cores", 45.0),
+)
+TARGET = 4096
+STEP_S, AVERAGING_S = 75.0, 9.0
+STAY = (0.1, 0.2)  # at least and at most, of the time between two stays of a machine
+STILL_THERE = 8  # machines whose last stay is not over
+LOST_SHARE = 0.015  # of reports, which brought nothing to the average
+UNCONFIRMED_STEPS = 2  # receipts of the newest are still to come
+STEPS_AT_ONCE = 500  # that one transaction writes
+CHECKPOINTS, KEPT_CHECKPOINTS = 40, 12  # that were written in the whole run, that still exist
+SIZE_BYTES = 71_300_000
 UPDATE_S = 1.0
 
 
 @dataclass(frozen=True)
 class Recording:
-    """How large a history."""
+    """The size of a history."""
 
     members: int = 40
     sessions: int = 600
@@ -46,97 +76,294 @@ class Recording:
 QUICK = Recording(members=8, sessions=40, steps=600)
 
 
-def config_of(recording: Recording) -> RunConfig:
-    """The run file: sahajBERT's recipe, first on short sequences."""
-    phase = max(1, int(0.6 * recording.steps))
-    return RunConfig.from_mapping(
-        {
-            "run": {
-                "name": "sahajbert-recorded",
-                "description": "A recorded run: forty volunteers train a Bengali ALBERT, from home and from notebooks.",
-                "language": "bn",
-            },
-            "data": {"sequence_length": 128},
-            "averaging": {"target_batch_size": TARGET},
-            "phases": [{"from_step": phase, "sequence_length": 512, "optimizer": "fresh"}],
-        }
-    )
+@dataclass(frozen=True)
+class Stay:
+    """One session of a machine; times in Unix seconds."""
+
+    id: str
+    device_id: str
+    began_at: float
+    ended_at: float  # infinite where it is not over
+    samples_per_second: float
 
 
 def record(directory: Path, recording: Recording, ends_at: float) -> RunDirectory:
     """Make a run in a directory that does not exist yet, with a history that ends at `ends_at` (Unix seconds)."""
     control_port, swarm_port, web_port = free_ports("127.0.0.1", 3)
     settings = Settings(bind_host="127.0.0.1", control_port=control_port, swarm_port=swarm_port, web_port=web_port)
-    run = RunDirectory.create(directory, config_of(recording), settings)
-    engine = open_engine(run.database_url)
-    try:
-        write_history(Database(engine), history_of(recording, ends_at), ends_at)
-    finally:
-        engine.dispose()
+    description = "A recorded run: volunteers train a Bengali ALBERT, from home and from notebooks."
+    config = RunConfig.from_mapping(
+        {
+            "run": {"name": "sahajbert-recorded", "description": description, "language": "bn"},
+            "averaging": {"target_batch_size": TARGET},
+        }
+    )
+    run = RunDirectory.create(directory, config, settings)
+    rng = random.Random(recording.seed)
+    with open_run(run.path) as opened:
+        stays = write_stays(opened.database, recording, ends_at, rng)
+        write_steps(opened.database, recording, stays, ends_at, rng)
+        write_checkpoints(opened.database, recording, ends_at)
+        LiveRun(opened.database, rng).say(1 / 3, STEP_S, ends_at)
     return run
 
 
-def history_of(recording: Recording, ends_at: float) -> RecordedHistory:
-    """Everything that happened; its last step is completed at about `ends_at`."""
-    rng = random.Random(recording.seed)
-    members = members_of(recording.members, rng)
-    devices = devices_of(members, rng)
-    length_s = recording.steps * MEAN_STEP_S
-    for _ in range(GUESSES):
-        stays = stays_of(devices, recording.sessions, 0.0, length_s, random.Random(recording.seed))
-        length_s = recording.steps * mean_step_s(stays, length_s)
-    stays = stays_of(devices, recording.sessions, 0.0, length_s, random.Random(recording.seed))
-    steps = list(steps_of(stays, recording.steps, 0.0, rng))
-    return RecordedHistory(members, devices, stays, steps).moved(ends_at)
+def write_stays(database: Database, recording: Recording, ends_at: float, rng: random.Random) -> list[Stay]:
+    """Write the volunteers, three machines for two of them, and their sessions; return the stays in their order.
+
+    The first machine is always there. One volunteer is shown under a pseudonym.
+    """
+    machines, length_s = recording.members * 3 // 2, recording.steps * STEP_S
+    began_at = ends_at - length_s
+    stays: list[Stay] = []
+    with database.begin() as session:
+        members = [
+            Member(
+                name=NAMES[number] if number < len(NAMES) else f"volunteer-{number + 1}",
+                display_name="anonymous-5" if number == 5 else None,
+                created_at=began_at - 3600.0,
+            )
+            for number in range(recording.members)
+        ]
+        session.add_all(members)
+        for number in range(machines):
+            hardware, rate = HARDWARE[number % len(HARDWARE)]
+            name = hashlib.sha256(f"device {number}".encode()).hexdigest()
+            device = Device(
+                id=name[:32],
+                member=members[number % len(members)],
+                number=number + 1,  # 0 is the keeper's
+                peer_id=f"Qm{name[:32]}recorded",
+                public_key=name.encode(),
+                role="trainer",
+                created_at=began_at - 60.0,
+                token_until=ends_at + 6 * 3600.0,
+            )
+            session.add(device)
+            session.flush()  # before its sessions
+            times = list(
+                _stays_of(number, recording.sessions // machines + (number < recording.sessions % machines), rng)
+            )
+            for place, (begins, ends) in enumerate(times):
+                is_open = number < STILL_THERE and place == len(times) - 1
+                ended_at = began_at + ends * length_s
+                row = DeviceSession(
+                    id=hashlib.sha256(f"stay {number} {place}".encode()).hexdigest()[:32],
+                    device_id=device.id,
+                    started_at=began_at + begins * length_s,
+                    last_seen_at=ends_at if is_open else ended_at,
+                    ended_at=None if is_open else ended_at,
+                    hardware=hardware,
+                    software_version="0.1.0" if number % 9 else "0.0.9",
+                    state="training" if is_open else "stopping",
+                    step=recording.steps if is_open else 0,
+                    samples_per_second=rate,
+                )
+                session.add(row)
+                stays.append(_stay(row))
+    return sorted(stays, key=lambda stay: stay.began_at)
 
 
-def go_on(directory: RunDirectory, step_s: float, clock: Callable[[], float], until: Callable[[], bool]) -> None:
+def _stays_of(machine: int, count: int, rng: random.Random) -> Iterator[tuple[float, float]]:
+    """Yield the begin and the end of each stay of a machine, in parts of the run: one in each equal part of it."""
+    for place in range(count):
+        begins = place if machine == 0 else place + rng.uniform(0, 1 - STAY[1])
+        lasts = 1.0 if machine == 0 else rng.uniform(*STAY)
+        yield begins / count, (begins + lasts) / count
+
+
+def _stay(row: DeviceSession) -> Stay:
+    ended_at = math.inf if row.ended_at is None else row.ended_at
+    return Stay(row.id, row.device_id, row.started_at, ended_at, row.samples_per_second)
+
+
+def write_steps(
+    database: Database, recording: Recording, stays: Sequence[Stay], ends_at: float, rng: random.Random
+) -> None:
+    """Write the reports of each step by the machines that are there then, and the steps."""
+    began_at = ends_at - recording.steps * STEP_S
+    here, coming, steps = list[Stay](), list(stays), iter(range(1, recording.steps + 1))
+    while page := list(islice(steps, STEPS_AT_ONCE)):
+        with database.begin() as session:
+            reports: list[dict[str, Any]] = []
+            rows: list[dict[str, Any]] = []
+            for step in page:
+                completed_at = began_at + step * STEP_S
+                while coming and coming[0].began_at <= completed_at:
+                    here.append(coming.pop(0))
+                here = [stay for stay in here if stay.ended_at > completed_at]
+                of_step = reports_of(step, completed_at, here, recording.steps - step >= UNCONFIRMED_STEPS, rng)
+                reports += of_step
+                rows.append(step_row(of_step))
+            enter_reports(session, reports)
+            session.execute(insert(Step), rows)
+            for each in reports:
+                if each["lost_samples"]:
+                    lost = {each["lost_reason"]: each["lost_samples"]}
+                    count_losses(session, each["device_id"], each["step"], lost, each["completed_at"])
+
+
+def loss_at(step: int, rng: random.Random) -> float:
+    """Return a masked language model's loss: it falls fast at first, and slowly for long."""
+    return 1.9 + 4.6 * math.pow(1 + step / 250, -0.42) + 4.4 * math.exp(-step / 180) + rng.gauss(0, 0.05)
+
+
+def reports_of(
+    step: int, completed_at: float, here: Sequence[Stay], is_confirmed: bool, rng: random.Random
+) -> list[dict[str, Any]]:
+    """Return a step's reports by these machines, as rows of the table; now and then one brought nothing."""
+    all_per_second, step_loss = sum(stay.samples_per_second for stay in here), loss_at(step, rng)
+    rows = []
+    for stay in here:
+        computed = max(1, round(TARGET * stay.samples_per_second / all_per_second))
+        is_lost = rng.random() < LOST_SHARE
+        samples, loss = (0, None) if is_lost else (computed, step_loss + rng.gauss(0, 0.05))
+        rows.append(
+            {
+                "device_id": stay.device_id,
+                "session_id": stay.id,
+                "seq": step,
+                "era": 0,
+                "step": step,
+                "samples": samples,
+                "counted": samples if is_confirmed or is_lost else None,
+                "loss": loss,
+                "mlm_loss": None if loss is None else loss - 0.5,
+                "sop_loss": None if loss is None else 0.5,
+                "group_size": len(here) + 1,
+                "group_samples": TARGET,
+                "averaging_s": AVERAGING_S * rng.uniform(0.5, 1.7),
+                "samples_per_second": stay.samples_per_second,
+                "lost_samples": computed if is_lost else 0,
+                "lost_reason": rng.choice((LostCause.LATE, LostCause.AVERAGING)).value if is_lost else "",
+                "data_wait_s": STEP_S * rng.uniform(0.0, 0.03),
+                "elapsed_s": STEP_S,
+                "averaged_bytes": SIZE_BYTES // (len(here) + 1),
+                "completed_at": completed_at,
+                "received_at": completed_at + 1.0,
+                "superseded": False,
+            }
+        )
+    return rows
+
+
+def step_row(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the row of the step that these reports, one or more, are of."""
+    with_loss = [each for each in reports if each["loss"] is not None]
+    return {
+        "step": reports[0]["step"],
+        "era": 0,
+        "samples": sum(each["samples"] for each in reports),
+        "loss_sum": sum(each["loss"] * each["samples"] for each in with_loss),
+        "loss_samples": sum(each["samples"] for each in with_loss),
+        "devices": len(reports),
+        "target_batch_size": TARGET,
+        "completed_at": reports[0]["completed_at"],
+    }
+
+
+def write_checkpoints(database: Database, recording: Recording, ends_at: float) -> None:
+    """Write the results on held-out text of all checkpoints, and the newest checkpoints, of which one is withheld."""
+    rng, every = random.Random(recording.seed), max(1, recording.steps // CHECKPOINTS)
+    saved = range(every, recording.steps + 1, every)
+    for number, step in enumerate(reversed(saved)):
+        digest = hashlib.sha256(f"checkpoint {step}".encode()).hexdigest()
+        loss, at = loss_at(step, rng), ends_at - (recording.steps - step) * STEP_S + 5.0
+        if number < KEPT_CHECKPOINTS:
+            withheld = "the loss on held-out text rose by 30 %" if number == 3 else ""
+            record_checkpoint(
+                database, step=step, size_bytes=SIZE_BYTES, manifest_sha256=digest, now=at, withheld=withheld
+            )
+        row = ValidationRow(
+            step=step,
+            era=0,
+            manifest_sha256=digest,
+            set_sha256="ab" * 32,
+            sequence_length=128,
+            samples=1024,
+            predicted_tokens=19_456,
+            mlm_loss=loss - 0.4,
+            sop_loss=0.5,
+            accuracy=max(0.02, 0.78 - 0.11 * loss),
+            sop_accuracy=max(0.5, 0.99 - 0.06 * loss),
+            elapsed_s=41.0,
+            evaluated_at=at + 60.0,
+        )
+        record_validation(database, row)
+
+
+class LiveRun:
+    """A recorded run that goes on: writes the words of the peers that are there, and the keeper's."""
+
+    def __init__(self, database: Database, rng: random.Random) -> None:
+        self._database, self._rng = database, rng
+        with database() as session:
+            self._step = session.scalar(select(func.max(Report.step))) or 0
+            stays = session.scalars(select(DeviceSession).where(DeviceSession.ended_at.is_(None)))
+            self._here = [_stay(row) for row in stays]
+
+    def say(self, filled: float, eta_s: float, now: float) -> None:
+        """Let all machines be heard of, and the keeper say how far the batch is (0 to 1)."""
+        claims = {
+            stay.id: PresenceClaim(self._step, 0, stay.samples_per_second, "training", now) for stay in self._here
+        }
+        touch_sessions(self._database, claims)
+        write_swarm_status(
+            self._database,
+            step=self._step,
+            samples_accumulated=min(TARGET, int(TARGET * filled)),
+            target_batch_size=TARGET,
+            peers=len(self._here),
+            samples_per_second=sum(stay.samples_per_second for stay in self._here) * self._rng.uniform(0.97, 1.03),
+            eta_s=max(0.0, eta_s),
+            addresses=["/ip4/127.0.0.1/tcp/31337/p2p/QmKeeperRecorded"],
+            now=now,
+        )
+
+    def complete_step(self, now: float) -> None:
+        """Take one more step, of all machines that are there."""
+        self._step += 1
+        reports = reports_of(self._step, now, self._here, True, self._rng)
+        with self._database.begin() as session:
+            enter_reports(session, reports)
+            session.execute(insert(Step), [step_row(reports)])
+            tell(session, Topic.PROGRESS)
+
+
+def go_on(run: RunDirectory, step_s: float, until: Callable[[], bool]) -> None:
     """Let the run live: batches fill up and steps complete, until `until` says so."""
-    engine = open_engine(directory.database_url)
-    try:
-        live = LiveRun(Database(engine), random.Random(1))
-        filled_s = 0.0
+    with open_run(run.path) as opened:
+        live, filled_s = LiveRun(opened.database, random.Random(1)), 0.0
         while not until():
             time.sleep(UPDATE_S)
             filled_s += UPDATE_S
             if filled_s >= step_s:
-                live.complete_step(clock())
+                live.complete_step(time.time())
                 filled_s = 0.0
-            live.say(filled_s / step_s, step_s - filled_s, clock())
-    finally:
-        engine.dispose()
+            live.say(filled_s / step_s, step_s - filled_s, time.time())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write a run, and let it go on if that is wanted."""
-    parser = argument_parser("A whole run's history, made up.")
+    parser = argument_parser("A long run's history, made up.")
     parser.add_argument(
         "directory", type=Path, nargs="?", metavar="DIR", help="where the run stays; else it goes again"
     )
-    parser.add_argument("--members", type=int, default=Recording.members)
-    parser.add_argument("--sessions", type=int, default=Recording.sessions)
-    parser.add_argument("--steps", type=int, default=Recording.steps)
+    for name in ("members", "sessions", "steps"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(Recording, name))
     parser.add_argument("--live", type=float, metavar="S", help="go on with a step each S seconds, until interrupted")
     options = parser.parse_args(arguments)
     recording = QUICK if options.quick else Recording(options.members, options.sessions, options.steps)
     with tempfile.TemporaryDirectory() as aside:
-        directory = options.directory or Path(aside) / "run"
         began = time.perf_counter()
-        run = record(directory, recording, time.time())
+        run = record(options.directory or Path(aside) / "run", recording, time.time())
         took = time.perf_counter() - began
         size = sum(file.stat().st_size for file in run.path.glob("manyhands.db*"))
-        report(
-            "recorded run",
-            [
-                Figure("written", took, "s"),
-                Figure("steps", recording.steps, "steps"),
-                Figure("the database", size / 1e6, "MB"),
-            ],
-            options.json,
-        )
+        figures = [Figure("written", took, "s"), Figure("steps", recording.steps, "steps")]
+        report("recorded run", [*figures, Figure("the database", size / 1e6, "MB")], options.json)
         if options.live:
             with suppress(KeyboardInterrupt):
-                go_on(run, options.live, time.time, lambda: False)
+                go_on(run, options.live, lambda: False)
 
 
 if __name__ == "__main__":

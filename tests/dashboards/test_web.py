@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from benchmarks.coordinator.recorded_live import LiveRun
-from benchmarks.coordinator.recorded_run import QUICK, record
-from benchmarks.coordinator.recorded_stays import HOSTILE_NAME
+from benchmarks.coordinator.recorded_run import HOSTILE_NAME, QUICK, LiveRun, record
 from coordinator.context.services import open_run_services
 from coordinator.keeper.alarm_watch import AlarmWatch
 from coordinator.ledger.presence import close_session, online_sessions
