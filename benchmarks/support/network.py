@@ -90,9 +90,7 @@ class Network:
         self._plans = plans
         self._stack = ExitStack()
         self._id = f"mh{os.getpid() % 100_000}n{next(_counter)}"
-        self._links: dict[
-            str, list[tuple[str, str, float]]
-        ] = {}  # host -> (namespace, device, rate), what it sends first
+        self._ports: dict[str, tuple[str, str]] = {}  # host -> (namespace, device) at which the bridge reaches it
 
     def __enter__(self) -> dict[str, Host]:
         with ExitStack() as stack:
@@ -109,11 +107,6 @@ class Network:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def slow_down(self, name: str, factor: float) -> None:
-        """Let this host's link have so much of its rates from now on."""
-        for namespace, device, rate in self._links[name]:
-            _shape("change", namespace, device, rate * factor)
-
     def cut(self, name: str) -> None:
         """Let nothing pass this host's link any more."""
         self._set_link(name, "down")
@@ -123,7 +116,7 @@ class Network:
         self._set_link(name, "up")
 
     def _set_link(self, name: str, state: Literal["up", "down"]) -> None:
-        _, (hub, device, _) = self._links[name]
+        hub, device = self._ports[name]
         _ip("-n", hub, "link", "set", device, state)
 
     def _namespace(self, stack: ExitStack, name: str) -> str:
@@ -146,9 +139,9 @@ class Network:
             _ip("-n", outside, "address", "add", f"{address_v6}/64", "dev", "wan", "nodad")
         _ip("-n", hub, "link", "set", f"p{number}", "master", "br0")
         down = plan.down_mbit_per_second or plan.mbit_per_second
-        self._links[plan.name] = [(outside, "wan", plan.mbit_per_second), (hub, f"p{number}", down)]
-        for inside, device, rate in self._links[plan.name]:
-            _shape("add", inside, device, rate)
+        self._ports[plan.name] = hub, f"p{number}"
+        _shape(outside, "wan", plan.mbit_per_second)
+        _shape(hub, f"p{number}", down)
         if plan.place == "nat":
             _join(namespace, "lan", "192.168.7.2", outside, "lan", "192.168.7.1")
             _ip("-n", namespace, "route", "add", "default", "via", "192.168.7.1")
@@ -179,11 +172,11 @@ def _join(
         _ip("-n", namespace, "link", "set", device, "up")
 
 
-def _shape(verb: Literal["add", "change"], namespace: str, device: str, mbit_per_second: float) -> None:
+def _shape(namespace: str, device: str, mbit_per_second: float) -> None:
     """Let no more than this rate leave by the device."""
     burst = max(LEAST_BURST_BYTES, int(mbit_per_second * 1e6 / 8 * BURST_S))
     options = ["rate", f"{mbit_per_second}mbit", "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
-    _run("tc", "-n", namespace, "qdisc", verb, "dev", device, "root", "tbf", *options)
+    _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *options)
 
 
 def _refuse_new(namespace: str, hook: str) -> None:

@@ -1,13 +1,12 @@
-"""The time of one round on home lines in each code of gradients and by who reduces, and its processor time.
+"""The time of one round on home lines in each code of gradients, and its processor time.
 
     python -m benchmarks.swarm.averaging [--millions 19,151] [--codes float16,...] [--quick] [--json]
 
 Three volunteers on lines of 10 Mbit/s up and 50 down and the keeper on one of 100 average random gradients, square
 matrices, once in each code: real peers (the product's averager over libp2p) in network namespaces whose links `tc`
-shapes (network.py). All share this machine's processors. In `float16` they also reduce equal shares, as peers of
-hivemind that declare no line do, and leave all to one server. Beside each time stands the least that the lines allow by
-the product's own estimate, which counts a line by its slower direction. Needs root and iproute2; all of it takes a
-quarter of an hour.
+shapes (network.py). All share this machine's processors. Beside each time stands the least that the lines allow by the
+product's own estimate, which counts a line by its slower direction. Needs root and iproute2; all of it takes a quarter
+of an hour.
 """
 
 from __future__ import annotations
@@ -44,10 +43,6 @@ CODES: Mapping[str, Mapping[str, Any]] = {  # keys of `averaging`
 LINES = (HostPlan("keeper", 100), *(HostPlan(f"home-{n}", 10, down_mbit_per_second=50) for n in (1, 2, 3)))
 ROLES: Sequence[Role] = ("keeper", "trainer", "trainer", "trainer")
 RATES = [line.mbit_per_second * 1e6 / 8 for line in LINES]
-OTHER_SHARES: Mapping[str, Sequence[float | None]] = {  # the rates that peers declare, in `float16`
-    "equal shares": [None] * len(RATES),
-    "one server": [RATES[0], *[0.0] * (len(RATES) - 1)],
-}
 SIDE = 1024  # of a matrix
 MILLIONS, QUICK_MILLIONS = [19.0, 151.0], [1.1]
 LONGEST_S = 1200.0
@@ -74,7 +69,7 @@ class Plan:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Time a round in each code."""
-    parser = argument_parser("The time of one round on home lines, by the code of gradients and by who reduces.")
+    parser = argument_parser("The time of one round on home lines, by the code of gradients.")
     parser.add_argument("--millions", type=_numbers, default=MILLIONS, help="of values, in models (default: 19,151)")
     parser.add_argument("--codes", default=",".join(CODES), help="(default: %(default)s)")
     options = parser.parse_args(arguments)
@@ -98,9 +93,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def measure(code: str, matrices: int, hosts: Sequence[Host], directory: Path) -> list[Figure]:
-    """Return the time of a round of these hosts in this code, beside the least that their lines allow, and the
-    processor time of a volunteer.
-    """
+    """Return the time of a round at its slowest peer, and a volunteer's processor time."""
     averaging, values = Averaging(**CODES[code]), matrices * SIDE**2
     sent = values_sent([(SIDE, SIDE)] * matrices, averaging.powersgd_rank)
     size = RoundBytes.of(averaging.wire_format, sent)
@@ -110,16 +103,13 @@ def measure(code: str, matrices: int, hosts: Sequence[Host], directory: Path) ->
     common = {"averaging": CODES[code], "side": SIDE, "patience_s": LONGEST_S, "timeout_s": LONGEST_S}
     with started(hosts, swarm_plans(directory, ROLES, values, **common)) as peers:
         before = used_by(peers[1])
-        taken = time_of_round(peers, RATES)
+        for process, rate in zip(peers, RATES, strict=True):
+            tell(process, rate)
+        taken = max(float(hear(process)) for process in peers)
         used = used_by(peers[1]) - before
-        others = OTHER_SHARES if code == "float16" else {}
-        times = {f", {name}": time_of_round(peers, declared) for name, declared in others.items()}
     name = f"{values / 1e6:.0f} million values, {code}"
     return [
-        *(
-            Figure(f"{name}{way}: a round", seconds, "s", least, "least by the lines")
-            for way, seconds in {"": taken, **times}.items()
-        ),
+        Figure(f"{name}: a round", taken, "s", least, "least by the lines"),
         Figure(f"{name}: processor time of a volunteer in it", used, "s"),
     ]
 
@@ -156,13 +146,6 @@ def started(hosts: Sequence[Host], plans: Sequence[Plan]) -> Iterator[list[subpr
         yield peers
         for process in peers:
             process.communicate()  # ends its input
-
-
-def time_of_round(peers: Sequence[subprocess.Popen[str]], declared: Sequence[float | None]) -> float:
-    """Return the time of a round at its slowest peer, in seconds; `declared`: the rates of their lines."""
-    for process, bandwidth in zip(peers, declared, strict=True):
-        tell(process, bandwidth)
-    return max(float(hear(process)) for process in peers)
 
 
 def used_by(peer: subprocess.Popen[str]) -> float:

@@ -1,8 +1,7 @@
 """A swarm of real homes beside hivemind: who contributes, and how much of the computation counts.
 
-    python benchmarks/swarm/home_lines.py [--setting stress|ordinary|both|homes|room] [--seconds 330]
-                                    [--systems ours,delayed,hivemind-example] [--churn|--drop-line|--dead-link]
-                                    [--logs DIR] [--quick] [--json]
+    python benchmarks/swarm/home_lines.py [--setting stress|homes|room] [--churn] [--seconds 330]
+                                    [--systems ours,delayed,hivemind-example] [--logs DIR] [--quick] [--json]
 
 Five hosts in network namespaces with lines that `tc` shapes (network.py): a keeper, a fast volunteer, one half as
 fast, and two home lines that send five times as slowly as they receive, one of them behind a router. Lines and model
@@ -13,7 +12,6 @@ The computation is simulated: a microbatch of a tiny model is really computed, o
 the time has passed that the setting gives a sample on this volunteer's device. So this machine's speed says nothing.
 
 - stress: the four devices compute a batch in 5 seconds, where the slowest line needs 14 for a gradient;
-- ordinary: they compute it in four times the least time of a round;
 - homes: all four are on lines of 10 Mbit/s up and 50 down (scaled, too), and compute it in 20 seconds;
 - room: all four are on fast lines, and compute it in two seconds, from half a minute on: many rounds, to see whether
   all who were there at the first step have the same bits (who takes a state later has its moments in 16 bits).
@@ -31,8 +29,7 @@ all of them draw the same first weights; ours take the keeper's state. In both s
 another.
 
 With `--churn` there are six volunteers, and each 15 seconds one leaves or comes back (in a room the first of them
-stays: its bits are compared with the keeper's to the end); with `--drop-line` the line of the second volunteer drops to
-a tenth at half time, and with `--dead-link` it is dead for a minute from then on.
+stays: its bits are compared with the keeper's to the end).
 
 Samples count as the step's average weighed them, by the keeper's record of its round (`weights_in`); what was cut of a
 member's weight is lost. The measurement ends with the first step after `--seconds`. Samples that still wait for a step
@@ -59,37 +56,23 @@ from benchmarks.support.reporting import Figure, argument_parser, exit_at_sigter
 from benchmarks.support.small_run import SMALL_RUN
 from benchmarks.swarm.homes import (
     HOMES,
-    KEEPER,
     POLL_S,
     ROOM,
     SYSTEMS,
-    TWO_MORE,
-    TWO_MORE_IN_ROOM,
-    VOLUNTEERS,
+    UNLIKE,
     Homes,
     Peer,
     Volunteer,
-    slower_rate,
     systems_of,
 )
-from benchmarks.training.trainer_variant import SPECIAL
-from peer.averaging.shares import reduction_shares, round_time
 from peer.config.run import RunConfig
-from peer.models.build import build_model
 from peer.reporting.messages import LostCause
 
-BYTES_PER_VALUE = 2  # fp16
 TARGET_BATCH = 64
 MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # the first two are our defaults
-STRESS_BATCH_S = 5.0  # to compute it, by all volunteers at once
-ORDINARY_ROUNDS = 4.0  # so many rounds' least time, likewise
-HOMES_BATCH_S, ROOM_BATCH_S = 20.0, 2.0
 ROOM_BEGINS_S = 30.0  # after the first volunteer's start: all of them have the first state then
-SETTINGS = {"stress": 2, "ordinary": 1, "homes": 1, "room": 4}  # samples in a microbatch
 CHURN_EVERY_S = 15.0
 STAY_IN_ROOM = 1  # volunteers who do not leave
-DROP, DEAD_S = 0.1, 60.0
-STRICKEN = 1  # the volunteer whose line drops or is dead from half of the time on
 OVERTIME = 0.5  # of `--seconds`: how much longer the measurement waits for the step that ends it
 CUT = "cut weight"  # the cause of lost samples that a peer has brought to a step, and the average did not weigh
 SETTLE_S = 3.0  # so long after it, for the others' reports of it
@@ -155,37 +138,43 @@ class Result:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """Volunteers, of whom the last two come for churn only, so that a swarm is left, and how fast they are."""
+
+    volunteers: tuple[Volunteer, ...]
+    batch_s: float  # to compute a batch, by all volunteers at once
+    microbatch: int  # samples
+
+
+SETTINGS = {
+    "stress": Setting(UNLIKE, 5.0, 2),
+    "homes": Setting(HOMES, 20.0, 1),
+    "room": Setting(ROOM, 2.0, 4),
+}
+
+
+@dataclass(frozen=True)
 class Case:
-    """A case that is measured: the time in which a batch computes, what happens meanwhile, and for how long."""
+    """A case that is measured: a key of `SETTINGS`, whether volunteers come and go meanwhile, and for how long."""
 
     setting: str
-    incident: str  # a key of `INCIDENTS`
+    churns: bool
     seconds: float
 
     @property
     def name(self) -> str:
         """In a few words."""
-        return self.setting if self.incident == "none" else f"{self.setting}, {self.incident}"
+        return f"{self.setting}, churn" if self.churns else self.setting
 
     @property
     def volunteers(self) -> tuple[Volunteer, ...]:
-        """The volunteers: two more for churn, so that a swarm is left."""
-        those = {"homes": HOMES, "room": ROOM}.get(self.setting, VOLUNTEERS)
-        if self.incident != "churn":
-            return those
-        return those + (TWO_MORE_IN_ROOM if self.setting == "room" else TWO_MORE)
+        """The volunteers of this case."""
+        everybody = SETTINGS[self.setting].volunteers
+        return everybody if self.churns else everybody[:-2]
 
-    @property
-    def stricken(self) -> str:
-        """The name of the volunteer whose line fails."""
-        return self.volunteers[STRICKEN].name
-
-    def seconds_per_sample(self, config: RunConfig) -> dict[Volunteer, float]:
+    def seconds_per_sample(self) -> dict[Volunteer, float]:
         """Return the seconds that a sample takes on each volunteer's device."""
-        batch_s = {"stress": STRESS_BATCH_S, "homes": HOMES_BATCH_S, "room": ROOM_BATCH_S}.get(self.setting)
-        if batch_s is None:
-            batch_s = ORDINARY_ROUNDS * least_round_s(values_of(config))
-        all_speed = sum(volunteer.speed for volunteer in self.volunteers)
+        all_speed, batch_s = sum(volunteer.speed for volunteer in self.volunteers), SETTINGS[self.setting].batch_s
         return {each: batch_s / TARGET_BATCH * all_speed / each.speed for each in self.volunteers}
 
 
@@ -193,11 +182,6 @@ Weights = Mapping[
     int, Mapping[str, int]
 ]  # step -> device's name in receipts -> its samples, as the average weighed them
 Events = list[tuple[float, Callable[[], object]]]  # (seconds from the beginning, what happens)
-
-
-def nothing(_homes: Homes, _case: Case) -> Events:
-    """All goes well."""
-    return []
 
 
 def churn(homes: Homes, case: Case) -> Events:
@@ -212,49 +196,23 @@ def churn(homes: Homes, case: Case) -> Events:
     return list(zip(times, turns, strict=False))
 
 
-def drop_line(homes: Homes, case: Case) -> Events:
-    """One line drops to a tenth."""
-    return [(case.seconds / 2, partial(homes.network.slow_down, case.stricken, DROP))]
-
-
-def dead_link(homes: Homes, case: Case) -> Events:
-    """One line is dead for a minute."""
-    at = case.seconds / 2
-    return [(at, partial(homes.network.cut, case.stricken)), (at + DEAD_S, partial(homes.network.mend, case.stricken))]
-
-
-INCIDENTS: dict[str, Callable[[Homes, Case], Events]] = {
-    "none": nothing,
-    "churn": churn,
-    "drop-line": drop_line,
-    "dead-link": dead_link,
-}
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure all systems in each setting."""
+    """Measure all systems."""
     parser = argument_parser("Who contributes on home lines, beside hivemind.")
-    parser.add_argument("--setting", choices=[*SETTINGS, "both"], default="both", help="how long a batch computes")
-    for incident, events in list(INCIDENTS.items())[1:]:
-        parser.add_argument(f"--{incident}", dest="incident", action="store_const", const=incident, help=events.__doc__)
-    parser.add_argument("--seconds", type=float, default=330.0, help="of each system in each setting")
+    parser.add_argument("--setting", choices=SETTINGS, default="stress", help="the volunteers (default: %(default)s)")
+    parser.add_argument("--churn", action="store_true", help=churn.__doc__)
+    parser.add_argument("--seconds", type=float, default=330.0, help="of each system")
     parser.add_argument("--systems", type=systems_of, default=SYSTEMS, help=systems_of.__doc__)
     parser.add_argument("--matchmaking", type=float, default=MATCHMAKING_S, help="seconds to look for a group, of ours")
     parser.add_argument("--logs", type=Path, help="a directory for the processes' logs")
     options = parser.parse_args(arguments)
     if reason := why_impossible():
         sys.exit(f"Hosts with lines of their own cannot be made here: {reason}. Run this as root, with iproute2.")
-    settings = ["stress", "ordinary"] if options.setting == "both" else [options.setting]
-    systems, seconds = options.systems, options.seconds
-    if options.quick:
-        settings, systems, seconds = ["stress"], systems[:1], 25.0
-    figures = []
-    for setting in settings:
-        config = configure(setting, options.matchmaking, options.quick)
-        case = Case(setting, options.incident or "none", seconds)
-        results = {system: measure(system, case, config, options.logs) for system in systems}
-        figures += figures_of(case.name, results)
-    report(f"home lines: {' beside '.join(systems)}", figures, options.json)
+    systems = options.systems[:1] if options.quick else options.systems
+    case = Case(options.setting, options.churn, 25.0 if options.quick else options.seconds)
+    config = configure(options.setting, options.matchmaking, options.quick)
+    results = {system: measure(system, case, config, options.logs) for system in systems}
+    report(f"home lines: {' beside '.join(systems)}", figures_of(case.name, results), options.json)
 
 
 def configure(setting: str, matchmaking_s: float, quick: bool) -> RunConfig:
@@ -263,7 +221,7 @@ def configure(setting: str, matchmaking_s: float, quick: bool) -> RunConfig:
     raw = RunConfig.from_yaml(SMALL_RUN).model_dump(mode="json")
     raw["model"] |= {"hidden_size": size, "intermediate_size": 4 * size, "num_hidden_layers": 2}
     raw["tokenizer"] |= {"vocab_size": 2000 if quick else 4000}
-    raw["data"] |= {"sequence_length": 16, "microbatch_size": SETTINGS[setting]}
+    raw["data"] |= {"sequence_length": 16, "microbatch_size": SETTINGS[setting].microbatch}
     raw["averaging"] |= {
         "target_batch_size": TARGET_BATCH,
         "matchmaking_time_s": matchmaking_s,
@@ -274,24 +232,9 @@ def configure(setting: str, matchmaking_s: float, quick: bool) -> RunConfig:
     return RunConfig.from_mapping(raw)
 
 
-def least_round_s(values: int) -> float:
-    """The least time of a round of all on these lines; who is behind a router reduces nothing."""
-    lines = [KEEPER, *(volunteer.line for volunteer in VOLUNTEERS)]
-    rates = [slower_rate(line) for line in lines]
-    declared = [rate if line.place == "open" else 0.0 for line, rate in zip(lines, rates, strict=True)]
-    shares = reduction_shares(values, declared, [True] * len(lines))
-    return round_time(BYTES_PER_VALUE * values, shares, rates)
-
-
-def values_of(config: RunConfig) -> int:
-    """Return the number of values of the run's model."""
-    model = build_model(config, config.tokenizer.vocab_size, SPECIAL)
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-
-
 def measure(system: str, case: Case, config: RunConfig, logs: Path | None) -> Result:
     """Run one system in one case."""
-    seconds_per_sample = case.seconds_per_sample(config)
+    seconds_per_sample = case.seconds_per_sample()
     with tempfile.TemporaryDirectory() as scratch:
         log_dir = Path(scratch) if logs is None else logs / f"{case.name.replace(', ', '-')}-{system}"
         log_dir.mkdir(parents=True, exist_ok=True)
@@ -362,23 +305,18 @@ def groups_at(peers: Sequence[Peer], ended_at: float) -> dict[int, list[int]]:
 
 def _run(homes: Homes, case: Case, began_at: float) -> float:
     """Wait for the first step after the case's time; return its time, or when it is waited for no longer."""
-    due, events = began_at + case.seconds, INCIDENTS[case.incident](homes, case)
+    due, events = began_at + case.seconds, churn(homes, case) if case.churns else []
     while (now := time.monotonic()) < due + OVERTIME * case.seconds:
-        let_happen(homes, events, now - began_at)
+        while events and now - began_at >= events[0][0]:
+            events.pop(0)[1]()
+        for peer in homes.peers:
+            peer.look()
         if any(event["at"] >= due for peer in homes.peers for event in peer.events("step")):
             time.sleep(SETTLE_S)
             now = max(float(event["at"]) for peer in homes.peers for event in peer.events("step"))
             break
         time.sleep(POLL_S)
     return now
-
-
-def let_happen(homes: Homes, events: Events, elapsed_s: float) -> None:
-    """Let the events happen whose time has come, and note the peers that have ended."""
-    while events and elapsed_s >= events[0][0]:
-        events.pop(0)[1]()
-    for peer in homes.peers:
-        peer.look()
 
 
 def _add_up(

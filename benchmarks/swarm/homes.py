@@ -100,24 +100,19 @@ class Volunteer:
 
 
 KEEPER = HostPlan("keeper", 25)
-VOLUNTEERS = (
+UNLIKE = (
     Volunteer(HostPlan("fast", 12.5), 3),
     Volunteer(HostPlan("middle", 6.25), 2),
     Volunteer(HostPlan("home", 1.25, down_mbit_per_second=6.25), 1.5),
     Volunteer(HostPlan("home-nat", 1.25, "nat", down_mbit_per_second=6.25), 1),
-)
-HOMES = (
-    Volunteer(HostPlan("home-1", 0.625, down_mbit_per_second=3.125), 1),
-    Volunteer(HostPlan("home-2", 0.625, down_mbit_per_second=3.125), 1),
-    Volunteer(HostPlan("home-3", 0.625, down_mbit_per_second=3.125), 1),
-    Volunteer(HostPlan("home-nat", 0.625, "nat", down_mbit_per_second=3.125), 1),
-)
-ROOM = tuple(Volunteer(HostPlan(f"room-{number}", 100), 1) for number in range(1, 5))
-TWO_MORE_IN_ROOM = tuple(Volunteer(HostPlan(f"room-{number}", 100), 1) for number in (5, 6))
-TWO_MORE = (
     Volunteer(HostPlan("middle-2", 6.25), 2),
     Volunteer(HostPlan("home-2", 1.25, down_mbit_per_second=6.25), 1.5),
 )
+HOMES = (
+    Volunteer(HostPlan("home-nat", 0.625, "nat", down_mbit_per_second=3.125), 1),
+    *(Volunteer(HostPlan(f"home-{number}", 0.625, down_mbit_per_second=3.125), 1) for number in range(1, 6)),
+)
+ROOM = tuple(Volunteer(HostPlan(f"room-{number}", 100), 1) for number in range(1, 7))
 
 
 @dataclass(frozen=True)
