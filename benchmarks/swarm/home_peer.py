@@ -31,7 +31,7 @@ from auth.credentials import Credentials
 from auth.receipts import read_receipt
 from auth.swarm.hivemind_patches import patch_hivemind
 from benchmarks.swarm.homes import Plan
-from benchmarks.training.trainer_variant import SPECIAL, random_batch
+from benchmarks.training.trainer import SPECIAL, random_batch
 from peer.backends import MicrobatchResult
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
@@ -68,9 +68,7 @@ class RepeatedBatches:
     wait_s = 0.0
 
     def __init__(self, config: RunConfig) -> None:
-        vocabulary, samples = config.tokenizer.vocab_size, config.data.microbatch_size
-        seeds = [secrets.randbits(48) for _ in range(BATCHES)]
-        self._batches = [random_batch(config, vocabulary, samples, seed) for seed in seeds]
+        self._batches = [random_batch(config, secrets.randbits(48)) for _ in range(BATCHES)]
 
     def __iter__(self) -> Iterator[Batch]:
         return cycle(self._batches)

@@ -1,41 +1,196 @@
-"""Samples per second and peak memory of one worker, against plain PyTorch and transformers' own forward.
+"""Samples per second and peak memory of one worker, against transformers' own forward in a plain PyTorch loop.
 
     python -m benchmarks.training.trainer [--quick] [--json] [--threads N] [--model NAME | --recipes] [--compile]
                                  [--device cuda] [--precision bf16] [--microbatch N]
 
-Forward and backward passes over the same batches with the same threads; "small" is the small run's, "base" a 12-layer,
-768-wide ALBERT with 32,000 words at length 512, and the others are the recipes, a sample at a time at their length.
-Memory is the whole process's, its libraries included; on a GPU, PyTorch's on the card.
+Forward and backward passes over the same batches with the same threads, each variant in a process of its own; "small"
+is the small run's, "base" a 12-layer, 768-wide ALBERT with 32,000 words at length 512, and the others are the recipes,
+a sample at a time at their length. Memory is the whole process's, its libraries included; on a GPU, PyTorch's on the
+card.
 
-On a GPU all variants compute in the given precision. The share of the card's pace compares the operations that a sample
-needs (`peer.rehearsal.population.training_flops`) with those of a large matrix product, measured in the same run.
+On a GPU all variants compute in the given precision, transformers' own forward by `torch.autocast`. The share of the
+card's pace compares the operations that a sample needs (`peer.rehearsal.population.training_flops`) with those of a
+large matrix product, measured in the same run.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
-from collections.abc import Sequence
+import resource
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+
+import torch
+from transformers import PreTrainedModel
 
 from benchmarks.support.reporting import Figure, argument_parser, report
 from benchmarks.support.small_run import SMALL_RUN
-from benchmarks.training.trainer_variant import products_per_second
-from peer.backends.passes import DTYPES
+from peer.backends.choice import choose_backend
+from peer.backends.hardware import find_device
+from peer.backends.passes import DTYPES, to_device
+from peer.backends.replicas import ReplicaBackend
+from peer.backends.torch_cpu import TorchBackend
+from peer.config.architectures import ARCHITECTURES
 from peer.config.recipes import RECIPES, load_recipe
 from peer.config.run import RunConfig
+from peer.data.batching.batches import Batch
+from peer.data.tokenization.special_tokens import SpecialIds
+from peer.models.build import build_model
 from peer.rehearsal.population import training_flops
+from peer.runtime.devices import Precision
 
-ROOT = Path(__file__).resolve().parents[2]
 BASE = {
     "model": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
     "tokenizer": {"vocab_size": 32_000},
     "data": {"sequence_length": 512, "microbatch_size": 4},
 }
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
+FIRST_WORD = 5  # ids below are special
+SIDE = 8192  # of the square matrices whose product is the card's pace
+Accumulate = Callable[[Batch], float]  # adds a microbatch's gradient to `.grad`, returns its loss
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure."""
+
+    variant: str  # a key of `VARIANTS`
+    config: RunConfig
+    microbatches: int
+    threads: int
+    device: str = "cpu"
+    precision: Precision = "fp32"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was measured."""
+
+    samples_per_second: float
+    peak_mib: float  # of a GPU what PyTorch had allocated; else resident, the interpreter and its libraries included
+    losses: tuple[float, ...]
+    first_s: float  # for the first microbatch
+
+
+def random_batch(config: RunConfig, seed: int) -> Batch:
+    """Random words at the run's length, one document a sample, with as many labels as in training and no padding."""
+    generator = torch.Generator().manual_seed(seed)
+    samples, length, vocabulary = config.data.microbatch_size, config.data.sequence_length, config.tokenizer.vocab_size
+    shape = (samples, length)
+    input_ids = torch.randint(FIRST_WORD, vocabulary, shape, generator=generator)
+    if config.objective.masks:
+        input_ids[:, 0] = SPECIAL.cls
+        chosen = torch.rand(shape, generator=generator) < config.objective.mask_probability
+        chosen[:, 0] = False
+        positions = chosen.flatten().nonzero().flatten()
+        labels = torch.randint(FIRST_WORD, vocabulary, (len(positions),), generator=generator)
+    else:
+        positions = torch.arange(samples * length).view(shape)[:, :-1].flatten()
+        labels = input_ids[:, 1:].flatten()
+    several = ARCHITECTURES[config.model.architecture].token_types > 1
+    in_order = config.objective.name == "mlm+sop"
+    return Batch(
+        input_ids=input_ids,
+        token_type_ids=(torch.arange(length) >= length // 2).long().repeat(samples, 1) if several else None,
+        attention_mask=None,
+        label_positions=positions,
+        labels=labels,
+        sop_labels=torch.randint(0, 2, (samples,), generator=generator) if in_order else None,
+    )
+
+
+def worker(plan: Plan, model: PreTrainedModel, compiled: bool = False) -> Accumulate:
+    """Compute as a volunteer's worker does: by the backend, with its guards against what is not finite.
+
+    `compiled`: with `--compile on`; the first microbatches compile, and are never the fastest.
+    """
+    backend = choose_backend(find_device(plan.device), plan.precision, plan.config, model)(plan.threads)
+    assert isinstance(backend, TorchBackend | ReplicaBackend)
+    if compiled:
+        backend.layers.switch_on(Path(tempfile.gettempdir()) / "manyhands-benchmark-compiled", warnings.warn)
+
+    def accumulate(batch: Batch) -> float:
+        result = backend.accumulate(backend.stage(batch))
+        if not result.finite:
+            raise ArithmeticError("the benchmark's model has blown up")
+        if compiled and not backend.layers.on:
+            raise RuntimeError("the layers could not be compiled")
+        return result.loss
+
+    return accumulate
+
+
+def transformers_forward(plan: Plan, model: PreTrainedModel) -> Accumulate:
+    """transformers' own forward, which takes labels for all positions, and finds the next tokens by itself."""
+    device = torch.device(plan.device)
+    model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides torch's signature
+    autocast = torch.autocast(device.type, DTYPES[plan.precision], enabled=plan.precision != "fp32")
+
+    def accumulate(batch: Batch) -> float:
+        batch = to_device(batch, device)
+        labels = batch.input_ids
+        if plan.config.objective.masks:
+            labels = torch.full_like(batch.input_ids, -100)
+            labels.view(-1)[batch.label_positions] = batch.labels
+        more = {"token_type_ids": batch.token_type_ids, "sentence_order_label": batch.sop_labels}
+        given = {name: value for name, value in more.items() if value is not None}
+        with autocast:
+            loss = model(input_ids=batch.input_ids, labels=labels, **given).loss
+        (loss * batch.samples).backward()
+        return float(loss.detach())
+
+    return accumulate
+
+
+VARIANTS: dict[str, Callable[[Plan, PreTrainedModel], Accumulate]] = {
+    "worker": worker,
+    "worker, compiled": partial(worker, compiled=True),
+    "transformers": transformers_forward,
+}
+
+
+def measure(plan: Plan) -> Outcome:
+    """Run the variant over its batches; the fastest counts, as the machine's other work can only add to the time.
+
+    One thread is measured by its processor's time, which a busy machine lengthens less than the time on the clock.
+    """
+    torch.set_num_threads(plan.threads)
+    on_gpu = plan.device != "cpu"
+    clock = time.process_time if plan.threads == 1 and not on_gpu else time.perf_counter
+    model = build_model(plan.config, plan.config.tokenizer.vocab_size, SPECIAL)
+    accumulate = VARIANTS[plan.variant](plan, model)
+    losses, seconds, first_s = [], [], 0.0
+    for seed in range(plan.microbatches):
+        batch = random_batch(plan.config, seed)
+        torch.manual_seed(seed)  # the same dropout in each variant
+        on_the_clock, began = time.perf_counter(), clock()
+        losses.append(accumulate(batch))
+        seconds.append(clock() - began)
+        first_s = first_s or time.perf_counter() - on_the_clock  # compilers are processes of their own
+    peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if on_gpu:
+        peak_bytes = torch.cuda.max_memory_allocated()
+    return Outcome(plan.config.data.microbatch_size / min(seconds), peak_bytes / 2**20, tuple(losses), first_s)
+
+
+def products_per_second(precision: Precision) -> float:
+    """Return the GPU's operations a second in the product of two large random matrices: what a model could reach."""
+    left, right = (torch.randn(SIDE, SIDE, device="cuda", dtype=DTYPES[precision]) for _ in range(2))
+    seconds = []
+    for _ in range(10):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        torch.mm(left, right)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return 2.0 * SIDE**3 / min(seconds)
 
 
 @dataclass(frozen=True)
@@ -45,7 +200,6 @@ class Model:
     name: str
     config: RunConfig
     microbatches: int
-    variants: tuple[str, ...] = ("worker", "plain loop", "transformers")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -56,15 +210,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         pace = products_per_second(options.precision)
         figures.append(Figure(f"pace of the card in {options.precision}", pace / 1e12, "TFLOP/s"))
     for model in _models(options):
-        outcomes = {name: _run(model, name, options) for name in model.variants}
-        figures += _figures(model.name, outcomes)
-        best = outcomes["worker"]
+        best, theirs = _run(model, "worker", options), _run(model, "transformers", options)
+        figures += _beside(model.name, "", best, theirs, "transformers")
+        differences = [abs(a - b) / abs(b) for a, b in zip(best.losses, theirs.losses, strict=True)]
+        figures.append(Figure(f"{model.name}: largest relative difference of losses", max(differences), ""))
         if options.compile:
             compiled = _run(model, "worker, compiled", options)
-            figures += _compiled_figures(model.name, compiled, best)
-            best = max(best, compiled, key=lambda outcome: float(outcome["samples_per_second"]))
+            figures += _beside(model.name, ", compiled", compiled, best, "worker")
+            name = f"{model.name}: first microbatch, compiled"  # nearly all of it is compiling
+            figures.append(Figure(name, compiled.first_s, "s", best.first_s, "worker"))
+            best = max(best, compiled, key=lambda outcome: outcome.samples_per_second)
         if pace:
-            share = best["samples_per_second"] * training_flops(model.config) / pace
+            share = best.samples_per_second * training_flops(model.config) / pace
             figures.append(Figure(f"{model.name}: share of the card's pace", share, ""))
     report("trainer", figures, options.json)
 
@@ -87,50 +244,24 @@ def _models(options: argparse.Namespace) -> list[Model]:
 
 
 def _recipe(name: str, microbatches: int, data: dict[str, int]) -> Model:
-    """Return a recipe with these microbatches, and without the plain loop, which would take minutes more."""
+    """Return a recipe with these microbatches."""
     config = load_recipe(name)
-    changed = config.model_copy(update={"data": config.data.model_copy(update=data)})
-    return Model(name, changed, microbatches, variants=("worker", "transformers"))
+    return Model(name, config.model_copy(update={"data": config.data.model_copy(update=data)}), microbatches)
 
 
-def _run(model: Model, variant: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The outcome of one variant, from a process that inherits nothing but the plan."""
-    plan = {
-        "variant": variant,
-        "config_json": model.config.to_json(),
-        "vocabulary": model.config.tokenizer.vocab_size,
-        "microbatches": model.microbatches,
-        "threads": options.threads,
-        "device": options.device,
-        "precision": options.precision,
-    }
-    command = [sys.executable, "-m", "benchmarks.training.trainer_variant", json.dumps(plan)]
-    finished = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
-    outcome: dict[str, Any] = json.loads(finished.stdout)
-    return outcome
+def _run(model: Model, variant: str, options: argparse.Namespace) -> Outcome:
+    """The outcome of one variant, from a process of its own, so that its peak memory is its own."""
+    plan = Plan(variant, model.config, model.microbatches, options.threads, options.device, options.precision)
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return process.submit(measure, plan).result()
 
 
-def _figures(model: str, outcomes: dict[str, dict[str, Any]]) -> list[Figure]:
-    ours = outcomes["worker"]
-    figures = []
-    for baseline, theirs in outcomes.items():
-        if theirs is ours:
-            continue
-        speeds, peaks = ("samples_per_second", "samples/s"), ("peak_mib", "MiB")
-        for what, (key, unit) in {"speed": speeds, "peak memory": peaks}.items():
-            figures.append(Figure(f"{model}: {what}", ours[key], unit, theirs[key], baseline))
-        differences = [abs(a - b) / abs(b) for a, b in zip(ours["losses"], theirs["losses"], strict=True)]
-        figures.append(Figure(f"{model}: largest relative difference of losses to {baseline}", max(differences), ""))
-    return figures
-
-
-def _compiled_figures(model: str, ours: dict[str, Any], theirs: dict[str, Any]) -> list[Figure]:
-    """Return what `--compile on` changes; the first microbatch's time is nearly all of it compiling."""
-    key, unit = "samples_per_second", "samples/s"
+def _beside(model: str, which: str, ours: Outcome, theirs: Outcome, baseline: str) -> list[Figure]:
+    speeds = (ours.samples_per_second, "samples/s", theirs.samples_per_second)
+    peaks = (ours.peak_mib, "MiB", theirs.peak_mib)
     return [
-        Figure(f"{model}: speed, compiled", ours[key], unit, theirs[key], "worker"),
-        Figure(f"{model}: peak memory, compiled", ours["peak_mib"], "MiB", theirs["peak_mib"], "worker"),
-        Figure(f"{model}: first microbatch, compiled", ours["first_s"], "s", theirs["first_s"], "worker"),
+        Figure(f"{model}: speed{which}", *speeds, baseline),
+        Figure(f"{model}: peak memory{which}", *peaks, baseline),
     ]
 
 
