@@ -1,8 +1,8 @@
-"""Tokens per second from a file of documents to masked batches, on one core and on two, against two other ways.
+"""Tokens per second from a file of documents to masked batches, on one core and on two, beside a mapped dataset.
 
-"sentence by sentence" is the plain algorithm: it tokenizes each sentence once to count its tokens and once more to
-build the pair, cuts off what is too long and pads what is too short. "datasets.map" does the same steps in batches on a
-streamed dataset, as is usual today. Each way runs in a process of its own that is held to the cores. By default all
+"datasets.map" tokenizes each sentence once, builds pairs in batches on a streamed dataset, as is usual today, cuts off
+what is too long and pads what is too short. Each way runs in a process of its own that is held to the cores. Both use
+the same sentences, tokenizer, length and masker, and only tokens of text that arrive in a batch count. By default they
 read the built-in corpus with a tokenizer trained on it:
 
     python benchmarks/data/data_path.py [--quick] [--json] [--preset PRESET]
@@ -14,50 +14,166 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import dataclass
+from itertools import chain, islice
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
-from benchmarks.data.data_path_variant import VARIANTS, Outcome, Plan, environment
+import numpy as np
+from datasets import load_dataset
+from tokenizers import Tokenizer
+
 from benchmarks.support.reporting import Figure, argument_parser, report
 from peer.config.run import RunConfig
 from peer.config.tokenizer import PRESETS
+from peer.data.batching.batches import open_batches
+from peer.data.batching.masking import Masker
 from peer.data.prepare import prepare_tokenizer
 from peer.data.sources.documents import sample_documents
 from peer.data.tokenization.encoding import Encoder
-from peer.data.tokenization.tokenizers import load_tokenizer
+from peer.data.tokenization.sentences import split_sentences
+from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 
-ROOT = Path(__file__).resolve().parents[2]
 CORES = {"one core": 1, "two cores": 2}
 MICROBATCH_SIZE = 32
-ROUNDS = 5
-QUICK_ROUNDS = 3
+ROUNDS, QUICK_ROUNDS = 5, 3
 QUICK_CHARACTERS = 1_000_000
+SPECIAL_PLACES = 3  # [CLS], [SEP] and [SEP] in each sample
+MAPPED_DOCUMENTS = 100  # in one call of the mapped function; datasets' default, 1000, is no faster
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure."""
+
+    config: RunConfig  # with a jsonl source
+    tokenizer_dir: Path
+    tokens: int  # in the source
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Tokens and places for them in one pass over the documents, and how long it took."""
+
+    tokens: int  # of text, in samples
+    places: int  # in all samples, padding and special tokens included
+    samples: int
+    seconds: float
+
+    @property
+    def padding(self) -> int:
+        """Places without a token."""
+        return self.places - self.tokens - SPECIAL_PLACES * self.samples
+
+
+def manyhands(plan: Plan) -> list[Outcome]:
+    """Take the product's own path, from the source to the batch, the thread that runs ahead included.
+
+    Both halves of the first epoch, as in the second fewer words are new, and the second epoch, in which none is.
+    """
+    size, length = plan.config.data.microbatch_size, plan.config.data.sequence_length
+    pad = load_special_ids(plan.tokenizer_dir).pad
+    half = plan.tokens // (length - SPECIAL_PLACES) // size // 2  # batches
+    outcomes = []
+    with (
+        tempfile.TemporaryDirectory() as state,
+        open_batches(plan.config, plan.tokenizer_dir, Path(state), 0, size) as batches,
+    ):
+        for count in (half, half, 2 * half):
+            samples = count * size
+            began = time.perf_counter()
+            padding = sum(int((batch.input_ids == pad).sum()) for batch in islice(batches, count))
+            seconds = time.perf_counter() - began
+            outcomes.append(Outcome(samples * (length - SPECIAL_PLACES) - padding, samples * length, samples, seconds))
+    return outcomes
+
+
+class Mapped:
+    """Samples of a mapped dataset: pairs of groups of sentences, cut off where too long, padded where too short."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.language, self.length = plan.config.run.language, plan.config.data.sequence_length
+        self.tokenizer: Tokenizer = load_tokenizer(plan.tokenizer_dir)
+        self.special, self.rng = load_special_ids(plan.tokenizer_dir), np.random.default_rng(0)
+        self.tokens = self.samples = 0
+
+    def rows(self, batch: Mapping[str, Sequence[str]]) -> dict[str, list[list[int]]]:
+        """Return the samples of some documents; each sentence is tokenized once, many in one call."""
+        by_document = [split_sentences(document, self.language) for document in batch["text"]]
+        flat = list(chain.from_iterable(by_document))
+        encodings = iter(self.tokenizer.encode_batch_fast(flat, add_special_tokens=False))
+        made = []
+        for sentences in by_document:
+            ids = [encoding.ids for encoding in islice(encodings, len(sentences))]
+            for start, end in self._runs(map(len, ids)):
+                middle = start + (int(self.rng.integers(1, end - start)) if end - start > 1 else 1)
+                first, second = chain.from_iterable(ids[start:middle]), chain.from_iterable(ids[middle:end])
+                made.append(self._row(list(first), list(second)))
+        return {"input_ids": made}
+
+    def _runs(self, lengths: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """Yield the start and the end of each run of a document's sentences that reaches the sample's length."""
+        start = counted = index = 0
+        for index, length in enumerate(lengths, 1):
+            counted += length
+            if counted >= self.length - SPECIAL_PLACES:
+                yield start, index
+                start, counted = index, 0
+        if start < index:
+            yield start, index
+
+    def _row(self, first: list[int], second: list[int]) -> list[int]:
+        while len(first) + len(second) > self.length - SPECIAL_PLACES:
+            (first if len(first) > len(second) else second).pop()
+        self.tokens, self.samples = self.tokens + len(first) + len(second), self.samples + 1
+        row = [self.special.cls, *first, self.special.sep, *second, self.special.sep]
+        return row + [self.special.pad] * (self.length - len(row))
+
+
+def datasets_map(plan: Plan) -> list[Outcome]:
+    """Do the same by a batched map over a streamed dataset."""
+    mapped = Mapped(plan)
+    masker = Masker(mapped.tokenizer.get_vocab_size(), mapped.special, plan.config.objective.mask_probability)
+    began = time.perf_counter()
+    [source] = plan.config.data.sources[0].paths
+    dataset = load_dataset("json", data_files=str(source), split="train", streaming=True)
+    samples = dataset.map(mapped.rows, batched=True, batch_size=MAPPED_DOCUMENTS, remove_columns=["text"])
+    for batch in samples.iter(batch_size=plan.config.data.microbatch_size):
+        masker.mask(np.array(batch["input_ids"], np.int32), SPECIAL_PLACES, mapped.rng)
+    seconds = time.perf_counter() - began
+    return [Outcome(mapped.tokens, mapped.samples * mapped.length, mapped.samples, seconds)]
+
+
+WAYS: dict[str, Callable[[Plan], list[Outcome]]] = {"manyhands": manyhands, "datasets.map": datasets_map}
 Outcomes = dict[str, list[list[Outcome]]]  # of each way: the passes of each round
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure all ways, turn about, so that a change in the machine's load meets them alike; report the medians."""
+    """Measure both ways, turn about, so that a change in the machine's load meets them alike; report the medians."""
     options = _parse(arguments)
-    rounds = QUICK_ROUNDS if options.quick else ROUNDS
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
         plan = _prepare(options, Path(folder))
         for name, cores in CORES.items():
             if cores <= len(os.sched_getaffinity(0)):
-                outcomes = _measure(replace(plan, cores=cores), rounds)
+                outcomes = _measure(plan, cores, QUICK_ROUNDS if options.quick else ROUNDS)
                 figures += _speeds(name, outcomes)
-    report("data path", [*figures, *_waste(outcomes, plan.tokens)], options.json)
+    ours, mapped = outcomes["manyhands"][0][0], outcomes["datasets.map"][0][0]
+    padding = [100 * outcome.padding / outcome.places for outcome in (ours, mapped)]
+    figures.append(Figure("padding", padding[0], "% of places", padding[1], "datasets.map"))
+    figures.append(Figure("datasets.map: cut off", 100 * (plan.tokens - mapped.tokens) / plan.tokens, "% of tokens"))
+    report("data path", figures, options.json)
 
 
 def _prepare(options: argparse.Namespace, folder: Path) -> Plan:
     """The documents as a file of JSON lines, the tokenizer's folder, and how many tokens there are."""
-    config = _config(options, None)
+    config = _config(options, options.corpus)
     documents = list(sample_documents(config, limit=10**9))
     if options.quick:
         documents = list(_first_characters(documents, QUICK_CHARACTERS))
@@ -66,59 +182,43 @@ def _prepare(options: argparse.Namespace, folder: Path) -> Plan:
     corpus = folder / "corpus.jsonl"
     with corpus.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps({"text": document}, ensure_ascii=False) + "\n" for document in documents)
-    return Plan("", _config(options, corpus).to_json(), str(folder / "tokenizer"), tokens, 1)
+    return Plan(_config(options, corpus), folder / "tokenizer", tokens)
 
 
-def _measure(plan: Plan, rounds: int) -> Outcomes:
+def _measure(plan: Plan, cores: int, rounds: int) -> Outcomes:
     """One way after the other, again and again; before that all once for nothing, to have everything loaded."""
+    os.environ.update(environment(cores))
     with ExitStack() as stack:
-        processes = {variant: stack.enter_context(_Process(replace(plan, variant=variant))) for variant in VARIANTS}
-        measured = [{variant: process.measure() for variant, process in processes.items()} for _ in range(1 + rounds)]
-    return {variant: [outcomes[variant] for outcomes in measured[1:]] for variant in VARIANTS}
+        processes = {
+            way: stack.enter_context(ProcessPoolExecutor(1, get_context("spawn"), _hold_to, (cores,))) for way in WAYS
+        }
+        measured = [
+            {way: process.submit(WAYS[way], plan).result() for way, process in processes.items()}
+            for _ in range(1 + rounds)
+        ]
+    return {way: [outcomes[way] for outcomes in measured[1:]] for way in WAYS}
 
 
-class _Process:
-    """One way, in a process that has as many cores and threads as it shall have."""
+def environment(cores: int) -> dict[str, str]:
+    """Return the variables that hold every library to so many threads."""
+    threads = {name: str(cores) for name in ("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    return {**threads, "TOKENIZERS_PARALLELISM": "true" if cores > 1 else "false"}
 
-    def __init__(self, plan: Plan) -> None:
-        self._process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "benchmarks.data.data_path_variant", json.dumps(asdict(plan))],
-            cwd=ROOT,
-            env={**os.environ, **environment(plan.cores)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
 
-    def measure(self) -> list[Outcome]:
-        """Each pass over the documents, beginning with nothing remembered."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return [Outcome(**outcome) for outcome in json.loads(self._process.stdout.readline())]
-
-    def __enter__(self) -> _Process:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.communicate()
+def _hold_to(cores: int) -> None:
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
 
 
 def _speeds(cores: str, outcomes: Outcomes) -> Iterator[Figure]:
-    """The medians of our speeds beside the medians of the others'."""
+    """The medians of our speeds beside the other's."""
     ours = outcomes["manyhands"]
-    speeds = {
+    theirs = median(map(_speed, outcomes["datasets.map"]))
+    for name, speed in {
         "first epoch": median(_speed(halves) for *halves, _ in ours),
         "its second half": median(_speed([half]) for _, half, _ in ours),
         "later epochs": median(_speed([later]) for *_, later in ours),
-    }
-    for variant, passes in outcomes.items():
-        if variant != "manyhands":
-            theirs = median(map(_speed, passes))
-            yield from (
-                Figure(f"{cores}: {name}", speed, "tokens/s", theirs, variant) for name, speed in speeds.items()
-            )
+    }.items():
+        yield Figure(f"{cores}: {name}", speed, "tokens/s", theirs, "datasets.map")
 
 
 def _speed(outcomes: Sequence[Outcome]) -> float:
@@ -126,33 +226,18 @@ def _speed(outcomes: Sequence[Outcome]) -> float:
     return sum(outcome.tokens for outcome in outcomes) / sum(outcome.seconds for outcome in outcomes)
 
 
-def _waste(outcomes: Outcomes, tokens: int) -> Iterator[Figure]:
-    """Of one pass, as all are alike."""
-    ours, plain = outcomes["manyhands"][0][0], outcomes["sentence by sentence"][0][0]
-    padding = [100 * outcome.padding / outcome.places for outcome in (ours, plain)]
-    yield Figure("padding", padding[0], "% of places", padding[1], "sentence by sentence")
-    yield Figure("sentence by sentence: cut off", 100 * (tokens - plain.tokens) / tokens, "% of tokens")
-
-
-def _config(options: argparse.Namespace, corpus: Path | None) -> RunConfig:
+def _config(options: argparse.Namespace, path: Path | None) -> RunConfig:
     """The run, on the corpus that the options name or on the file that was made of it."""
-    path = options.corpus if corpus is None else corpus
     source = {"kind": "builtin"}
     if path is not None:
         source = {"kind": "jsonl" if ".jsonl" in path.name else "text", "path": str(path)}
+    length = {"sequence_length": options.sequence_length, "microbatch_size": MICROBATCH_SIZE}
+    tokenizer = None if options.tokenizer is None else str(options.tokenizer)
     return RunConfig.from_mapping(
         {
             "run": {"language": options.language},
-            "data": {
-                "sources": [source],
-                "sequence_length": options.sequence_length,
-                "microbatch_size": MICROBATCH_SIZE,
-            },
-            "tokenizer": {
-                "path": None if options.tokenizer is None else str(options.tokenizer),
-                "preset": options.preset,
-                "vocab_size": 8000,
-            },
+            "data": {"sources": [source], **length},
+            "tokenizer": {"path": tokenizer, "preset": options.preset, "vocab_size": 8000},
         }
     )
 

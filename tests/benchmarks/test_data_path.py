@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.data.data_path_variant import SPECIAL_PLACES, VARIANTS, Outcome, Plan, environment, measure
+from benchmarks.data.data_path import SPECIAL_PLACES, Plan, datasets_map, environment, manyhands
 from peer.config.run import RunConfig
 from peer.data.prepare import prepare_tokenizer
 from peer.data.tokenization.encoding import Encoder
@@ -22,37 +22,27 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     folder = tmp_path_factory.mktemp("data-path")
     corpus = folder / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"text": document}) + "\n" for document in DOCUMENTS))
+    source = {"kind": "jsonl", "path": str(corpus)}
     config = RunConfig.from_mapping(
         {
-            "data": {
-                "sources": [{"kind": "jsonl", "path": str(corpus)}],
-                "sequence_length": LENGTH,
-                "microbatch_size": BATCH,
-            },
+            "data": {"sources": [source], "sequence_length": LENGTH, "microbatch_size": BATCH},
             "tokenizer": {"vocab_size": 300},
         }
     )
     prepare_tokenizer(config, folder)
-    tokens = len(Encoder(load_tokenizer(folder), "en").encode(DOCUMENTS).tokens)
-    return Plan("", config.to_json(), str(folder), tokens, cores=1)
+    return Plan(config, folder, len(Encoder(load_tokenizer(folder), "en").encode(DOCUMENTS).tokens))
 
 
-def outcomes(plan: Plan, variant: str) -> list[Outcome]:
-    """The variant's passes."""
-    return measure(Plan(variant, plan.config_json, plan.tokenizer_dir, plan.tokens, plan.cores))
-
-
-def test_the_baselines_do_the_same(plan: Plan) -> None:
-    """Sentence by sentence and in a batched map, the same text arrives in the same samples, some of it cut off."""
-    (by_sentence,), (mapped,) = outcomes(plan, "sentence by sentence"), outcomes(plan, "datasets.map")
-    assert (by_sentence.tokens, by_sentence.samples) == (mapped.tokens, mapped.samples)
-    assert 0.9 * plan.tokens < by_sentence.tokens <= plan.tokens
-    assert by_sentence.padding > 0
+def test_a_mapped_dataset_brings_nearly_all_of_the_text(plan: Plan) -> None:
+    """Some of it is cut off, and some samples are padded."""
+    [mapped] = datasets_map(plan)
+    assert 0.9 * plan.tokens < mapped.tokens <= plan.tokens
+    assert mapped.padding > 0
 
 
 def test_our_passes_are_two_halves_and_another_epoch(plan: Plan) -> None:
     """Every place of each sample holds a token, and the first two passes together are all of the text but the rest."""
-    first, second, later = outcomes(plan, "manyhands")
+    first, second, later = manyhands(plan)
     assert (first.padding, second.padding, later.padding) == (0, 0, 0)
     assert first.tokens + second.tokens == later.tokens
     assert plan.tokens - 3 * BATCH * (LENGTH - SPECIAL_PLACES) < later.tokens <= plan.tokens
@@ -63,4 +53,3 @@ def test_every_library_is_held_to_the_cores() -> None:
     """One core means one thread of each, and none that share it."""
     assert set(environment(1).values()) == {"1", "false"}
     assert environment(2)["RAYON_NUM_THREADS"] == "2"
-    assert set(VARIANTS) == {"manyhands", "sentence by sentence", "datasets.map"}
