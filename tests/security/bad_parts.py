@@ -70,9 +70,6 @@ TWISTS: dict[str, Callable[[Part], Part]] = {
     "another kind": _with_values(torch.Tensor.double),
     "garbage": _with_bytes(lambda _: b"garbage"),
     "truncated": _with_bytes(lambda whole: whole[:-1]),
-    "zeros": _with_values(torch.zeros_like),
-    "-3 times": _with_values(lambda values: -3 * values),
-    "thousand times": _with_values(lambda values: 1000 * values),
 }
 
 

@@ -18,7 +18,6 @@ from peer.reduction.attestation import SignedAttestation, digest_of, digest_of_a
 from peer.reduction.audit import Drawn, Evidence
 from peer.reduction.combine import PartReducer, ReducedPart
 from peer.reduction.compression import decode, encode
-from peer.reduction.guard import RoundGuard
 from tests.security.processes import Orders
 
 FALSE_AVERAGES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {  # given to all
@@ -27,18 +26,11 @@ FALSE_AVERAGES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {  # give
     "flipped": torch.neg,
     "a little larger": lambda average: 1.05 * average,
 }
-COUNTED: Mapping[str, Callable[[int, float], float]] = {  # of a sender's samples, by its index
-    "counts nothing": lambda _sender, _weight: 0.0,
-    "counts little": lambda _sender, _weight: 0.1,
-    "counts half": lambda sender, weight: weight * (sender % 2),
-    "counts almost all": lambda _sender, weight: max(0.0, weight - 0.6),
-}
 
 
 def return_false_averages(orders: Orders) -> None:
     """From now on let this process, and what it forks, reduce falsely while it is told to; call it before joining."""
     honest, honest_stream = PartReducer.accumulate_part, ExactAllReduce._accumulate_parts_streaming
-    honest_believed = RoundGuard.believed
 
     async def accumulate_part(reducer: PartReducer, *args: Any, **kwargs: Any) -> ReducedPart:
         reduced = await honest(reducer, *args, **kwargs)
@@ -56,11 +48,6 @@ def return_false_averages(orders: Orders) -> None:
                 else:
                     yield answer
 
-    def believed(guard: RoundGuard, sender: int, weight: float) -> float:
-        counted = COUNTED.get(orders.attack)
-        return honest_believed(guard, sender, counted(sender, weight) if counted else weight)
-
-    RoundGuard.believed = believed  # type: ignore[method-assign]
     PartReducer.accumulate_part = accumulate_part  # type: ignore[method-assign]
     ExactAllReduce._accumulate_parts_streaming = stream  # type: ignore[method-assign]
 

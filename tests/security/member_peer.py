@@ -28,11 +28,11 @@ from peer.reporting import suspicions
 from peer.swarm import shared_state, state as swarm_state
 from peer.swarm.fingerprint import sketch_of
 from peer.swarm.swarm import Swarm
-from tests.security.absent_member import be_absent
 from tests.security.bad_parts import send_bad_parts
 from tests.security.false_reducer import return_false_averages, show_false_inputs
 from tests.security.insider import Insider, believe_less, give_false_states
 from tests.security.processes import Orders
+from tests.security.slow_member import answer_slowly
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
 
 MICROBATCHES = 4  # that each trainer computes again and again, so that the loss falls
@@ -94,7 +94,7 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     return_false_averages(orders)
     show_false_inputs(orders)
     send_bad_parts(orders)
-    be_absent(orders)
+    answer_slowly(orders)
     believe_less(orders)
     suspicions.SAME_PAUSE_S, shared_state.DISAGREEMENT_S = SAME_PAUSE_S, DISAGREEMENT_S
     swarm_state.random = _ByName  # type: ignore[assignment]
