@@ -1,1 +1,1 @@
-"""Lies, revocation and faults: what each costs, and who is named."""
+"""Faults: what each costs a run, and who is named."""

@@ -1,6 +1,6 @@
 """A peer that was shut out and knows it not: goes on knocking at every door of every honest peer.
 
-    python -m benchmarks.trust.knocker RUN CREDENTIALS_DIR KEEPER_ADDRESS PEER_ID...
+    python -m tests.system.knocker RUN CREDENTIALS_DIR KEEPER_ADDRESS PEER_ID...
 
 Prints a line of JSON for each round: the doors that let it in, as `PEER_ID door`, each with when it knocked there (Unix
 seconds). The doors are a request to the DHT, joining a group, a part to be averaged, and the state. It ends when its
@@ -71,7 +71,8 @@ async def _knock_on(dht: DHT, run: str, credentials: Credentials, peers: list[Pe
                 knocked_at = time.time()
                 if await _lets_in(knock, p2p, run, peer):
                     opened[f"{peer} {door}"] = knocked_at
-        print(json.dumps(opened), flush=True)
+        sys.stdout.write(json.dumps(opened) + "\n")
+        sys.stdout.flush()
         await asyncio.sleep(PAUSE_S)
 
 
