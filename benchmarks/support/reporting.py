@@ -57,10 +57,14 @@ def as_json_text(title: str, figures: Sequence[Figure]) -> str:
 
 def as_table(title: str, figures: Sequence[Figure]) -> str:
     """Aligned columns: figure, value with its unit, baseline, ratio."""
-    rows = [("figure", "value", "baseline", "ratio"), *map(_row, figures)]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return "\n".join([title, *aligned([("figure", "value", "baseline", "ratio"), *map(_row, figures)])])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table; the first row is its head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([title, lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
 
 
 def _row(figure: Figure) -> tuple[str, str, str, str]:

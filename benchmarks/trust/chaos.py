@@ -39,7 +39,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from benchmarks.support.network import Host, HostPlan, Network
-from benchmarks.support.reporting import argument_parser, exit_at_sigterm
+from benchmarks.support.reporting import aligned, argument_parser, exit_at_sigterm
 from benchmarks.trust.chaos_audit import Check, Losses, audit, losses, named
 from benchmarks.trust.chaos_faults import Fault, Heal, faults
 from benchmarks.trust.chaos_site import NAMES, START_TIMEOUT_S, TARGET_BATCH_SIZE, ChaosSite
@@ -290,9 +290,7 @@ def _keep(folder: Path, server: PostgresServer, target: Path) -> None:
 def as_table(outcome: Outcome) -> str:
     """The faults, then the checks."""
     head = ("fault", "times", "steps undone", "samples lost", "longest wait for a step", "devices named")
-    rows = [head, *map(_row, [*outcome.rows, outcome.calm])]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    table = aligned([head, *map(_row, [*outcome.rows, outcome.calm])])
     total = sum(row.times for row in outcome.rows)
     title = f"{total} faults in {outcome.minutes:.0f} minutes, {outcome.steps} steps of {TARGET_BATCH_SIZE} samples"
     checks = [f"{'ok   ' if check.holds else 'WRONG'}  {check.question}: {check.found}" for check in outcome.checks]
@@ -300,7 +298,7 @@ def as_table(outcome: Outcome) -> str:
     starts = [f"{name}: {count}" for name, count in outcome.starts.items()]
     names = [f"{len(outcome.names)} suspicions:", *outcome.names[:NAMED_SHOWN]] if outcome.names else []
     after = ["", *checks, f"logs: {', '.join(logs)}", f"starts of commands: {', '.join(starts)}", *names]
-    return "\n".join([title, lines[0], "  ".join("-" * width for width in widths), *lines[1:], *after])
+    return "\n".join([title, *table, *after])
 
 
 def _row(row: Row) -> tuple[str, ...]:

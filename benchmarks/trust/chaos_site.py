@@ -1,15 +1,17 @@
 """A served run and its volunteers for chaos.py: real commands on PostgreSQL, each of which is kept alive.
 
 The run is made by `manyhands coordinator init` and served by `manyhands coordinator serve`; each volunteer is a
-`manyhands join` whose lines are JSON. A command that ends is started again, as a service manager would do it; one that
-no fault has killed is counted as a failure of its own. What the volunteers say of their steps is read here, so it does
-not depend on the database, which is killed as well.
+`manyhands join` whose lines are JSON, on a host of its own where there are hosts. A command that ends is started again,
+as a service manager would do it; one that no fault has killed is counted as a failure of its own. What the volunteers
+say of their steps is read here, so it does not depend on the database, which is killed as well.
 """
 
 from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,12 +23,15 @@ import psutil
 
 from auth.credentials import Credentials
 from benchmarks.support.network import Host, Network
-from benchmarks.support.served_run import NO_VARIABLES, ServedRun
 from benchmarks.trust.offset_clock import COMPILER, OffsetClock
+from coordinator.members.membership import Membership
+from coordinator.run.directory import RunDirectory
+from coordinator.store.engine import Database, open_engine
 from peer.config.run import RunConfig
 from tests.support.commands import Command, service_of
+from tests.support.ports import free_ports
 from tests.support.postgres import PostgresServer
-from tests.support.small_run import small_config
+from tests.support.small_run import HOST, small_config
 
 NAMES = ("ada", "grace", "joan")
 TARGET_BATCH_SIZE = 2048
@@ -99,10 +104,11 @@ class Tail:
         return found
 
 
-class ChaosSite(ServedRun):
-    """The run's directory, its coordinator and its volunteers; `server` is the PostgreSQL that it is in.
+class ChaosSite:
+    """The run's directory, its coordinator and its volunteers; all that is written is in `base`.
 
-    Where there are hosts, PostgreSQL and this process are on that of `serve`.
+    `server` is the PostgreSQL that the run is in. Where there are hosts, of the coordinator (`serve`) and the
+    volunteers, by name, PostgreSQL and this process are on that of `serve`; others use this machine's addresses.
     """
 
     def __init__(
@@ -112,36 +118,72 @@ class ChaosSite(ServedRun):
         network: Network | None = None,
         hosts: Mapping[str, Host] = MappingProxyType({}),
     ) -> None:
-        super().__init__(base, hosts)
-        self.server, self.network = server, network
+        self.base, self.server, self.network, self.hosts = base, server, network, hosts
+        self.coordinator_dir = base / "coordinator"
+        self.coordinator_dir.mkdir(exist_ok=True)
         self.kept: dict[str, Kept] = {}
         self.told: list[Told] = []
         self.began_at = time.monotonic()
         self.clock = OffsetClock(base) if COMPILER else None
         self._tails: dict[str, Tail] = {}
 
+    def state_dir(self, name: str) -> Path:
+        """A volunteer's directory."""
+        return self.base / f"{name}-state"
+
+    def log(self, name: str) -> Path:
+        """The output of `serve` or of a volunteer's command."""
+        return self.base / f"{name}.log"
+
+    def _address(self, name: str) -> str:
+        return self.hosts[name].address if name in self.hosts else HOST
+
+    def _enter(self, name: str) -> Callable[[], None] | None:
+        return self.hosts[name].enter if name in self.hosts else None
+
     # Starting and stopping
 
     def make_small_run(self) -> None:
-        """Make a run of a tiny model in the database."""
+        """Make a run of a tiny model in the database. Raises `RuntimeError` with the command's message if it fails."""
         content = small_config(self.base).model_dump(mode="json", exclude_unset=True)
         content["averaging"] |= {"target_batch_size": TARGET_BATCH_SIZE}
         content["membership"] = {"newcomer_share": 1.0}  # of three machines one may be all that is left
         content["checkpoints"] = {"every_steps": 4, "keep": 4}
         (url := self.base / "database-url").write_text(self.server.url())
         url.chmod(0o600)
-        self.make(RunConfig.from_mapping(content), "--database-url-file", str(url))
+        (self.base / "run.yaml").write_text(RunConfig.from_mapping(content).to_yaml())
+        address, directory = self._address("serve"), self.coordinator_dir / "run"
+        control_port, web_port, swarm_port = free_ports(address, 3)
+        ports = ("--control-port", control_port, "--web-port", web_port, "--swarm-port", swarm_port)
+        where = ("--host", address, "--bind", address, "--config", self.base / "run.yaml", "--database-url-file", url)
+        done = subprocess.run(  # noqa: S603 - our own program
+            [sys.executable, "-m", "manyhands", "coordinator", "init", *map(str, (directory, *where, *ports))],
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=self._enter("serve"),
+        )
+        if done.returncode:
+            raise RuntimeError(f"no run was made: {done.stderr}")
+        self.run = RunDirectory.open(directory)
 
     def serve(self) -> None:
         """Start the coordinator, under a clock that can be set where there is a C compiler."""
-        environment = self.clock.environment if self.clock else NO_VARIABLES
-        self._keep("serve", lambda: self.start_serving(environment))
+        words, environment = ("coordinator", "serve", str(self.run.path)), self.clock.environment if self.clock else {}
+        begin = self._enter("serve")
+        self._keep("serve", lambda: Command(self.log("serve"), *words, begin=begin, environment=environment))
 
     def join(self, name: str) -> None:
         """Start a volunteer, by an invite that it needs the first time."""
-        invite = self.invite(name)
+        database = Database(open_engine(self.run.database_url))
+        membership = Membership(database, self.run.authority, self.run.config.run.name, 3600, time.time)
+        [invite] = membership.invite(name)
+        database.engine.dispose()
+        machine = ("--threads", "1", "--compile", "off", "--data-folder", "/")  # a stay is too short to compile
+        line = ("--listen", f"/ip4/{self._address(name)}/tcp/0", "--log-format", "json")
+        words = ("join", str(self.run.join_link), "--state-dir", str(self.state_dir(name)), *machine, *line)
         self._tails[name] = Tail(self.log(name))
-        self._keep(name, lambda: self.start_volunteer(name, invite))
+        self._keep(name, lambda: Command(self.log(name), *words, invite=invite, begin=self._enter(name)))
 
     def _keep(self, name: str, start: Callable[[], Command]) -> None:
         self.kept[name] = Kept(start, start())
