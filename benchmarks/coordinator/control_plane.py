@@ -15,10 +15,7 @@ import argparse
 import asyncio
 import gc
 import resource
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,9 +26,21 @@ from pathlib import Path
 import grpc
 import psutil
 
-from benchmarks.coordinator.crowd import SAMPLES, Plan, Tally, Volunteer, open_all, prepare
-from benchmarks.coordinator.crowd_watch import Watched, call_again_and_again, keep, look_at_dashboard, look_for_ages
+from benchmarks.coordinator.crowd import (
+    SAMPLES,
+    Plan,
+    Tally,
+    Volunteer,
+    Watched,
+    call_again_and_again,
+    keep,
+    look_at_dashboard,
+    look_for_ages,
+    open_all,
+    prepare,
+)
 from benchmarks.support.reporting import Figure, argument_parser, report
+from benchmarks.support.service import served
 from benchmarks.support.small_run import SMALL_RUN
 from coordinator.context.open_run import OpenRun, create_run, make_settings, open_run
 from coordinator.run.ports import free_ports
@@ -39,8 +48,7 @@ from coordinator.run.settings import Settings
 from peer.config.run import RunConfig
 
 HOST = "127.0.0.1"
-ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S, ANSWERS_TIMEOUT_S = 120.0, 60.0
+ANSWERS_TIMEOUT_S = 60.0
 MAX_SESSIONS = 20_000
 
 
@@ -88,7 +96,7 @@ def measure(count: int, plan: Plan, dashboards: int) -> Outcome:
     """Serve a new run to a crowd of `count`; raises `RuntimeError` if the ledger is not what was acknowledged."""
     with tempfile.TemporaryDirectory() as folder, new_run(Path(folder)) as run:
         volunteers = prepare(run, count)
-        with served(run, Path(folder)) as service:
+        with served(run.directory, Path(folder) / "service.log") as service:
             outcome = asyncio.run(_play(run, service, volunteers, plan, dashboards))
         check_ledger(run, outcome.tally)
     return outcome
@@ -124,42 +132,6 @@ def new_run(folder: Path) -> Iterator[OpenRun]:
     path = create_run(folder / "run", config, crowd_settings()).path
     with open_run(path) as run:
         yield run
-
-
-@contextmanager
-def served(run: OpenRun, folder: Path) -> Iterator[psutil.Process]:
-    """The service's process, asked to stop at the end of the block."""
-    command = ["-m", "manyhands", "coordinator", "serve", str(run.directory.path), "--service-only"]
-    with (folder / "service.log").open("w") as log:
-        process = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, *command],
-            cwd=ROOT,
-            stdout=log,
-            stderr=log,
-        )
-        try:
-            _wait_for_port(run.directory.settings.web_port)
-            yield _largest(psutil.Process(process.pid))
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
-
-
-def _wait_for_port(port: int) -> None:
-    """The web port is the last that the service opens."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not any(
-        each.status == psutil.CONN_LISTEN and each.laddr[1:] == (port,) for each in psutil.net_connections("tcp")
-    ):
-        if time.monotonic() > deadline:
-            raise RuntimeError("the service did not start")
-        time.sleep(0.1)
-
-
-def _largest(supervisor: psutil.Process) -> psutil.Process:
-    """Of a process and its children the service itself."""
-    family = [supervisor, *supervisor.children(recursive=True)]
-    return max(family, key=lambda process: int(process.memory_info().rss))
 
 
 async def _play(

@@ -1,7 +1,8 @@
-"""A crowd of simulated volunteers: real sessions over gRPC and TLS, each with a connection, a device and a token.
+"""A crowd of simulated volunteers, and what is watched while it is connected.
 
-Their members and devices are put straight into the database, and their keys are drawn from a few: making thousands of
-RSA keys would take longer than all the rest.
+Volunteers have real sessions over gRPC and TLS, each with a connection, a device and a token. Their members and devices
+are put straight into the database, and their keys are drawn from a few: making thousands of RSA keys would take longer
+than all the rest.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from typing import Any
 
 import grpc
 from cryptography.hazmat.primitives.asymmetric import rsa
+from sqlalchemy import select
 
 from auth.errors import ManyhandsError
 from auth.keys import RSA_BITS, RSA_EXPONENT, TLS_NAME, DeviceKey, challenge_bytes
 from auth.tokens import AccessToken, issue_token
 from coordinator.context.open_run import OpenRun
-from coordinator.store.models import Device, Member
+from coordinator.ledger.presence import write_swarm_status
+from coordinator.store.models import Device, DeviceSession, Member
+from peer.control.client import ControlClient
 from peer.protocol import control_pb2, control_pb2_grpc
 from peer.reporting.messages import StepReport
 from peer.reporting.wire import report_to_wire
@@ -32,6 +36,9 @@ SAMPLES = 8  # of each report
 OPENING_AT_ONCE = 64
 TOKEN_S = 6 * 3600.0
 ANSWER_TIMEOUT_S = 120.0
+CALL_EVERY_S = 0.25
+LOOK_EVERY_S = 1.0
+LONGEST_LINE_BYTES = 2**26
 _OPTIONS = (
     ("grpc.ssl_target_name_override", TLS_NAME),
     ("grpc.use_local_subchannel_pool", 1),  # a connection for each, as if each were a machine of its own
@@ -182,3 +189,79 @@ async def open_all(volunteers: Sequence[Volunteer], address: str, certificate: b
 async def _until(moment: float) -> None:
     """Sleep until then, by `time.perf_counter`."""
     await asyncio.sleep(max(0.0, moment - time.perf_counter()))
+
+
+@dataclass
+class Watched:
+    """What was seen; times in seconds."""
+
+    calls_s: list[float] = field(default_factory=list)  # how long a challenge took
+    ages_s: list[float] = field(default_factory=list)  # of devices' last words in the database
+    events: int = 0  # that dashboards have got
+    event_bytes: int = 0
+    gaps_s: list[float] = field(default_factory=list)  # between two events of one dashboard
+
+
+async def call_again_and_again(run: OpenRun, watched: Watched) -> None:
+    """A call that needs no database, as anybody may make it."""
+    client = await ControlClient.connect(run.directory.join_link, time.time)
+    try:
+        while True:
+            began = time.perf_counter()
+            await client.greet()
+            watched.calls_s.append(time.perf_counter() - began)
+            await asyncio.sleep(CALL_EVERY_S)
+    finally:
+        await client.close()
+
+
+async def look_for_ages(run: OpenRun, watched: Watched) -> None:
+    """How long ago each open session was heard of, by the database."""
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        watched.ages_s += await asyncio.to_thread(_ages, run)
+
+
+def _ages(run: OpenRun) -> Sequence[float]:
+    with run.database() as session:
+        seen = session.scalars(select(DeviceSession.last_seen_at).where(DeviceSession.ended_at.is_(None))).all()
+    now = time.time()
+    return [now - at for at in seen]
+
+
+async def keep(run: OpenRun, every_s: float, began: float, peers: int) -> None:
+    """Write what a keeper writes each second."""
+    while True:
+        step = max(0, int((time.perf_counter() - began) / every_s))
+        await asyncio.to_thread(
+            write_swarm_status,
+            run.database,
+            step=step,
+            samples_accumulated=0,
+            target_batch_size=run.directory.config.averaging.target_batch_size,
+            peers=peers,
+            samples_per_second=1.0,
+            eta_s=None,
+            addresses=(),
+            now=time.time(),
+        )
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def look_at_dashboard(host: str, port: int, number: int, watched: Watched) -> None:
+    """One page's stream of events, from an address of its own (the service trusts a proxy on this machine)."""
+    reader, writer = await asyncio.open_connection(host, port, limit=LONGEST_LINE_BYTES)
+    address = f"10.0.{number // 250}.{1 + number % 250}"
+    request = f"GET /api/v1/events HTTP/1.1\r\nHost: {host}:{port}\r\nX-Forwarded-For: {address}\r\n\r\n"
+    writer.write(request.encode())
+    last: float | None = None
+    try:
+        while line := await reader.readline():  # a long event is in several pieces, each with its length before it
+            watched.event_bytes += len(line)
+            if line.startswith(b"event:"):
+                now = time.perf_counter()
+                watched.events += 1
+                watched.gaps_s += [] if last is None else [now - last]
+                last = now
+    finally:
+        writer.close()

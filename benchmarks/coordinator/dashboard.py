@@ -13,13 +13,11 @@ from __future__ import annotations
 import http.client
 import re
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,11 +27,10 @@ from benchmarks.coordinator.recorded_run import QUICK, Recording, go_on, record
 from benchmarks.coordinator.viewers import watching
 from benchmarks.coordinator.visit import DESKTOP, visit, visit_slowly
 from benchmarks.support.reporting import Figure, argument_parser, report
+from benchmarks.support.service import served
 from coordinator.context.open_run import open_run
-from coordinator.run.directory import RunDirectory
 
 HOST = "127.0.0.1"
-START_TIMEOUT_S = 180.0
 STEP_S = 15.0  # a step each so many seconds, while it goes on
 TARGET = "target"
 OTHER_PAGES = {  # each with what its script draws last
@@ -73,11 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure all of it, one after another."""
     options = argument_parser("What the dashboard costs, and how soon it is there.").parse_args(arguments)
     extent = SMALL if options.quick else WHOLE
-    with tempfile.TemporaryDirectory() as directory, served_run(Path(directory), extent.recording) as served:
+    with tempfile.TemporaryDirectory() as directory, served_run(Path(directory), extent.recording) as run:
         figures = [
-            *measure_answers(served.port, extent.requests),
-            *measure_visit(served, extent.live_s),
-            *measure_viewers(served, extent.viewers, extent.watched_s),
+            *measure_answers(run.port, extent.requests),
+            *measure_visit(run, extent.live_s),
+            *measure_viewers(run, extent.viewers, extent.watched_s),
         ]
     report(f"the dashboard of a run of {extent.recording.steps} steps", figures, options.json)
 
@@ -86,45 +83,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def served_run(directory: Path, recording: Recording) -> Iterator[Served]:
     """A recorded run that goes on, served by a process of its own."""
     run = record(directory / "run", recording, time.time())
+    with open_run(run.path) as opened:
+        [invite] = opened.membership.invite("guest")
     ended = threading.Event()
     living = threading.Thread(target=go_on, args=(run, STEP_S, ended.is_set))
-    command = [sys.executable, "-m", "manyhands", "coordinator", "serve", str(run.path), "--service-only"]
-    with (directory / "serve.log").open("w") as log:
-        supervisor = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603 - our own program
-    try:
-        wait_until_up(run)
+    with served(run, directory / "serve.log") as service:
         living.start()
-        service = listener_of(psutil.Process(supervisor.pid), run.settings.web_port)
-        with open_run(run.path) as opened:
-            [invite] = opened.membership.invite("guest")
-        yield Served(run.settings.web_port, service, invite)
-    finally:
-        ended.set()
-        if living.ident is not None:
-            living.join()
-        supervisor.terminate()
-        supervisor.wait()
-
-
-def wait_until_up(run: RunDirectory) -> None:
-    """Raise `TimeoutError` if the service does not answer in time."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
         try:
-            ask(http.client.HTTPConnection(HOST, run.settings.web_port, timeout=10), "/healthz")
-            return
-        except OSError:
-            time.sleep(0.2)
-    raise TimeoutError(f"the service did not answer within {START_TIMEOUT_S:.0f} s")
-
-
-def listener_of(supervisor: psutil.Process, port: int) -> psutil.Process:
-    """The process that listens on a port."""
-    for process in [supervisor, *supervisor.children(recursive=True)]:
-        with suppress(psutil.Error):  # it has ended meanwhile
-            if any(line.laddr.port == port and line.status == "LISTEN" for line in process.net_connections("tcp")):
-                return process
-    raise RuntimeError(f"no process of the service listens on {port}")
+            yield Served(run.settings.web_port, service, invite)
+        finally:
+            ended.set()
+            living.join()
 
 
 def measure_answers(port: int, requests: int) -> list[Figure]:
@@ -158,9 +127,9 @@ def ask(line: http.client.HTTPConnection, path: str) -> tuple[float, bytes]:
     return time.perf_counter() - began, content
 
 
-def measure_visit(served: Served, live_s: float) -> list[Figure]:
+def measure_visit(run: Served, live_s: float) -> list[Figure]:
     """A first visit by Chromium, and what it costs to let the page stand."""
-    url = f"http://{HOST}:{served.port}/"
+    url = f"http://{HOST}:{run.port}/"
     seen, phone = visit(url, live_s), visit_slowly(url)
     return [
         Figure("transferred without Plotly", seen.own_bytes / 1024, "KiB", 250.0, TARGET),
@@ -173,27 +142,27 @@ def measure_visit(served: Served, live_s: float) -> list[Figure]:
         Figure("a phone on Slow 4G: layout shifts", phone.shifted, "", 0.1, TARGET),
         Figure("a phone on Slow 4G: transferred without Plotly", phone.own_bytes / 1024, "KiB", 250.0, TARGET),
         Figure("a phone on Slow 4G: chart drawn after", phone.there_s, "s"),
-        *measure_other_pages(served),
+        *measure_other_pages(run),
     ]
 
 
-def measure_other_pages(served: Served) -> Iterator[Figure]:
+def measure_other_pages(run: Served) -> Iterator[Figure]:
     """The vitals of the other pages on the same phone, and what shifts on a larger screen."""
-    invited = {f"join#invite={served.invite}": "#invited[data-state=open]"}
+    invited = {f"join#invite={run.invite}": "#invited[data-state=open]"}
     for path, ready in (OTHER_PAGES | invited).items():
-        name, url = re.split("[?=]", path)[0], f"http://{HOST}:{served.port}/{path}"
+        name, url = re.split("[?=]", path)[0], f"http://{HOST}:{run.port}/{path}"
         seen, larger = visit_slowly(url, ready), visit_slowly(url, ready, DESKTOP)
         yield Figure(f"a phone on Slow 4G, {name}: largest contentful paint", seen.largest_paint_s, "s", 2.5, TARGET)
         yield Figure(f"a phone on Slow 4G, {name}: layout shifts", seen.shifted, "", 0.1, TARGET)
         yield Figure(f"a desktop on Slow 4G, {name}: layout shifts", larger.shifted, "", 0.1, TARGET)
 
 
-def measure_viewers(served: Served, viewers: int, watched_s: float) -> list[Figure]:
+def measure_viewers(run: Served, viewers: int, watched_s: float) -> list[Figure]:
     """The processor time that the service takes while many listen, and while nobody does."""
-    alone = cores(served.service, watched_s)
-    with watching(HOST, served.port, viewers) as crowd:
+    alone = cores(run.service, watched_s)
+    with watching(HOST, run.port, viewers) as crowd:
         began = crowd.events
-        used = cores(served.service, watched_s)
+        used = cores(run.service, watched_s)
         events = crowd.events - began
     return [
         Figure(f"{viewers} viewers cost the service", used, "cores", 0.5, TARGET),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
-from playwright.sync_api import BrowserContext, Page, sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 CHROMIUM = "/usr/bin/chromium"
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -36,19 +37,16 @@ SLOWER = 4
 FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 
 
-@dataclass
 class _Wire:
-    """The bytes of each answer, headers included, by its request."""
+    """The bytes of each answer that a page loads, headers included, by its request."""
 
-    urls: dict[str, str] = field(default_factory=dict)
-    sizes: dict[str, float] = field(default_factory=dict)
-
-    def listen(self, context: BrowserContext, page: Page) -> None:
-        """Note what this page loads."""
-        session = context.new_cdp_session(page)
-        session.on("Network.responseReceived", self._name)
-        session.on("Network.dataReceived", self._add)
-        session.send("Network.enable")
+    def __init__(self, page: Page) -> None:
+        self.urls: dict[str, str] = {}
+        self.sizes: dict[str, float] = {}
+        self.session = page.context.new_cdp_session(page)
+        self.session.on("Network.responseReceived", self._name)
+        self.session.on("Network.dataReceived", self._add)
+        self.session.send("Network.enable")
 
     def _name(self, event: dict[str, Any]) -> None:
         self.urls[event["requestId"]] = event["response"]["url"]
@@ -78,16 +76,11 @@ class Visit:
 
 def visit(url: str, live_s: float) -> Visit:
     """Open the page in a new browser, then once more, and let it stand for a while."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE_MS)
-        context = browser.new_context(**DESKTOP)
-        context.set_default_timeout(PATIENCE_MS)
-        page, wire = context.new_page(), _Wire()
+    with _new_page(DESKTOP) as page:
         page.goto("about:blank")
         time.sleep(SETTLING_S)
         idle_cores = _browser_cores(live_s)
-        page.add_init_script(NOTE_ELEMENT % CHART)
-        wire.listen(context, page)
+        wire = _Wire(page)
         chart_s = _open(page, url, CHART)
         first_paint_s = page.evaluate(FIRST_PAINT) / 1000
         plotly_bytes = wire.total(lambda address: "plotly" in address)
@@ -95,7 +88,6 @@ def visit(url: str, live_s: float) -> Visit:
         again_s = _open(page, url, CHART)
         time.sleep(SETTLING_S)
         live_cores = _browser_cores(live_s)
-        browser.close()
     return Visit(own_bytes, plotly_bytes, first_paint_s, chart_s, again_s, idle_cores, live_cores)
 
 
@@ -111,28 +103,32 @@ class SlowVisit:
 
 def visit_slowly(url: str, ready: str = CHART, screen: dict[str, Any] = PHONE) -> SlowVisit:
     """Open a page in a new browser with a phone's line and processor, until an element and a while after."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE_MS)
-        context = browser.new_context(**screen)
-        context.set_default_timeout(PATIENCE_MS)
-        page, wire = context.new_page(), _Wire()
+    with _new_page(screen) as page:
         page.add_init_script(NOTE_VITALS)
-        page.add_init_script(NOTE_ELEMENT % ready)
-        wire.listen(context, page)
-        session = context.new_cdp_session(page)
-        session.send("Network.enable")
-        session.send("Network.emulateNetworkConditions", SLOW_4G)
-        session.send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
+        wire = _Wire(page)
+        wire.session.send("Network.emulateNetworkConditions", SLOW_4G)
+        wire.session.send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
         there_s = _open(page, url, ready)
         time.sleep(SETTLING_S)
         largest_paint_s = page.evaluate("window.largestPaintAt") / 1000
         shifted = float(page.evaluate("window.shifted"))
-        browser.close()
     return SlowVisit(largest_paint_s, there_s, shifted, wire.total(lambda address: "plotly" not in address))
+
+
+@contextmanager
+def _new_page(screen: Mapping[str, Any]) -> Iterator[Page]:
+    """A page of a new browser, which is closed at the end."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE_MS)
+        context = browser.new_context(**screen)
+        context.set_default_timeout(PATIENCE_MS)
+        yield context.new_page()
+        browser.close()
 
 
 def _open(page: Page, url: str, ready: str) -> float:
     """The seconds until the element is there."""
+    page.add_init_script(NOTE_ELEMENT % ready)
     page.goto(url)
     page.wait_for_selector(ready, state="attached")
     return float(page.evaluate("window.thereAt")) / 1000

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import http.client
-import os
 
-import psutil
 import pytest
 
-from benchmarks.coordinator.dashboard import ask, listener_of
+from benchmarks.coordinator.dashboard import ask
 from benchmarks.coordinator.viewers import watching
 from benchmarks.coordinator.visit import visit, visit_slowly
 from tests.support.served_page import FakeRun, PageServer
@@ -63,11 +61,3 @@ def test_answers_are_asked_for_and_refusals_noticed(server: PageServer) -> None:
     with pytest.raises(RuntimeError, match="404"):
         ask(line, "/nowhere")
     line.close()
-
-
-def test_the_service_is_found_by_its_port(server: PageServer) -> None:
-    """It is the process that listens there."""
-    here = psutil.Process()
-    assert listener_of(here, server.port).pid == os.getpid()
-    with pytest.raises(RuntimeError, match="listens on 1"):
-        listener_of(here, 1)
