@@ -271,7 +271,8 @@ def client(run: FakeRun) -> Iterator[TestClient]:
     """Requests to the run's web application, without a server."""
     from starlette.testclient import TestClient
 
-    from coordinator.web.app import WebState, create_app
+    from coordinator.web.app import create_app
+    from coordinator.web.state.web_state import WebState
 
     with TestClient(create_app(WebState(run.directory, run.services))) as made:
         yield made

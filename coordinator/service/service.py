@@ -26,8 +26,9 @@ from coordinator.control.door import DoorLimits
 from coordinator.control.server import ControlServer, TlsFiles
 from coordinator.run.directory import RunDirectory
 from coordinator.service.descriptors import descriptors_needed, raise_limit
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
 from coordinator.web.http.server import WebServer
+from coordinator.web.state.web_state import WebState
 from peer.config.trust import unpinned
 
 logger = logging.getLogger(__name__)

@@ -28,10 +28,11 @@ from coordinator.statistics.moments import chunk_of
 from coordinator.statistics.people import HardwareClass, LeaderboardPeriod, people
 from coordinator.store.engine import Database
 from coordinator.store.ledger_models import DAY_S
-from coordinator.web.app import WebState, create_app
-from coordinator.web.pages.frozen import Archive, Parameters, answer_name
+from coordinator.web.app import create_app
 from coordinator.web.pages.translations import choose_language
 from coordinator.web.pages.views import MISSING, VIEWS
+from coordinator.web.state.frozen import Archive, Parameters, answer_name
+from coordinator.web.state.web_state import WebState
 from dashboards import catalogs, page_files, page_version
 
 Question = tuple[str, Parameters]
@@ -110,10 +111,12 @@ async def _fill(
 ) -> ArchiveManifest:
     language = choose_language(services.config.run.language.split("-")[0].lower(), "")
     archive = Archive(now, address.rstrip("/"), language)
-    app = create_app(WebState(directory, services, archive))
+    web = WebState(directory, services, archive)
+    app = create_app(web)
     async with app.router.lifespan_context(app):
-        files = {name: _write(folder / name, content) async for name, content in _contents(app, archive)}
-        step = _last_step(app)
+        step = web.snapshot.steps[-1].step if web.snapshot.steps else 0
+        asked_for = questions(services.database, step, now)
+        files = {name: _write(folder / name, content) async for name, content in _contents(app, archive, asked_for)}
     manifest = ArchiveManifest(
         format_version=FORMAT_VERSION,
         run=services.config.run.name,
@@ -126,7 +129,7 @@ async def _fill(
     return manifest
 
 
-async def _contents(app: FastAPI, archive: Archive) -> AsyncIterator[tuple[str, bytes]]:
+async def _contents(app: FastAPI, archive: Archive, asked_for: Iterable[Question]) -> AsyncIterator[tuple[str, bytes]]:
     """Every file of the archive: its path and what it holds."""
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://archive") as client:
@@ -139,13 +142,8 @@ async def _contents(app: FastAPI, archive: Archive) -> AsyncIterator[tuple[str, 
         for name in page_files():
             path = f"static/{page_version()}/{name}"
             yield path, await _ask(client, f"/{path}", {})
-        async for name, content in _answers(client, questions(app.state.database, _last_step(app), archive.at)):
+        async for name, content in _answers(client, asked_for):
             yield f"api/v1/{name}", content
-
-
-def _last_step(app: FastAPI) -> int:
-    steps = app.state.live.current.steps
-    return steps[-1].step if steps else 0
 
 
 async def _answers(client: httpx2.AsyncClient, asked_for: Iterable[Question]) -> AsyncIterator[tuple[str, bytes]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from coordinator.web.pages.frozen import answer_name
+from coordinator.web.state.frozen import answer_name
 from tests.support.archives import archived, plain_host
 from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
 from tests.support.served_page import FakeRun, PageServer, fake_run

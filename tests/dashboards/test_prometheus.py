@@ -10,7 +10,8 @@ import pytest
 import yaml
 from starlette.testclient import TestClient
 
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
+from coordinator.web.state.web_state import WebState
 from tests.support.metric_names import ALERTS, DASHBOARDS, GRAFANA, expressions, names_given, names_used
 from tests.support.programs import require
 from tests.support.served_page import fake_run

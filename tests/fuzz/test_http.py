@@ -14,7 +14,8 @@ from hypothesis import given, strategies as st
 from schemathesis import GenerationMode
 from starlette.types import Receive, Scope, Send
 
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
+from coordinator.web.state.web_state import WebState
 from tests.support.inputs import inputs, spoilt
 from tests.support.served_page import FakeRun, PageServer, fake_run
 from tests.support.waiting import PATIENCE_S

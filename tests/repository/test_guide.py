@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from coordinator.web.pages.guide import Guide
+from coordinator.web.http.site import Guide
 from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot, moving
 from tests.support.served_page import FakeRun, PageServer
 

@@ -11,7 +11,8 @@ from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
 from coordinator.store.models import Device, Receipt
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
+from coordinator.web.state.web_state import WebState
 from peer.verification.published import Page
 from tests.support.receipts import key_of, pseudonym_of
 from tests.support.served_page import FakeRun, fake_run

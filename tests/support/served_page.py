@@ -16,8 +16,10 @@ from coordinator.context.services import RunServices, open_run_services
 from coordinator.ledger.presence import open_session, record_checkpoint, write_swarm_status
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
 from coordinator.web.http.server import WebServer
+from coordinator.web.http.site import Guide
+from coordinator.web.state.web_state import WebState
 from dashboards import GUIDE
 from peer.config.run import RunConfig
 from peer.reporting.messages import StepReport
@@ -172,7 +174,7 @@ class PageServer:
         assert self._ready.wait(PATIENCE_S)
 
     async def _serve(self) -> None:
-        app = create_app(WebState(self._run.directory, self._run.services, guide=self._guide))
+        app = create_app(WebState(self._run.directory, self._run.services, guide=Guide(self._guide)))
         server = await WebServer.start(app, "127.0.0.1", self.port)
         self.port = server.port
         self._ready.set()

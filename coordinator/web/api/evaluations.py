@@ -15,8 +15,8 @@ from coordinator.context.services import RunServices
 from coordinator.evaluation.evaluations import EvaluationRow, curves, evaluator_of, record_evaluation
 from coordinator.evaluation.reports import EvaluationReport, SignedReport
 from coordinator.evaluation.tasks.results import ProbeResult
-from coordinator.web.api.run import cached, live_of
 from coordinator.web.state.snapshot import Snapshot
+from coordinator.web.state.web_state import Web
 from peer.config.evaluation import Task
 
 MAX_CLOCK_AHEAD_S = 300.0
@@ -89,32 +89,31 @@ def evaluations_of(snapshot: Snapshot, tasks: Sequence[Task]) -> Evaluations:
 
 
 @router.get("/evaluations", response_model=Evaluations)
-async def evaluations(request: Request) -> Response:
+async def evaluations(request: Request, web: Web) -> Response:
     """Each task of the run with its points, in the order of their steps, and its reference lines."""
-    snapshot, tasks = live_of(request).current, request.app.state.config.evaluation.tasks
-    return await cached(request, "evaluations", snapshot.taken_at, partial(evaluations_of, snapshot, tasks))
+    snapshot, tasks = web.snapshot, web.config.evaluation.tasks
+    return await web.answer(request, "evaluations", snapshot.taken_at, partial(evaluations_of, snapshot, tasks))
 
 
 @router.post("/evaluations")
-async def report(request: Request, signed: SignedReport) -> Taken:
+async def report(web: Web, signed: SignedReport) -> Taken:
     """Take an evaluator's report: 401 for a signature that is none, 403 for a key that the operator did not allow.
 
     404 for a checkpoint that the run does not know (it may have been undone), 409 for a task that is not the run's.
     """
-    services: RunServices = request.app.state.services
     try:
         opened = signed.opened()
     except RequestError as error:
         raise HTTPException(401, str(error)) from error
-    name = await asyncio.to_thread(evaluator_of, services.database, bytes.fromhex(signed.key))
+    name = await asyncio.to_thread(evaluator_of, web.database, bytes.fromhex(signed.key))
     if name is None:
         raise HTTPException(
             403,
             f"The operator must allow this evaluator: `manyhands coordinator evaluators DIR add NAME {signed.key}`.",
         )
-    _check(services, opened)
+    _check(web.services, opened)
     row = EvaluationRow(opened.step, opened.manifest_sha256, name, opened.result, opened.evaluated_at)
-    if not await asyncio.to_thread(record_evaluation, services.database, row):
+    if not await asyncio.to_thread(record_evaluation, web.database, row):
         raise HTTPException(
             404, f"The run knows no such checkpoint of step {opened.step}: it may have been removed or undone."
         )

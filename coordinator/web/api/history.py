@@ -15,23 +15,17 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
-from coordinator.context.services import RunServices
 from coordinator.ledger.reading import LATE_STEPS
 from coordinator.statistics.history import TableName, csv_lines, write_parquet
 from coordinator.statistics.milestones import milestones
 from coordinator.statistics.moments import CHUNK_STEPS, Chunk, read_chunk
-from coordinator.web.api.run import cached, live_of
-from coordinator.web.http.answers import AnswerCache, answer
-from coordinator.web.http.boundary import place_among
 from coordinator.web.state.snapshot import Snapshot
+from coordinator.web.state.web_state import Web, place_among
 
 router = APIRouter(prefix="/api/v1")
 
 MAX_CHUNK = 2**31 // CHUNK_STEPS
 SETTLED_S = 60  # so old may be what is told of steps that are long over: late receipts and other names still change it
-KEPT_CHUNKS = 32  # in memory, a quarter of a megabyte each where forty devices train
-
-EXPORTS, EXPORTS_PER_CALLER = 2, 1
 PIECE_BYTES = 64 * 1024
 PARQUET = "application/vnd.apache.parquet"
 Format = Literal["csv", "parquet"]
@@ -108,22 +102,20 @@ class Milestones(BaseModel):
 
 
 @router.get("/moments/{chunk}", response_model=Moments, tags=["history"])
-async def moments(request: Request, chunk: Annotated[int, Path(ge=0, lt=MAX_CHUNK)]) -> Response:
+async def moments(request: Request, web: Web, chunk: Annotated[int, Path(ge=0, lt=MAX_CHUNK)]) -> Response:
     """Who was online, which groups averaged, what failed and the loss, at the 100 global steps from 100 * chunk + 1."""
-    services: RunServices = request.app.state.services
-    snapshot = live_of(request).current
+    snapshot = web.snapshot
     last = snapshot.steps[-1].step if snapshot.steps else 0
     is_over = (chunk + 1) * CHUNK_STEPS < last - LATE_STEPS
     version = (snapshot.era, snapshot.taken_at // SETTLED_S if is_over else snapshot.steps_version)
-    answers: AnswerCache = request.app.state.moments
-    return answer(request, await answers.get(chunk, version, lambda: moments_of(read_chunk(services.database, chunk))))
+    return await web.answer(request, ("moments", chunk), version, lambda: moments_of(read_chunk(web.database, chunk)))
 
 
 @router.get("/milestones", response_model=Milestones, tags=["history"])
-async def all_milestones(request: Request) -> Response:
+async def all_milestones(request: Request, web: Web) -> Response:
     """What was reached: the first step, powers of ten of samples, records of devices and of loss."""
-    snapshot = live_of(request).current
-    return await cached(request, "milestones", snapshot.curve_version, partial(milestones_of, snapshot))
+    snapshot = web.snapshot
+    return await web.answer(request, "milestones", snapshot.curve_version, partial(milestones_of, snapshot))
 
 
 def moments_of(chunk: Chunk) -> Moments:
@@ -143,15 +135,15 @@ def milestones_of(snapshot: Snapshot) -> Milestones:
     response_class=StreamingResponse,
     responses={200: File},
     tags=["run"],
-    dependencies=[Depends(place_among("exports", "Others are downloading the history: try again in a minute."))],
+    dependencies=[Depends(place_among(lambda web: web.exports, "Others are downloading the history"))],
 )
 def history(
-    request: Request,
+    web: Web,
     table: Annotated[TableName, Path()],
     format: Annotated[Format, Path()],  # noqa: A002
 ) -> StreamingResponse:
     """A table of the whole history: `steps`, `contributions` (of devices to steps), `sessions`, `validations`."""
-    database, run = request.app.state.database, request.app.state.config.run.name
+    database, run = web.database, web.config.run.name
     headers = {"Content-Disposition": f'attachment; filename="{run}-{table}.{format}"', "Cache-Control": "no-cache"}
     if format == "csv":
         return StreamingResponse(csv_lines(database, table), media_type="text/csv; charset=utf-8", headers=headers)

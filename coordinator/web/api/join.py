@@ -7,15 +7,15 @@ service starts, never for a request, and told apart by the digests that the oper
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from itertools import pairwise
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from auth.invite_codes import tidy_invite_code
-from auth.join_link import JoinLink
 from coordinator.context.services import RunServices
 from coordinator.members.join_page import (
     MAX_CODE_CHARS,
@@ -26,17 +26,10 @@ from coordinator.members.join_page import (
     joining_line,
     notebooks_of,
 )
-from coordinator.run.software import (
-    CONSTRAINTS_NAME,
-    NOTEBOOK_NAME,
-    SKILL_NAME,
-    Software,
-    notebook_for,
-    skill_for,
-)
-from coordinator.web.api.run import cached, live_of
-from coordinator.web.http.answers import Encoded, answer, encode
+from coordinator.run.software import NOTEBOOK_NAME, SKILL_NAME
+from coordinator.web.http.answers import answer, encode
 from coordinator.web.state.snapshot import Snapshot
+from coordinator.web.state.web_state import Web, WebState
 from peer.limits.usage import LIBRARIES_BYTES
 from peer.runtime.software import install_commands
 
@@ -111,21 +104,20 @@ class InviteAnswer(BaseModel):
 
 
 @router.get("/api/v1/joining", response_model=Joining)
-async def joining(request: Request) -> Response:
+async def joining(request: Request, web: Web) -> Response:
     """What to do, and what it uses."""
-    snapshot = live_of(request).current
-    return await cached(request, "joining", snapshot.taken_at, lambda: joining_of(request.app.state, snapshot))
+    return await web.answer(request, "joining", web.snapshot.taken_at, partial(joining_of, web, web.snapshot))
 
 
 @router.post("/api/v1/invite", response_model=InviteAnswer)
-async def invite(request: Request, body: InviteCode) -> Response:
+async def invite(web: Web, body: InviteCode) -> Response:
     """Return the state of an invite code: whether it still admits somebody, and whom."""
-    services = request.app.state.services
+    services = web.services
     found = await asyncio.to_thread(invite_facts, services.database, body.code, services.clock())
     invitation = None
     if found.state == "open":
-        link, software = request.app.state.join_link, services.software_address
-        invitation = Invitation.of(tidy_invite_code(body.code), found.role, link, services.web_address, software)
+        code, software = tidy_invite_code(body.code), services.software_address
+        invitation = Invitation.of(code, found.role, web.join_link, services.web_address, software)
     said = InviteAnswer(
         state=found.state,
         member=found.member,
@@ -136,12 +128,12 @@ async def invite(request: Request, body: InviteCode) -> Response:
     return Response(encode(said).content, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
-def joining_of(state: Any, snapshot: Snapshot) -> Joining:
-    """See `joining`; `state` is the application's."""
-    services, link = state.services, state.join_link
+def joining_of(web: WebState, snapshot: Snapshot) -> Joining:
+    """See `joining`."""
+    services, link = web.services, web.join_link
     command = f"manyhands join '{link}'"
     config = services.config.at_step(snapshot.swarm.step if snapshot.swarm else 0)
-    notebooks = notebooks_of(state.notebook_url)
+    notebooks = notebooks_of(web.directory.settings.notebook_url)
     state_bytes = None if snapshot.checkpoint is None else snapshot.checkpoint.size_bytes
     return Joining(
         run=config.run.name,
@@ -179,24 +171,11 @@ def step_seconds(completed_at: list[float]) -> float | None:
     return round(median(gaps), 1) if gaps else None
 
 
-def software_files(software: Software, web_address: str, join_link: str) -> dict[str, Encoded]:
-    """Every file by its name, as it is sent."""
-    address = software.address(web_address)
-    notebook = notebook_for(address, join_link)
-    skill = skill_for(address, JoinLink.parse(join_link), f"{web_address}/join")
-    return {
-        software.name: Encoded(software.wheel, "application/octet-stream", f'"{software.sha256}"', compressed=None),
-        CONSTRAINTS_NAME: encode(software.constraints, "text/plain; charset=utf-8"),
-        NOTEBOOK_NAME: encode(notebook, "application/x-ipynb+json"),
-        SKILL_NAME: encode(skill, "text/markdown; charset=utf-8"),
-    }
-
-
 @router.get("/software/{name}", include_in_schema=False)
 @router.head("/software/{name}", include_in_schema=False)
-def software_file(request: Request, name: str) -> Response:
+def software_file(request: Request, web: Web, name: str) -> Response:
     """One file of the run's software; an older version's wheel is not kept."""
-    found: Encoded | None = request.app.state.software.get(name)
+    found = web.software.get(name)
     if found is None:
         raise HTTPException(404, "The run does not bring this file, or not any more: see its page about taking part.")
     return answer(request, found)

@@ -32,8 +32,8 @@ from coordinator.statistics.people import (
 )
 from coordinator.store.engine import Database
 from coordinator.store.ledger_models import DAY_S, day_of
-from coordinator.web.api.run import cached, live_of
 from coordinator.web.http.answers import Cursor, cursor_of, key_of
+from coordinator.web.state.web_state import Web, WebState
 
 REFRESH_S = 2.0  # what is read from the store for these answers is so old at most
 MAX_PEOPLE = 500
@@ -273,6 +273,7 @@ def _own_stays(database: Database, number: int, now: float) -> list[StayOnPage]:
 @router.get("/participants", response_model=Participants)
 async def participants(
     request: Request,
+    web: Web,
     window: LeaderboardPeriod = LeaderboardPeriod.ALL,
     kind: HardwareClass | None = None,
     cursor: Cursor = "",
@@ -280,25 +281,22 @@ async def participants(
 ) -> Response:
     """Everybody who takes part: what they gave in these UTC days, on this kind of hardware, and who is here now."""
     after = key_of(cursor, (int, int, int))
-    make = partial(participants_of, request.app.state, window, kind, after, limit)
-    return await cached(request, ("participants", window, kind, cursor, limit), _version(request), make)
+    make = partial(participants_of, web, window, kind, after, limit)
+    return await web.answer(request, ("participants", window, kind, cursor, limit), _version(web), make)
 
 
 @router.get("/participants/{number}", response_model=MemberPage)
-async def member(request: Request, number: Number) -> Response:
+async def member(request: Request, web: Web, number: Number) -> Response:
     """What came of every sample of one member, devices, stays, days, and the steps that they are in."""
-    services = request.app.state.services
-    make = partial(member_page, services.database, number, live_of(request).current.taken_at)
-    return await cached(request, ("member", number), _version(request), make)
+    make = partial(member_page, web.database, number, web.snapshot.taken_at)
+    return await web.answer(request, ("member", number), _version(web), make)
 
 
 @router.get("/participants/{number}/certificate")
-def certificate(request: Request, number: Number) -> Response:
+def certificate(web: Web, number: Number) -> Response:
     """A certificate of contribution, signed now: see `manyhands verify`."""
-    services = request.app.state.services
-    run = services.config.run.name
     try:
-        signed = certify(services.database, request.app.state.authority(), run, number, services.clock())
+        signed = certify(web.database, web.directory.authority, web.config.run.name, number, web.services.clock())
     except RequestError as error:
         raise HTTPException(404, str(error)) from error
     name = f'attachment; filename="certificate-{number}.json"'
@@ -309,38 +307,38 @@ def certificate(request: Request, number: Number) -> Response:
 @router.get("/stays", response_model=Stays)
 async def all_stays(
     request: Request,
+    web: Web,
     since: Time = None,
     until: Time = None,
     number: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
 ) -> Response:
     """Who was connected when, in this span (by default the last fourteen days), of everybody or one member."""
-    make = partial(_stays, request, since, until, number)
-    return await cached(request, ("stays", since, until, number), _version(request), make)
+    make = partial(_stays, web, since, until, number)
+    return await web.answer(request, ("stays", since, until, number), _version(web), make)
 
 
 @router.get("/authority", response_model=Authority)
-async def authority(request: Request) -> Response:
+async def authority(request: Request, web: Web) -> Response:
     """By which key the run's certificates are signed."""
-    services = request.app.state.services
-    key = services.authority_public.hex()
-    return await cached(request, "authority", key, lambda: Authority(run=services.config.run.name, key=key))
+    key = web.services.authority_public.hex()
+    return await web.answer(request, "authority", key, partial(Authority, run=web.config.run.name, key=key))
 
 
-def _version(request: Request) -> int:
+def _version(web: WebState) -> int:
     """The same for a little while."""
-    return int(live_of(request).current.taken_at // REFRESH_S)
+    return int(web.snapshot.taken_at // REFRESH_S)
 
 
 def participants_of(
-    state: Any,
+    web: WebState,
     window: LeaderboardPeriod = LeaderboardPeriod.ALL,
     kind: HardwareClass | None = None,
     after: Sequence[Any] | None = None,
     limit: int = MAX_PEOPLE,
 ) -> Participants:
-    """See `participants`; `state` is the application's, `after` the key of the last row before."""
-    now = state.live.current.taken_at
-    everybody = people(state.database, now, window)
+    """See `participants`; `after` is the key of the last row before."""
+    now = web.snapshot.taken_at
+    everybody = people(web.database, now, window)
     places = {place.person.number: place for place in leaderboard(everybody, kind)}
     keyed = sorted((_key(person, kind), person) for person in everybody)
     rest = [(key, person) for key, person in keyed if after is None or key > tuple(after)]
@@ -389,12 +387,11 @@ def _participant(person: Person, kind: HardwareClass | None, place: LeaderboardR
     )
 
 
-def _stays(request: Request, since: float | None, until: float | None, number: int | None) -> Stays:
-    now = live_of(request).current.taken_at
+def _stays(web: WebState, since: float | None, until: float | None, number: int | None) -> Stays:
+    now = web.snapshot.taken_at
     until = now if until is None else until
     since = until - SPAN_S if since is None else since
-    database = request.app.state.database
-    rows: Sequence[StayRow] = stays(database, since, until, now, number, MOST_STAYS + 1)
+    rows: Sequence[StayRow] = stays(web.database, since, until, now, number, MOST_STAYS + 1)
     kept = rows[-MOST_STAYS:]
     here = {row.member_number for row in kept}
     return Stays(
@@ -409,7 +406,7 @@ def _stays(request: Request, since: float | None, until: float | None, number: i
         online=[row.is_online for row in kept],
         members={
             person.number: person.name
-            for person in people(database, now, LeaderboardPeriod.DAY)
+            for person in people(web.database, now, LeaderboardPeriod.DAY)
             if person.number in here
         },
     )

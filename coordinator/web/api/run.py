@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterable, AsyncIterator
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
@@ -21,16 +21,15 @@ from pydantic import BaseModel, Field
 from auth.errors import StorageError
 from coordinator.checkpoints.manifest import MANIFEST, StoredCheckpoint, verify
 from coordinator.checkpoints.tarball import Tarball
-from coordinator.context.services import RunServices
 from coordinator.ledger.presence import CheckpointRow
 from coordinator.publishing.publications import PublicationRow
 from coordinator.statistics.curve import kept_places, moving_average, smoothing_of, usual_range
 from coordinator.statistics.history import MAX_STEPS, receipts_page
-from coordinator.web.http.answers import AnswerCache, Made, answer, encode, has_already
-from coordinator.web.http.boundary import place_among
-from coordinator.web.state.live import LiveSnapshot
+from coordinator.web.http.answers import answer, encode, has_already
 from coordinator.web.state.overview import CheckpointFacts, Overview, ValidationFacts, checkpoint_facts, overview_of
 from coordinator.web.state.snapshot import Snapshot
+from coordinator.web.state.web_state import Web, WebState, place_among
+from peer.config.run import RunConfig
 
 MAX_STEPS_PER_PAGE = 20_000
 router = APIRouter(prefix="/api/v1", tags=["run"])
@@ -40,7 +39,6 @@ SHOWN_CONTRIBUTIONS = 5
 EVENT_STREAM = "text/event-stream"
 UNHELD = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx else waits until its buffer is full
 TAR = "application/x-tar"
-DOWNLOADS, DOWNLOADS_PER_CALLER = 8, 2  # of whole checkpoints, at once
 MAX_POINTS = 5000
 MAX_SMOOTHING = 10_000
 Points = Annotated[int, Query(ge=3, le=MAX_POINTS, description="At most so many points.")]
@@ -94,34 +92,25 @@ class Validations(BaseModel):
     validations: list[ValidationFacts]
 
 
-def live_of(request: Request) -> LiveSnapshot:
-    """The run as it stands."""
-    live: LiveSnapshot = request.app.state.live
-    return live
-
-
-async def cached(request: Request, question: Hashable, version: Hashable, make: Callable[[], Made]) -> Response:
-    """Answer with what `make` builds in a thread: once for this question and version, however many ask."""
-    answers: AnswerCache = request.app.state.answers
-    return answer(request, await answers.get(question, version, make))
-
-
 @router.get("/overview", response_model=Overview)
-async def overview(request: Request) -> Response:
+async def overview(request: Request, web: Web) -> Response:
     """Where the run stands."""
-    state, snapshot = request.app.state, live_of(request).current
-    make = partial(overview_of, snapshot, state.config, state.join_link)
-    return await cached(request, "overview", snapshot.version, make)
+    snapshot = web.snapshot
+    make = partial(overview_of, snapshot, web.config, web.join_link)
+    return await web.answer(request, "overview", snapshot.version, make)
 
 
 @router.get("/steps", response_model=Steps)
 async def steps(
-    request: Request, after: After = 0, limit: Annotated[int, Query(ge=1, le=MAX_STEPS_PER_PAGE)] = MAX_STEPS_PER_PAGE
+    request: Request,
+    web: Web,
+    after: After = 0,
+    limit: Annotated[int, Query(ge=1, le=MAX_STEPS_PER_PAGE)] = MAX_STEPS_PER_PAGE,
 ) -> Response:
     """What each global step came to."""
-    snapshot = live_of(request).current
+    snapshot = web.snapshot
     make = partial(_steps, snapshot, after, limit)
-    return await cached(request, ("steps", after, limit), snapshot.steps_version, make)
+    return await web.answer(request, ("steps", after, limit), snapshot.steps_version, make)
 
 
 def _steps(snapshot: Snapshot, after: int, limit: int) -> Steps:
@@ -140,35 +129,31 @@ def _steps(snapshot: Snapshot, after: int, limit: int) -> Steps:
 
 @router.get("/receipts")
 def receipts(
-    request: Request, after: After = 0, limit: Annotated[int, Query(ge=1, le=MAX_STEPS)] = MAX_STEPS
+    request: Request, web: Web, after: After = 0, limit: Annotated[int, Query(ge=1, le=MAX_STEPS)] = MAX_STEPS
 ) -> Response:
     """What devices claim, what others have received, signed, and what counts: see `manyhands verify`."""
-    state = request.app.state
-    page = receipts_page(state.database, state.config.run.name, after, limit)
+    page = receipts_page(web.database, web.config.run.name, after, limit)
     return answer(request, encode(json.dumps(page).encode()))
 
 
 @router.get("/checkpoints", response_model=CheckpointList)
-async def checkpoints(request: Request) -> Response:
+async def checkpoints(request: Request, web: Web) -> Response:
     """The checkpoints that are kept."""
-    snapshot = live_of(request).current
+    snapshot = web.snapshot
     rows = [checkpoint_facts(row) for row in reversed(snapshot.checkpoints)]
-    return await cached(
-        request, "checkpoints", snapshot.version, lambda: CheckpointList(era=snapshot.era, checkpoints=rows)
-    )
+    make = partial(CheckpointList, era=snapshot.era, checkpoints=rows)
+    return await web.answer(request, "checkpoints", snapshot.version, make)
 
 
 @router.get("/checkpoints/{step}/{name}", response_class=FileResponse)
 @router.head("/checkpoints/{step}/{name}", include_in_schema=False)
-async def checkpoint_file(request: Request, step: int, name: str) -> Response:
+async def checkpoint_file(request: Request, web: Web, step: int, name: str) -> Response:
     """One file of a published checkpoint; `Range`, `If-Range` and `If-None-Match` are understood (RFC 9110).
 
     Only files that the manifest names are served. The manifest itself is known by the digest that the control plane and
     `/api/v1/checkpoints` give.
     """
-    row = _published(request, step)
-    services: RunServices = request.app.state.services
-    folder = services.checkpoint_dir(step)
+    row, folder = _published(web.snapshot, step), web.services.checkpoint_dir(step)
     etag = f'"{await asyncio.to_thread(_digest, row, folder, name)}"'
     headers = {"ETag": etag, "Cache-Control": "no-cache"}  # a step undone and taken again has other files
     if has_already(request, etag):
@@ -205,17 +190,17 @@ def _stored(row: CheckpointRow, folder: Path) -> StoredCheckpoint:
     "/checkpoints/{step}.tar",
     response_class=StreamingResponse,
     responses={200: {"description": "The tar.", "content": {TAR: {}}}},
-    dependencies=[Depends(place_among("downloads", "Others are downloading checkpoints: try again in a minute."))],
+    dependencies=[Depends(place_among(lambda web: web.downloads, "Others are downloading checkpoints"))],
 )
 @router.head("/checkpoints/{step}.tar", include_in_schema=False)
-async def whole_checkpoint(request: Request, step: int) -> Response:
+async def whole_checkpoint(request: Request, web: Web, step: int) -> Response:
     """All files of a published checkpoint in one tar, below one folder; `If-None-Match` is understood.
 
     It is made while it is sent, so it has no ranges: a single file of `/checkpoints/{step}/{name}` can be resumed.
     """
-    row = _published(request, step)
-    name = f"{request.app.state.config.run.name}-step-{step}"
-    tarball = await asyncio.to_thread(_tarball, row, request.app.state.services.checkpoint_dir(step), name)
+    row = _published(web.snapshot, step)
+    name = f"{web.config.run.name}-step-{step}"
+    tarball = await asyncio.to_thread(_tarball, row, web.services.checkpoint_dir(step), name)
     headers = {
         "ETag": f'"{row.manifest_sha256}.tar"',
         "Cache-Control": "no-cache",
@@ -236,21 +221,21 @@ def _tarball(row: CheckpointRow, folder: Path, name: str) -> Tarball:
         raise HTTPException(404, f"The checkpoint of step {row.step} is no longer kept.") from error
 
 
-def _published(request: Request, step: int) -> CheckpointRow:
+def _published(snapshot: Snapshot, step: int) -> CheckpointRow:
     """The checkpoint of this step; raises `HTTPException` where there is none, or it is withheld."""
-    row = next((row for row in live_of(request).current.checkpoints if row.step == step and not row.withheld), None)
+    row = next((row for row in snapshot.checkpoints if row.step == step and not row.withheld), None)
     if row is None:
         raise HTTPException(404, f"There is no published checkpoint of step {step}.")
     return row
 
 
 @router.get("/publications", response_model=Publications)
-async def publications(request: Request) -> Response:
+async def publications(request: Request, web: Web) -> Response:
     """Which checkpoints can be fetched elsewhere."""
-    public: frozenset[str] = request.app.state.public_places
-    snapshot = live_of(request).current
+    public = frozenset(each.to for each in web.directory.settings.publications if each.is_public)
+    snapshot = web.snapshot
     make = partial(_publications, snapshot.publications, public)
-    return await cached(request, "publications", snapshot.version, make)
+    return await web.answer(request, "publications", snapshot.version, make)
 
 
 def _publications(rows: tuple[PublicationRow, ...], public: frozenset[str]) -> Publications:
@@ -270,48 +255,46 @@ def _publications(rows: tuple[PublicationRow, ...], public: frozenset[str]) -> P
 
 
 @router.get("/validations", response_model=Validations)
-async def validations(request: Request) -> Response:
+async def validations(request: Request, web: Web) -> Response:
     """What held-out text says of each checkpoint."""
-    snapshot = live_of(request).current
+    snapshot = web.snapshot
 
     def make() -> Validations:
         rows = [ValidationFacts(**row.facts) for row in snapshot.validations]
         return Validations(era=snapshot.era, validations=rows)
 
-    return await cached(request, "validations", snapshot.version, make)
+    return await web.answer(request, "validations", snapshot.version, make)
 
 
 @router.get(
     "/events",
     response_class=StreamingResponse,
     responses={200: {"description": "Events for ever.", "content": {EVENT_STREAM: {}}}},
-    dependencies=[Depends(place_among("streams", "Too many streams are open: try again in a minute."))],
+    dependencies=[Depends(place_among(lambda web: web.streams, "Too many streams are open"))],
 )
-async def events(request: Request) -> StreamingResponse:
+async def events(web: Web) -> StreamingResponse:
     """The overview again and again, when it has changed, as server-sent events named `overview`.
 
     Of the contributions it has the few largest.
     """
-    return StreamingResponse(overview_events(request.app.state), headers=UNHELD, media_type=EVENT_STREAM)
+    return StreamingResponse(overview_events(web, web.live.updates()), headers=UNHELD, media_type=EVENT_STREAM)
 
 
-async def overview_events(state: Any) -> AsyncIterator[bytes]:
-    """The overview of now, then each that differs; `state` is the application's. Never ends.
+async def overview_events(web: WebState, updates: AsyncIterable[Snapshot]) -> AsyncIterator[bytes]:
+    """The overview of the first snapshot, then each that differs.
 
     While nothing happens, an event now and then shows that the line is alive.
     """
-    live: LiveSnapshot = state.live
-    answers: AnswerCache = state.answers
     sent, sent_at = b"", float("-inf")
-    async for snapshot in live.updates():
-        make = partial(_overview_event, snapshot, state.config, state.join_link)
-        event = (await answers.get("event", snapshot.version, make, EVENT_STREAM)).content
+    async for snapshot in updates:
+        make = partial(_overview_event, snapshot, web.config, web.join_link)
+        event = (await web.answers.get("event", snapshot.version, make, EVENT_STREAM)).content
         if _news(event) != sent or snapshot.taken_at - sent_at >= ALIVE_S:
             sent, sent_at = _news(event), snapshot.taken_at
             yield event
 
 
-def _overview_event(snapshot: Snapshot, config: Any, join_link: str) -> bytes:
+def _overview_event(snapshot: Snapshot, config: RunConfig, join_link: str) -> bytes:
     """One event, `event: overview` with the JSON of `/api/v1/overview`, of whose contributions it has few."""
     overview = overview_of(snapshot, config, join_link, SHOWN_CONTRIBUTIONS)
     return f"event: overview\ndata: {overview.model_dump_json()}\n\n".encode()
@@ -340,16 +323,21 @@ class Curve(BaseModel):
 
 @router.get("/curve", response_model=Curve)
 async def curve(
-    request: Request, points: Points = 1000, smoothing: Smoothing = 0, after: Step = 0, until: Step = 2**31 - 1
+    request: Request,
+    web: Web,
+    points: Points = 1000,
+    smoothing: Smoothing = 0,
+    after: Step = 0,
+    until: Step = 2**31 - 1,
 ) -> Response:
     """The loss over steps, samples and time, thinned out (largest triangle three buckets).
 
     `smoothing` adds the exponential moving average of the loss over about so many steps, taken before thinning.
     `usual` is the range of a chart that leaves out the first drop.
     """
-    snapshot = live_of(request).current
+    snapshot = web.snapshot
     make = partial(_curve_points, snapshot, points, smoothing, after, until)
-    return await cached(request, ("curve", points, smoothing, after, until), snapshot.curve_version, make)
+    return await web.answer(request, ("curve", points, smoothing, after, until), snapshot.curve_version, make)
 
 
 def _curve_points(snapshot: Snapshot, points: int, smoothing: int | Literal["auto"], after: int, until: int) -> Curve:

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, HTTPException, Path, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from coordinator.context.services import RunServices
 from coordinator.ledger.presence import CheckpointRow
 from coordinator.playground.questions import (
     MAX_BLANKS,
@@ -20,12 +19,11 @@ from coordinator.playground.questions import (
     clean_sentence,
     find_question,
 )
-from coordinator.throttling.rate_limits import CallerPace, http_caller
-from coordinator.web.api.run import cached, live_of
+from coordinator.throttling.rate_limits import http_caller
 from coordinator.web.state.snapshot import Snapshot
+from coordinator.web.state.web_state import ASKS_PER_MINUTE, Web
 from peer.config.run import RunConfig
 
-ASKS_PER_MINUTE = 30  # of one address: a sentence put to a handful of checkpoints, again and again
 WAIT = {"Retry-After": "10"}
 MAX_PAGE_CHECKPOINTS = 12  # that one sentence may be compared over
 router = APIRouter(prefix="/api/v1/trials", tags=["model"])
@@ -74,18 +72,17 @@ class Playground(_Body):
     steps: list[int]  # of checkpoints that can be asked, in order
 
 
-async def admit_asking(request: Request) -> None:
+async def admit_asking(request: Request, web: Web) -> None:
     """Count what an address asks; raises `HTTPException`."""
-    pace: CallerPace = request.app.state.ask_pace
-    if not pace.allows(http_caller(request.client)):
+    if not web.asks.allows(http_caller(request.client)):
         raise HTTPException(429, f"The model answers an address {ASKS_PER_MINUTE} times a minute: wait a little.", WAIT)
 
 
 @router.get("", response_model=Playground)
-async def trial(request: Request) -> Response:
+async def trial(request: Request, web: Web) -> Response:
     """Return whether the model can be tried, and which checkpoints can be asked."""
-    snapshot = live_of(request).current
-    return await cached(request, "trials", snapshot.taken_at, partial(trial_of, request.app.state.config, snapshot))
+    snapshot = web.snapshot
+    return await web.answer(request, "trials", snapshot.taken_at, partial(trial_of, web.config, snapshot))
 
 
 def trial_of(config: RunConfig, snapshot: Snapshot) -> Playground:
@@ -108,13 +105,13 @@ def trial_of(config: RunConfig, snapshot: Snapshot) -> Playground:
     responses={200: {"model": QuestionStatus, "description": "The answer was known."}},
     dependencies=[Depends(admit_asking)],
 )
-def ask_model(request: Request, sentence: Sentence, response: Response) -> QuestionStatus:
+def ask_model(web: Web, sentence: Sentence, response: Response) -> QuestionStatus:
     """Put a sentence to a published checkpoint: 202 while it waits, 200 with the answer if that is known."""
-    services: RunServices = request.app.state.services
+    services = web.services
     if not services.config.dashboard.try_it:
         raise HTTPException(404, "This run's model answers no visitors.")
     text = clean_sentence(sentence.text, masked=services.config.objective.masks)
-    checkpoint = _wanted(live_of(request).current, sentence.step)
+    checkpoint = _wanted(web.snapshot, sentence.step)
     try:
         row = ask(services.database, checkpoint, text, services.clock())
     except QueueFullError as error:
@@ -124,10 +121,9 @@ def ask_model(request: Request, sentence: Sentence, response: Response) -> Quest
 
 
 @router.get("/{identity}")
-def answer(request: Request, identity: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) -> QuestionStatus:
+def answer(web: Web, identity: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) -> QuestionStatus:
     """How far a sentence is."""
-    services: RunServices = request.app.state.services
-    row = find_question(services.database, identity, services.clock())
+    row = find_question(web.database, identity, web.services.clock())
     if row is None:
         raise HTTPException(404, "This sentence waits no more: ask again.")
     return _asked(row)

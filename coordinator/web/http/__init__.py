@@ -1,4 +1,4 @@
-"""HTTP below the routes: server, limits, compression, caching, paging.
+"""HTTP below the routes: server, limits, headers, login, compression, caching, paging.
 
-Routes import `answers`; the application imports `boundary`; the service imports `server`.
+Routes import `answers`; the application imports `boundary` and `headers`; the service imports `server`.
 """

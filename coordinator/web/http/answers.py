@@ -30,6 +30,7 @@ MOST_ANSWERS = 128
 MOST_KEPT_BYTES = 512 * 1024  # of one: whoever asks for many large ones shall not fill the memory
 LEAST_COMPRESSED = 600  # bytes; less fits one packet anyway
 Made = BaseModel | bytes
+Make = Callable[[], Made]
 _NO_WEIGHT = re.compile(r"\s*q=0(\.0*)?\s*")
 MAX_CURSOR_CHARS = 256
 Key = tuple[str | int | float, ...]  # what rows are ordered by, with their id last
@@ -49,7 +50,8 @@ class Encoded:
 def encode(made: Made, media_type: str = JSON) -> Encoded:
     """Turn a model, or a text's bytes, into an answer."""
     content = made if isinstance(made, bytes) else made.model_dump_json().encode()
-    compressed = gzip.compress(content, 5, mtime=0) if len(content) >= LEAST_COMPRESSED else None
+    is_worth_it = len(content) >= LEAST_COMPRESSED and media_type != "image/png"
+    compressed = gzip.compress(content, 5, mtime=0) if is_worth_it else None
     return Encoded(content, media_type, f'W/"{hashlib.sha256(content).hexdigest()[:32]}"', compressed)
 
 
@@ -90,9 +92,7 @@ class AnswerCache:
         self._most = most
         self._kept: OrderedDict[Hashable, tuple[Hashable, asyncio.Future[Encoded]]] = OrderedDict()
 
-    async def get(
-        self, question: Hashable, version: Hashable, make: Callable[[], Made], media_type: str = JSON
-    ) -> Encoded:
+    async def get(self, question: Hashable, version: Hashable, make: Make, media_type: str = JSON) -> Encoded:
         """The answer of this version; of many who ask at once, one builds it. What `make` raises is not kept."""
         kept = self._kept.get(question)
         if kept is None or kept[0] != version:
@@ -111,7 +111,7 @@ class AnswerCache:
             del self._kept[question]
 
 
-def _build(make: Callable[[], Made], media_type: str) -> Encoded:
+def _build(make: Make, media_type: str) -> Encoded:
     return encode(make(), media_type)
 
 

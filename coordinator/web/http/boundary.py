@@ -12,20 +12,21 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from fastapi import Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from auth.errors import ConfigError, ManyhandsError, RequestError
 from coordinator.store.engine import trouble
-from coordinator.throttling.rate_limits import CallerPace, CallerPlaces, http_caller
+from coordinator.throttling.rate_limits import CallerPace, http_caller
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,6 @@ NAMES = ("type", "loc", "msg")
 REQUESTS_PER_MINUTE = 600  # of one address: a few open pages, each with a request a second
 MAX_BODY_BYTES = 64 * 1024
 PIECE_BYTES = 32 * 1024  # of an answer, given to the connection at once
-STREAMS, STREAMS_PER_CALLER = 768, 32  # of events, open for as long as a page is
 RETRY_AFTER_S = 10
 FORWARDED = "x-forwarded-for"  # a proxy's word on who asks
 _HOST = re.compile(r"(\[[0-9a-f:.%]+\]|[^\[\]@/?#:]+)(:\d{0,5})?")
@@ -84,7 +84,7 @@ class Boundary:
 
         Nobody else can make an address, or a name without a dot, mean another machine.
         """
-        host = (_header(scope, b"host") or "").lower()
+        host = Headers(scope=scope).get("host", "").lower()
         name = urlsplit(f"//{host}").hostname or "" if _HOST.fullmatch(host) else host
         if self._names is None or not host or "." not in name or ":" in name or name.rstrip(".") in self._names:
             return
@@ -98,7 +98,7 @@ class Boundary:
     def _note_proxy(self, scope: Scope) -> None:
         """Say once that a proxy on this machine is not believed: limits then count all of its clients as one."""
         client = (scope.get("client") or ("",))[0]
-        if self._has_seen_proxy or not is_loopback(client) or _header(scope, FORWARDED.encode()) is None:
+        if self._has_seen_proxy or not is_loopback(client) or FORWARDED not in Headers(scope=scope):
             return
         self._has_seen_proxy = True
         logger.warning(
@@ -110,10 +110,6 @@ class Boundary:
     def _check_pace(self, scope: Scope) -> None:
         if not self._pace.allows(http_caller(scope.get("client"))):
             raise HTTPException(429, "Too many requests from this address: wait a little.")
-
-
-def _header(scope: Scope, name: bytes) -> str | None:
-    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
 
 
 def _is_address(host: str) -> bool:
@@ -134,22 +130,6 @@ async def refuse_shape(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     detail = [{name: found[name] for name in NAMES} for found in error.errors()]
     return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
-
-
-def place_among(name: str, refusal: str) -> Callable[[Request], AsyncIterator[None]]:
-    """A dependency: a place among the application's `CallerPlaces` of this name, given back when the answer is sent."""
-
-    async def place(request: Request) -> AsyncIterator[None]:
-        places: CallerPlaces = getattr(request.app.state, name)
-        caller = http_caller(request.client)
-        if not places.enter(caller):
-            raise HTTPException(503, refusal, {"Retry-After": "60"})
-        try:
-            yield
-        finally:
-            places.leave(caller)
-
-    return place
 
 
 async def _send_in_pieces(message: Message, send: Send) -> None:

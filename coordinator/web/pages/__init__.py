@@ -1,4 +1,4 @@
-"""The public pages: views, translations, assets, headers, and the form that an archive of them takes.
+"""The public pages: views, translations, the guide, login by a provider, the picture beside a link.
 
 `coordinator.web.app` imports the routers; templates lie in `dashboards`.
 """

@@ -6,17 +6,17 @@ picture holds the run's name and numbers, which are always Latin, and no other w
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BytesIO
 
 from fastapi import APIRouter, Request, Response
 from PIL import Image, ImageDraw, ImageFont
 
 from coordinator.statistics.curve import Point, decimate
-from coordinator.web.state.live import LiveSnapshot
+from coordinator.web.http.answers import answer
 from coordinator.web.state.snapshot import Snapshot
+from coordinator.web.state.web_state import Web
 
 router = APIRouter(include_in_schema=False)
 
@@ -40,26 +40,6 @@ class PictureFacts:
     members: int
 
 
-@dataclass
-class CardShelf:
-    """The newest card, drawn anew when it is old and something has happened; used from one event loop."""
-
-    content: bytes = b""
-    step: int = -1
-    drawn_at: float = 0.0
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    async def take(self, run: str, snapshot: Snapshot) -> bytes:
-        """The card; of many who ask at once one waits for the drawing."""
-        async with self.lock:
-            facts = card_facts(run, snapshot)
-            is_old = not 0 <= snapshot.taken_at - self.drawn_at < CARD_S
-            if not self.content or (is_old and facts.step != self.step):
-                self.content = await asyncio.to_thread(draw_card, facts)
-                self.step, self.drawn_at = facts.step, snapshot.taken_at
-            return self.content
-
-
 def card_facts(run: str, snapshot: Snapshot) -> PictureFacts:
     """The facts of a snapshot that the card shows."""
     return PictureFacts(
@@ -72,12 +52,12 @@ def card_facts(run: str, snapshot: Snapshot) -> PictureFacts:
 
 
 @router.get("/card.png")
-async def card(request: Request) -> Response:
+async def card(request: Request, web: Web) -> Response:
     """The picture beside a link to the page."""
-    shelf: CardShelf = request.app.state.card
-    live: LiveSnapshot = request.app.state.live
-    content = await shelf.take(request.app.state.config.run.name, live.current)
-    return Response(content, media_type="image/png", headers={"Cache-Control": f"public, max-age={CARD_S:.0f}"})
+    run, snapshot = web.config.run.name, web.snapshot
+    version = snapshot.taken_at // CARD_S
+    encoded = await web.answers.get("card.png", version, lambda: draw_card(card_facts(run, snapshot)), "image/png")
+    return answer(request, encoded, f"public, max-age={CARD_S:.0f}")
 
 
 def draw_card(facts: PictureFacts) -> bytes:

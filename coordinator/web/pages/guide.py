@@ -1,89 +1,43 @@
-"""The guide: the site that `make docs` builds from `docs/`, served as it is where this installation has it.
-
-Its theme starts with a few scripts inside the pages. The policy names them by their hashes, and allows no others.
-"""
+"""The guide: the site that `make docs` builds from `docs/`, served as it is where this installation has it."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
-from functools import cached_property
-from pathlib import Path
+from typing import Annotated
 
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
-from coordinator.web.http.answers import FOR_EVER, REVALIDATE, Encoded, answer, encode
-from coordinator.web.pages.headers import PLOTLY_STYLES
-from dashboards import CONTENT_TYPES
+from coordinator.web.http.answers import FOR_EVER, REVALIDATE, answer
+from coordinator.web.http.site import START, Guide
+from coordinator.web.state.web_state import Web
 
-TYPES = CONTENT_TYPES | {
-    ".html": "text/html; charset=utf-8",
-    ".parquet": "application/vnd.apache.parquet",
-    ".png": "image/png",
-}
-START = "index.html"
-_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)  # with attributes it is a file of its own, or data
 _HASHED = re.compile(r"\.[0-9a-f]{8}\.min\.(js|css)$")  # the name changes with the content
 router = APIRouter(include_in_schema=False)
 
 
-class Guide:
-    """The files of the built site, none where it has not been built."""
+async def built_guide(web: Web) -> Guide:
+    """Return the guide; raises 404 where it has not been built."""
+    if not web.guide.is_built:
+        raise HTTPException(404, "This installation has no guide: `make docs` builds it in a checkout.")
+    return web.guide
 
-    def __init__(self, folder: Path) -> None:
-        """Know the files by their paths below `folder`; whatever else a request names is not there."""
-        found = (file for file in folder.rglob("*") if file.suffix in TYPES and file.is_file())
-        self._files = {file.relative_to(folder).as_posix(): file for file in found}
-        self._encoded: dict[str, Encoded] = {}
 
-    @property
-    def is_built(self) -> bool:
-        """True if the site has been built."""
-        return START in self._files
-
-    def file(self, name: str) -> Encoded | None:
-        """Return a file's content, compressed at the first request for it."""
-        if name in self._files and name not in self._encoded:
-            self._encoded[name] = encode(self._files[name].read_bytes(), TYPES[self._files[name].suffix])
-        return self._encoded.get(name)
-
-    @cached_property
-    def policy(self) -> str:
-        """The Content-Security-Policy of all pages; icons, of the theme and of Plotly, are images of `data:`."""
-        pages = (file.read_bytes() for name, file in self._files.items() if name.endswith(".html"))
-        scripts = sorted({script for page in pages for script in _SCRIPT.findall(page)})
-        hashes = "".join(
-            f" 'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'" for script in scripts
-        )
-        return (
-            f"default-src 'none'; script-src 'self'{hashes}; style-src 'self' {PLOTLY_STYLES}; img-src 'self' data:; "
-            "connect-src 'self'; worker-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
-        )
+Built = Annotated[Guide, Depends(built_guide)]
 
 
 @router.get("/guide")
-def guide_start(request: Request) -> Response:
+async def guide_start(_guide: Built) -> Response:
     """Lead to the start page; relative, as the run may be served below any path."""
-    _guide_of(request)
     return RedirectResponse("guide/", 308)
 
 
 @router.get("/guide/{name:path}")
-def guide_file(request: Request, name: str) -> Response:
+def guide_file(request: Request, name: str, guide: Built) -> Response:
     """A page of the guide, or a file that a page loads."""
-    guide = _guide_of(request)
     found = guide.file(name or START)
     if found is None:
         raise HTTPException(404, "The guide has no such page: it begins at /guide.")
     response = answer(request, found, FOR_EVER if _HASHED.search(name) else REVALIDATE)
     response.headers["Content-Security-Policy"] = guide.policy
     return response
-
-
-def _guide_of(request: Request) -> Guide:
-    guide: Guide = request.app.state.guide
-    if not guide.is_built:
-        raise HTTPException(404, "This installation has no guide: `make docs` builds it in a checkout.")
-    return guide

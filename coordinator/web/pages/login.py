@@ -19,7 +19,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from auth.errors import LoginDeniedError, LoginExpiredError, ManyhandsError, ProviderError
 from auth.openid.flows import AuthorizationResponse
-from coordinator.members.logins import Logins
+from coordinator.web.state.web_state import Web, WebState
 
 logger = logging.getLogger(__name__)
 COOKIE = "manyhands-login"
@@ -37,64 +37,61 @@ def ticket_for(browser: str, user_code: str) -> str:
 
 @router.get("/callback")
 async def callback(
-    request: Request, state: _Text = "", code: _Text = "", error: _Text = "", iss: _Text = ""
+    request: Request, web: Web, state: _Text = "", code: _Text = "", error: _Text = "", iss: _Text = ""
 ) -> Response:
     """Where the provider sends the browser back to."""
-    logins: Logins = request.app.state.logins
     browser = request.cookies.get(COOKIE, "")
     try:
-        page = await logins.take_back(AuthorizationResponse(state, code, error, iss), browser)
+        page = await web.services.logins.take_back(AuthorizationResponse(state, code, error, iss), browser)
     except ManyhandsError as refused:
-        return _refusal(request, refused)
+        return _refusal(web, refused)
     said = f"You are logged in with {page.party.title}. Go back to your terminal; you may close this page."
-    return _page(request, "Logged in", said)
+    return _page(web, "Logged in", said)
 
 
 @router.get("/{user_code}")
-async def confirm(request: Request, user_code: UserCode) -> Response:
+async def confirm(web: Web, user_code: UserCode) -> Response:
     """Show the code, so that the person can tell whether it is their own terminal's."""
-    logins: Logins = request.app.state.logins
     try:
-        page = logins.page(user_code)
+        page = web.services.logins.page(user_code)
     except ManyhandsError as refused:
-        return _refusal(request, refused)
+        return _refusal(web, refused)
     browser = secrets.token_urlsafe(32)
     link = f"/login/{page.user_code}/go?ticket={ticket_for(browser, page.user_code)}"
     answer = _page(
-        request,
+        web,
         "Is this the code in your terminal?",
         "Go on only if you have just started manyhands yourself, and it shows exactly this code. Somebody who sent you "
         "here would get your place in the run.",
         f'<p class="code"><strong>{escape(page.user_code)}</strong></p>'
         f'<p><a href="{escape(link)}">Yes, log in with {escape(page.party.title)}</a></p>',
     )
-    secure = request.app.state.web_address.startswith("https:")
+    secure = web.services.web_address.startswith("https:")
     answer.set_cookie(COOKIE, browser, max_age=COOKIE_S, path="/login", secure=secure, httponly=True, samesite="lax")
     return answer
 
 
 @router.get("/{user_code}/go")
-async def go(request: Request, user_code: UserCode, ticket: _Text = "") -> Response:
+async def go(request: Request, web: Web, user_code: UserCode, ticket: _Text = "") -> Response:
     """Send the browser to the provider."""
-    logins: Logins = request.app.state.logins
     browser = request.cookies.get(COOKIE, "")
     try:
-        page = logins.page(user_code)
+        page = web.services.logins.page(user_code)
         if not browser or not hmac.compare_digest(ticket.encode(), ticket_for(browser, user_code).encode()):
             raise LoginExpiredError("Open the address that your terminal shows, in this browser, with cookies allowed.")
-        return RedirectResponse(await logins.send_off(page, browser), 303, NEVER_KEPT)
+        return RedirectResponse(await web.services.logins.send_off(page, browser), 303, NEVER_KEPT)
     except ManyhandsError as refused:
-        return _refusal(request, refused)
+        return _refusal(web, refused)
 
 
-def _refusal(request: Request, error: ManyhandsError) -> HTMLResponse:
+def _refusal(web: WebState, error: ManyhandsError) -> HTMLResponse:
     logger.info("A login page ended: %s", error)
     status = {LoginDeniedError: 403, LoginExpiredError: 404, ProviderError: 502}.get(type(error), 400)
-    return _page(request, "Not logged in", str(error), status=status)
+    return _page(web, "Not logged in", str(error), status=status)
 
 
-def _page(request: Request, heading: str, text: str, more: str = "", status: int = 200) -> HTMLResponse:
-    run = escape(request.app.state.config.run.name)
+def _page(web: WebState, heading: str, text: str, more: str = "", status: int = 200) -> HTMLResponse:
+    run = escape(web.config.run.name)
     html = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(heading)} - {run}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -35,13 +35,13 @@ from coordinator.web.api.history import milestones_of
 from coordinator.web.api.join import joining_of
 from coordinator.web.api.run import SHOWN_CONTRIBUTIONS
 from coordinator.web.api.trials import trial_of
-from coordinator.web.http.answers import FOR_EVER, REVALIDATE, AnswerCache, Encoded, answer, encode
-from coordinator.web.pages.frozen import Archive
-from coordinator.web.pages.headers import ARCHIVE_POLICY
+from coordinator.web.http.answers import FOR_EVER, REVALIDATE, Encoded, answer, encode
+from coordinator.web.http.headers import ARCHIVE_POLICY
 from coordinator.web.pages.translations import Translation, choose_language, texts_of
-from coordinator.web.state.live import LiveSnapshot
+from coordinator.web.state.frozen import Archive
 from coordinator.web.state.overview import ValidationFacts, checkpoint_facts, overview_of
 from coordinator.web.state.snapshot import Snapshot
+from coordinator.web.state.web_state import Web, WebState
 from dashboards import WEB, catalogs, content_type, page_files, page_version
 from peer.config.phases import all_phases
 from peer.config.run import RunConfig
@@ -57,6 +57,7 @@ templates.filters["number"] = lambda value: f"{value:,}"  # a script writes it a
 templates.filters["date"] = lambda at: datetime.fromtimestamp(at, timezone.utc).date().isoformat()  # and so here
 Language = Annotated[str | None, Query(max_length=16)]
 Chosen = Annotated[str | None, Cookie(alias=LANGUAGE_COOKIE)]  # whatever it holds, there is a page
+HTML = "text/html; charset=utf-8"
 ONE_DAY = "public, max-age=86400"
 _COMPRESSING = threading.Lock()
 # What the field begins with, in the run's language: a visitor need only press the button.
@@ -76,20 +77,20 @@ EXAMPLES = {
 }
 
 
-def overview_values(state: Any, texts: Translation) -> dict[str, Any]:
+def overview_values(web: WebState, texts: Translation) -> dict[str, Any]:
     """`overview`, as live events give it, and what only the page has.
 
     That is `given`, its rows of members; `share_done` of all steps; `curve`, an SVG; `joining`, as the API gives it.
     """
-    snapshot: Snapshot = state.live.current
-    drawing = curve_of(snapshot, state.config, curve_texts(texts))
-    overview = overview_of(snapshot, state.config, state.join_link, SHOWN_CONTRIBUTIONS)
+    snapshot = web.snapshot
+    drawing = curve_of(snapshot, web.config, curve_texts(texts))
+    overview = overview_of(snapshot, web.config, web.join_link, SHOWN_CONTRIBUTIONS)
     return {
         "overview": overview,
         "given": [row for row in overview.contributions if row.samples or row.averaged_bytes or row.online],
         "share_done": f"{min(1.0, overview.whole.step / overview.whole.total_steps):.1%}",
         "curve": Markup(drawing),  # noqa: S704  # `draw_curve` escapes what is text in it
-        "joining": joining_of(state, snapshot),
+        "joining": joining_of(web, snapshot),
     }
 
 
@@ -122,10 +123,10 @@ def curve_of(snapshot: Snapshot, config: RunConfig, texts: CurveTexts = ENGLISH,
     return draw_curve(points, title, boundaries, held_out, texts, alone, told)
 
 
-def history_values(state: Any, texts: Translation) -> dict[str, Any]:
-    """The values of `history.html`; `state` is the application's."""
-    snapshot: Snapshot = state.live.current
-    drawing = curve_of(snapshot, state.config, curve_texts(texts))
+def history_values(web: WebState, texts: Translation) -> dict[str, Any]:
+    """The values of `history.html`."""
+    snapshot = web.snapshot
+    drawing = curve_of(snapshot, web.config, curve_texts(texts))
     return {
         "last": snapshot.steps[-1].step if snapshot.steps else 0,
         "curve": Markup(drawing),  # noqa: S704  # `draw_curve` escapes what is text in it
@@ -133,33 +134,33 @@ def history_values(state: Any, texts: Translation) -> dict[str, Any]:
     }
 
 
-def model_values(state: Any, _texts: Translation) -> dict[str, Any]:
-    """The values of `model.html`; `state` is the application's."""
-    snapshot: Snapshot = state.live.current
-    trial = trial_of(state.config, snapshot)
-    language = state.config.run.language.split("-")[0].lower()
+def model_values(web: WebState, _texts: Translation) -> dict[str, Any]:
+    """The values of `model.html`."""
+    snapshot, config = web.snapshot, web.config
+    trial = trial_of(config, snapshot)
+    language = config.run.language.split("-")[0].lower()
     newest = max(snapshot.validations, key=lambda row: row.evaluated_at, default=None)
     return {
         "trial": {
             **trial.model_dump(),
-            "enabled": state.config.dashboard.try_it,
+            "enabled": config.dashboard.try_it,
             "example": EXAMPLES[trial.kind].get(language, ""),
         },
         "is_rough": newest is not None and newest.samples < FEW_SAMPLES,
         "evaluations": [ValidationFacts(**row.facts) for row in snapshot.validations],
-        "tasks": curves(state.config.evaluation.tasks, snapshot.evaluations),
+        "tasks": curves(config.evaluation.tasks, snapshot.evaluations),
         "checkpoints": [checkpoint_facts(row) for row in snapshot.checkpoints],
     }
 
 
-def no_values(_state: Any, _texts: Translation) -> dict[str, Any]:
+def no_values(_web: WebState, _texts: Translation) -> dict[str, Any]:
     """The values of a view whose template needs none."""
     return {}
 
 
-def participants_values(state: Any, _texts: Translation) -> dict[str, Any]:
+def participants_values(web: WebState, _texts: Translation) -> dict[str, Any]:
     """`everybody`, as the API gives them; `first`, the beginning of the leaderboard; bubbles by their hardware."""
-    everybody = people.participants_of(state)
+    everybody = people.participants_of(web)
     bubbles = Counter(row.hardware for row in everybody.participants if row.samples or row.active)
     return {
         "everybody": everybody,
@@ -169,9 +170,9 @@ def participants_values(state: Any, _texts: Translation) -> dict[str, Any]:
     }
 
 
-def join_values(state: Any, _texts: Translation) -> dict[str, Any]:
+def join_values(web: WebState, _texts: Translation) -> dict[str, Any]:
     """`joining`, as the API gives it."""
-    return {"joining": joining_of(state, state.live.current)}
+    return {"joining": joining_of(web, web.snapshot)}
 
 
 @dataclass(frozen=True)
@@ -181,9 +182,7 @@ class View:
     name: str  # of its template, module and style
     path: str  # below the root, and without a slash in it, so that relative links hold on every page
     in_navigation: bool = True
-    values: Callable[[Any, Translation], Mapping[str, Any]] = (
-        no_values  # what its template needs of the application's state
-    )
+    values: Callable[[WebState, Translation], Mapping[str, Any]] = no_values  # that its template needs
     in_archive: bool = False  # all that its script asks for is in coordinator/web/archive.py
     is_live: bool = True  # with a module and a style of its name; the frame says whether its numbers are current
 
@@ -198,28 +197,28 @@ VIEWS = (OVERVIEW, PARTICIPANTS, MEMBER, MODEL, HISTORY, JOIN)
 MISSING = View("404", "404", in_navigation=False, in_archive=True, is_live=False)  # of any path but a view's
 
 
-def draw_page(view: View, language: str, state: Any, root: str = "") -> bytes:
-    """A page as HTML; `state` is the application's, `root` leads from the page's address to the run's."""
-    texts, snapshot = texts_of(language), state.live.current
+def draw_page(view: View, language: str, web: WebState, root: str = "") -> bytes:
+    """A page as HTML; `root` leads from the page's address to the run's."""
+    texts, snapshot, archive = texts_of(language), web.snapshot, web.archive
     values = {
         "view": view,
-        "views": [each for each in VIEWS if each.in_archive or not state.archive],
+        "views": [each for each in VIEWS if each.in_archive or not archive],
         "t": texts,
         "languages": {name: catalog["name"] for name, catalog in catalogs().items()},
         "version": page_version(),
         "root": root,
         "files": f"{root}static/{page_version()}/",
-        "archive": state.archive,
-        "has_guide": state.guide.is_built,
+        "archive": archive,
+        "has_guide": web.guide.is_built,
         "archive_policy": ARCHIVE_POLICY,
-        "site": state.archive.address if state.archive else state.web_address,
-        "link": partial(page_link, state.archive, language, root=root),
-        "pages": {each.name: page_link(state.archive, language, each) for each in VIEWS},
-        "language_link": partial(language_link, state.archive, view, root=root),
-        "run": state.config.run,
-        "is_stale": snapshot.stale and snapshot.swarm is not None and not state.archive,  # as live.js has it
+        "site": archive.address if archive else web.services.web_address,
+        "link": partial(page_link, archive, language, root=root),
+        "pages": {each.name: page_link(archive, language, each) for each in VIEWS},
+        "language_link": partial(language_link, archive, view, root=root),
+        "run": web.config.run,
+        "is_stale": snapshot.stale and snapshot.swarm is not None and not archive,  # as live.js has it
     }
-    return templates.get_template(f"{view.name}.html").render(**values, **view.values(state, texts)).encode()
+    return templates.get_template(f"{view.name}.html").render(**values, **view.values(web, texts)).encode()
 
 
 def page_link(archive: Archive | None, language: str, view: View, root: str = "") -> str:
@@ -232,72 +231,46 @@ def language_link(archive: Archive | None, view: View, language: str, root: str 
     return root + archive.page_name(view.name, language) if archive else f"?lang={language}"
 
 
-def missing_page(request: Request) -> Response:
+def missing_page(web: WebState, request: Request) -> Response:
     """The page for an address that has none, in the browser's language; its links lead to the run from any path."""
-    query, cookies, state = request.query_params, request.cookies, request.app.state
-    wanted = query.get("lang") or cookies.get(LANGUAGE_COOKIE)
+    wanted = request.query_params.get("lang") or request.cookies.get(LANGUAGE_COOKIE)
     language = choose_language(wanted, request.headers.get("accept-language", ""))
-    if state.archive:  # a host shows it at any path, so only a known address helps
-        root = f"{state.archive.address}/" if state.archive.address else ""
+    if web.archive:  # a host shows it at any path, so only a known address helps
+        root = f"{web.archive.address}/" if web.archive.address else ""
     else:
         root = "../" * (request.url.path.count("/") - 1)
     headers = {"Cache-Control": REVALIDATE, "Vary": f"Accept, {VARY}"}
-    return HTMLResponse(draw_page(MISSING, language, state, root), 404, headers)
+    return HTMLResponse(draw_page(MISSING, language, web, root), 404, headers)
 
 
-async def page(view: View, request: Request, lang: Language = None, chosen: Chosen = None) -> Response:
-    """A view, in the language that was asked for, chosen before, or that the browser likes."""
-    language = choose_language(lang or chosen, request.headers.get("accept-language", ""))
-    state = request.app.state
-    live: LiveSnapshot = state.live
-    answers: AnswerCache = state.answers
-    make = partial(draw_page, view, language, state)
-    encoded = await answers.get(("page", view.name, language), live.current.version, make, "text/html; charset=utf-8")
-    response = answer(request, encoded, REVALIDATE, VARY)
-    if lang == language:
-        secure = request.url.scheme == "https"
-        response.set_cookie(LANGUAGE_COOKIE, language, A_YEAR_S, secure=secure, httponly=True, samesite="lax")
-    return response
+async def require_member(request: Request, web: Web, number: str = "") -> None:
+    """Raise 404 unless the address names a member by `?number=`."""
+    if not re.fullmatch(r"[1-9][0-9]{0,9}", number) or int(number) >= 2**31:
+        raise HTTPException(404, "A member's page is named by the member's number.")
+    await people.member(request, web, int(number))  # the script asks for the same next, and it is kept
 
 
-@router.get("/")
-async def overview(request: Request, lang: Language = None, chosen: Chosen = None) -> Response:
-    """Where the run stands."""
-    return await page(OVERVIEW, request, lang, chosen)
+def offer(view: View) -> None:
+    """Add the route of a view, in the language that was asked for, chosen before, or that the browser likes."""
+
+    @router.get(f"/{view.path}")
+    async def page(
+        request: Request, web: Web, lang: Language = None, chosen: Chosen = None, number: str = ""
+    ) -> Response:
+        if view is MEMBER and not web.archive:  # an archive has one page for all, and its script says who is unknown
+            await require_member(request, web, number)
+        language = choose_language(lang or chosen, request.headers.get("accept-language", ""))
+        make = partial(draw_page, view, language, web)
+        question, version = ("page", view.name, language), web.live.current.version
+        response = answer(request, await web.answers.get(question, version, make, HTML), REVALIDATE, VARY)
+        if lang == language:
+            secure = request.url.scheme == "https"
+            response.set_cookie(LANGUAGE_COOKIE, language, A_YEAR_S, secure=secure, httponly=True, samesite="lax")
+        return response
 
 
-@router.get("/model")
-async def model(request: Request, lang: Language = None, chosen: Chosen = None) -> Response:
-    """What has been trained so far, to be tried and taken along."""
-    return await page(MODEL, request, lang, chosen)
-
-
-@router.get("/history")
-async def history(request: Request, lang: Language = None, chosen: Chosen = None) -> Response:
-    """The time machine: what happened at each step."""
-    return await page(HISTORY, request, lang, chosen)
-
-
-@router.get("/participants")
-async def participants(request: Request, lang: Language = None, chosen: Chosen = None) -> Response:
-    """Who takes part."""
-    return await page(PARTICIPANTS, request, lang, chosen)
-
-
-@router.get("/member")
-async def member(request: Request, number: str = "", lang: Language = None, chosen: Chosen = None) -> Response:
-    """One of them, whom the address names by `?number=`; raises 404 for nobody's number."""
-    if request.app.state.archive is None:  # an archive has one page for all members, and its script says who is unknown
-        if not re.fullmatch(r"[1-9][0-9]{0,9}", number) or int(number) >= 2**31:
-            raise HTTPException(404, "A member's page is named by the member's number.")
-        await people.member(request, int(number))  # the script asks for the same next, and it is kept
-    return await page(MEMBER, request, lang, chosen)
-
-
-@router.get("/join")
-async def join(request: Request, lang: Language = None, chosen: Chosen = None) -> Response:
-    """How to take part; behind an invite link, with the person's own command."""
-    return await page(JOIN, request, lang, chosen)
+for _view in VIEWS:
+    offer(_view)
 
 
 @cache
@@ -337,14 +310,14 @@ def plotly(request: Request) -> Response:
 
 
 @router.get("/curve.svg")
-async def curve(request: Request) -> Response:
+async def curve(request: Request, web: Web) -> Response:
     """The loss over global steps, as a drawing of its own."""
-    state, snapshot = request.app.state, request.app.state.live.current
+    snapshot = web.snapshot
 
     def make() -> bytes:
-        return curve_of(snapshot, state.config, alone=True).encode()
+        return curve_of(snapshot, web.config, alone=True).encode()
 
-    return answer(request, await state.answers.get("curve.svg", snapshot.curve_version, make, "image/svg+xml"))
+    return answer(request, await web.answers.get("curve.svg", snapshot.curve_version, make, "image/svg+xml"))
 
 
 @router.get("/healthz")
@@ -354,16 +327,15 @@ async def healthz() -> dict[str, str]:
 
 
 @router.get("/readyz")
-def readyz(request: Request) -> Response:
+def readyz(web: Web) -> Response:
     """The store answers, and the keeper's own node has answered it a short while ago."""
-    state = request.app.state
     try:
-        status = read_swarm_status(state.database)
+        status = read_swarm_status(web.database)
     except SQLAlchemyError:
         return _not_ready("the store does not answer")
     if status is None:
         return _not_ready("the keeper has not come yet")
-    silent_s = state.services.clock() - status.updated_at
+    silent_s = web.services.clock() - status.updated_at
     if silent_s > KEEPER_SILENT_S:
         return _not_ready(f"the keeper has been silent for {silent_s:.0f} s")
     return JSONResponse({"status": "ok"})
@@ -374,6 +346,6 @@ def _not_ready(reason: str) -> Response:
 
 
 @router.get("/metrics")
-def metrics(request: Request) -> Response:
+def metrics(web: Web) -> Response:
     """Prometheus' text format."""
-    return Response(request.app.state.metrics_text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(web.metrics(), media_type=CONTENT_TYPE_LATEST)

@@ -1,4 +1,4 @@
 """State behind all routes: one snapshot, refreshed in the background, and metrics.
 
-Routes read `snapshot`, `live` and `overview`; nothing here knows of a route.
+Routes get it as `web_state.Web`; nothing here knows of a route.
 """

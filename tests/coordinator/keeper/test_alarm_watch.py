@@ -13,7 +13,8 @@ from coordinator.ledger.presence import APART, online_sessions
 from coordinator.ledger.reading import SETTLED_S
 from coordinator.members.audit import audit_log
 from coordinator.statistics.alarms import raised_alarms
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
+from coordinator.web.state.web_state import WebState
 from peer.swarm.fingerprint import sketch_of
 from tests.support.clocks import Clock
 from tests.support.crowds import touch

@@ -36,7 +36,8 @@ from coordinator.members import logins as limits
 from coordinator.members.logins import Logins, open_providers
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
+from coordinator.web.state.web_state import WebState
 from peer.config.run import RunConfig
 from peer.control.client import ControlClient
 from peer.control.login import LoginPrompt

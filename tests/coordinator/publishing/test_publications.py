@@ -21,7 +21,8 @@ from coordinator.publishing.publications import (
 )
 from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import Database
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
+from coordinator.web.state.web_state import WebState
 from tests.support.operator_commands import call
 from tests.support.served_page import FakeRun
 from tests.support.sound_checkpoints import publish_to

@@ -21,7 +21,8 @@ from coordinator.context.services import open_run_services
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
 from coordinator.store.engine import open_engine
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
+from coordinator.web.state.web_state import WebState
 from peer.config.run import Run, RunConfig
 from tests.support.operator_commands import call
 from tests.support.small_checkpoints import add_checkpoint

@@ -16,7 +16,7 @@ from coordinator.checkpoints.manifest import file_entry
 from coordinator.cli.main import app
 from coordinator.statistics.people import HardwareClass, LeaderboardPeriod, people
 from coordinator.web.archive import MANIFEST, ArchiveManifest, Wish, questions, write_archive
-from coordinator.web.pages.frozen import Archive, answer_name
+from coordinator.web.state.frozen import Archive, answer_name
 from dashboards import catalogs
 from tests.support.clocks import Clock
 from tests.support.served_page import FakeRun, fake_run

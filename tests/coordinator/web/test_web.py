@@ -14,10 +14,12 @@ from sqlalchemy.exc import OperationalError
 from starlette.testclient import TestClient
 
 from coordinator.ledger.presence import KEEPER_SILENT_S
+from coordinator.store.models import SwarmStatus
 from coordinator.web.api.run import overview_events
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
 from coordinator.web.state.live import LiveSnapshot
 from coordinator.web.state.snapshot import STALE_AFTER_S, Snapshot, take_snapshot
+from coordinator.web.state.web_state import WebState
 from tests.support.clocks import Clock
 from tests.support.served_page import TARGET, FakeRun, fake_run
 
@@ -180,7 +182,8 @@ async def test_failed_refresh_keeps_the_last_good_snapshot(run: FakeRun, monkeyp
 async def test_events_send_the_overview(client: TestClient) -> None:
     """The stream's first event is the current overview."""
 
-    async for event in overview_events(client.app.state):  # type: ignore[attr-defined]
+    web: WebState = client.app.state.web  # type: ignore[attr-defined]
+    async for event in overview_events(web, web.live.updates()):
         name, data, *_ = event.decode().splitlines()
         assert name == "event: overview"
         assert json.loads(data.removeprefix("data: "))["totals"]["steps"] == 3
@@ -226,12 +229,7 @@ def test_health_and_readiness(client: TestClient, run: FakeRun) -> None:
     """Healthy means that the process answers, ready that the store does, too."""
     assert client.get("/healthz").json() == {"status": "ok"}
     assert client.get("/readyz").status_code == 200
-
-    class Broken:
-        def __call__(self) -> None:
-            raise OperationalError("SELECT 1", {}, Exception("gone"))
-
-    client.app.state.database = Broken()  # type: ignore[attr-defined]
+    SwarmStatus.__table__.drop(run.services.database.engine)  # type: ignore[attr-defined]
     assert client.get("/readyz").status_code == 503
     assert client.get("/healthz").status_code == 200
 

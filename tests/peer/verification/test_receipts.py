@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 from auth.errors import ConfigError, ManyhandsError, RequestError, StorageError, UnreachableError, UnverifiedError
 from coordinator.members.names import set_display_name
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
+from coordinator.web.state.web_state import WebState
 from peer.cli.verify import app
 from peer.network.http import fetch
 from peer.verification.published import Published, download, read_published

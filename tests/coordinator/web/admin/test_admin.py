@@ -20,8 +20,9 @@ from coordinator.members.join_page import Invitation, QrCode
 from coordinator.members.names import display_names
 from coordinator.members.quarantine import SuspicionReport, hear
 from coordinator.statistics.alarms import MODEL_KINDS, Alarm, write_alarms
-from coordinator.web.admin import login as admin_login
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
+from coordinator.web.http.login import TRIES_PER_MINUTE
+from coordinator.web.state.web_state import WebState
 from tests.support.browser import barriers, chromium, fresh_page, keep_screenshot
 from tests.support.receipts import key_of
 from tests.support.served_page import FakeRun, PageServer
@@ -105,7 +106,7 @@ def test_a_wrong_password_and_too_many_are_refused(client: TestClient) -> None:
     unknown = client.post("/admin/login", data={"name": "nobody", "password": "wrong"})
     assert (wrong.status_code, wrong.text) == (unknown.status_code, unknown.text)
     assert "wrong" in wrong.text
-    answers = [log_in(client, "wrong").status_code for _ in range(admin_login.TRIES_PER_MINUTE)]
+    answers = [log_in(client, "wrong").status_code for _ in range(TRIES_PER_MINUTE)]
     assert answers[-1] == 429
     assert log_in(client).status_code == 429
 

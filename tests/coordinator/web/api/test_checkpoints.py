@@ -16,7 +16,8 @@ from coordinator.checkpoints.manifest import StoredCheckpoint
 from coordinator.checkpoints.writing import take_snapshot, write_checkpoint
 from coordinator.ledger.presence import record_checkpoint
 from coordinator.throttling.rate_limits import CallerPlaces
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
+from coordinator.web.state.web_state import WebState
 from tests.support.served_page import FakeRun
 
 STEP = 7
@@ -111,12 +112,13 @@ def test_a_whole_checkpoint_is_one_file(client: TestClient, stored: StoredCheckp
     assert client.get(WHOLE, headers={"If-None-Match": answer.headers["etag"]}).status_code == 304
 
 
-def test_few_download_whole_checkpoints_at_once(client: TestClient) -> None:
+@pytest.mark.usefixtures("stored")
+def test_few_download_whole_checkpoints_at_once(run: FakeRun) -> None:
     """A place is given back when the answer is sent; who finds all taken is told to come again."""
-    client.app.state.downloads = CallerPlaces(1, 1)  # type: ignore[attr-defined]
-    assert [client.get(WHOLE).status_code for _ in range(2)] == [200, 200]
-    client.app.state.downloads = CallerPlaces(0, 0)  # type: ignore[attr-defined]
-    refused = client.get(WHOLE)
+    with TestClient(create_app(WebState(run.directory, run.services, downloads=CallerPlaces(1, 1)))) as client:
+        assert [client.get(WHOLE).status_code for _ in range(2)] == [200, 200]
+    with TestClient(create_app(WebState(run.directory, run.services, downloads=CallerPlaces(0, 0)))) as client:
+        refused = client.get(WHOLE)
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "60")
 
 

@@ -14,7 +14,8 @@ from coordinator.evaluation.evaluations import EvaluationRow, allow_evaluator, r
 from coordinator.evaluation.reports import EvaluationReport, EvaluatorKey
 from coordinator.ledger.presence import record_checkpoint
 from coordinator.run.directory import RunDirectory
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
+from coordinator.web.state.web_state import WebState
 from tests.support.clocks import Clock
 from tests.support.evaluated_runs import FILL, NER, made_up, set_tasks
 from tests.support.served_page import fake_run

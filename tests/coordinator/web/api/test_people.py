@@ -21,7 +21,8 @@ from coordinator.members.join_page import Invitation, QrCode, invite_facts, note
 from coordinator.members.names import hide_name
 from coordinator.run.settings import Settings
 from coordinator.web.api.join import step_seconds
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
+from coordinator.web.state.web_state import WebState
 from tests.support.receipts import key_of
 from tests.support.served_page import FakeRun
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import AsyncIterator
 
 import pyarrow.parquet
 import pytest
@@ -14,7 +15,9 @@ from coordinator.members.names import hide_name, set_display_name
 from coordinator.statistics.history import TABLES
 from coordinator.throttling.rate_limits import CallerPlaces
 from coordinator.web.api.run import overview_events
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
+from coordinator.web.state.snapshot import Snapshot, take_snapshot
+from coordinator.web.state.web_state import WebState
 from tests.support.clocks import Clock
 from tests.support.served_page import FakeRun
 
@@ -117,29 +120,20 @@ def test_the_overview_says_how_averaging_goes_and_what_was_donated(run: FakeRun,
     assert overview["recent"]["samples_total"][-1] == overview["totals"]["samples"]
 
 
-async def test_an_event_is_sent_when_there_is_news(client: TestClient, run: FakeRun) -> None:
+async def test_an_event_is_sent_when_there_is_news(run: FakeRun) -> None:
     """A snapshot that says the same is no event, nor does an event hold more contributions than are shown."""
-    state = client.app.state  # type: ignore[attr-defined]
+    web = WebState(run.directory, run.services)
+    snapshots = [take_snapshot(run.services, None)] * 2
+    run.add_step(11, 3.0)
+    snapshots.append(take_snapshot(run.services, snapshots[0]))
 
-    class Snapshots:
-        """One twice, then a newer one."""
-
-        current = state.live.current
-
-        async def updates(self) -> object:
-            yield self.current
-            yield self.current
-            run.add_step(11, 3.0)
-            from coordinator.web.state.snapshot import take_snapshot
-
-            yield take_snapshot(run.services, self.current)
-
-    class State:
-        live, answers, config, join_link = Snapshots(), state.answers, state.config, state.join_link
+    async def updates() -> AsyncIterator[Snapshot]:
+        for each in snapshots:
+            yield each
 
     steps = [
         json.loads(event.decode().splitlines()[1].removeprefix("data: "))["totals"]["steps"]
-        async for event in overview_events(State())
+        async for event in overview_events(web, updates())
     ]
     assert steps == [10, 11]
 
@@ -185,10 +179,10 @@ def test_the_history_is_whole(client: TestClient, monkeypatch: pytest.MonkeyPatc
     assert {row["counted"] for row in rows} == {"51"}
 
 
-def test_few_download_at_once(client: TestClient) -> None:
+def test_few_download_at_once(run: FakeRun) -> None:
     """Who finds all places taken is told to come again; another table or format there is not."""
-    for path in ("history/members.csv", "history/steps.xlsx", "history/steps"):
-        assert client.get(f"/api/v1/{path}").status_code in {404, 422}
-    client.app.state.exports = CallerPlaces(0, 0)  # type: ignore[attr-defined]
-    refused = client.get("/api/v1/history/steps.csv")
+    with TestClient(create_app(WebState(run.directory, run.services, exports=CallerPlaces(0, 0)))) as client:
+        refused = client.get("/api/v1/history/steps.csv")
+        for path in ("history/members.csv", "history/steps.xlsx", "history/steps"):
+            assert client.get(f"/api/v1/{path}").status_code in {404, 422, 503}
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "60")

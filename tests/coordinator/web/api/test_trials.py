@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,10 @@ from starlette.testclient import TestClient
 
 from coordinator.playground.questions import MAX_WAITING, Candidate, record_answer, record_no_answer
 from coordinator.store.models import Checkpoint
-from coordinator.web.api.trials import ASKS_PER_MINUTE, MAX_PAGE_CHECKPOINTS, spread
-from coordinator.web.app import WebState, create_app
+from coordinator.throttling.rate_limits import CallerPace
+from coordinator.web.api.trials import MAX_PAGE_CHECKPOINTS, spread
+from coordinator.web.app import create_app
+from coordinator.web.state.web_state import ASKS_PER_MINUTE, WebState
 from tests.support.served_page import FakeRun
 
 pytestmark = pytest.mark.usefixtures("three_steps")
@@ -82,12 +85,13 @@ def test_one_visitor_cannot_fill_the_queue(client: TestClient) -> None:
     assert states == [202] * ASKS_PER_MINUTE + [429]
 
 
-def test_a_full_queue_asks_for_patience(client: TestClient, run: FakeRun) -> None:
+def test_a_full_queue_asks_for_patience(run: FakeRun) -> None:
     """The next visitor hears when to come back."""
-    client.app.state.ask_pace = type("Pace", (), {"allows": lambda self, caller: True})()  # type: ignore[attr-defined]
-    for number in range(MAX_WAITING):
-        assert client.post("/api/v1/trials", json={"text": f"{number} ___"}).status_code == 202
-    full = client.post("/api/v1/trials", json=SENTENCE)
+    asks = CallerPace(2 * MAX_WAITING, time.monotonic)
+    with TestClient(create_app(WebState(run.directory, run.services, asks=asks))) as client:
+        for number in range(MAX_WAITING):
+            assert client.post("/api/v1/trials", json={"text": f"{number} ___"}).status_code == 202
+        full = client.post("/api/v1/trials", json=SENTENCE)
     assert (full.status_code, "try again" in full.json()["detail"]) == (429, True)
     assert int(full.headers["retry-after"]) > 0
 

@@ -13,9 +13,11 @@ from sqlalchemy.exc import OperationalError
 from starlette.types import Message
 
 from auth.errors import ConfigError, StorageError
-from coordinator.web.app import WebState, create_app
+from coordinator.throttling.rate_limits import CallerPlaces
+from coordinator.web.app import create_app
 from coordinator.web.http.boundary import MAX_BODY_BYTES, PIECE_BYTES, Boundary
 from coordinator.web.http.server import WebServer
+from coordinator.web.state.web_state import WebState
 from tests.support.served_page import FakeRun
 from tests.support.waiting import PATIENCE_S
 
@@ -118,14 +120,14 @@ async def streaming(port: int) -> AsyncIterator[bytes]:
         await writer.wait_closed()
 
 
-async def test_streams_are_bounded_and_their_places_come_back(run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_are_bounded_and_their_places_come_back(run: FakeRun) -> None:
     """An address that holds its share of streams gets no other; a page that is closed makes room."""
-    monkeypatch.setattr("coordinator.web.app.STREAMS_PER_CALLER", 2)
-    app = create_app(WebState(run.directory, run.services))
+    streams = CallerPlaces(768, 2)
+    app = create_app(WebState(run.directory, run.services, streams=streams))
     server = await WebServer.start(app, "127.0.0.1", 0)
     async with streaming(server.port) as first, streaming(server.port) as second, streaming(server.port) as third:
         assert [head.startswith(b"HTTP/1.1 200 ") for head in (first, second, third)] == [True, True, False]
-    while len(app.state.streams):  # noqa: ASYNC110  # there is no event of it
+    while len(streams):  # noqa: ASYNC110  # there is no event of it
         await asyncio.sleep(0.02)
     async with streaming(server.port) as head:
         assert head.startswith(b"HTTP/1.1 200 ")

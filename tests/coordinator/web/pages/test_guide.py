@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from coordinator.web.app import WebState, create_app
-from coordinator.web.pages.headers import HEADERS
+from coordinator.web.app import create_app
+from coordinator.web.http.headers import HEADERS
+from coordinator.web.http.site import Guide
+from coordinator.web.state.web_state import WebState
 from tests.support.served_page import FakeRun
 
 START, SCRIPT = "<title>Start</title><script>begin()</script>", "assets/bundle.0123abcd.min.js"
@@ -32,7 +34,7 @@ def site(tmp_path: Path) -> Path:
 @pytest.fixture
 def client(run: FakeRun, site: Path) -> Iterator[TestClient]:
     """A run whose coordinator has the site."""
-    with TestClient(create_app(WebState(run.directory, run.services, guide=site))) as made:
+    with TestClient(create_app(WebState(run.directory, run.services, guide=Guide(site)))) as made:
         yield made
 
 
@@ -75,6 +77,6 @@ def test_only_the_sites_own_scripts_may_run(client: TestClient) -> None:
 def test_the_footer_leads_to_the_guide_where_there_is_one(client: TestClient, run: FakeRun, tmp_path: Path) -> None:
     """Without a built site there is no link, and its address says how to build one."""
     assert '<a href="guide/">Guide</a>' in client.get("/").text
-    with TestClient(create_app(WebState(run.directory, run.services, guide=tmp_path / "none"))) as bare:
+    with TestClient(create_app(WebState(run.directory, run.services, guide=Guide(tmp_path / "none")))) as bare:
         assert "guide/" not in bare.get("/").text
         assert bare.get("/guide").json()["detail"].startswith("This installation has no guide")

@@ -11,9 +11,10 @@ from starlette.testclient import TestClient
 from coordinator.context.services import open_run_services
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
 from coordinator.web.pages.views import LANGUAGE_COOKIE, VIEWS, View
 from coordinator.web.state.snapshot import STALE_AFTER_S
+from coordinator.web.state.web_state import WebState
 from dashboards import WEB, page_files, page_version
 from peer.config.run import RunConfig
 from tests.support.clocks import Clock

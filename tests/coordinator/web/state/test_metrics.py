@@ -18,8 +18,9 @@ from coordinator.ledger.presence import record_checkpoint
 from coordinator.ledger.reading import SETTLED_S
 from coordinator.members.quarantine import SuspicionReport, hear, quarantine_device
 from coordinator.statistics.swarm_health import write_figures
-from coordinator.web.app import WebState, create_app
+from coordinator.web.app import create_app
 from coordinator.web.state.metrics import certificate_expiry
+from coordinator.web.state.web_state import WebState
 from peer.protocol import control_pb2
 from peer.reporting.metrics import RoundTally
 from tests.support.clocks import Clock

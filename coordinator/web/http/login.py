@@ -1,4 +1,4 @@
-"""Administrators' login over the web: a limit on tries, the login's cookie, and the checks of each request.
+"""Administrators' login over HTTP: a limit on tries, the login's cookie, and the checks of each request.
 
 A request that changes something must come from our own page (`Origin`) and bring the login's second token along.
 """
@@ -71,17 +71,6 @@ def require_csrf(login: Login, token: str) -> None:
     """Raise 403 unless the request brings its login's second token along."""
     if not hmac.compare_digest(login.csrf_token.encode(), token.encode()):
         raise HTTPException(403, "This form is of another login: load the page again.")
-
-
-async def current_login(request: Request) -> Login:
-    """A dependency: whose request this is; raises `LoginNeededError`."""
-    require_privacy(request)
-    token = token_of(request)
-    desk: LoginDesk = request.app.state.login_desk
-    login = await asyncio.to_thread(desk.administrators.login_of, token) if token else None
-    if login is None:
-        raise LoginNeededError
-    return login
 
 
 async def read_form(request: Request) -> dict[str, str]:

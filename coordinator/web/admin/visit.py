@@ -1,0 +1,103 @@
+"""An administrator's request: the login that it comes with, the page it is answered by, and its form."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from auth.errors import ConfigError
+from coordinator.members.administration import Administration
+from coordinator.members.administrators import Login
+from coordinator.web.http.login import (
+    LoginNeededError,
+    read_form,
+    require_csrf,
+    require_own_origin,
+    require_privacy,
+    token_of,
+)
+from coordinator.web.state.web_state import Web, WebState
+from dashboards import ADMIN, DEFAULT_LANGUAGE, WEB, catalogs
+from peer.runtime.console import format_age
+
+
+def english(key: str) -> str:
+    """A text of the parts that these pages share with the public ones, such as `join.uv`."""
+    section, _, name = key.partition(".")
+    return str(catalogs()[DEFAULT_LANGUAGE][section][name])
+
+
+templates = Environment(loader=FileSystemLoader([ADMIN, WEB]), autoescape=True, undefined=StrictUndefined)
+templates.globals["t"] = english
+templates.filters["age"] = lambda at: format_age(at, time.time()) or "never"
+
+
+def draw(
+    web: WebState, request: Request, template: str, login: Login | None, status: int = 200, **values: Any
+) -> Response:
+    """A page from its template."""
+    known = {"run": web.config.run.name, "login": login, "here": request.url.path, "error": ""}
+    return HTMLResponse(templates.get_template(template).render(known | values), status)
+
+
+Page = Callable[..., Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A request of somebody who is logged in."""
+
+    request: Request
+    web: WebState
+    login: Login
+
+    def draw(self, template: str, status: int = 200, **values: Any) -> Response:
+        """A page from its template, for this administrator."""
+        return draw(self.web, self.request, template, self.login, status, **values)
+
+    @property
+    def run(self) -> Administration:
+        """The run, for this administrator."""
+        services = self.web.services
+        return Administration(services.database, services.membership, f"web:{self.login.name}", services.clock)
+
+    async def act(self, do: Callable[[Administration], object], page: Page, then: str) -> Response:
+        """Do what a form asks for, and send the browser on; a refusal is told on the form's own page."""
+        try:
+            await asyncio.to_thread(do, self.run)
+        except ConfigError as error:
+            return await page(self, 400, error=str(error))
+        return RedirectResponse(then, 303)
+
+
+async def current_visit(request: Request, web: Web) -> Visit:
+    """A dependency: whose request this is; raises `LoginNeededError`."""
+    require_privacy(request)
+    token = token_of(request)
+    login = await asyncio.to_thread(web.login_desk.administrators.login_of, token) if token else None
+    if login is None:
+        raise LoginNeededError
+    return Visit(request, web, login)
+
+
+Who = Annotated[Visit, Depends(current_visit)]
+Fields = defaultdict[str, str]
+
+
+async def posted_form(visit: Who) -> Fields:
+    """The fields of a form that this login's own page has sent; one that it lacks is empty."""
+    require_own_origin(visit.request)
+    form = defaultdict(str, await read_form(visit.request))
+    require_csrf(visit.login, form["csrf"])
+    return form
+
+
+Form = Annotated[Fields, Depends(posted_form)]

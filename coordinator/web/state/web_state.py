@@ -1,0 +1,128 @@
+"""State of the dashboard: all that its routes share, made once for an application and handed to each route as `Web`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Annotated
+
+from fastapi import Depends, HTTPException, Request, Response
+
+from auth.join_link import JoinLink
+from coordinator.context.services import RunServices
+from coordinator.members.administrators import Administrators, LoginTries
+from coordinator.run.directory import RunDirectory
+from coordinator.run.software import CONSTRAINTS_NAME, NOTEBOOK_NAME, SKILL_NAME, notebook_for, skill_for
+from coordinator.store.engine import Database
+from coordinator.store.notify import Topic
+from coordinator.throttling.rate_limits import CallerPace, CallerPlaces, http_caller
+from coordinator.web.http.answers import AnswerCache, Encoded, Make, answer, encode
+from coordinator.web.http.login import TRIES_PER_MINUTE, LoginDesk
+from coordinator.web.http.site import Guide
+from coordinator.web.state.frozen import Archive
+from coordinator.web.state.live import LiveSnapshot
+from coordinator.web.state.metrics import metrics_text
+from coordinator.web.state.snapshot import Snapshot, take_snapshot
+from dashboards import GUIDE
+from peer.config.run import RunConfig
+
+ASKS_PER_MINUTE = 30  # of one address: a sentence put to a handful of checkpoints, again and again
+
+
+@dataclass(frozen=True)
+class WebState:
+    """One run's dashboard; used from one event loop. The limits on callers protect this process alone."""
+
+    directory: RunDirectory
+    services: RunServices
+    archive: Archive | None = None  # the pages become files: one snapshot is taken, and stays
+    guide: Guide = field(default_factory=partial(Guide, GUIDE))
+    answers: AnswerCache = field(default_factory=AnswerCache)
+    asks: CallerPace = field(default_factory=partial(CallerPace, ASKS_PER_MINUTE, time.monotonic))
+    downloads: CallerPlaces = field(default_factory=partial(CallerPlaces, 8, per_caller=2))  # of whole checkpoints
+    exports: CallerPlaces = field(default_factory=partial(CallerPlaces, 2, per_caller=1))  # of the history
+    streams: CallerPlaces = field(default_factory=partial(CallerPlaces, 768, per_caller=32))  # of events, one a page
+
+    def __post_init__(self) -> None:
+        """Read the certificate now, as the control plane does: a later one counts from the next start on."""
+        _ = self.join_link, self.metrics
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's configuration."""
+        return self.services.config
+
+    @property
+    def database(self) -> Database:
+        """The run's store."""
+        return self.services.database
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot of the run."""
+        return self.live.current
+
+    @cached_property
+    def live(self) -> LiveSnapshot:
+        """The snapshot that the application's lifespan keeps fresh."""
+        return LiveSnapshot(partial(take_snapshot, self.services), self.services.bell.ear(Topic.PROGRESS))
+
+    @cached_property
+    def join_link(self) -> str:
+        """The link that volunteers join by."""
+        return str(self.directory.join_link)
+
+    @cached_property
+    def software(self) -> Mapping[str, Encoded]:
+        """The files that the run brings its volunteers, by name, as they are sent."""
+        software, web_address = self.services.software, self.services.web_address
+        address = self.services.software_address
+        notebook = notebook_for(address, self.join_link)
+        skill = skill_for(address, JoinLink.parse(self.join_link), f"{web_address}/join")
+        return {
+            software.name: Encoded(software.wheel, "application/octet-stream", f'"{software.sha256}"', compressed=None),
+            CONSTRAINTS_NAME: encode(software.constraints, "text/plain; charset=utf-8"),
+            NOTEBOOK_NAME: encode(notebook, "application/x-ipynb+json"),
+            SKILL_NAME: encode(skill, "text/markdown; charset=utf-8"),
+        }
+
+    @cached_property
+    def login_desk(self) -> LoginDesk:
+        """The place where administrators log in."""
+        tries = LoginTries(self.database, TRIES_PER_MINUTE, self.services.clock)
+        return LoginDesk(Administrators(self.database, self.services.clock), tries)
+
+    @cached_property
+    def metrics(self) -> Callable[[], bytes]:
+        """A function that renders Prometheus' text format."""
+        return metrics_text(self.directory, self.services.telemetry, lambda: self.snapshot)
+
+    async def answer(self, request: Request, question: Hashable, version: Hashable, make: Make) -> Response:
+        """Answer with what `make` builds in a thread: once for this question and version, however many ask."""
+        return answer(request, await self.answers.get(question, version, make))
+
+
+async def web_state(request: Request) -> WebState:
+    """The dependency by which a route gets the state."""
+    state: WebState = request.app.state.web
+    return state
+
+
+Web = Annotated[WebState, Depends(web_state)]
+
+
+def place_among(places: Callable[[WebState], CallerPlaces], reason: str) -> Callable[..., AsyncIterator[None]]:
+    """A dependency: a place among the state's `CallerPlaces`, given back when the answer is sent; else 503."""
+
+    async def place(request: Request, web: Web) -> AsyncIterator[None]:
+        caller, taken = http_caller(request.client), places(web)
+        if not taken.enter(caller):
+            raise HTTPException(503, f"{reason}: try again in a minute.", {"Retry-After": "60"})
+        try:
+            yield
+        finally:
+            taken.leave(caller)
+
+    return place
