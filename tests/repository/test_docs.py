@@ -145,7 +145,7 @@ def test_every_metric_is_documented() -> None:
         *(ROOT / "coordinator" / "web" / "state").glob("metric*.py"),
     ]
     text = "".join(source.read_text(encoding="utf-8") for source in sources)
-    found = re.findall(r'(?:(counter)|\w+)\(\s*"(manyhands_\w+)"', text, re.IGNORECASE)
+    found = re.findall(r'(?:(counter\w*)\(\s*)?"(manyhands_\w+)"', text, re.IGNORECASE)
     names = {name + ("_total" if counter else "") for counter, name in found}
     assert len(names) == len(set(re.findall(r'"(manyhands_\w+)"', text)))
     assert {name for name in names if not is_documented(name)} == set()

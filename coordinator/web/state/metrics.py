@@ -2,7 +2,7 @@
 
 Names and units follow Prometheus' conventions: base units, `_total` for counters, moments as Unix timestamps, which
 alerts subtract from `time()`. No label has unbounded values. A metric of which nothing is known yet has no sample, but
-its name is there (`gauge` and `counter` make a family of metrics in one line).
+its name is there.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate, starmap
 from pathlib import Path
 
 from cryptography import x509
@@ -25,18 +25,32 @@ from coordinator.ledger.presence import APART
 from coordinator.run.directory import RunDirectory
 from coordinator.statistics.swarm_health import Figures
 from coordinator.web.state.snapshot import Snapshot
-from peer.reporting.metrics import BOUNDS_S, RoundTally
+from peer.reporting.metrics import BOUNDS_S
 from peer.reporting.suspicions import KINDS
 from peer.runtime.version import software_version
 
 logger = logging.getLogger(__name__)
+Gauge = tuple[str, str, float | None]  # name, help, value; None: no sample
 
 
-class SnapshotCollector(Collector):
-    """Turns the newest snapshot into metrics."""
+def metrics_text(directory: RunDirectory, telemetry: Telemetry, current: Callable[[], Snapshot]) -> Callable[[], bytes]:
+    """A function that renders the metrics in Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(RunCollector(directory, current))
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return lambda: generate_latest(registry) + generate_latest(telemetry.registry)
 
-    def __init__(self, current: Callable[[], Snapshot], validates: bool) -> None:
-        self._current, self._validates = current, validates
+
+class RunCollector(Collector):
+    """Turns the newest snapshot into metrics, and looks at the disk, at each scrape."""
+
+    def __init__(self, directory: RunDirectory, current: Callable[[], Snapshot]) -> None:
+        self._current, self._folder = current, directory.checkpoints_dir
+        self._validates = directory.config.data.validation.share > 0
+        self._certificate_until = certificate_expiry(directory.tls_cert_path)
+        self._build = (software_version(), platform.python_version(), directory.config.run.name)
 
     def describe(self) -> list[Metric]:
         """Nothing ahead of time: there is no snapshot yet."""
@@ -44,252 +58,134 @@ class SnapshotCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics of this moment."""
-        snapshot = self._current()
-        yield from _progress(snapshot)
-        yield from _newest_step(snapshot)
-        yield from _totals(snapshot)
-        yield from _checkpoints(snapshot)
-        yield from _validation(snapshot, self._validates)
-        yield from _figures_metrics(snapshot.figures)
-        yield _alarms(snapshot)
+        now = self._current()
+        for part in (_progress, _newest_step, _checkpoints, _newest_validation):
+            yield from starmap(gauge, part(now))
+        yield from starmap(gauge, _pending_validations(now if self._validates else None))
+        yield from starmap(gauge, self._host())
+        yield from _totals(now)
+        yield from _figures_metrics(now.figures)
+        text = "The step with which an alarm that holds began, by kind; no sample where none holds."
+        yield by_labels("manyhands_alarm_step", text, ("kind",), {(each.kind,): each.step for each in now.alarms})
+        text = "The version of manyhands, of Python, and the run's name."
+        yield by_labels("manyhands_build_info", text, ("version", "python", "run"), {self._build: 1})
+
+    def _host(self) -> Iterator[Gauge]:
+        """The disk, which has no numbers while it does not answer, and the certificate."""
+        free, size = _room(self._folder)
+        expiry = self._certificate_until
+        yield "manyhands_checkpoint_disk_free_bytes", "Free where checkpoints lie.", free
+        yield "manyhands_checkpoint_disk_size_bytes", "Size of the disk where checkpoints lie.", size
+        text = "When the control plane's certificate expires."
+        yield "manyhands_tls_certificate_expiry_timestamp_seconds", text, expiry
 
 
-def _progress(snapshot: Snapshot) -> Iterator[Metric]:
+def _progress(now: Snapshot) -> Iterator[Gauge]:
     """Where the swarm stands, as the keeper says."""
-    swarm = snapshot.swarm
-    yield gauge("manyhands_global_step", "Global steps completed.", swarm.step if swarm else 0)
-    yield gauge("manyhands_peers", "Peers that train now.", swarm.peers if swarm else 0)
-    yield gauge("manyhands_devices_online", "Devices with an open session.", len(snapshot.online))
-    apart = sum(each.state == APART for each in snapshot.online)
-    yield gauge("manyhands_devices_apart", "Of these, such as train without seeing the keeper.", apart)
-    yield gauge("manyhands_stale", "1 while the keeper is silent.", int(snapshot.stale))
-    yield gauge("manyhands_era", "How often the run has returned to a checkpoint.", snapshot.era)
-    yield gauge(
-        "manyhands_batch_samples",
-        "Samples accumulated towards the next global step.",
-        swarm.samples_accumulated if swarm else 0,
+    swarm, apart = now.swarm, sum(each.state == APART for each in now.online)
+    yield "manyhands_global_step", "Global steps completed.", swarm.step if swarm else 0
+    yield "manyhands_peers", "Peers that train now.", swarm.peers if swarm else 0
+    yield "manyhands_devices_online", "Devices with an open session.", len(now.online)
+    yield "manyhands_devices_apart", "Of these, such as train without seeing the keeper.", apart
+    yield "manyhands_stale", "1 while the keeper is silent.", int(now.stale)
+    yield "manyhands_era", "How often the run has returned to a checkpoint.", now.era
+    samples = swarm.samples_accumulated if swarm else 0
+    yield "manyhands_batch_samples", "Samples accumulated towards the next global step.", samples
+    target, pace, seen_at = (
+        (swarm.target_batch_size, swarm.samples_per_second, swarm.updated_at) if swarm else (None, None, None)
     )
-    yield gauge(
-        "manyhands_target_batch_samples", "Samples that make a global step.", swarm.target_batch_size if swarm else None
-    )
-    yield gauge(
-        "manyhands_samples_per_second",
-        "Samples of counted steps over the time that passed.",
-        swarm.samples_per_second if swarm else None,
-    )
-    yield gauge("manyhands_time_left_seconds", "Until the run's last step, at that speed.", snapshot.time_left_s)
-    yield gauge(
-        "manyhands_keeper_timestamp_seconds",
-        "When the keeper's own swarm node last answered it.",
-        swarm.updated_at if swarm else None,
-    )
-    yield gauge("manyhands_snapshot_timestamp_seconds", "When the store was last read.", snapshot.taken_at)
+    yield "manyhands_target_batch_samples", "Samples that make a global step.", target
+    yield "manyhands_samples_per_second", "Samples of counted steps over the time that passed.", pace
+    yield "manyhands_time_left_seconds", "Until the run's last step, at that speed.", now.time_left_s
+    yield "manyhands_keeper_timestamp_seconds", "When the keeper's own swarm node last answered it.", seen_at
+    yield "manyhands_snapshot_timestamp_seconds", "When the store was last read.", now.taken_at
 
 
-def _newest_step(snapshot: Snapshot) -> Iterator[Metric]:
+def _newest_step(now: Snapshot) -> Iterator[Gauge]:
     """What the newest global step came to; what reports say of it, of the newest whose reports are in."""
-    last, settled = snapshot.steps[-1] if snapshot.steps else None, snapshot.settled_step
-    losses = [row.loss for row in snapshot.steps[-100:] if row.loss is not None]
-    yield gauge("manyhands_loss", "Training loss of the newest global step.", losses[-1] if losses else None)
-    yield gauge(
-        "manyhands_loss_finite",
-        "0 if no device could report a finite loss of the newest settled global step.",
-        None if settled is None else int(settled.loss is not None),
-    )
-    yield gauge(
-        "manyhands_step_timestamp_seconds",
-        "When the newest global step was completed.",
-        None if last is None else last.completed_at,
-    )
-    yield gauge(
-        "manyhands_step_batch_ratio",
-        "Samples averaged in at the newest settled global step, over its target batch.",
-        None if settled is None else settled.samples / max(1, settled.target_batch_size),
-    )
-    yield gauge(
-        "manyhands_step_devices",
-        "Devices that reported the newest settled global step.",
-        None if settled is None else settled.devices,
-    )
+    completed_at = now.steps[-1].completed_at if now.steps else None
+    loss = next((row.loss for row in reversed(now.steps[-100:]) if row.loss is not None), None)
+    finite = ratio = devices = None
+    if (settled := now.settled_step) is not None:
+        finite, devices = int(settled.loss is not None), settled.devices
+        ratio = settled.samples / max(1, settled.target_batch_size)
+    yield "manyhands_loss", "Training loss of the newest global step.", loss
+    text = "0 if no device could report a finite loss of the newest settled global step."
+    yield "manyhands_loss_finite", text, finite
+    yield "manyhands_step_timestamp_seconds", "When the newest global step was completed.", completed_at
+    text = "Samples averaged in at the newest settled global step, over its target batch."
+    yield "manyhands_step_batch_ratio", text, ratio
+    yield "manyhands_step_devices", "Devices that reported the newest settled global step.", devices
 
 
-def _alarms(snapshot: Snapshot) -> Metric:
-    family = gauge(
-        "manyhands_alarm_step",
-        "The step with which an alarm that holds began, by kind; no sample where none holds.",
-        None,
-        ("kind",),
-    )
-    for alarm in snapshot.alarms:
-        family.add_metric([alarm.kind], alarm.step)
-    return family
+def _totals(now: Snapshot) -> Iterator[Metric]:
+    yield counter("manyhands_samples", "Samples averaged in, since the run began.", now.samples)
+    yield counter("manyhands_averaged_bytes", "Of gradients that devices averaged for others.", now.averaged_bytes)
+    yield counter("manyhands_training_seconds", "Time that devices have trained, each counted.", now.elapsed_s)
+    yield counter("manyhands_data_wait_seconds", "Of it, time that they waited for data.", now.data_wait_s)
 
 
-def _totals(snapshot: Snapshot) -> Iterator[Metric]:
-    yield counter("manyhands_samples", "Samples averaged in, since the run began.", snapshot.samples)
-    yield counter("manyhands_averaged_bytes", "Of gradients that devices averaged for others.", snapshot.averaged_bytes)
-    yield counter("manyhands_training_seconds", "Time that devices have trained, each counted.", snapshot.elapsed_s)
-    yield counter("manyhands_data_wait_seconds", "Of it, time that they waited for data.", snapshot.data_wait_s)
+def _checkpoints(now: Snapshot) -> Iterator[Gauge]:
+    newest = now.checkpoint
+    yield "manyhands_checkpoint_step", "Step of the newest checkpoint.", newest.step if newest else None
+    yield "manyhands_checkpoint_size_bytes", "Its size.", newest.size_bytes if newest else None
+    yield "manyhands_checkpoint_timestamp_seconds", "When it was written.", newest.created_at if newest else None
+    yield "manyhands_checkpoint_withheld", "1 if it is not published.", int(bool(newest.withheld)) if newest else None
+    yield "manyhands_checkpoints", "Checkpoints that are kept.", len(now.checkpoints)
 
 
-def _checkpoints(snapshot: Snapshot) -> Iterator[Metric]:
-    newest = snapshot.checkpoint
-    yield gauge("manyhands_checkpoint_step", "Step of the newest checkpoint.", newest.step if newest else None)
-    yield gauge("manyhands_checkpoint_size_bytes", "Its size.", newest.size_bytes if newest else None)
-    yield gauge("manyhands_checkpoint_timestamp_seconds", "When it was written.", newest.created_at if newest else None)
-    yield gauge(
-        "manyhands_checkpoint_withheld", "1 if it is not published.", int(bool(newest.withheld)) if newest else None
-    )
-    yield gauge("manyhands_checkpoints", "Checkpoints that are kept.", len(snapshot.checkpoints))
+def _pending_validations(now: Snapshot | None) -> Iterator[Gauge]:
+    """Checkpoints that nobody has evaluated yet; None: this run evaluates none."""
+    count = oldest = None
+    if now is not None:
+        evaluated = {(each.step, each.manifest_sha256) for each in now.validations}
+        waiting = [each.created_at for each in now.checkpoints if (each.step, each.manifest_sha256) not in evaluated]
+        count, oldest = len(waiting), min(waiting, default=None)
+    yield "manyhands_validations_pending", "Checkpoints yet to be evaluated.", count
+    yield "manyhands_validation_pending_timestamp_seconds", "When the oldest of these was written.", oldest
 
 
-def _validation(snapshot: Snapshot, validates: bool) -> Iterator[Metric]:
+def _newest_validation(now: Snapshot) -> Iterator[Gauge]:
     """What held-out text says of the newest checkpoint that was evaluated."""
-    row = snapshot.validations[-1] if snapshot.validations else None
-    evaluated = {(each.step, each.manifest_sha256) for each in snapshot.validations}
-    pending = [each for each in snapshot.checkpoints if (each.step, each.manifest_sha256) not in evaluated]
-    oldest = min((each.created_at for each in pending), default=None) if validates else None
-    yield gauge(
-        "manyhands_validations_pending", "Checkpoints yet to be evaluated.", len(pending) if validates else None
-    )
-    yield gauge("manyhands_validation_pending_timestamp_seconds", "When the oldest of these was written.", oldest)
-    yield gauge(
-        "manyhands_validation_step",
-        "Step of the newest checkpoint that was evaluated.",
-        None if row is None else row.step,
-    )
-    yield gauge(
-        "manyhands_validation_accuracy",
-        "Share of predicted tokens that it gets right.",
-        None if row is None else row.accuracy,
-    )
-    yield gauge("manyhands_validation_loss", "Its loss on held-out text.", None if row is None else row.loss)
-    yield gauge(
-        "manyhands_validation_loss_finite",
-        "0 if that is no number.",
-        None if row is None else int(row.loss is not None),
-    )
-    yield gauge(
-        "manyhands_validation_perplexity", "Exponential of its token loss.", None if row is None else row.perplexity
-    )
-    yield gauge(
-        "manyhands_validation_sop_accuracy",
-        "Share of sentence orders that it tells.",
-        None if row is None else row.sop_accuracy,
-    )
-    yield gauge(
-        "manyhands_validation_detection_accuracy",
-        "Share of all tokens that it tells replaced or not.",
-        None if row is None else row.detection_accuracy,
-    )
-    yield gauge(
-        "manyhands_validation_detection_f1",
-        "F1 of the replaced tokens that it finds.",
-        None if row is None else row.detection_f1,
-    )
-
-
-class BuildCollector(Collector):
-    """What runs here."""
-
-    def __init__(self, run: str) -> None:
-        self._labels = {"version": software_version(), "python": platform.python_version(), "run": run}
-
-    def describe(self) -> list[Metric]:
-        """What `collect` gives."""
-        return list(self.collect())
-
-    def collect(self) -> Iterator[Metric]:
-        """Always 1."""
-        family = gauge(
-            "manyhands_build_info",
-            "The version of manyhands, of Python, and the run's name.",
-            None,
-            tuple(self._labels),
-        )
-        family.add_metric(list(self._labels.values()), 1)
-        yield family
-
-
-def metrics_text(directory: RunDirectory, telemetry: Telemetry, current: Callable[[], Snapshot]) -> Callable[[], bytes]:
-    """A function that renders the metrics in Prometheus' text format."""
-    registry, config = CollectorRegistry(), directory.config
-    registry.register(SnapshotCollector(current, validates=config.data.validation.share > 0))
-    registry.register(HostCollector(directory.checkpoints_dir, certificate_expiry(directory.tls_cert_path)))
-    registry.register(BuildCollector(config.run.name))
-    ProcessCollector(registry=registry)
-    PlatformCollector(registry=registry)
-    GCCollector(registry=registry)
-    return lambda: generate_latest(registry) + generate_latest(telemetry.registry)
+    row = now.validations[-1].facts if now.validations else {}
+    finite = int(row["loss"] is not None) if row else None
+    detected, f1 = row.get("detection_accuracy"), row.get("detection_f1")
+    yield "manyhands_validation_step", "Step of the newest checkpoint that was evaluated.", row.get("step")
+    yield "manyhands_validation_accuracy", "Share of predicted tokens that it gets right.", row.get("accuracy")
+    yield "manyhands_validation_loss", "Its loss on held-out text.", row.get("loss")
+    yield "manyhands_validation_loss_finite", "0 if that is no number.", finite
+    yield "manyhands_validation_perplexity", "Exponential of its token loss.", row.get("perplexity")
+    yield "manyhands_validation_sop_accuracy", "Share of sentence orders that it tells.", row.get("sop_accuracy")
+    yield "manyhands_validation_detection_accuracy", "Share of all tokens that it tells replaced or not.", detected
+    yield "manyhands_validation_detection_f1", "F1 of the replaced tokens that it finds.", f1
 
 
 def _figures_metrics(figures: Figures) -> Iterator[Metric]:
-    """Metrics of the keeper's counts, of suspicions and quarantine; counters begin anew when the keeper does."""
-    yield from _rounds(figures.rounds)
-    peers = gauge(
-        "manyhands_swarm_peers",
-        "Peers that take part, by role and whether others can connect to them.",
-        None,
-        ("role", "reachable"),
+    """The keeper's counts, which begin anew when the keeper does, suspicions and quarantine."""
+    ended = CounterMetricFamily(
+        "manyhands_averaging_rounds", "Rounds of averaging since the keeper started.", labels=["outcome"]
     )
-    for role, reachable, count in figures.census:
-        peers.add_metric([role, "true" if reachable else "false"], count)
-    yield peers
-    yield gauge(
-        "manyhands_missing_auxiliaries",
-        "Auxiliary peers that would shorten the rounds, by the lines of the newest one.",
-        figures.missing_auxiliaries,
-    )
-    suspicions = gauge(
-        "manyhands_suspicions", "Words against devices within `quarantine_window_s`, by kind.", None, ("kind",)
-    )
-    for kind in sorted(KINDS):
-        suspicions.add_metric([kind], figures.suspicions.get(kind, 0))
-    yield suspicions
-    yield gauge("manyhands_devices_quarantined", "Devices in quarantine.", figures.quarantined)
-    yield gauge(
-        "manyhands_keeper_token_expiry_timestamp_seconds",
-        "When the keeper's token expires, which it renews by itself.",
-        figures.keeper_token_until,
-    )
-
-
-def _rounds(rounds: RoundTally | None) -> Iterator[Metric]:
-    """Rounds of averaging as the keeper, which is in all of them, has seen them end."""
-    count = counter("manyhands_averaging_rounds", "Rounds of averaging since the keeper started.", None, ("outcome",))
     seconds = HistogramMetricFamily(
         "manyhands_averaging_round_duration_seconds", "How long those took that succeeded, gathering included."
     )
-    if rounds is not None:
-        count.add_metric(["succeeded"], rounds.succeeded)
-        count.add_metric(["failed"], rounds.failed)
+    if (rounds := figures.rounds) is not None:  # the keeper is in all of them
+        ended.add_metric(["succeeded"], rounds.succeeded)
+        ended.add_metric(["failed"], rounds.failed)
         bounds = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
-        at_most = list(accumulate(rounds.by_duration))
-        seconds.add_metric([], list(zip(bounds, at_most, strict=True)), rounds.seconds)
-    yield count
+        seconds.add_metric([], list(zip(bounds, accumulate(rounds.by_duration), strict=True)), rounds.seconds)
+    yield ended
     yield seconds
-
-
-class HostCollector(Collector):
-    """Looks at the disk at each scrape."""
-
-    def __init__(self, folder: Path, certificate_until: float | None) -> None:
-        self._folder, self._certificate_until = folder, certificate_until
-
-    def describe(self) -> list[Metric]:
-        """Nothing ahead of time."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        """The metrics of this moment; a disk that does not answer has no numbers."""
-        free, size = _room(self._folder)
-        yield gauge("manyhands_checkpoint_disk_free_bytes", "Free where checkpoints lie.", free)
-        yield gauge("manyhands_checkpoint_disk_size_bytes", "Size of the disk where checkpoints lie.", size)
-        yield gauge(
-            "manyhands_tls_certificate_expiry_timestamp_seconds",
-            "When the control plane's certificate expires.",
-            self._certificate_until,
-        )
+    text = "Peers that take part, by role and whether others can connect to them."
+    peers = {(role, "true" if direct else "false"): count for role, direct, count in figures.census}
+    yield by_labels("manyhands_swarm_peers", text, ("role", "reachable"), peers)
+    text = "Auxiliary peers that would shorten the rounds, by the lines of the newest one."
+    yield gauge("manyhands_missing_auxiliaries", text, figures.missing_auxiliaries)
+    text = "Words against devices within `quarantine_window_s`, by kind."
+    words = {(kind,): figures.suspicions.get(kind, 0) for kind in sorted(KINDS)}
+    yield by_labels("manyhands_suspicions", text, ("kind",), words)
+    yield gauge("manyhands_devices_quarantined", "Devices in quarantine.", figures.quarantined)
+    text = "When the keeper's token expires, which it renews by itself."
+    yield gauge("manyhands_keeper_token_expiry_timestamp_seconds", text, figures.keeper_token_until)
 
 
 def certificate_expiry(path: Path) -> float | None:
@@ -310,17 +206,19 @@ def _room(folder: Path) -> tuple[int | None, int | None]:
     return disk.free, disk.total
 
 
-def gauge(name: str, text: str, value: float | None, labels: Sequence[str] = ()) -> GaugeMetricFamily:
-    """A gauge with one sample, or none; with labels the caller adds the samples."""
+def gauge(name: str, text: str, value: float | None) -> Metric:
+    """A gauge with one sample, or none."""
+    return GaugeMetricFamily(name, text, value)
+
+
+def by_labels(name: str, text: str, labels: tuple[str, ...], samples: Mapping[tuple[str, ...], float]) -> Metric:
+    """A gauge with a sample for each combination of the labels' values."""
     family = GaugeMetricFamily(name, text, labels=labels)
-    if value is not None:
-        family.add_metric([], value)
+    for values, sample in samples.items():
+        family.add_metric(values, sample)
     return family
 
 
-def counter(name: str, text: str, value: float | None, labels: Sequence[str] = ()) -> CounterMetricFamily:
-    """A counter with one sample, or none; its name gets `_total`."""
-    family = CounterMetricFamily(name, text, labels=labels)
-    if value is not None:
-        family.add_metric([], value)
-    return family
+def counter(name: str, text: str, value: float) -> Metric:
+    """A counter with one sample; its name gets `_total`."""
+    return CounterMetricFamily(name, text, value)
