@@ -44,7 +44,7 @@ class LossFacts:
     cause: str
     samples: int
     times: int | None  # None: nobody counts them for this cause
-    last_day: int
+    last_day: float  # its beginning, in Unix seconds
     last_step: int | None
 
 
@@ -52,7 +52,7 @@ class LossFacts:
 class StepsFacts:
     """The steps with samples of one member: the member's part of the curve."""
 
-    steps: int  # with samples of this member that count
+    count: int  # with samples of this member that count
     first: int | None
     last: int | None
     ranges: tuple[Range, ...]
@@ -91,7 +91,7 @@ def losses_of(database: Database, number: int, days: Mapping[int, DayFacts]) -> 
     found = []
     for cause, lost in samples.most_common():
         times, step = told.get(cause, (None, None))
-        last_day = max(day for day, facts in days.items() if facts.lost[cause])
+        last_day = midnight(max(day for day, facts in days.items() if facts.lost[cause]))
         found.append(LossFacts(cause, lost, times, last_day, step))
     return found
 
@@ -147,7 +147,7 @@ def _certificate(database: Database, person: Person, run: str, now: float) -> Ce
         member=person.name,
         number=person.number,
         samples=given.samples,
-        steps=steps_of(database, person.number).steps,
+        steps=steps_of(database, person.number).count,
         active_days=len(given.days),
         first_day=_date(min(given.days)),
         last_day=_date(max(given.days)),

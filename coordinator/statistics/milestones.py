@@ -55,15 +55,15 @@ def _of_steps(steps: Sequence[StepRow]) -> Iterator[Milestone]:
     samples = most_devices = 0
     next_samples = LEAST_SAMPLES
     if steps:
-        yield Milestone(MilestoneKind.FIRST_STEP, 1, steps[0].step, steps[0].completed_at)
+        yield Milestone(MilestoneKind.FIRST_STEP, 1.0, steps[0].step, steps[0].completed_at)
     for row in steps:  # of which there are many, and each page is drawn with them
         samples += row.samples
         if samples >= next_samples:
-            yield Milestone(MilestoneKind.SAMPLES, power_of_ten(samples), row.step, row.completed_at)
+            yield Milestone(MilestoneKind.SAMPLES, float(power_of_ten(samples)), row.step, row.completed_at)
             next_samples = 10 * power_of_ten(samples)
         if row.devices > most_devices:
             if row.devices >= LEAST_DEVICES and round_number(row.devices) > most_devices:
-                yield Milestone(MilestoneKind.DEVICES, round_number(row.devices), row.step, row.completed_at)
+                yield Milestone(MilestoneKind.DEVICES, float(round_number(row.devices)), row.step, row.completed_at)
             most_devices = row.devices
 
 

@@ -90,6 +90,7 @@ class Chunk:
 
     first: int
     last: int
+    steps_per_chunk: int
     devices: tuple[MomentDevice, ...]
     moments: tuple[Moment, ...]
 
@@ -130,7 +131,7 @@ def read_chunk(database: Database, number: int) -> Chunk:
     with database() as session:
         steps = session.scalars(select(Step).where(Step.step.between(first, last)).order_by(Step.step)).all()
         if not steps:
-            return Chunk(first, last, (), ())
+            return Chunk(first, last, CHUNK_STEPS, (), ())
         began_at = session.scalar(
             select(Step.completed_at).where(Step.step < first).order_by(Step.step.desc()).limit(1)
         )
@@ -159,7 +160,7 @@ def read_chunk(database: Database, number: int) -> Chunk:
             )
             for index, row in enumerate(steps)
         )
-        return Chunk(first, last, book.devices(shown), moments)
+        return Chunk(first, last, CHUNK_STEPS, book.devices(shown), moments)
 
 
 def _given(shares: Sequence[Share]) -> tuple[tuple[int, int], ...]:

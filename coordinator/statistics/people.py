@@ -66,14 +66,12 @@ class DeviceFacts:
 
     number: int
     kind: HardwareClass
-    role: str
     joined_at: float  # Unix seconds
     given: Given
     online: bool
     state: str  # what it does, if it is online
     samples_per_second: float  # likewise
     last_seen_at: float | None
-    shut_out: bool  # revoked, or in quarantine
 
 
 @dataclass(frozen=True)
@@ -175,14 +173,12 @@ def _facts(
     return DeviceFacts(
         number=device.number,
         kind=class_of(hardware),
-        role=device.role,
         joined_at=device.created_at,
         given=given,
         online=stay is not None,
         state="" if stay is None else stay.state,
         samples_per_second=0.0 if stay is None else stay.samples_per_second,
         last_seen_at=seen_at.get(device.id),
-        shut_out=device.revoked_at is not None or device.quarantined_at is not None,
     )
 
 
@@ -221,16 +217,16 @@ def class_of(hardware: str) -> HardwareClass:
 class StayRow:
     """One connected stay of a device; times in Unix seconds."""
 
-    member_number: int
-    device_number: int
+    member: int  # the number
+    device: int  # likewise
     kind: HardwareClass
     began_at: float
     ended_at: float  # or when it was last heard of
-    is_online: bool
+    online: bool
 
 
 def stays(
-    database: Database, since: float, until: float, now: float, member_number: int | None = None, most: int = MOST_STAYS
+    database: Database, since: float, until: float, now: float, number: int | None = None, most: int = MOST_STAYS
 ) -> list[StayRow]:
     """The newest ones that overlap this span, in the order of their beginnings; the keeper's are left out."""
     query = (
@@ -240,10 +236,10 @@ def stays(
         .order_by(DeviceSession.started_at.desc(), DeviceSession.id)
         .limit(most)
     )
-    if member_number is not None:
-        query = query.where(Device.member_id == member_number)
+    if number is not None:
+        query = query.where(Device.member_id == number)
     with database() as session:
-        found = [_row(stay, number, device, now) for stay, number, device in session.execute(query)]
+        found = [_row(stay, member, device, now) for stay, member, device in session.execute(query)]
     return found[::-1]
 
 
@@ -273,7 +269,7 @@ class Streaks:
 
     current: int  # up to today, or to yesterday while today has nothing yet
     longest: int
-    active: int  # all days with something
+    active_days: int  # all days with something
 
 
 def streaks(days: Iterable[int], today: int) -> Streaks:

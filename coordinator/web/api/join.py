@@ -21,6 +21,7 @@ from coordinator.members.join_page import (
     MAX_CODE_CHARS,
     Invitation,
     InviteState,
+    Notebooks,
     QrCode,
     invite_facts,
     joining_line,
@@ -36,13 +37,6 @@ from peer.runtime.software import install_commands
 MEASURED_STEPS = 20
 router = APIRouter(tags=["people"])
 STATE_COPIES = 3  # model, moments, and six copies of the model, where there are two moments for each parameter
-
-
-class NotebookLinks(BaseModel):
-    """Addresses that open the run's notebook."""
-
-    colab: str
-    kaggle: str
 
 
 class SoftwareLinks(BaseModel):
@@ -81,7 +75,7 @@ class Joining(BaseModel):
     command: str  # where the run's software is installed
     one_line: str  # installs the software, and then joins
     software: SoftwareLinks
-    notebooks: NotebookLinks | None
+    notebooks: Notebooks | None
     logins: list[LoginLink]
     needs: Needs
 
@@ -118,13 +112,8 @@ async def invite(web: Web, body: InviteCode) -> Response:
     if found.state == "open":
         code, software = tidy_invite_code(body.code), services.software_address
         invitation = Invitation.of(code, found.role, web.join_link, services.web_address, software)
-    said = InviteAnswer(
-        state=found.state,
-        member=found.member,
-        expires_at=found.expires_at,
-        invitation=invitation,
-        qr=None if invitation is None else QrCode.of(invitation.page),
-    )
+    qr = None if invitation is None else QrCode.of(invitation.page)
+    said = InviteAnswer(**vars(found), invitation=invitation, qr=qr)
     return Response(encode(said).content, media_type="application/json", headers={"Cache-Control": "no-store"})
 
 
@@ -133,7 +122,6 @@ def joining_of(web: WebState, snapshot: Snapshot) -> Joining:
     services, link = web.services, web.join_link
     command = f"manyhands join '{link}'"
     config = services.config.at_step(snapshot.swarm.step if snapshot.swarm else 0)
-    notebooks = notebooks_of(web.directory.settings.notebook_url)
     state_bytes = None if snapshot.checkpoint is None else snapshot.checkpoint.size_bytes
     return Joining(
         run=config.run.name,
@@ -141,7 +129,7 @@ def joining_of(web: WebState, snapshot: Snapshot) -> Joining:
         command=command,
         one_line=joining_line(services.software_address, command),
         software=software_links(services),
-        notebooks=None if notebooks is None else NotebookLinks(colab=notebooks.colab, kaggle=notebooks.kaggle),
+        notebooks=notebooks_of(web.directory.settings.notebook_url),
         logins=[LoginLink(name=name, title=title) for name, title in services.logins.titles.items()],
         needs=Needs(
             state_bytes=state_bytes,

@@ -5,17 +5,16 @@ Times are in Unix seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 
 from auth.certificates import write_certificate
 from auth.errors import RequestError
-from coordinator.statistics.member import DayFacts, certify, days_of, losses_of, steps_of
+from coordinator.statistics.member import DayFacts, LossFacts, StepsFacts, certify, days_of, losses_of, steps_of
 from coordinator.statistics.people import (
     MOST_STAYS,
     DeviceFacts,
@@ -23,7 +22,7 @@ from coordinator.statistics.people import (
     LeaderboardPeriod,
     LeaderboardRow,
     Person,
-    StayRow,
+    Streaks,
     leaderboard,
     midnight,
     people,
@@ -32,7 +31,7 @@ from coordinator.statistics.people import (
 )
 from coordinator.store.engine import Database
 from coordinator.store.ledger_models import DAY_S, day_of
-from coordinator.web.http.answers import Cursor, cursor_of, key_of
+from coordinator.web.http.answers import Cursor, columns, cursor_of, key_of
 from coordinator.web.state.web_state import Web, WebState
 
 REFRESH_S = 2.0  # what is read from the store for these answers is so old at most
@@ -41,6 +40,7 @@ SPAN_S = 14 * DAY_S
 router = APIRouter(prefix="/api/v1", tags=["people"])
 Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
 Time = Annotated[float | None, Query(ge=0, le=1e11, allow_inf_nan=False, description="Unix seconds.")]
+Tenths = Annotated[float, AfterValidator(partial(round, ndigits=1))]
 SHOWN_DAYS = 366
 SHOWN_DEVICES = 100
 SHOWN_STAYS = 1000
@@ -52,7 +52,7 @@ class ActiveDevice(BaseModel):
     number: int
     kind: HardwareClass
     state: str
-    samples_per_second: float
+    samples_per_second: Annotated[float, AfterValidator(partial(round, ndigits=3))]
 
 
 class Participant(BaseModel):
@@ -63,7 +63,7 @@ class Participant(BaseModel):
     rank: int | None  # null: nothing was given
     samples: int  # as receipts confirm
     pending_samples: int
-    training_s: float
+    training_s: Tenths
     averaged_bytes: int
     active_days: int
     devices: int
@@ -94,8 +94,8 @@ class Stays(BaseModel):
     member: list[int]
     device: list[int]
     kind: list[HardwareClass]
-    began_at: list[float]
-    ended_at: list[float]  # or when it was last heard of
+    began_at: list[Tenths]
+    ended_at: list[Tenths]  # or when it was last heard of
     online: list[bool]
     members: dict[int, str]
 
@@ -114,11 +114,11 @@ class DeviceOnPage(BaseModel):
     kind: HardwareClass
     joined_at: float
     samples: int
-    training_s: float
+    training_s: Tenths
     averaged_bytes: int
     online: bool
     state: str
-    samples_per_second: float
+    samples_per_second: Annotated[float, AfterValidator(partial(round, ndigits=3))]
     last_seen_at: float | None
 
 
@@ -128,44 +128,17 @@ class DayOnPage(BaseModel):
     began_at: float
     samples: int  # that count
     pending_samples: int  # that may yet count
-    training_s: float
+    training_s: Tenths
     lost: dict[str, int]  # cause -> samples
-
-
-class LossOnPage(BaseModel):
-    """What one cause took."""
-
-    cause: str
-    samples: int
-    times: int | None
-    last_day: float
-    last_step: int | None
 
 
 class StayOnPage(BaseModel):
     """One session."""
 
     device: int
-    began_at: float
-    ended_at: float
+    began_at: Tenths
+    ended_at: Tenths
     online: bool
-
-
-class StepsOnPage(BaseModel):
-    """Which part of the curve is the member's: ranges of steps, drawn together where there are very many."""
-
-    count: int
-    first: int | None
-    last: int | None
-    ranges: list[tuple[int, int]]
-
-
-class StreaksOnPage(BaseModel):
-    """Days in a row with a contribution."""
-
-    current: int
-    longest: int
-    active_days: int
 
 
 class MemberPage(BaseModel):
@@ -178,14 +151,14 @@ class MemberPage(BaseModel):
     samples: int
     pending_samples: int
     lost_samples: int
-    training_s: float
+    training_s: Tenths
     averaged_bytes: int
-    streaks: StreaksOnPage
+    streaks: Streaks
     devices_total: int
     devices: list[DeviceOnPage]  # the newest
-    losses: list[LossOnPage]  # the gravest first
+    losses: list[LossFacts]  # the gravest first
     days: list[DayOnPage]  # the newest, in order
-    steps: StepsOnPage
+    steps: StepsFacts
     stays: list[StayOnPage]  # the newest, in order
     last_seen_at: float | None
     taken_at: float
@@ -200,8 +173,7 @@ def member_page(database: Database, number: int, now: float) -> MemberPage:
     places = leaderboard(everybody)
     days = days_of(database, number)
     losses = losses_of(database, number, days)
-    given, steps = person.given(), steps_of(database, number)
-    row = streaks(given.days, day_of(now))
+    given = person.given()
     return MemberPage(
         number=number,
         member=person.name,
@@ -210,15 +182,17 @@ def member_page(database: Database, number: int, now: float) -> MemberPage:
         samples=given.samples,
         pending_samples=given.pending_samples,
         lost_samples=sum(each.samples for each in losses),
-        training_s=round(given.elapsed_s, 1),
+        training_s=given.elapsed_s,
         averaged_bytes=given.averaged_bytes,
-        streaks=StreaksOnPage(current=row.current, longest=row.longest, active_days=row.active),
+        streaks=streaks(given.days, day_of(now)),
         devices_total=len(person.devices),
-        devices=[_device(each) for each in _newest(person)],
-        losses=[LossOnPage(**asdict(each) | {"last_day": midnight(each.last_day)}) for each in losses],
-        days=_days(days),
-        steps=StepsOnPage(count=steps.steps, first=steps.first, last=steps.last, ranges=list(steps.ranges)),
-        stays=_own_stays(database, number, now),
+        devices=[
+            DeviceOnPage(**vars(each), **vars(each.given), training_s=each.given.elapsed_s) for each in _newest(person)
+        ],
+        losses=losses,
+        days=[_day(day, days[day]) for day in list(days)[-SHOWN_DAYS:]],
+        steps=steps_of(database, number),
+        stays=[StayOnPage(**vars(row)) for row in stays(database, 0.0, now, now, number, SHOWN_STAYS)],
         last_seen_at=person.last_seen_at,
         taken_at=now,
     )
@@ -229,45 +203,9 @@ def _newest(person: Person) -> Sequence[DeviceFacts]:
     return ordered[:SHOWN_DEVICES]
 
 
-def _device(device: DeviceFacts) -> DeviceOnPage:
-    return DeviceOnPage(
-        number=device.number,
-        kind=device.kind,
-        joined_at=device.joined_at,
-        samples=device.given.samples,
-        training_s=round(device.given.elapsed_s, 1),
-        averaged_bytes=device.given.averaged_bytes,
-        online=device.online,
-        state=device.state,
-        samples_per_second=round(device.samples_per_second, 3),
-        last_seen_at=device.last_seen_at,
-    )
-
-
-def _days(days: Mapping[int, DayFacts]) -> list[DayOnPage]:
-    return [
-        DayOnPage(
-            began_at=midnight(day),
-            samples=facts.samples,
-            pending_samples=facts.pending_samples,
-            training_s=round(facts.elapsed_s, 1),
-            lost={cause: samples for cause, samples in facts.lost.items() if samples},
-        )
-        for day, facts in list(days.items())[-SHOWN_DAYS:]
-    ]
-
-
-def _own_stays(database: Database, number: int, now: float) -> list[StayOnPage]:
-    rows = stays(database, 0.0, now, now, number, SHOWN_STAYS)
-    return [
-        StayOnPage(
-            device=row.device_number,
-            began_at=round(row.began_at, 1),
-            ended_at=round(row.ended_at, 1),
-            online=row.is_online,
-        )
-        for row in rows
-    ]
+def _day(day: int, facts: DayFacts) -> DayOnPage:
+    lost = {cause: samples for cause, samples in facts.lost.items() if samples}
+    return DayOnPage(**vars(facts) | {"lost": lost}, began_at=midnight(day), training_s=facts.elapsed_s)
 
 
 @router.get("/participants", response_model=Participants)
@@ -362,27 +300,16 @@ def _key(person: Person, kind: HardwareClass | None) -> tuple[int, int, int]:
 def _participant(person: Person, kind: HardwareClass | None, place: LeaderboardRow | None) -> Participant:
     given = person.given(kind)
     return Participant(
+        **vars(given),
         number=person.number,
         member=person.name,
         rank=None if place is None else place.rank,
-        samples=given.samples,
-        pending_samples=given.pending_samples,
-        training_s=round(given.elapsed_s, 1),
-        averaged_bytes=given.averaged_bytes,
+        training_s=given.elapsed_s,
         active_days=len(given.days),
         devices=len(person.devices),
         device_numbers=[each.number for each in person.devices],
         hardware=person.hardware,
-        active=[
-            ActiveDevice(
-                number=each.number,
-                kind=each.kind,
-                state=each.state,
-                samples_per_second=round(each.samples_per_second, 3),
-            )
-            for each in person.devices
-            if each.online
-        ],
+        active=[ActiveDevice(**vars(each)) for each in person.devices if each.online],
         last_seen_at=person.last_seen_at,
     )
 
@@ -391,22 +318,13 @@ def _stays(web: WebState, since: float | None, until: float | None, number: int 
     now = web.snapshot.taken_at
     until = now if until is None else until
     since = until - SPAN_S if since is None else since
-    rows: Sequence[StayRow] = stays(web.database, since, until, now, number, MOST_STAYS + 1)
+    rows = stays(web.database, since, until, now, number, MOST_STAYS + 1)
     kept = rows[-MOST_STAYS:]
-    here = {row.member_number for row in kept}
+    here, everybody = {row.member for row in kept}, people(web.database, now, LeaderboardPeriod.DAY)
     return Stays(
         since=since,
         until=until,
         complete=len(rows) <= MOST_STAYS,
-        member=[row.member_number for row in kept],
-        device=[row.device_number for row in kept],
-        kind=[row.kind for row in kept],
-        began_at=[round(row.began_at, 1) for row in kept],
-        ended_at=[round(row.ended_at, 1) for row in kept],
-        online=[row.is_online for row in kept],
-        members={
-            person.number: person.name
-            for person in people(web.database, now, LeaderboardPeriod.DAY)
-            if person.number in here
-        },
+        **columns(kept, "member", "device", "kind", "began_at", "ended_at", "online"),
+        members={person.number: person.name for person in everybody if person.number in here},
     )

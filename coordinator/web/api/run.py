@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -25,8 +25,8 @@ from coordinator.ledger.presence import CheckpointRow
 from coordinator.publishing.publications import PublicationRow
 from coordinator.statistics.curve import kept_places, moving_average, smoothing_of, usual_range
 from coordinator.statistics.history import MAX_STEPS, receipts_page
-from coordinator.web.http.answers import answer, encode, has_already
-from coordinator.web.state.overview import CheckpointFacts, Overview, ValidationFacts, checkpoint_facts, overview_of
+from coordinator.web.http.answers import answer, columns, encode, has_already
+from coordinator.web.state.overview import Overview, ValidationFacts, overview_of
 from coordinator.web.state.snapshot import Snapshot
 from coordinator.web.state.web_state import Web, WebState, place_among
 from peer.config.run import RunConfig
@@ -66,7 +66,7 @@ class CheckpointList(BaseModel):
     """The checkpoints that are kept, in the order of their steps."""
 
     era: int
-    checkpoints: list[CheckpointFacts]
+    checkpoints: Sequence[CheckpointRow]
 
 
 class PublicationFacts(BaseModel):
@@ -118,11 +118,7 @@ def _steps(snapshot: Snapshot, after: int, limit: int) -> Steps:
     rows = found[:limit]
     return Steps(
         era=snapshot.era,
-        step=[row.step for row in rows],
-        loss=[row.loss for row in rows],
-        samples=[row.samples for row in rows],
-        devices=[row.devices for row in rows],
-        completed_at=[row.completed_at for row in rows],
+        **columns(rows, "step", "loss", "samples", "devices", "completed_at"),
         next=rows[-1].step if len(found) > len(rows) else None,
     )
 
@@ -140,8 +136,7 @@ def receipts(
 async def checkpoints(request: Request, web: Web) -> Response:
     """The checkpoints that are kept."""
     snapshot = web.snapshot
-    rows = [checkpoint_facts(row) for row in reversed(snapshot.checkpoints)]
-    make = partial(CheckpointList, era=snapshot.era, checkpoints=rows)
+    make = partial(CheckpointList, era=snapshot.era, checkpoints=snapshot.checkpoints[::-1])
     return await web.answer(request, "checkpoints", snapshot.version, make)
 
 
@@ -239,19 +234,8 @@ async def publications(request: Request, web: Web) -> Response:
 
 
 def _publications(rows: tuple[PublicationRow, ...], public: frozenset[str]) -> Publications:
-    return Publications(
-        publications=[
-            PublicationFacts(
-                step=row.step,
-                manifest_sha256=row.manifest_sha256,
-                place=row.place,
-                location=row.location,
-                published_at=row.published_at,
-            )
-            for row in rows
-            if row.place in public and row.published_at is not None
-        ]
-    )
+    shown = [row for row in rows if row.place in public and row.published_at is not None]
+    return Publications(publications=[PublicationFacts(**vars(row)) for row in shown])
 
 
 @router.get("/validations", response_model=Validations)

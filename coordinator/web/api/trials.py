@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Literal
 
@@ -13,6 +14,7 @@ from coordinator.playground.questions import (
     MAX_BLANKS,
     MAX_CHARACTERS,
     PATIENCE_S,
+    Candidate,
     QuestionRow,
     QueueFullError,
     ask,
@@ -29,25 +31,15 @@ MAX_PAGE_CHECKPOINTS = 12  # that one sentence may be compared over
 router = APIRouter(prefix="/api/v1/trials", tags=["model"])
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Sentence(_Body):
+class Sentence(BaseModel):
     """What a visitor asks: one checkpoint, or the newest that is published."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
     text: Annotated[str, Field(max_length=4 * MAX_CHARACTERS)]
     step: Annotated[int | None, Field(ge=0, le=2**31 - 1)] = None
 
 
-class Guess(_Body):
-    """A token and how likely the model holds it, between 0 and 1."""
-
-    token: str
-    probability: float
-
-
-class QuestionStatus(_Body):
+class QuestionStatus(BaseModel):
     """How far a sentence is; `blanks` has the likeliest tokens for each blank, or for what follows, once answered."""
 
     id: str
@@ -55,12 +47,12 @@ class QuestionStatus(_Body):
     manifest_sha256: str
     state: Literal["waiting", "answered", "failed"]
     text: str
-    blanks: list[list[Guess]]
+    blanks: Sequence[Sequence[Candidate]]
     reason: str
     ahead: int
 
 
-class Playground(_Body):
+class Playground(BaseModel):
     """The state of the page on which visitors try the model."""
 
     on: bool
@@ -149,14 +141,5 @@ def _wanted(snapshot: Snapshot, step: int | None) -> CheckpointRow:
 
 
 def _asked(row: QuestionRow) -> QuestionStatus:
-    failed = bool(row.reason)
-    return QuestionStatus(
-        id=row.id,
-        step=row.step,
-        manifest_sha256=row.manifest_sha256,
-        state="failed" if failed else "waiting" if row.answered_at is None else "answered",
-        text=row.text,
-        blanks=[[Guess(token=each.token, probability=each.probability) for each in blank] for blank in row.answer],
-        reason=row.reason,
-        ahead=row.ahead,
-    )
+    state = "failed" if row.reason else "waiting" if row.answered_at is None else "answered"
+    return QuestionStatus(**vars(row), state=state, blanks=row.answer)

@@ -13,13 +13,13 @@ import hashlib
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
-from pydantic import BaseModel
+from pydantic_core import to_json
 
 from auth.errors import RequestError
 
@@ -29,7 +29,7 @@ FOR_EVER = "public, max-age=31536000, immutable"  # the address changes with the
 MOST_ANSWERS = 128
 MOST_KEPT_BYTES = 512 * 1024  # of one: whoever asks for many large ones shall not fill the memory
 LEAST_COMPRESSED = 600  # bytes; less fits one packet anyway
-Made = BaseModel | bytes
+Made = object  # a model or a dataclass, sent as JSON; or the bytes themselves
 Make = Callable[[], Made]
 _NO_WEIGHT = re.compile(r"\s*q=0(\.0*)?\s*")
 MAX_CURSOR_CHARS = 256
@@ -48,8 +48,8 @@ class Encoded:
 
 
 def encode(made: Made, media_type: str = JSON) -> Encoded:
-    """Turn a model, or a text's bytes, into an answer."""
-    content = made if isinstance(made, bytes) else made.model_dump_json().encode()
+    """Turn a model, a dataclass or a text's bytes into an answer."""
+    content = made if isinstance(made, bytes) else to_json(made, inf_nan_mode="null")
     is_worth_it = len(content) >= LEAST_COMPRESSED and media_type != "image/png"
     compressed = gzip.compress(content, 5, mtime=0) if is_worth_it else None
     return Encoded(content, media_type, f'W/"{hashlib.sha256(content).hexdigest()[:32]}"', compressed)
@@ -83,6 +83,12 @@ def takes_gzip(request: Request) -> bool:
         coding, _, weight = named.partition(";")
         is_taken[coding.strip()] = _NO_WEIGHT.fullmatch(weight) is None
     return is_taken.get("gzip", is_taken.get("*", False))
+
+
+def columns(rows: Iterable[object], *names: str) -> dict[str, list[Any]]:
+    """Turn rows into columns, each with the values of one attribute."""
+    rows = list(rows)
+    return {name: [getattr(row, name) for row in rows] for name in names}
 
 
 class AnswerCache:

@@ -39,7 +39,7 @@ from coordinator.web.http.answers import FOR_EVER, REVALIDATE, Encoded, answer, 
 from coordinator.web.http.headers import ARCHIVE_POLICY
 from coordinator.web.pages.translations import Translation, choose_language, texts_of
 from coordinator.web.state.frozen import Archive
-from coordinator.web.state.overview import ValidationFacts, checkpoint_facts, overview_of
+from coordinator.web.state.overview import ValidationFacts, overview_of
 from coordinator.web.state.snapshot import Snapshot
 from coordinator.web.state.web_state import Web, WebState
 from dashboards import WEB, catalogs, content_type, page_files, page_version
@@ -149,7 +149,7 @@ def model_values(web: WebState, _texts: Translation) -> dict[str, Any]:
         "is_rough": newest is not None and newest.samples < FEW_SAMPLES,
         "evaluations": [ValidationFacts(**row.facts) for row in snapshot.validations],
         "tasks": curves(config.evaluation.tasks, snapshot.evaluations),
-        "checkpoints": [checkpoint_facts(row) for row in snapshot.checkpoints],
+        "checkpoints": snapshot.checkpoints,
     }
 
 

@@ -5,7 +5,10 @@ Times are Unix seconds, sizes bytes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import accumulate
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel
@@ -16,12 +19,16 @@ from coordinator.ledger.speed import total_steps
 from coordinator.statistics.alarms import AlarmRow
 from coordinator.statistics.return_point import ReturnPoint
 from coordinator.statistics.verdict import RunSituation, RunVerdict, verdict_of
+from coordinator.web.http.answers import columns
 from coordinator.web.state.snapshot import Snapshot
 from peer.config.phases import PhaseFacts, all_phases, phase_at
 from peer.config.run import RunConfig
 
 MOST_CONTRIBUTIONS = 100  # the largest; the participants' own list has all
 RECENT_STEPS = 20  # late reports still change these
+NO_KEEPER: Mapping[str, Any] = MappingProxyType(
+    {"step": 0, "samples_accumulated": 0, "eta_s": None, "samples_per_second": 0.0, "peers": 0, "updated_at": None}
+)
 
 
 class RunFacts(BaseModel):
@@ -45,7 +52,7 @@ class BatchProgress(BaseModel):
     samples_per_second: float  # of the run: samples of counted steps over the time that passed
     time_left_s: float | None  # until the run's last step, at that speed
     peers: int
-    updated_at: float | None
+    updated_at: float | None  # null before the keeper's first word
 
 
 class RunProgress(BaseModel):
@@ -141,16 +148,6 @@ class ContributionFacts(BaseModel):
     data_wait_share: float | None
 
 
-class CheckpointFacts(BaseModel):
-    """The public facts of a checkpoint, without its place on the operator's disk."""
-
-    step: int
-    size_bytes: int
-    manifest_sha256: str
-    created_at: float
-    withheld: str
-
-
 class ValidationFacts(BaseModel):
     """The results of one checkpoint on held-out text."""
 
@@ -224,7 +221,7 @@ class Overview(BaseModel):
     averaging: AveragingHealth
     donated: list[DonatedTime]  # the most first
     contributions: list[ContributionFacts]
-    checkpoint: CheckpointFacts | None
+    checkpoint: CheckpointRow | None
     validation: ValidationSummary
     tasks: TaskSummary
     era: int
@@ -264,7 +261,7 @@ def overview_of(
         averaging=_averaging(snapshot),
         donated=_donated(snapshot),
         contributions=[_contribution(row, snapshot.samples) for row in snapshot.contributions[:contributions]],
-        checkpoint=None if snapshot.checkpoint is None else checkpoint_facts(snapshot.checkpoint),
+        checkpoint=snapshot.checkpoint,
         validation=ValidationSummary(
             count=len(snapshot.validations),
             newest=ValidationFacts(**snapshot.validations[-1].facts) if snapshot.validations else None,
@@ -310,49 +307,25 @@ def _whole(snapshot: Snapshot, config: RunConfig, step: int) -> RunProgress:
 
 
 def _progress(swarm: KeeperView | None, phase: PhaseFacts, time_left_s: float | None) -> BatchProgress:
-    now: dict[str, Any] = {
-        "step": 0,
-        "samples_accumulated": 0,
-        "eta_s": None,
-        "samples_per_second": 0.0,
-        "peers": 0,
-        "updated_at": None,
-    }
-    if swarm is not None:
-        now = {name: getattr(swarm, name) for name in now}
-    target = phase.target_batch_size
-    return BatchProgress(phase=phase.number, target_batch_size=target, time_left_s=time_left_s, **now)
+    known = NO_KEEPER if swarm is None else vars(swarm)
+    ours = {"phase": phase.number, "target_batch_size": phase.target_batch_size, "time_left_s": time_left_s}
+    return BatchProgress(**{**known, **ours})
 
 
 def _recent(snapshot: Snapshot) -> RecentSteps:
-    rows, total = snapshot.steps[-RECENT_STEPS:], snapshot.samples
-    totals: list[int] = []
-    for row in reversed(rows):
-        totals.append(total)
-        total -= row.samples
-    return RecentSteps(
-        step=[row.step for row in rows],
-        loss=[row.loss for row in rows],
-        samples=[row.samples for row in rows],
-        samples_total=totals[::-1],
-        completed_at=[row.completed_at for row in rows],
-    )
+    rows = snapshot.steps[-RECENT_STEPS:]
+    before = snapshot.samples - sum(row.samples for row in rows)
+    totals = list(accumulate((row.samples for row in rows), initial=before))[1:]
+    return RecentSteps(**columns(rows, "step", "loss", "samples", "completed_at"), samples_total=totals)
 
 
 def _averaging(snapshot: Snapshot) -> AveragingHealth:
-    health, tally = snapshot.health, snapshot.figures.rounds
-    rounds = None
+    rounds, tally = None, snapshot.figures.rounds
     if tally is not None:
         mean_s = tally.seconds / tally.succeeded if tally.succeeded else None
         rounds = Rounds(succeeded=tally.succeeded, failed=tally.failed, mean_s=mean_s)
-    return AveragingHealth(
-        steps=health.steps,
-        batch_share=health.batch_share,
-        averaging_s=health.averaging_s,
-        lost_samples=dict(health.lost_samples),
-        rounds=rounds,
-        missing_auxiliaries=snapshot.figures.missing_auxiliaries,
-    )
+    missing = snapshot.figures.missing_auxiliaries
+    return AveragingHealth(**vars(snapshot.health), rounds=rounds, missing_auxiliaries=missing)
 
 
 def _donated(snapshot: Snapshot) -> list[DonatedTime]:
@@ -368,26 +341,5 @@ def _donated(snapshot: Snapshot) -> list[DonatedTime]:
 
 
 def _contribution(row: Contribution, total: int) -> ContributionFacts:
-    return ContributionFacts(
-        member=row.member,
-        samples=row.samples,
-        pending_samples=row.pending_samples,
-        averaged_bytes=row.averaged_bytes,
-        share=row.samples / total if total else 0.0,
-        devices=row.devices,
-        online=row.online,
-        samples_per_second=row.samples_per_second,
-        last_seen_at=row.last_seen_at,
-        data_wait_share=data_wait_share([row]),
-    )
-
-
-def checkpoint_facts(row: CheckpointRow) -> CheckpointFacts:
-    """A recorded checkpoint, without its place."""
-    return CheckpointFacts(
-        step=row.step,
-        size_bytes=row.size_bytes,
-        manifest_sha256=row.manifest_sha256,
-        created_at=row.created_at,
-        withheld=row.withheld,
-    )
+    share = row.samples / total if total else 0.0
+    return ContributionFacts(**vars(row), share=share, data_wait_share=data_wait_share([row]))

@@ -13,6 +13,7 @@ from auth.errors import RequestError
 from auth.keys import AuthorityKey
 from coordinator.ledger.ledger import count_losses, undo_reports
 from coordinator.statistics.member import LossFacts, certify, days_of, losses_of, step_ranges, steps_of
+from coordinator.statistics.people import midnight
 from coordinator.store.engine import Database
 from coordinator.store.models import Device
 from tests.support.crowds import DAY, NOW, TODAY, add_reports, crowd
@@ -77,17 +78,17 @@ def test_every_sample_of_a_day_is_somewhere(database: Database) -> None:
 def test_causes_are_summed_up(database: Database) -> None:
     """The gravest first, with how often and when last, where that is known; nobody else's are among them."""
     assert losses_of(database, 1, days_of(database, 1)) == [
-        LossFacts("returned", 70, None, TODAY, None),
-        LossFacts("late", 10, 2, TODAY, 3),
-        LossFacts("unconfirmed", 5, None, TODAY - 1, None),
-        LossFacts("left", 2, 1, TODAY - 1, 2),
+        LossFacts("returned", 70, None, midnight(TODAY), None),
+        LossFacts("late", 10, 2, midnight(TODAY), 3),
+        LossFacts("unconfirmed", 5, None, midnight(TODAY - 1), None),
+        LossFacts("left", 2, 1, midnight(TODAY - 1), 2),
     ]
 
 
 def test_steps_are_those_with_samples_that_count(database: Database) -> None:
     """Pending and undone ones are not the member's yet, or any more."""
     found = steps_of(database, 1)
-    assert (found.steps, found.first, found.last, found.ranges) == (3, 1, 9, ((1, 2), (9, 9)))
+    assert (found.count, found.first, found.last, found.ranges) == (3, 1, 9, ((1, 2), (9, 9)))
 
 
 def test_nobody_has_given_nothing(database: Database) -> None:

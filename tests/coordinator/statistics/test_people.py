@@ -116,14 +116,12 @@ def test_a_device_is_described_by_all_that_is_known_of_it(database: Database) ->
     assert ada.devices[1] == DeviceFacts(
         number=1,
         kind=HardwareClass.CPU,
-        role="trainer",
         joined_at=0.0,
         given=Given(samples=5, elapsed_s=60.0, days=frozenset({TODAY})),
         online=False,
         state="",
         samples_per_second=0.0,
         last_seen_at=NOW - DAY,
-        shut_out=False,
     )
     assert [each.number for each in cleo.devices] == [3]
 
@@ -148,10 +146,10 @@ def test_stays_of_a_span_are_those_that_overlap_it(database: Database) -> None:
     with database.begin() as session:
         session.add(stay("ada-2", NOW - 60, NOW - 1, "cpu", ended=False))
     found = stays(database, NOW - 3 * DAY, NOW, NOW)
-    assert [(row.member_number, row.device_number, row.is_online) for row in found][-1] == (1, 1, True)
+    assert [(row.member, row.device, row.online) for row in found][-1] == (1, 1, True)
     assert [row.began_at for row in found] == [NOW - 2 * DAY] * 4 + [NOW - 60]
     assert len(stays(database, NOW - 3 * DAY, NOW, NOW, most=2)) == 2
-    assert len(stays(database, NOW - 3 * DAY, NOW, NOW, member_number=2)) == 1
+    assert len(stays(database, NOW - 3 * DAY, NOW, NOW, number=2)) == 1
     assert [row.began_at for row in stays(database, NOW - 30, NOW, NOW)] == [NOW - 60]
 
 
