@@ -11,13 +11,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import accumulate, chain
 from types import MappingProxyType
 
 from coordinator.statistics.milestones import Milestone, MilestoneKind
+from dashboards import DEFAULT_LANGUAGE, catalogs
 
 Told = tuple[int, str]  # the step, and what was reached there
 Point = tuple[float, float]
@@ -47,40 +48,24 @@ APART = 14  # pixels between two milestones, of which closer ones share a mark
 NO_PHASES: Mapping[int, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class MilestoneTexts:
-    """The words for each kind of milestone; `{n}` is its value."""
-
-    first_step: str = "The first global step"
-    samples: str = "{n} samples"
-    devices: str = "Record: {n} devices in one step"
-    loss: str = "Record: loss on held-out text below {n}"
-
-    def of(self, milestone: Milestone) -> Told:
-        """Put a milestone into words, with its step."""
-        texts = {
-            MilestoneKind.FIRST_STEP: self.first_step,
-            MilestoneKind.SAMPLES: self.samples,
-            MilestoneKind.DEVICES: self.devices,
-            MilestoneKind.LOSS: self.loss,
-        }
-        return milestone.step, texts[milestone.kind].format(n=f"{milestone.value:,.15g}")
+Texts = Callable[..., str]  # a text of the pages by its key, such as `curve.step`, with the values put in
+_WORDS = {
+    MilestoneKind.FIRST_STEP: "history.first-step",
+    MilestoneKind.SAMPLES: "history.milestone_samples",
+    MilestoneKind.DEVICES: "history.milestone_devices",
+    MilestoneKind.LOSS: "history.milestone_loss",
+}
 
 
-@dataclass(frozen=True)
-class CurveTexts:
-    """The words of the drawing."""
-
-    training: str = "training"
-    held_out: str = "held-out text"
-    step: str = "step {step}"
-    phase: str = "phase {number}"
-    milestone: str = "milestone"
-    waiting: str = "Waiting for the first global step."
-    milestones: MilestoneTexts = field(default_factory=MilestoneTexts)
+def english(key: str, **values: object) -> str:
+    """A text of the English pages."""
+    section, _, name = key.partition(".")
+    return str(catalogs()[DEFAULT_LANGUAGE][section][name]).format_map(values)
 
 
-ENGLISH = CurveTexts()
+def told(milestone: Milestone, texts: Texts = english) -> Told:
+    """Put a milestone into words, with its step."""
+    return milestone.step, texts(_WORDS[milestone.kind], n=f"{milestone.value:,.15g}")
 
 
 def draw_curve(
@@ -88,7 +73,7 @@ def draw_curve(
     title: str,
     boundaries: Mapping[int, str] = NO_PHASES,
     held_out: Sequence[Sequence[Point]] = (),
-    texts: CurveTexts = ENGLISH,
+    texts: Texts = english,
     alone: bool = True,
     milestones: Sequence[Told] = (),
 ) -> str:
@@ -101,7 +86,7 @@ def draw_curve(
     smooth = decimate(_smoothed(points), MAX_POINTS)
     lines = [decimate(line, MAX_POINTS) for line in held_out if line]
     if not drawn and not lines:
-        waiting = f'<text class="waiting" x="50%" y="50%" text-anchor="middle">{escape(texts.waiting)}</text>'
+        waiting = f'<text class="waiting" x="50%" y="50%" text-anchor="middle">{escape(texts("curve.waiting"))}</text>'
         return _frame(title, waiting, alone)
     shown = usual_range(points, list(chain.from_iterable(held_out)))
     area = _Area.around([*drawn, *chain.from_iterable(lines)], shown)
@@ -115,8 +100,8 @@ def draw_curve(
         parts += _line(area, line, "held-out", dots=True)
     parts += ["</g>" if shown else ""]
     parts += _milestones(area, reached, texts)
-    names = {"curve": texts.training, "held-out": texts.held_out} if lines else {}
-    parts += _legend(names | ({"milestone": f"★ {texts.milestone}"} if reached else {}))
+    names = {"curve": texts("curve.training"), "held-out": texts("curve.held_out")} if lines else {}
+    parts += _legend(names | ({"milestone": f"★ {texts('curve.milestone')}"} if reached else {}))
     return _frame(title, "".join(parts), alone)
 
 
@@ -142,14 +127,14 @@ class _Area:
         return f"{TOP + (self.high_y - loss) / (self.high_y - self.low_y) * (HEIGHT - TOP - BOTTOM):.1f}"
 
 
-def _axes(area: _Area, texts: CurveTexts) -> Iterator[str]:
+def _axes(area: _Area, texts: Texts) -> Iterator[str]:
     for tick in range(TICKS):
         value = area.low_y + (area.high_y - area.low_y) * tick / (TICKS - 1)
         y = area.y(value)
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
         yield f'<text x="{LEFT - 8}" y="{y}" dy="4" text-anchor="end">{value:.2f}</text>'
     yield f'<text x="{LEFT}" y="{HEIGHT - 10}">{area.low_x:g}</text>'
-    last = escape(texts.step.format(step=f"{area.high_x:g}"))
+    last = escape(texts("curve.step", step=f"{area.high_x:g}"))
     yield f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 10}" text-anchor="end">{last}</text>'
 
 
@@ -161,10 +146,10 @@ def _phases(area: _Area, boundaries: Mapping[int, str]) -> Iterator[str]:
             yield f'<text x="{x}" y="{TOP}" dx="4" dy="10">{escape(name)}</text>'
 
 
-def _milestones(area: _Area, milestones: Sequence[Told], texts: CurveTexts) -> Iterator[str]:
+def _milestones(area: _Area, milestones: Sequence[Told], texts: Texts) -> Iterator[str]:
     """A star for each group of them, whose tooltip tells all."""
     for group in groups(milestones, APART * (area.high_x - area.low_x) / (WIDTH - LEFT - RIGHT)):
-        words = "\n".join(f"{text} · {texts.step.format(step=f'{step:,}')}" for step, text in group)
+        words = "\n".join(f"{text} · {texts('curve.step', step=f'{step:,}')}" for step, text in group)
         place = f"translate({area.x(group[0][0])} {HEIGHT - BOTTOM - 8})"
         yield f'<path class="milestone" d="{STAR}" transform="{place}"><title>{escape(words)}</title></path>'
 
@@ -226,10 +211,10 @@ def _frame(title: str, content: str, alone: bool) -> str:
     )
 
 
-def groups(told: Sequence[Told], least_steps: float) -> list[list[Told]]:
-    """Milestones in groups, each of which spans at most so many steps; `told` is in the order of steps."""
+def groups(milestones: Sequence[Told], least_steps: float) -> list[list[Told]]:
+    """Milestones, in the order of steps, in groups, each of which spans at most so many steps."""
     found: list[list[Told]] = []
-    for each in told:
+    for each in milestones:
         if found and each[0] - found[-1][0][0] <= least_steps:
             found[-1].append(each)
         else:

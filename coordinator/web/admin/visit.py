@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from auth.errors import ConfigError
 from coordinator.members.administration import Administration
 from coordinator.members.administrators import Login
+from coordinator.statistics.curve import english
 from coordinator.web.http.login import (
     LoginNeededError,
     read_form,
@@ -25,18 +26,11 @@ from coordinator.web.http.login import (
     token_of,
 )
 from coordinator.web.state.web_state import Web, WebState
-from dashboards import ADMIN, DEFAULT_LANGUAGE, WEB, catalogs
+from dashboards import ADMIN, WEB
 from peer.runtime.console import format_age
 
-
-def english(key: str) -> str:
-    """A text of the parts that these pages share with the public ones, such as `join.uv`."""
-    section, _, name = key.partition(".")
-    return str(catalogs()[DEFAULT_LANGUAGE][section][name])
-
-
 templates = Environment(loader=FileSystemLoader([ADMIN, WEB]), autoescape=True, undefined=StrictUndefined)
-templates.globals["t"] = english
+templates.globals["t"] = english  # of the parts that these pages share with the public ones
 templates.filters["age"] = lambda at: format_age(at, time.time()) or "never"
 
 

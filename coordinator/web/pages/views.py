@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from coordinator.evaluation.evaluations import curves
 from coordinator.ledger.presence import KEEPER_SILENT_S, read_swarm_status
-from coordinator.statistics.curve import ENGLISH, CurveTexts, MilestoneTexts, draw_curve
+from coordinator.statistics.curve import Texts, draw_curve, english, told
 from coordinator.statistics.milestones import milestones
 from coordinator.statistics.people import HardwareClass
 from coordinator.web.api import people
@@ -83,7 +83,7 @@ def overview_values(web: WebState, texts: Translation) -> dict[str, Any]:
     That is `given`, its rows of members; `share_done` of all steps; `curve`, an SVG; `joining`, as the API gives it.
     """
     snapshot = web.snapshot
-    drawing = curve_of(snapshot, web.config, curve_texts(texts))
+    drawing = curve_of(snapshot, web.config, texts)
     overview = overview_of(snapshot, web.config, web.join_link, SHOWN_CONTRIBUTIONS)
     return {
         "overview": overview,
@@ -94,39 +94,21 @@ def overview_values(web: WebState, texts: Translation) -> dict[str, Any]:
     }
 
 
-def curve_texts(texts: Translation) -> CurveTexts:
-    """The words of the drawing in a language."""
-    return CurveTexts(
-        training=texts("curve.training"),
-        held_out=texts("curve.held_out"),
-        step=texts("curve.step"),
-        phase=texts("curve.phase"),
-        milestone=texts("curve.milestone"),
-        waiting=texts("curve.waiting"),
-        milestones=MilestoneTexts(
-            first_step=texts("history.first-step"),
-            samples=texts("history.milestone_samples"),
-            devices=texts("history.milestone_devices"),
-            loss=texts("history.milestone_loss"),
-        ),
-    )
-
-
-def curve_of(snapshot: Snapshot, config: RunConfig, texts: CurveTexts = ENGLISH, alone: bool = False) -> str:
+def curve_of(snapshot: Snapshot, config: RunConfig, texts: Texts = english, alone: bool = False) -> str:
     """The loss over global steps as an SVG; `alone`: a file of its own, which brings its style along."""
     points = [(float(row.step), row.loss) for row in snapshot.steps if row.loss is not None]
     by_set = groupby(snapshot.validations, lambda row: row.set_sha256)  # losses on other samples join no line
     held_out = [[(float(row.step), row.loss) for row in rows if row.loss is not None] for _, rows in by_set]
     title = f"Loss of {config.run.name} over {len(points)} global steps"
-    boundaries = {phase.from_step: texts.phase.format(number=phase.number) for phase in all_phases(config)[1:]}
-    told = [texts.milestones.of(each) for each in milestones(snapshot.steps, snapshot.validations)]
-    return draw_curve(points, title, boundaries, held_out, texts, alone, told)
+    boundaries = {phase.from_step: texts("curve.phase", number=phase.number) for phase in all_phases(config)[1:]}
+    reached = [told(each, texts) for each in milestones(snapshot.steps, snapshot.validations)]
+    return draw_curve(points, title, boundaries, held_out, texts, alone, reached)
 
 
 def history_values(web: WebState, texts: Translation) -> dict[str, Any]:
     """The values of `history.html`."""
     snapshot = web.snapshot
-    drawing = curve_of(snapshot, web.config, curve_texts(texts))
+    drawing = curve_of(snapshot, web.config, texts)
     return {
         "last": snapshot.steps[-1].step if snapshot.steps else 0,
         "curve": Markup(drawing),  # noqa: S704  # `draw_curve` escapes what is text in it

@@ -10,18 +10,17 @@ import pytest
 from coordinator.statistics.curve import (
     HEIGHT,
     MAX_POINTS,
-    MilestoneTexts,
     decimate,
     draw_curve,
     groups,
     kept_places,
     moving_average,
     smoothing_of,
+    told,
     usual_range,
 )
 from coordinator.statistics.milestones import Milestone, MilestoneKind
 from coordinator.web.pages.translations import texts_of
-from coordinator.web.pages.views import curve_texts
 
 
 @pytest.mark.parametrize(
@@ -36,19 +35,18 @@ from coordinator.web.pages.views import curve_texts
 def test_each_kind_has_its_words(kind: MilestoneKind, value: float, words: str) -> None:
     """Without a language they are those of the English pages."""
     milestone = Milestone(kind, value, 7, 0.0)
-    assert MilestoneTexts().of(milestone) == (7, words)
-    assert curve_texts(texts_of("en")).milestones.of(milestone) == (7, words)
-    assert curve_texts(texts_of("es")).milestones.of(milestone)[1] != words
+    assert told(milestone) == told(milestone, texts_of("en")) == (7, words)
+    assert told(milestone, texts_of("es"))[1] != words
 
 
 def test_close_ones_share_a_mark() -> None:
     """Those at most so many steps after a group's first; a long row of close ones is more than one group."""
-    told = [(step, str(step)) for step in (1, 1, 4, 10, 13, 16, 19, 22)]
-    steps = [[step for step, _ in group] for group in groups(told, 10)]
+    reached = [(step, str(step)) for step in (1, 1, 4, 10, 13, 16, 19, 22)]
+    steps = [[step for step, _ in group] for group in groups(reached, 10)]
     assert steps == [[1, 1, 4, 10], [13, 16, 19, 22]]
     assert groups([], 10) == []
-    assert [len(group) for group in groups(told[:2], 0)] == [2]
-    assert [len(group) for group in groups(told, 0.5)] == [2, 1, 1, 1, 1, 1, 1]
+    assert [len(group) for group in groups(reached[:2], 0)] == [2]
+    assert [len(group) for group in groups(reached, 0.5)] == [2, 1, 1, 1, 1, 1, 1]
 
 
 WAVE = [(float(x), math.sin(x / 30) + (5.0 if x == 700 else 0.0)) for x in range(2000)]
@@ -107,8 +105,8 @@ def test_held_out_text_has_a_line_of_its_own_for_each_set() -> None:
 
 def test_milestones_are_stars_above_the_axis() -> None:
     """Close ones share one, whose tooltip tells all of them; what is not on the curve has none, nor a legend."""
-    told = [(1, "first"), (3, "<b>1,000</b>"), (1500, "10,000"), (9999, "never")]
-    root = ET.fromstring(draw_curve(WAVE, "loss", milestones=told))  # noqa: S314 - our own text
+    reached = [(1, "first"), (3, "<b>1,000</b>"), (1500, "10,000"), (9999, "never")]
+    root = ET.fromstring(draw_curve(WAVE, "loss", milestones=reached))  # noqa: S314 - our own text
     stars = list(root.iter("{http://www.w3.org/2000/svg}path"))
     assert [star[0].text for star in stars] == ["first · step 1\n<b>1,000</b> · step 3", "10,000 · step 1,500"]
     places = [star.get("transform", "")[len("translate(") : -1].split() for star in stars]
@@ -116,7 +114,7 @@ def test_milestones_are_stars_above_the_axis() -> None:
     assert all(0 < float(y) < HEIGHT for _, y in places)
     legend = [span.get("class") for span in root.iter("{http://www.w3.org/2000/svg}tspan")]
     assert legend == ["milestone-name"]
-    assert "tspan" not in draw_curve(WAVE, "loss", milestones=told[-1:])
+    assert "tspan" not in draw_curve(WAVE, "loss", milestones=reached[-1:])
 
 
 def test_single_and_equal_points_can_be_drawn() -> None:
