@@ -11,9 +11,10 @@ from __future__ import annotations
 import base64
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal
 
 from sqlalchemy import ColumnElement, Select, case, func, select
 from sqlalchemy.orm import Session
@@ -32,7 +33,7 @@ MEMBER = "member"  # the column whose names are made public ones when they are r
 _LOSS = case((Step.loss_samples > 0, Step.loss_sum / func.nullif(Step.loss_samples, 0)), else_=None)
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a text begins that a spreadsheet would compute
 MAX_STEPS = 200  # of a page of receipts
-MOST_NUMBERS = 20_000  # claims and receipts' entries of one page; a page of one step may have more
+MOST_NUMBERS = 20_000  # times that one page names a device; a page of one step may have more
 
 
 @dataclass(frozen=True)
@@ -201,41 +202,36 @@ def write_parquet(database: Database, name: TableName, file: IO[bytes]) -> None:
 
 def receipts_page(database: Database, run: str, after: int, limit: int) -> dict[str, Any]:
     """Steps above `after` of which somebody claims samples, in order; `next` is the last one, or None at the end."""
-    shown = display_names(database)
+    shown, named = display_names(database), Counter[int]()
+    found: list[dict[str, Any]] = []
+    claimed = select(Report.step).where(Report.step > after, Report.superseded.is_(False), Report.samples > 0)
+    known = select(Device.number, Device.receipt_key, Device.role, Member.name)
     with database() as session:
-        numbers = _steps(session, after, limit + 1)
-        steps = _whole_page(session, numbers[:limit])
-        devices = _devices(session, shown, steps)
+        steps = session.scalars(claimed.distinct().order_by(Report.step).limit(limit + 1)).all()
+        devices = session.execute(known.join(Member, Member.id == Device.member_id)).all()
+        names = {number: pseudonym or str(number) for number, pseudonym, *_ in devices}  # before it has told one
+        for step in steps[:limit]:
+            content, naming = _step(session, run, step, names)
+            if found and (named + naming).total() > MOST_NUMBERS:
+                break
+            found.append(content)
+            named += naming
         era = current_era(session)
     return {
         "run": run,
         "era": era,
-        "next": steps[-1]["step"] if len(steps) < len(numbers) else None,
-        "steps": [_published(run, step, {number: device.name for number, device in devices.items()}) for step in steps],
-        "devices": {device.name: {"member": device.member, "keeper": device.keeper} for device in devices.values()},
+        "next": found[-1]["step"] if len(found) < len(steps) else None,
+        "steps": found,
+        "devices": {
+            names[number]: {"member": shown.get(member, member), "keeper": role == KEEPER_ROLE}
+            for number, _, role, member in devices
+            if number in named
+        },
     }
 
 
-def _steps(session: Session, after: int, limit: int) -> Sequence[int]:
-    claimed = select(Report.step).where(Report.step > after, Report.superseded.is_(False), Report.samples > 0)
-    return session.scalars(claimed.distinct().order_by(Report.step).limit(limit)).all()
-
-
-def _whole_page(session: Session, numbers: Sequence[int]) -> list[dict[str, Any]]:
-    """Read as many of these steps as fit on a page."""
-    found: list[dict[str, Any]] = []
-    room = MOST_NUMBERS
-    for number in numbers:
-        step = _step(session, number)
-        room -= len(step["claims"]) + sum(len(receipt["samples"]) for receipt in step["receipts"])
-        if room < 0 and found:
-            break
-        found.append(step)
-    return found
-
-
-def _step(session: Session, step: int) -> dict[str, Any]:
-    """Read a step's claims and receipts as they are stored, with devices by their numbers."""
+def _step(session: Session, run: str, step: int, names: Mapping[int, str]) -> tuple[dict[str, Any], Counter[int]]:
+    """A step as it is published, and how often it names each device, by its number."""
     claims = (
         select(Device.number, Report.samples, Report.counted)
         .join(Device, Device.id == Report.device_id)
@@ -248,62 +244,20 @@ def _step(session: Session, step: int) -> dict[str, Any]:
         .where(Receipt.step == step)
         .order_by(Receipt.id)
     )
-    kept = session.execute(receipts).all()
-    withheld = any(signature is None for *_, signature in kept)
-    return {
+    claimed, signed = session.execute(claims).all(), session.execute(receipts).all()
+    withheld = any(signature is None for *_, signature in signed)
+    published, naming = list[dict[str, str]](), Counter(number for number, *_ in claimed)
+    for number, era, text, signature in () if withheld else signed:  # a few alone would confirm something else
+        samples = samples_by_number(text)
+        naming.update([number, *samples])
+        brought = {names[each]: count for each, count in samples.items()}
+        body = ReceiptBody(run=run, era=era, step=step, samples=brought).body
+        signature64 = base64.b64encode(signature).decode()
+        published.append({"device": names[number], "body": body, "signature": signature64})
+    content = {
         "step": step,
-        "claims": [tuple(row) for row in session.execute(claims)],
+        "claims": [{"device": names[number], "claimed": said, "counted": counted} for number, said, counted in claimed],
         "withheld": withheld,
-        "receipts": [
-            {"number": number, "era": era, "samples": samples_by_number(samples), "signature": signature}
-            for number, era, samples, signature in kept
-            if not withheld  # a few of those that decided would confirm something else
-        ],
+        "receipts": published,
     }
-
-
-class _Named(NamedTuple):
-    """A device as a page of receipts names it."""
-
-    name: str  # its pseudonym; before it has told one, its number
-    member: str
-    keeper: bool
-
-
-def _devices(session: Session, shown: Mapping[str, str], steps: Iterable[Mapping[str, Any]]) -> dict[int, _Named]:
-    """Map the numbers of the devices that these steps name to what is published of them."""
-    signers = {receipt["number"] for step in steps for receipt in step["receipts"]}
-    named = {number for step in steps for receipt in step["receipts"] for number in receipt["samples"]}
-    claimants = {number for step in steps for number, _, _ in step["claims"]}
-    query = (
-        select(Device.number, Device.receipt_key, Device.role, Member.name)
-        .join(Member, Member.id == Device.member_id)
-        .where(Device.number.in_(signers | named | claimants))
-    )
-    return {
-        number: _Named(pseudonym or str(number), shown.get(name, name), role == KEEPER_ROLE)
-        for number, pseudonym, role, name in session.execute(query)
-    }
-
-
-def _published(run: str, step: Mapping[str, Any], names: Mapping[int, str]) -> dict[str, Any]:
-    def body(receipt: Mapping[str, Any]) -> str:
-        samples = {names[number]: brought for number, brought in receipt["samples"].items()}
-        return ReceiptBody(run=run, era=receipt["era"], step=step["step"], samples=samples).body
-
-    return {
-        "step": step["step"],
-        "claims": [
-            {"device": names[number], "claimed": claimed, "counted": counted}
-            for number, claimed, counted in step["claims"]
-        ],
-        "withheld": step["withheld"],
-        "receipts": [
-            {
-                "device": names[receipt["number"]],
-                "body": body(receipt),
-                "signature": base64.b64encode(receipt["signature"]).decode(),
-            }
-            for receipt in step["receipts"]
-        ],
-    }
+    return content, naming

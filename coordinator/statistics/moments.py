@@ -106,17 +106,12 @@ def groups_of(shares: Iterable[Share]) -> tuple[Group, ...]:
     Groups of one size are told apart by their samples; who could not see those belongs to the first of that size.
     """
     found: dict[tuple[int, int | None], list[Share]] = defaultdict(list)
-    blind: list[Share] = []
-    for share in shares:
-        if share.group_size < 1:
-            continue
+    for share in sorted(shares, key=lambda each: each.group_samples is None):  # those who saw it first
+        key = (share.group_size, share.group_samples)
         if share.group_samples is None:
-            blind.append(share)
-        else:
-            found[share.group_size, share.group_samples].append(share)
-    for share in blind:
-        same = [key for key in found if key[0] == share.group_size]
-        found[same[0] if same else (share.group_size, None)].append(share)
+            key = next((other for other in found if other[0] == share.group_size), key)
+        if share.group_size >= 1:
+            found[key].append(share)
     groups = [
         Group(size, samples, max(each.averaging_s for each in members), tuple(each.device for each in members))
         for (size, samples), members in found.items()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -149,14 +150,21 @@ async def checkpoint_file(request: Request, web: Web, step: int, name: str) -> R
     `/api/v1/checkpoints` give.
     """
     row, folder = _published(web.snapshot, step), web.services.checkpoint_dir(step)
-    etag = f'"{await asyncio.to_thread(_digest, row, folder, name)}"'
-    headers = {"ETag": etag, "Cache-Control": "no-cache"}  # a step undone and taken again has other files
-    if has_already(request, etag):
-        return Response(status_code=304, headers=headers)
     path = folder / name
-    try:
+    with _kept(step):
+        etag = f'"{await asyncio.to_thread(_digest, row, folder, name)}"'
+        headers = {"ETag": etag, "Cache-Control": "no-cache"}  # a step undone and taken again has other files
+        if has_already(request, etag):
+            return Response(status_code=304, headers=headers)
         return FileResponse(path, headers=headers, filename=name, stat_result=await asyncio.to_thread(path.stat))
-    except OSError as error:  # removed just now
+
+
+@contextmanager
+def _kept(step: int) -> Iterator[None]:
+    """Raise 404 where the checkpoint has been removed meanwhile, or another has taken its place."""
+    try:
+        yield
+    except (OSError, StorageError) as error:
         raise HTTPException(404, f"The checkpoint of step {step} is no longer kept.") from error
 
 
@@ -164,20 +172,17 @@ def _digest(row: CheckpointRow, folder: Path, name: str) -> str:
     """The SHA-256 that the manifest gives for this file; raises `HTTPException` where it names none."""
     if name == MANIFEST:
         return row.manifest_sha256
-    stored = _stored(row, folder)
-    if name not in stored.manifest.files:
+    files = _stored(row, folder).manifest.files
+    if name not in files:
         raise HTTPException(404, f"The checkpoint of step {row.step} has no such file.")
-    return stored.manifest.files[name].sha256
+    return files[name].sha256
 
 
 def _stored(row: CheckpointRow, folder: Path) -> StoredCheckpoint:
-    """The checkpoint as it lies there; raises `HTTPException` where it is gone or another has taken its place."""
-    try:
-        stored = verify(folder, files=())
-    except StorageError as error:
-        raise HTTPException(404, f"The checkpoint of step {row.step} is no longer kept.") from error
+    """The checkpoint as it lies there; raises `StorageError`."""
+    stored = verify(folder, files=())
     if stored.manifest_sha256 != row.manifest_sha256:
-        raise HTTPException(404, f"The checkpoint of step {row.step} is no longer kept.")
+        raise StorageError(f"{folder} holds another checkpoint.")
     return stored
 
 
@@ -195,7 +200,9 @@ async def whole_checkpoint(request: Request, web: Web, step: int) -> Response:
     """
     row = _published(web.snapshot, step)
     name = f"{web.config.run.name}-step-{step}"
-    tarball = await asyncio.to_thread(_tarball, row, web.services.checkpoint_dir(step), name)
+    with _kept(step):
+        folder = web.services.checkpoint_dir(step)
+        tarball = await asyncio.to_thread(lambda: Tarball.of(_stored(row, folder), name))
     headers = {
         "ETag": f'"{row.manifest_sha256}.tar"',
         "Cache-Control": "no-cache",
@@ -207,13 +214,6 @@ async def whole_checkpoint(request: Request, web: Web, step: int) -> Response:
     if request.method == "HEAD":
         return Response(headers=headers, media_type=TAR)
     return StreamingResponse(tarball.pieces(), headers=headers, media_type=TAR)
-
-
-def _tarball(row: CheckpointRow, folder: Path, name: str) -> Tarball:
-    try:
-        return Tarball.of(_stored(row, folder), name)
-    except OSError as error:  # removed just now
-        raise HTTPException(404, f"The checkpoint of step {row.step} is no longer kept.") from error
 
 
 def _published(snapshot: Snapshot, step: int) -> CheckpointRow:
