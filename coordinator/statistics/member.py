@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from auth.certificates import MAX_DEVICES, Certificate, SignedCertificate, sign_certificate
 from auth.errors import RequestError
 from auth.keys import AuthorityKey
-from coordinator.statistics.people import Person, midnight, people
+from coordinator.statistics.people import Given, midnight, people
 from coordinator.store.engine import Database
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, LostSamples, Report
 
@@ -135,27 +135,24 @@ def _joined(ranges: list[Range], most: int) -> list[Range]:
 def certify(database: Database, authority: AuthorityKey, run: str, number: int, now: float) -> SignedCertificate:
     """The certificate of the member of this number; raises `RequestError` for who is nobody, or has given nothing."""
     found = people(database, now, number=number)
-    if not found or not found[0].given().days:
+    given = found[0].given() if found else Given()
+    if not given.days:
         raise RequestError(f"Member {number} has nothing yet that could be certified.")
-    return sign_certificate(authority, _certificate(database, found[0], run, now))
-
-
-def _certificate(database: Database, person: Person, run: str, now: float) -> Certificate:
-    given = person.given()
-    return Certificate(
+    certificate = Certificate(
         run=run,
-        member=person.name,
-        number=person.number,
+        member=found[0].name,
+        number=number,
         samples=given.samples,
-        steps=steps_of(database, person.number).count,
+        steps=steps_of(database, number).count,
         active_days=len(given.days),
         first_day=_date(min(given.days)),
         last_day=_date(max(given.days)),
         training_s=round(given.elapsed_s),
         averaged_bytes=given.averaged_bytes,
-        devices=_pseudonyms(database, person.number),
+        devices=_pseudonyms(database, number),
         issued_at=int(now),
     )
+    return sign_certificate(authority, certificate)
 
 
 def _pseudonyms(database: Database, number: int) -> tuple[str, ...]:

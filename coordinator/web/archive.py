@@ -114,7 +114,7 @@ async def _fill(
     web = WebState(directory, services, archive)
     app = create_app(web)
     async with app.router.lifespan_context(app):
-        step = web.snapshot.steps[-1].step if web.snapshot.steps else 0
+        step = web.snapshot.last_step
         asked_for = questions(services.database, step, now)
         files = {name: _write(folder / name, content) async for name, content in _contents(app, archive, asked_for)}
     manifest = ArchiveManifest(
@@ -138,10 +138,10 @@ async def _contents(app: FastAPI, archive: Archive, asked_for: Iterable[Question
                 response = await client.get(f"/{view.path}", params={"lang": language}, headers={"Accept": "text/html"})
                 yield archive.page_name(view.name, language), _content(response, 404 if view is MISSING else 200)
         for name in FILES:
-            yield name, await _ask(client, f"/{name}", {})
+            yield name, _content(await client.get(f"/{name}"))
         for name in page_files():
             path = f"static/{page_version()}/{name}"
-            yield path, await _ask(client, f"/{path}", {})
+            yield path, _content(await client.get(f"/{path}"))
         async for name, content in _answers(client, asked_for):
             yield f"api/v1/{name}", content
 
@@ -155,10 +155,6 @@ async def _answers(client: httpx2.AsyncClient, asked_for: Iterable[Question]) ->
             yield answer_name(path, asked), _content(response)
             following = response.json().get("next")
             asked = None if following is None else {**parameters, "cursor": following}
-
-
-async def _ask(client: httpx2.AsyncClient, path: str, parameters: Parameters) -> bytes:
-    return _content(await client.get(path, params=dict(parameters)))
 
 
 def _content(response: httpx2.Response, status: int = 200) -> bytes:
@@ -217,18 +213,9 @@ def questions(database: Database, last_step: int, at: float) -> Iterator[Questio
     """
     yield from ANSWERS
     yield from ((f"moments/{number}", {}) for number in range(chunk_of(last_step) + 1 if last_step else 0))
-    yield from _timelines(at)
-    yield from _leaderboards()
-    yield from ((f"participants/{person.number}", {}) for person in people(database, at))
-
-
-def _timelines(at: float) -> Iterator[Question]:
     until = math.ceil(at / 60) * 60  # as participants.js has it
-    for days in TIMELINE_DAYS:
-        yield "stays", {"since": max(0, until - days * DAY_S), "until": until}
-
-
-def _leaderboards() -> Iterator[Question]:
+    yield from (("stays", {"since": max(0, until - days * DAY_S), "until": until}) for days in TIMELINE_DAYS)
     yield "participants", {}
     for window, kind in product(LeaderboardPeriod, (None, *HardwareClass)):
         yield "participants", {"window": window.value} | ({} if kind is None else {"kind": kind.value})
+    yield from ((f"participants/{person.number}", {}) for person in people(database, at))

@@ -17,7 +17,7 @@ from coordinator.evaluation.reports import EvaluationReport, SignedReport
 from coordinator.evaluation.tasks.results import ProbeResult
 from coordinator.web.state.snapshot import Snapshot
 from coordinator.web.state.web_state import Web
-from peer.config.evaluation import Task
+from peer.config.evaluation import Reference, Task
 
 MAX_CLOCK_AHEAD_S = 300.0
 router = APIRouter(prefix="/api/v1", tags=["run"])
@@ -47,13 +47,6 @@ class EvaluationPoint(BaseModel):
     elapsed_s: float
 
 
-class ReferenceLine(BaseModel):
-    """An earlier model's score."""
-
-    name: str
-    value: float
-
-
 class TaskCurve(BaseModel):
     """A task of the run file, with its points in the order of their steps."""
 
@@ -62,7 +55,7 @@ class TaskCurve(BaseModel):
     metric: str
     higher_is_better: bool
     task_sha256: str
-    references: list[ReferenceLine]
+    references: list[Reference]
     points: list[EvaluationPoint]
     probes: list[ProbeResult]  # of the newest point
     config: Task

@@ -42,8 +42,7 @@ class Milestones(BaseModel):
 async def moments(request: Request, web: Web, chunk: Annotated[int, Path(ge=0, lt=MAX_CHUNK)]) -> Response:
     """Who was online, which groups averaged, what failed and the loss, at the 100 global steps from 100 * chunk + 1."""
     snapshot = web.snapshot
-    last = snapshot.steps[-1].step if snapshot.steps else 0
-    is_over = (chunk + 1) * CHUNK_STEPS < last - LATE_STEPS
+    is_over = (chunk + 1) * CHUNK_STEPS < snapshot.last_step - LATE_STEPS
     version = (snapshot.era, snapshot.taken_at // SETTLED_S if is_over else snapshot.steps_version)
     return await web.answer(request, ("moments", chunk), version, partial(read_chunk, web.database, chunk))
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from itertools import pairwise
-from statistics import median
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Request, Response
@@ -28,13 +26,13 @@ from coordinator.members.join_page import (
     notebooks_of,
 )
 from coordinator.run.software import NOTEBOOK_NAME, SKILL_NAME
-from coordinator.web.http.answers import answer, encode
+from coordinator.statistics.verdict import usual_interval_s
+from coordinator.web.http.answers import Tenths, answer, encode
 from coordinator.web.state.snapshot import Snapshot
 from coordinator.web.state.web_state import Web, WebState
 from peer.limits.usage import LIBRARIES_BYTES
 from peer.runtime.software import install_commands
 
-MEASURED_STEPS = 20
 router = APIRouter(tags=["people"])
 STATE_COPIES = 3  # model, moments, and six copies of the model, where there are two moments for each parameter
 
@@ -62,7 +60,7 @@ class Needs(BaseModel):
 
     state_bytes: int | None  # of the model and its optimizer, to download at joining
     memory_bytes: int | None  # about: of the libraries, that state, and the copies of the model that averaging needs
-    step_s: float | None  # how long the newest global steps took, the median
+    step_s: Tenths | None  # how long the newest global steps took, the median
     sequence_length: int  # tokens of one sample
     target_batch_size: int  # samples of one global step
 
@@ -134,7 +132,7 @@ def joining_of(web: WebState, snapshot: Snapshot) -> Joining:
         needs=Needs(
             state_bytes=state_bytes,
             memory_bytes=None if state_bytes is None else LIBRARIES_BYTES + STATE_COPIES * state_bytes,
-            step_s=step_seconds([row.completed_at for row in snapshot.steps[-MEASURED_STEPS:]]),
+            step_s=usual_interval_s(snapshot.steps),
             sequence_length=config.data.sequence_length,
             target_batch_size=config.averaging.target_batch_size,
         ),
@@ -151,12 +149,6 @@ def software_links(services: RunServices) -> SoftwareLinks:
         notebook=f"{services.web_address}/software/{NOTEBOOK_NAME}",
         skill=f"{services.web_address}/software/{SKILL_NAME}",
     )
-
-
-def step_seconds(completed_at: list[float]) -> float | None:
-    """The median time between global steps; None before there are two."""
-    gaps = [after - before for before, after in pairwise(sorted(completed_at))]
-    return round(median(gaps), 1) if gaps else None
 
 
 @router.get("/software/{name}", include_in_schema=False)

@@ -31,7 +31,7 @@ from coordinator.statistics.people import (
 )
 from coordinator.store.engine import Database
 from coordinator.store.ledger_models import DAY_S, day_of
-from coordinator.web.http.answers import Cursor, columns, cursor_of, key_of
+from coordinator.web.http.answers import Cursor, Tenths, columns, cursor_of, key_of
 from coordinator.web.state.web_state import Web, WebState
 
 REFRESH_S = 2.0  # what is read from the store for these answers is so old at most
@@ -40,7 +40,6 @@ SPAN_S = 14 * DAY_S
 router = APIRouter(prefix="/api/v1", tags=["people"])
 Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
 Time = Annotated[float | None, Query(ge=0, le=1e11, allow_inf_nan=False, description="Unix seconds.")]
-Tenths = Annotated[float, AfterValidator(partial(round, ndigits=1))]
 SHOWN_DAYS = 366
 SHOWN_DEVICES = 100
 SHOWN_STAYS = 1000

@@ -218,7 +218,7 @@ async def whole_checkpoint(request: Request, web: Web, step: int) -> Response:
 
 def _published(snapshot: Snapshot, step: int) -> CheckpointRow:
     """The checkpoint of this step; raises `HTTPException` where there is none, or it is withheld."""
-    row = next((row for row in snapshot.checkpoints if row.step == step and not row.withheld), None)
+    row = next((row for row in snapshot.published if row.step == step), None)
     if row is None:
         raise HTTPException(404, f"There is no published checkpoint of step {step}.")
     return row

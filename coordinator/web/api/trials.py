@@ -79,7 +79,7 @@ async def trial(request: Request, web: Web) -> Response:
 
 def trial_of(config: RunConfig, snapshot: Snapshot) -> Playground:
     """See `trial`."""
-    steps = [row.step for row in _published(snapshot)]
+    steps = [row.step for row in snapshot.published]
     return Playground(
         on=config.dashboard.try_it and bool(steps),
         kind="blanks" if config.objective.masks else "continuation",
@@ -128,12 +128,8 @@ def spread(steps: list[int], most: int) -> list[int]:
     return [steps[round(index * (len(steps) - 1) / (most - 1))] for index in range(most)]
 
 
-def _published(snapshot: Snapshot) -> list[CheckpointRow]:
-    return [row for row in snapshot.checkpoints if not row.withheld]
-
-
 def _wanted(snapshot: Snapshot, step: int | None) -> CheckpointRow:
-    found = [row for row in _published(snapshot) if step is None or row.step == step]
+    found = [row for row in snapshot.published if step is None or row.step == step]
     if not found:
         named = "yet" if step is None else f"of step {step}"
         raise HTTPException(404, f"There is no published checkpoint {named}.")

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
+from pydantic import AfterValidator
 from pydantic_core import to_json
 
 from auth.errors import RequestError
@@ -33,6 +34,7 @@ Made = object  # a model or a dataclass, sent as JSON; or the bytes themselves
 Make = Callable[[], Made]
 _NO_WEIGHT = re.compile(r"\s*q=0(\.0*)?\s*")
 MAX_CURSOR_CHARS = 256
+Tenths = Annotated[float, AfterValidator(partial(round, ndigits=1))]
 Key = tuple[str | int | float, ...]  # what rows are ordered by, with their id last
 Cursor = Annotated[str, Query(max_length=MAX_CURSOR_CHARS, description="Where the page begins: another page's `next`.")]
 

@@ -7,7 +7,6 @@ picture holds the run's name and numbers, which are always Latin, and no other w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from io import BytesIO
 
 from fastapi import APIRouter, Request, Response
@@ -29,60 +28,38 @@ MAX_POINTS = 250
 BACKGROUND, TEXT, MUTED, LINE, GRID = "#0f1720", "#f3f6f9", "#a3b0bf", "#6ea8ff", "#243140"
 
 
-@dataclass(frozen=True)
-class PictureFacts:
-    """The facts that the picture shows."""
-
-    run: str
-    loss: Sequence[Point]  # global step, loss
-    step: int
-    samples: int
-    members: int
-
-
-def card_facts(run: str, snapshot: Snapshot) -> PictureFacts:
-    """The facts of a snapshot that the card shows."""
-    return PictureFacts(
-        run=run,
-        loss=[(float(row.step), row.loss) for row in snapshot.steps if row.loss is not None],
-        step=snapshot.steps[-1].step if snapshot.steps else 0,
-        samples=snapshot.samples,
-        members=len(snapshot.contributions),
-    )
-
-
 @router.get("/card.png")
 async def card(request: Request, web: Web) -> Response:
     """The picture beside a link to the page."""
     run, snapshot = web.config.run.name, web.snapshot
     version = snapshot.taken_at // CARD_S
-    encoded = await web.answers.get("card.png", version, lambda: draw_card(card_facts(run, snapshot)), "image/png")
+    encoded = await web.answers.get("card.png", version, lambda: card_of(run, snapshot), "image/png")
     return answer(request, encoded, f"public, max-age={CARD_S:.0f}")
 
 
-def draw_card(facts: PictureFacts) -> bytes:
-    """The PNG, 1200 x 630."""
+def card_of(run: str, snapshot: Snapshot) -> bytes:
+    """The picture of a run at a moment."""
+    loss = [(float(row.step), row.loss) for row in snapshot.steps if row.loss is not None]
+    return draw_card(run, loss, snapshot.last_step, snapshot.samples, len(snapshot.contributions))
+
+
+def draw_card(run: str, loss: Sequence[Point], step: int, samples: int, members: int) -> bytes:
+    """The PNG, 1200 x 630; `loss` over global steps."""
+    parts = [f"loss {loss[-1][1]:.3f}"] if loss else []
+    parts += [f"step {step:,}", f"{large(samples)} samples", f"{members:,} member" + ("" if members == 1 else "s")]
     image = Image.new("RGB", (WIDTH * SCALE, HEIGHT * SCALE), BACKGROUND)
     draw = ImageDraw.Draw(image)
     _text(draw, (MARGIN, 56), "manyhands", 30, MUTED)
-    _text(draw, (MARGIN, 96), facts.run, 68, TEXT)
-    _text(draw, (MARGIN, 186), _summary(facts), 32, MUTED)
-    if facts.loss:
-        _curve(draw, decimate(facts.loss, MAX_POINTS))
+    _text(draw, (MARGIN, 96), run, 68, TEXT)
+    _text(draw, (MARGIN, 186), "   ·   ".join(parts), 32, MUTED)
+    if loss:
+        _curve(draw, decimate(loss, MAX_POINTS))
     else:
         _text(draw, (MARGIN, (CURVE_TOP + CURVE_BOTTOM) // 2), "Waiting for the first global step", 36, MUTED)
     _text(draw, (MARGIN, 580), "Trained together by volunteers, on whatever hardware they have", 24, MUTED)
     out = BytesIO()
     image.resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS).save(out, "PNG", optimize=True)
     return out.getvalue()
-
-
-def _summary(facts: PictureFacts) -> str:
-    people = f"{facts.members:,} member" + ("" if facts.members == 1 else "s")
-    parts = [f"step {facts.step:,}", f"{large(facts.samples)} samples", people]
-    if facts.loss:
-        parts.insert(0, f"loss {facts.loss[-1][1]:.3f}")
-    return "   ·   ".join(parts)
 
 
 def large(number: int) -> str:

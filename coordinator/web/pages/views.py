@@ -8,7 +8,6 @@ are the charts' library, the server-drawn curve, health and metrics.
 from __future__ import annotations
 
 import re
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -59,7 +58,6 @@ Language = Annotated[str | None, Query(max_length=16)]
 Chosen = Annotated[str | None, Cookie(alias=LANGUAGE_COOKIE)]  # whatever it holds, there is a page
 HTML = "text/html; charset=utf-8"
 ONE_DAY = "public, max-age=86400"
-_COMPRESSING = threading.Lock()
 # What the field begins with, in the run's language: a visitor need only press the button.
 EXAMPLES = {
     "blanks": {
@@ -110,7 +108,7 @@ def history_values(web: WebState, texts: Translation) -> dict[str, Any]:
     snapshot = web.snapshot
     drawing = curve_of(snapshot, web.config, texts)
     return {
-        "last": snapshot.steps[-1].step if snapshot.steps else 0,
+        "last": snapshot.last_step,
         "curve": Markup(drawing),  # noqa: S704  # `draw_curve` escapes what is text in it
         "milestones": milestones_of(snapshot).milestones,
     }
@@ -133,11 +131,6 @@ def model_values(web: WebState, _texts: Translation) -> dict[str, Any]:
         "tasks": curves(config.evaluation.tasks, snapshot.evaluations),
         "checkpoints": snapshot.checkpoints,
     }
-
-
-def no_values(_web: WebState, _texts: Translation) -> dict[str, Any]:
-    """The values of a view whose template needs none."""
-    return {}
 
 
 def participants_values(web: WebState, _texts: Translation) -> dict[str, Any]:
@@ -164,7 +157,7 @@ class View:
     name: str  # of its template, module and style
     path: str  # below the root, and without a slash in it, so that relative links hold on every page
     in_navigation: bool = True
-    values: Callable[[WebState, Translation], Mapping[str, Any]] = no_values  # that its template needs
+    values: Callable[[WebState, Translation], Mapping[str, Any]] = lambda _web, _texts: {}  # that its template needs
     in_archive: bool = False  # all that its script asks for is in coordinator/web/archive.py
     is_live: bool = True  # with a module and a style of its name; the frame says whether its numbers are current
 
@@ -273,14 +266,9 @@ def static_file(request: Request, name: str) -> Response:
     return answer(request, found, FOR_EVER if version == page_version() else REVALIDATE)
 
 
+@cache
 def plotly_script() -> Encoded:
     """Plotly's JavaScript out of its wheel; compressed once, which takes half a second."""
-    with _COMPRESSING:
-        return _plotly_script()
-
-
-@cache
-def _plotly_script() -> Encoded:
     script = files("plotly") / "package_data" / "plotly.min.js"
     return encode(script.read_bytes(), "text/javascript; charset=utf-8")
 

@@ -251,7 +251,7 @@ def overview_of(
         phases=[PhaseSummary(**asdict(each), text=str(each)) for each in all_phases(config)],
         online=Online(devices=len(snapshot.online), members=len({session.member for session in snapshot.online})),
         totals=Totals(
-            steps=snapshot.steps[-1].step if snapshot.steps else 0,
+            steps=snapshot.last_step,
             samples=snapshot.samples,
             members=len(snapshot.contributions),
         ),

@@ -73,9 +73,19 @@ class Snapshot:
         return return_point(alarm.step, self.checkpoints, self.validations) if alarm.kind in MODEL_KINDS else None
 
     @property
+    def last_step(self) -> int:
+        """The newest global step; 0 before the first."""
+        return self.steps[-1].step if self.steps else 0
+
+    @property
     def checkpoint(self) -> CheckpointRow | None:
         """The newest one."""
         return self.checkpoints[0] if self.checkpoints else None
+
+    @property
+    def published(self) -> list[CheckpointRow]:
+        """The checkpoints that are not withheld, the newest first."""
+        return [row for row in self.checkpoints if not row.withheld]
 
     @property
     def settled_step(self) -> StepRow | None:

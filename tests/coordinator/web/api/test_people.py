@@ -20,7 +20,6 @@ from coordinator.ledger.ledger import count_losses
 from coordinator.members.join_page import Invitation, QrCode, invite_facts, notebooks_of
 from coordinator.members.names import hide_name
 from coordinator.run.settings import Settings
-from coordinator.web.api.join import step_seconds
 from coordinator.web.app import create_app
 from coordinator.web.state.web_state import WebState
 from tests.support.receipts import key_of
@@ -281,9 +280,3 @@ def test_a_qr_code_says_what_it_was_made_of() -> None:
     rows = segno.make("https://run.example/join#invite=7K2QM", micro=False).matrix
     assert code.size == len(rows) + 8
     assert dark == {(x + 4, y + 4) for y, row in enumerate(rows) for x, square in enumerate(row) if square}
-
-
-def test_a_step_takes_what_most_take() -> None:
-    """The median of the gaps; unknown before there are two steps."""
-    assert step_seconds([100.0, 110.0, 400.0, 410.0]) == 10.0
-    assert step_seconds([5.0]) is None

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from coordinator.web.pages.card import CARD_S, PictureFacts, draw_card
+from coordinator.web.pages.card import CARD_S, draw_card
 from tests.support.clocks import Clock
 from tests.support.served_page import FakeRun
 
@@ -35,7 +35,7 @@ def test_the_card_is_a_picture_of_the_run(client: TestClient, run: FakeRun, cloc
 )
 def test_a_card_can_be_drawn_of_any_curve(loss: list[tuple[float, float]]) -> None:
     """None yet, a point, a flat line, and one that is longer than the picture is wide; the longest name fits."""
-    content = draw_card(PictureFacts("a" * 40, loss, len(loss), 10**9, 1))
+    content = draw_card("a" * 40, loss, len(loss), 10**9, 1)
     with Image.open(BytesIO(content)) as image:
         pixels = image.convert("RGB")
         assert {pixels.getpixel((x, y)) for x in range(1150, 1200) for y in range(100, 160)} == {(15, 23, 32)}
