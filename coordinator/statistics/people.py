@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -122,13 +122,23 @@ def people(
     present = select(DeviceSession).where(is_online(now)).order_by(DeviceSession.started_at)
     seen = select(DeviceSession.device_id, func.max(DeviceSession.last_seen_at)).group_by(DeviceSession.device_id)
     with database() as session:
-        given = _given(_shares(session, window.first_day(now), condition))
+        given = _given(session, window.first_day(now), condition)
         here = {stay.device_id: stay for stay in session.scalars(present)}
         seen_at: dict[str, float] = dict(session.execute(seen).all())
         rows = session.execute(select(Device, Member.name).join(Device.member).where(condition).order_by(Device.number))
         devices: dict[tuple[int, str], list[DeviceFacts]] = defaultdict(list)
         for device, name in rows:
-            facts = _facts(device, hardware.get(device.id, ""), given[device.id], here.get(device.id), seen_at)
+            stay = here.get(device.id)
+            facts = DeviceFacts(
+                number=device.number,
+                kind=class_of(hardware.get(device.id, "")),
+                joined_at=device.created_at,
+                given=given[device.id],
+                online=stay is not None,
+                state="" if stay is None else stay.state,
+                samples_per_second=0.0 if stay is None else stay.samples_per_second,
+                last_seen_at=seen_at.get(device.id),
+            )
             devices[device.member_id, shown.get(name, name)].append(facts)
     return [Person(number, name, tuple(facts)) for (number, name), facts in sorted(devices.items())]
 
@@ -136,50 +146,26 @@ def people(
 def leaderboard(everybody: Iterable[Person], kind: HardwareClass | None = None) -> list[LeaderboardRow]:
     """The ranking of all who gave anything; bytes averaged for others break ties and rank those who do not train."""
     rows = [(person.given(kind), person) for person in everybody]
-    given = [(each, person) for each, person in rows if each.samples or each.averaged_bytes or each.pending_samples]
-    ordered = sorted(given, key=lambda row: (-row[0].samples, -row[0].averaged_bytes, row[1].number))
-    return _ranked(ordered)
-
-
-def _ranked(ordered: Sequence[tuple[Given, Person]]) -> list[LeaderboardRow]:
-    places: list[LeaderboardRow] = []
-    for position, (given, person) in enumerate(ordered, start=1):
-        ties = places and _score(places[-1].given) == _score(given)
-        places.append(LeaderboardRow(places[-1].rank if ties else position, person, given))
+    rows = [row for row in rows if row[0].samples or row[0].averaged_bytes or row[0].pending_samples]
+    ranks: dict[tuple[int, int], int] = {}
+    places = []
+    for position, (given, person) in enumerate(sorted(rows, key=lambda row: (*_score(row[0]), row[1].number)), start=1):
+        places.append(LeaderboardRow(ranks.setdefault(_score(given), position), person, given))
     return places
 
 
 def _score(given: Given) -> tuple[int, int]:
-    return given.samples, given.averaged_bytes
+    return -given.samples, -given.averaged_bytes
 
 
-def _shares(session: Session, first_day: int, condition: ColumnElement[bool]) -> Iterable[DailyShare]:
+def _given(session: Session, first_day: int, condition: ColumnElement[bool]) -> defaultdict[str, Given]:
+    """Device's id -> what it gave from this day on."""
     since = select(DailyShare).join(Device, Device.id == DailyShare.device_id).where(DailyShare.day >= first_day)
-    return session.scalars(since.where(condition))
-
-
-def _given(shares: Iterable[DailyShare]) -> defaultdict[str, Given]:
-    """The sums of these shares by device."""
     found: defaultdict[str, Given] = defaultdict(Given)
-    for share in shares:
+    for share in session.scalars(since.where(condition)):
         day = frozenset({share.day} if share.counted or share.averaged_bytes else ())
         found[share.device_id] += Given(share.counted, share.pending, share.elapsed_s, share.averaged_bytes, day)
     return found
-
-
-def _facts(
-    device: Device, hardware: str, given: Given, stay: DeviceSession | None, seen_at: dict[str, float]
-) -> DeviceFacts:
-    return DeviceFacts(
-        number=device.number,
-        kind=class_of(hardware),
-        joined_at=device.created_at,
-        given=given,
-        online=stay is not None,
-        state="" if stay is None else stay.state,
-        samples_per_second=0.0 if stay is None else stay.samples_per_second,
-        last_seen_at=seen_at.get(device.id),
-    )
 
 
 def midnight(day: int) -> float:

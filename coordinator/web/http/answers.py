@@ -104,7 +104,7 @@ class AnswerCache:
         """The answer of this version; of many who ask at once, one builds it. What `make` raises is not kept."""
         kept = self._kept.get(question)
         if kept is None or kept[0] != version:
-            building = asyncio.ensure_future(asyncio.to_thread(_build, make, media_type))
+            building = asyncio.ensure_future(asyncio.to_thread(lambda: encode(make(), media_type)))
             building.add_done_callback(partial(self._drop_unfit, question))
             kept = self._kept[question] = (version, building)
         self._kept.move_to_end(question)
@@ -117,10 +117,6 @@ class AnswerCache:
         unfit = failed or len(building.result().content) > MOST_KEPT_BYTES
         if unfit and self._kept.get(question, (None, None))[1] is building:
             del self._kept[question]
-
-
-def _build(make: Make, media_type: str) -> Encoded:
-    return encode(make(), media_type)
 
 
 def cursor_of(key: Key) -> str:

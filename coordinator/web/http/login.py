@@ -10,6 +10,7 @@ import hmac
 import logging
 import time
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import parse_qsl
 
 from fastapi import HTTPException, Request, Response
@@ -83,22 +84,20 @@ async def read_form(request: Request) -> dict[str, str]:
 
 def token_of(request: Request) -> str:
     """The login's token that the browser brings, if any."""
-    return request.cookies.get(_cookie_name(request), "")[:128]
+    return request.cookies.get(_cookie(request)["key"], "")[:128]
 
 
 def set_cookie(request: Request, response: Response, token: str) -> None:
     """Hand the login to the browser: to no script, to no other site, and over HTTPS only where it came so."""
-    secure = request.url.scheme == "https"
-    response.set_cookie(
-        _cookie_name(request), token, max_age=int(LIFETIME_S), path="/", secure=secure, httponly=True, samesite="strict"
-    )
+    response.set_cookie(**_cookie(request), value=token, max_age=int(LIFETIME_S))
 
 
 def clear_cookie(request: Request, response: Response) -> None:
     """Take it back."""
+    response.delete_cookie(**_cookie(request))
+
+
+def _cookie(request: Request) -> dict[str, Any]:
     secure = request.url.scheme == "https"
-    response.delete_cookie(_cookie_name(request), path="/", secure=secure, httponly=True, samesite="strict")
-
-
-def _cookie_name(request: Request) -> str:
-    return SECURE_COOKIE if request.url.scheme == "https" else COOKIE
+    key = SECURE_COOKIE if secure else COOKIE
+    return {"key": key, "path": "/", "secure": secure, "httponly": True, "samesite": "strict"}
