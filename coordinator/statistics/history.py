@@ -247,7 +247,9 @@ def _step(session: Session, run: str, step: int, names: Mapping[int, str]) -> tu
     claimed, signed = session.execute(claims).all(), session.execute(receipts).all()
     withheld = any(signature is None for *_, signature in signed)
     published, naming = list[dict[str, str]](), Counter(number for number, *_ in claimed)
-    for number, era, text, signature in () if withheld else signed:  # a few alone would confirm something else
+    for number, era, text, signature in signed:
+        if withheld or signature is None:  # a few alone would confirm something else
+            continue
         samples = samples_by_number(text)
         naming.update([number, *samples])
         brought = {names[each]: count for each, count in samples.items()}

@@ -28,6 +28,7 @@ from peer.config.run import RunConfig
 
 WAIT = {"Retry-After": "10"}
 MAX_PAGE_CHECKPOINTS = 12  # that one sentence may be compared over
+Progress = Literal["waiting", "answered", "failed"]
 router = APIRouter(prefix="/api/v1/trials", tags=["model"])
 
 
@@ -45,7 +46,7 @@ class QuestionStatus(BaseModel):
     id: str
     step: int
     manifest_sha256: str
-    state: Literal["waiting", "answered", "failed"]
+    state: Progress
     text: str
     blanks: Sequence[Sequence[Candidate]]
     reason: str
@@ -137,5 +138,5 @@ def _wanted(snapshot: Snapshot, step: int | None) -> CheckpointRow:
 
 
 def _asked(row: QuestionRow) -> QuestionStatus:
-    state = "failed" if row.reason else "waiting" if row.answered_at is None else "answered"
+    state: Progress = "failed" if row.reason else "waiting" if row.answered_at is None else "answered"
     return QuestionStatus(**vars(row), state=state, blanks=row.answer)

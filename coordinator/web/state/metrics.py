@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, starmap
 from pathlib import Path
 
@@ -66,9 +66,9 @@ class RunCollector(Collector):
         yield from _totals(now)
         yield from _figures_metrics(now.figures)
         text = "The step with which an alarm that holds began, by kind; no sample where none holds."
-        yield by_labels("manyhands_alarm_step", text, ("kind",), {(each.kind,): each.step for each in now.alarms})
+        yield by_labels("manyhands_alarm_step", text, ("kind",), [([each.kind], each.step) for each in now.alarms])
         text = "The version of manyhands, of Python, and the run's name."
-        yield by_labels("manyhands_build_info", text, ("version", "python", "run"), {self._build: 1})
+        yield by_labels("manyhands_build_info", text, ("version", "python", "run"), [(self._build, 1)])
 
     def _host(self) -> Iterator[Gauge]:
         """The disk, which has no numbers while it does not answer, and the certificate."""
@@ -105,10 +105,10 @@ def _newest_step(now: Snapshot) -> Iterator[Gauge]:
     """What the newest global step came to; what reports say of it, of the newest whose reports are in."""
     completed_at = now.steps[-1].completed_at if now.steps else None
     loss = next((row.loss for row in reversed(now.steps[-100:]) if row.loss is not None), None)
-    finite = ratio = devices = None
-    if (settled := now.settled_step) is not None:
-        finite, devices = int(settled.loss is not None), settled.devices
-        ratio = settled.samples / max(1, settled.target_batch_size)
+    settled = now.settled_step
+    finite = None if settled is None else int(settled.loss is not None)
+    ratio = None if settled is None else settled.samples / max(1, settled.target_batch_size)
+    devices = None if settled is None else settled.devices
     yield "manyhands_loss", "Training loss of the newest global step.", loss
     text = "0 if no device could report a finite loss of the newest settled global step."
     yield "manyhands_loss_finite", text, finite
@@ -136,7 +136,8 @@ def _checkpoints(now: Snapshot) -> Iterator[Gauge]:
 
 def _pending_validations(now: Snapshot | None) -> Iterator[Gauge]:
     """Checkpoints that nobody has evaluated yet; None: this run evaluates none."""
-    count = oldest = None
+    count: int | None = None
+    oldest: float | None = None
     if now is not None:
         evaluated = {(each.step, each.manifest_sha256) for each in now.validations}
         waiting = [each.created_at for each in now.checkpoints if (each.step, each.manifest_sha256) not in evaluated]
@@ -176,12 +177,12 @@ def _figures_metrics(figures: Figures) -> Iterator[Metric]:
     yield ended
     yield seconds
     text = "Peers that take part, by role and whether others can connect to them."
-    peers = {(role, "true" if direct else "false"): count for role, direct, count in figures.census}
+    peers = [([role, "true" if direct else "false"], count) for role, direct, count in figures.census]
     yield by_labels("manyhands_swarm_peers", text, ("role", "reachable"), peers)
     text = "Auxiliary peers that would shorten the rounds, by the lines of the newest one."
     yield gauge("manyhands_missing_auxiliaries", text, figures.missing_auxiliaries)
     text = "Words against devices within `quarantine_window_s`, by kind."
-    words = {(kind,): figures.suspicions.get(kind, 0) for kind in sorted(KINDS)}
+    words = [([kind], figures.suspicions.get(kind, 0)) for kind in sorted(KINDS)]
     yield by_labels("manyhands_suspicions", text, ("kind",), words)
     yield gauge("manyhands_devices_quarantined", "Devices in quarantine.", figures.quarantined)
     text = "When the keeper's token expires, which it renews by itself."
@@ -211,10 +212,10 @@ def gauge(name: str, text: str, value: float | None) -> Metric:
     return GaugeMetricFamily(name, text, value)
 
 
-def by_labels(name: str, text: str, labels: tuple[str, ...], samples: Mapping[tuple[str, ...], float]) -> Metric:
+def by_labels(name: str, text: str, labels: tuple[str, ...], samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
     """A gauge with a sample for each combination of the labels' values."""
     family = GaugeMetricFamily(name, text, labels=labels)
-    for values, sample in samples.items():
+    for values, sample in samples:
         family.add_metric(values, sample)
     return family
 

@@ -308,7 +308,11 @@ def _whole(snapshot: Snapshot, config: RunConfig, step: int) -> RunProgress:
 
 def _progress(swarm: KeeperView | None, phase: PhaseFacts, time_left_s: float | None) -> BatchProgress:
     known = NO_KEEPER if swarm is None else vars(swarm)
-    ours = {"phase": phase.number, "target_batch_size": phase.target_batch_size, "time_left_s": time_left_s}
+    ours: dict[str, Any] = {
+        "phase": phase.number,
+        "target_batch_size": phase.target_batch_size,
+        "time_left_s": time_left_s,
+    }
     return BatchProgress(**{**known, **ours})
 
 
