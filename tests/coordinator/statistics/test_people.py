@@ -21,7 +21,7 @@ from coordinator.statistics.people import (
     streaks,
 )
 from coordinator.store.engine import Database
-from coordinator.store.models import DailyShare, Device
+from coordinator.store.models import DailyShare
 from tests.support.crowds import DAY, NOW, TODAY, add_reports, crowd, stay
 from tests.support.stores import Kind, empty_store
 
@@ -124,15 +124,6 @@ def test_a_device_is_described_by_all_that_is_known_of_it(database: Database) ->
         last_seen_at=NOW - DAY,
     )
     assert [each.number for each in cleo.devices] == [3]
-
-
-@pytest.mark.parametrize("shut_out_by", ["revoked_at", "quarantined_at"])
-def test_a_device_that_was_revoked_or_is_in_quarantine_is_shut_out(database: Database, shut_out_by: str) -> None:
-    """Either is enough; the member's other devices are not affected."""
-    with database.begin() as session:
-        setattr(session.get_one(Device, "ada-2"), shut_out_by, NOW - 60)
-    ada = people(database, NOW)[0]
-    assert [each.shut_out for each in ada.devices] == [False, True]
 
 
 def test_one_member_can_be_asked_for(database: Database) -> None:
