@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from coordinator.web.admin import members as admin_members, run as admin_run
+from coordinator.web.admin.visit import draw
 from coordinator.web.api import evaluations, history, join, people, run, trials
 from coordinator.web.http.boundary import Boundary, refuse_shape
 from coordinator.web.http.headers import OpenReading, SecurityHeaders
@@ -86,5 +87,5 @@ async def tell_missing(state: WebState, request: Request, error: Exception) -> R
     if not is_page or "text/html" not in accepted:
         return await http_exception_handler(request, error)
     if path.startswith("/admin"):
-        return admin_members.draw(state, request, "missing.html", None, 404)
+        return draw(state, request, "missing.html", None, 404)
     return views.missing_page(state, request)
