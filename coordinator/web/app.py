@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from coordinator.web.admin import members as admin_members, run as admin_run
-from coordinator.web.admin.visit import draw
+from coordinator.web.admin.admin_request import draw
 from coordinator.web.api import evaluations, history, join, people, run, trials
 from coordinator.web.http.boundary import Boundary, refuse_shape
 from coordinator.web.http.headers import OpenReading, SecurityHeaders

@@ -20,8 +20,8 @@ from coordinator.members.join_page import Invitation, QrCode
 from coordinator.members.names import display_names
 from coordinator.members.quarantine import quarantines as devices_in_quarantine
 from coordinator.store.refusals import newest_refusals
+from coordinator.web.admin.admin_request import AdminRequest, Fields, Form, Page, Who, draw
 from coordinator.web.admin.listing import Listing
-from coordinator.web.admin.visit import Fields, Form, Page, Visit, Who, draw
 from coordinator.web.http.login import (
     clear_cookie,
     read_form,
@@ -116,18 +116,18 @@ async def audit(visit: Who) -> Response:
     return await _log(visit, audit_log, "audit.html")
 
 
-async def _log(visit: Visit, read: Callable[..., Sequence[Any]], template: str) -> Response:
+async def _log(visit: AdminRequest, read: Callable[..., Sequence[Any]], template: str) -> Response:
     listing = Listing.asked_for(visit.request)
     rows = await asyncio.to_thread(read, visit.web.database, listing.limit, listing.offset, listing.search)
     return visit.draw(template, **listing.shown(rows))
 
 
-async def _quarantines(visit: Visit, status: int = 200, **values: Any) -> Response:
+async def _quarantines(visit: AdminRequest, status: int = 200, **values: Any) -> Response:
     found = await asyncio.to_thread(devices_in_quarantine, visit.web.database)
     return visit.draw("quarantine.html", status, quarantines=found, **values)
 
 
-async def _members(visit: Visit, status: int = 200, **values: Any) -> Response:
+async def _members(visit: AdminRequest, status: int = 200, **values: Any) -> Response:
     services, listing = visit.web.services, Listing.asked_for(visit.request)
     rows = await asyncio.to_thread(services.membership.members)
     shown = await asyncio.to_thread(display_names, services.database)
@@ -146,7 +146,7 @@ def _contains(texts: Iterable[str], search: str) -> bool:
     return any(search.casefold() in text.casefold() for text in texts)
 
 
-async def _devices(visit: Visit, status: int = 200, member: str | None = None, **values: Any) -> Response:
+async def _devices(visit: AdminRequest, status: int = 200, member: str | None = None, **values: Any) -> Response:
     """The devices that the address asks for, or those of the member whom a form has named."""
     listing = Listing.asked_for(visit.request) if member is None else Listing(member=member)
     part = (listing.member, listing.limit, listing.offset, listing.search)

@@ -14,7 +14,7 @@ from auth.errors import ConfigError, UnconfirmedError
 from coordinator.checkpoints.rewind import contributors_since, rewind as undo_steps
 from coordinator.ledger.steering import OFFERED, Act, Steersman, announcements, read_helm
 from coordinator.members.administration import Administration
-from coordinator.web.admin.visit import Form, Visit, Who
+from coordinator.web.admin.admin_request import AdminRequest, Form, Who
 from peer.config.steering import MAX_CHANGES, RANKS
 
 router = APIRouter(prefix="/admin", include_in_schema=False)
@@ -97,7 +97,7 @@ async def steer(visit: Who, form: Form) -> Response:
         return await _steering(visit, 409, error=error.consequences, asked=asked)
 
 
-async def _checkpoints(visit: Visit, status: int = 200, step: int | None = None, **values: Any) -> Response:
+async def _checkpoints(visit: AdminRequest, status: int = 200, step: int | None = None, **values: Any) -> Response:
     snapshot, database = visit.web.snapshot, visit.web.database
     return visit.draw(
         "checkpoints.html",
@@ -111,7 +111,9 @@ async def _checkpoints(visit: Visit, status: int = 200, step: int | None = None,
     )
 
 
-async def _steering(visit: Visit, status: int = 200, asked: Mapping[str, str] | None = None, **values: Any) -> Response:
+async def _steering(
+    visit: AdminRequest, status: int = 200, asked: Mapping[str, str] | None = None, **values: Any
+) -> Response:
     database, config = visit.web.database, visit.web.config
     helm, said = await asyncio.to_thread(lambda: (read_helm(database), announcements(database)))
     averaging = config.averaging

@@ -46,7 +46,7 @@ Page = Callable[..., Awaitable[Response]]
 
 
 @dataclass(frozen=True)
-class Visit:
+class AdminRequest:
     """A request of somebody who is logged in."""
 
     request: Request
@@ -72,17 +72,17 @@ class Visit:
         return RedirectResponse(then, 303)
 
 
-async def current_visit(request: Request, web: Web) -> Visit:
+async def admin_request(request: Request, web: Web) -> AdminRequest:
     """A dependency: whose request this is; raises `LoginNeededError`."""
     require_privacy(request)
     token = token_of(request)
     login = await asyncio.to_thread(web.login_desk.administrators.login_of, token) if token else None
     if login is None:
         raise LoginNeededError
-    return Visit(request, web, login)
+    return AdminRequest(request, web, login)
 
 
-Who = Annotated[Visit, Depends(current_visit)]
+Who = Annotated[AdminRequest, Depends(admin_request)]
 Fields = defaultdict[str, str]
 
 
