@@ -10,13 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from seqeval.metrics import (
-    accuracy_score as tag_accuracy,
-    classification_report,
-    f1_score as entity_f1,
-    precision_score,
-    recall_score,
-)
+from seqeval.metrics import accuracy_score as tag_accuracy, classification_report, f1_score as entity_f1
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from coordinator.evaluation.tasks.results import ClassScores
@@ -46,22 +40,9 @@ def entity_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[s
     right, found = [list(map(_prefixed, tags)) for tags in truth], [list(map(_prefixed, tags)) for tags in predicted]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a class, or the whole set, without entities has a score of 0
-        scores = {
-            "f1": float(entity_f1(right, found)),
-            "precision": float(precision_score(right, found)),
-            "recall": float(recall_score(right, found)),
-            "accuracy": float(tag_accuracy(right, found)),
-            "f1_without_misc": float(entity_f1(_without_misc(right), _without_misc(found))),
-        }
-        return ScoreReport(scores, _class_scores(right, found))
-
-
-def _class_scores(right: list[list[str]], found: list[list[str]]) -> dict[str, ClassScores]:
-    """Score each class of entities; seqeval has no table if there is no entity at all."""
-    if all(tag == NO_ENTITY for tags in (*right, *found) for tag in tags):
-        return {}
-    table = classification_report(right, found, output_dict=True)
-    return {
+        table = classification_report(right, found, output_dict=True)
+        without_misc = entity_f1(_without_misc(right), _without_misc(found))
+    classes = {
         name: ClassScores(
             precision=float(row["precision"]),
             recall=float(row["recall"]),
@@ -71,6 +52,15 @@ def _class_scores(right: list[list[str]], found: list[list[str]]) -> dict[str, C
         for name, row in table.items()
         if not name.endswith(" avg")
     }
+    overall = table["micro avg"]
+    scores = {
+        "f1": float(overall["f1-score"]),
+        "precision": float(overall["precision"]),
+        "recall": float(overall["recall"]),
+        "accuracy": float(tag_accuracy(right, found)),
+        "f1_without_misc": float(without_misc),
+    }
+    return ScoreReport(scores, classes)
 
 
 def _prefixed(tag: str) -> str:
