@@ -17,9 +17,8 @@ from typing import Protocol
 
 from auth.errors import ManyhandsError, UnreachableError
 from coordinator.evaluation.reports import EvaluationReport
-from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import TaskResult, score_text
-from coordinator.evaluation.tasks.running import run_apart
+from coordinator.evaluation.tasks.running import Plan, run_apart
 from peer.config.evaluation import Task
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ from pathlib import Path
 from auth.errors import ConfigError
 from auth.files import new_directory, sync
 from coordinator.checkpoints.manifest import StoredCheckpoint
-from coordinator.evaluation.tasks.plan import EmbedderPlan
-from coordinator.evaluation.tasks.running import save_embedder
+from coordinator.evaluation.tasks.running import EmbedderPlan, run_apart
 from coordinator.publishing.card_facts import CardFacts, count_parameters
 from coordinator.publishing.cards import CARD, embedding_card, longest_sequence
 from coordinator.publishing.soundness import check_loads
@@ -51,7 +50,7 @@ def export_embedder(stored: StoredCheckpoint, out: Path, facts: CardFacts) -> in
     length = longest_sequence(facts.config)
     with new_directory(out) as folder:
         check_loads(stored.path)
-        width = save_embedder(EmbedderPlan(str(stored.path), str(folder), length))
+        width: int = run_apart(EmbedderPlan(str(stored.path), str(folder), length))
         card = embedding_card(facts, width, length, count_parameters(folder))
         (folder / CARD).write_text(card, encoding="utf-8")
         for path in (*folder.rglob("*"), folder):

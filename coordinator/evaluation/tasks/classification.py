@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from transformers import PreTrainedModel
 
 from coordinator.evaluation.tasks.examples import Classified, Tagged
-from coordinator.evaluation.tasks.fine_tuning import Encoded, logits_of
-from coordinator.evaluation.tasks.metrics import NO_ENTITY, ScoreReport, Scores, entity_scores, label_scores, tag_scores
-from coordinator.evaluation.tasks.pretrained import Pretrained, WordWindow, cut, frame_of, pad_id, padded
+from coordinator.evaluation.tasks.fine_tuning import Encoded, Subject
+from coordinator.evaluation.tasks.metrics import NO_ENTITY, ScoreReport, entity_scores, label_scores, tag_scores
+from coordinator.evaluation.tasks.pretrained import Pretrained, WordWindow, cut, frame_of
 from peer.config.evaluation import Task
 from peer.data.batching.samples import IGNORED
 
 
-class Classifying:
-    """The task on one checkpoint; a `Subject`."""
+class Classifying(Subject):
+    """A label for each text or pair of texts."""
 
     def __init__(
         self,
@@ -26,119 +26,81 @@ class Classifying:
         dev: Sequence[Classified],
         test: Sequence[Classified],
     ) -> None:
-        self._pretrained, self._task = pretrained, task
-        self._tokenizer = pretrained.tokenizer()
-        self.pad = pad_id(self._tokenizer)
-        self._length = pretrained.length(task.recipe)
-        self.labels = sorted({example.label for example in train})
-        self._commonest = Counter(example.label for example in train).most_common(1)[0][0]
-        self._dev, self._test = dev, test
+        super().__init__(pretrained, task, dev, test)
+        counts = Counter(example.label for example in train)
+        self.labels, self._commonest = sorted(counts), counts.most_common(1)[0][0]
         self.train = [{**self._encoded(example), "labels": self.labels.index(example.label)} for example in train]
-        self.examples = len(test)
 
     def model(self, seed: int) -> PreTrainedModel:
         """The checkpoint with a fresh head over the labels of the training set."""
-        names = dict(enumerate(self.labels))
-        numbers = {label: number for number, label in names.items()}
-        return self._pretrained.model(
-            "AutoModelForSequenceClassification", seed, id2label=names, label2id=numbers, pad_token_id=self.pad
-        )
+        return self.pretrained.model("AutoModelForSequenceClassification", seed, self.labels, pad_token_id=self.pad)
 
-    def dev_scores(self, model: PreTrainedModel) -> Scores:
-        """Return the scores on the development set."""
-        return self._scores(self._dev, self.predict(model, self._dev))
+    def answers(self, model: PreTrainedModel, examples: Sequence[Classified]) -> list[str]:
+        """The likeliest label of each text."""
+        outputs = self.outputs(model, [self._encoded(example) for example in examples], "logits")
+        return [self.labels[int(logits.argmax())] for (logits,) in outputs]  # each (labels,)
 
-    def test_scores(self, model: PreTrainedModel) -> ScoreReport:
-        """Return the scores on the test set."""
-        return ScoreReport(self._scores(self._test, self.predict(model, self._test)))
+    def trivial_answers(self, examples: Sequence[Classified]) -> list[str]:
+        """The commonest label of the training set."""
+        return [self._commonest] * len(examples)
 
-    def trivial_scores(self) -> Scores:
-        """Return the scores on the development set of the commonest label for everything."""
-        return self._scores(self._dev, [self._commonest] * len(self._dev))
-
-    def predict(self, model: PreTrainedModel, examples: Sequence[Classified]) -> list[str]:
-        """The likeliest label of each."""
-        encoded = [self._encoded(example) for example in examples]
-        outputs = logits_of(model, encoded, self._task.recipe.batch_size, lambda batch: padded(batch, self.pad))
-        return [self.labels[int(number)] for output in outputs for number in output.logits.argmax(-1)]
-
-    def _scores(self, truth: Sequence[Classified], predicted: Sequence[str]) -> Scores:
-        return label_scores([example.label for example in truth], predicted)
+    def report(self, examples: Sequence[Classified], answers: Sequence[str]) -> ScoreReport:
+        """The scores of these labels."""
+        return ScoreReport(label_scores([example.label for example in examples], answers))
 
     def _encoded(self, example: Classified) -> Encoded:
-        found = self._tokenizer(example.text, example.pair, truncation=True, max_length=self._length)
-        names = [name for name in ("input_ids", "token_type_ids") if name in found]
-        return {name: list(found[name]) for name in names}
+        found = self.tokenizer(example.text, example.pair, truncation=True, max_length=self.length)
+        return {name: list(found[name]) for name in ("input_ids", "token_type_ids") if name in found}
 
 
-class Tagging:
-    """The task on one checkpoint; a `Subject`."""
+class Tagging(Subject):
+    """A tag for each word of a sentence."""
 
     def __init__(
         self, pretrained: Pretrained, task: Task, train: Sequence[Tagged], dev: Sequence[Tagged], test: Sequence[Tagged]
     ) -> None:
-        self._pretrained, self._task = pretrained, task
-        self._tokenizer = pretrained.tokenizer()
-        self.pad = pad_id(self._tokenizer)
-        self.labels = sorted({tag for sentence in train for tag in sentence.tags})
+        super().__init__(pretrained, task, dev, test)
         counts = Counter(tag for sentence in train for tag in sentence.tags)
-        self._commonest = counts.most_common(1)[0][0]
-        self._frame = frame_of(self._tokenizer)
-        self._room = self._frame.room(pretrained.length(task.recipe))
-        self._train_set, self._dev, self._test = train, dev, test
-        self.train = [self._encoded(train, window) for window in self._windows(train)]
-        self.examples = len(test)
+        self.labels, self._commonest = sorted(counts), counts.most_common(1)[0][0]
+        self._frame = frame_of(self.tokenizer)
+        self.train = [self._labelled(train[window.sentence], window) for window in self._windows(train)]
 
     def model(self, seed: int) -> PreTrainedModel:
         """The checkpoint with a fresh head over the tags of the training set."""
-        names = dict(enumerate(self.labels))
-        numbers = {label: number for number, label in names.items()}
-        return self._pretrained.model("AutoModelForTokenClassification", seed, id2label=names, label2id=numbers)
+        return self.pretrained.model("AutoModelForTokenClassification", seed, self.labels)
 
-    def dev_scores(self, model: PreTrainedModel) -> Scores:
-        """Return the scores on the development set."""
-        return self._report(self._dev, self.predict(model, self._dev)).scores
-
-    def test_scores(self, model: PreTrainedModel) -> ScoreReport:
-        """Return the scores on the test set."""
-        return self._report(self._test, self.predict(model, self._test))
-
-    def trivial_scores(self) -> Scores:
-        """Return the scores on the development set of the commonest tag for every word."""
-        return self._report(self._dev, [[self._commonest] * len(sentence.words) for sentence in self._dev]).scores
-
-    def predict(self, model: PreTrainedModel, sentences: Sequence[Tagged]) -> list[list[str]]:
+    def answers(self, model: PreTrainedModel, sentences: Sequence[Tagged]) -> list[list[str]]:
         """A tag for each word; one of which the tokenizer leaves nothing gets the commonest."""
         default = NO_ENTITY if NO_ENTITY in self.labels else self._commonest
         tags = [[default] * len(sentence.words) for sentence in sentences]
         windows = sorted(self._windows(sentences), key=lambda window: len(window.tokens))
-        examples = [self._encoded(sentences, window) for window in windows]
-        size = self._task.recipe.batch_size
-        outputs = logits_of(model, examples, size, lambda batch: padded(batch, self.pad))
-        chosen = [row for output in outputs for row in output.logits.argmax(-1).cpu()]  # each (length,)
-        before = len(self._frame.before)
-        for window, row in zip(windows, chosen, strict=True):
-            for word, first in zip(window.words, window.firsts, strict=True):
-                tags[window.sentence][word] = self.labels[int(row[before + first])]
+        encoded = [{"input_ids": self._frame.around(window.tokens)} for window in windows]
+        for window, (logits,) in zip(windows, self.outputs(model, encoded, "logits"), strict=True):
+            chosen = logits.argmax(-1)  # (length,)
+            for word, first in window.firsts.items():
+                tags[window.sentence][word] = self.labels[int(chosen[len(self._frame.before) + first])]
         return tags
 
-    def _report(self, truth: Sequence[Tagged], predicted: Sequence[Sequence[str]]) -> ScoreReport:
-        right = [sentence.tags for sentence in truth]
-        is_ner = self._task.kind == "ner"
-        return entity_scores(right, predicted) if is_ner else ScoreReport(tag_scores(right, predicted))
+    def trivial_answers(self, sentences: Sequence[Tagged]) -> list[list[str]]:
+        """The commonest tag of the training set, for every word."""
+        return [[self._commonest] * len(sentence.words) for sentence in sentences]
 
-    def _windows(self, sentences: Sequence[Tagged]) -> list[WordWindow]:
-        return cut([sentence.words for sentence in sentences], self._tokenize, self._room)
+    def report(self, sentences: Sequence[Tagged], answers: Sequence[Sequence[str]]) -> ScoreReport:
+        """The scores of these tags: over entities, or over words for parts of speech."""
+        right = [sentence.tags for sentence in sentences]
+        return entity_scores(right, answers) if self.task.kind == "ner" else ScoreReport(tag_scores(right, answers))
 
-    def _tokenize(self, word: str) -> Sequence[int]:
+    def _windows(self, sentences: Sequence[Tagged]) -> Iterator[WordWindow]:
+        return cut([sentence.words for sentence in sentences], self._tokens, self._frame.room(self.length))
+
+    def _tokens(self, word: str) -> Sequence[int]:
         """A word's tokens as within a text: with the space before it, where the tokenizer makes one of it."""
-        ids: list[int] = self._tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
+        ids: list[int] = self.tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
         return ids
 
-    def _encoded(self, sentences: Sequence[Tagged], window: WordWindow) -> Encoded:
-        ids, before = self._frame.around(window.tokens), len(self._frame.before)
+    def _labelled(self, sentence: Tagged, window: WordWindow) -> Encoded:
+        ids = self._frame.around(window.tokens)
         labels = [IGNORED] * len(ids)
-        for word, first in zip(window.words, window.firsts, strict=True):
-            tag = sentences[window.sentence].tags[word]
-            labels[before + first] = self.labels.index(tag) if tag in self.labels else IGNORED
+        for word, first in window.firsts.items():
+            labels[len(self._frame.before) + first] = self.labels.index(sentence.tags[word])
         return {"input_ids": ids, "labels": labels}

@@ -20,6 +20,8 @@ from typing import Any
 from auth.errors import ConfigError
 from auth.files import make_private_directory, write_private
 from coordinator.evaluation.tasks.examples import (
+    PlacedRow,
+    RetrievalSet,
     classified,
     hub_rows,
     questions,
@@ -32,12 +34,12 @@ from coordinator.evaluation.tasks.examples import (
     read_texts,
     tagged,
     text_pairs,
+    texts,
 )
 from peer.config.evaluation import HUB, Columns, Examples, Task, is_web
 from peer.network.http import fetch
 
 MAX_FILE_BYTES = 512 * 2**20
-TEXT_COLUMN = "text"
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 
@@ -50,41 +52,51 @@ class DataFolders:
     confined: bool = False  # to `base`, as somebody else wrote the paths
 
 
-def judged_examples(task: Task, place: DataFolders) -> list[Any]:
-    """The examples of the test set; raises `ConfigError`."""
-    return _read_split(task, task.test, "test", task.recipe.max_test, place)
-
-
-def train_examples(task: Task, place: DataFolders) -> list[Any]:
-    """The examples of the training set."""
-    assert task.train is not None  # `Task` sees to it
-    return _read_split(task, task.train, "train", task.recipe.max_train, place)
-
-
-def dev_examples(task: Task, place: DataFolders) -> list[Any] | None:
-    """The examples of the development set, which end training and choose checkpoints; None if the task has none."""
-    return None if task.dev is None else _read_split(task, task.dev, "validation", task.recipe.max_test, place)
-
-
 def check_readable(tasks: Sequence[Task], place: DataFolders) -> None:
     """Read all files of all tasks once, so that a mistake is told before anything is computed; raises `ConfigError`."""
     for task in tasks:
-        judged_examples(task, place)
-        dev_examples(task, place)
-        if task.is_trained:
-            train_examples(task, place)
+        for split in ("test", "dev", "train"):
+            read_split(task, split, place)
 
 
-def read_text(examples: Examples, base: Path, cache: Path, *, confined: bool = False) -> str:
-    """The file's text, unpacked; a path is relative to `base`, a web address is fetched once into `cache`.
+def read_split(task: Task, split: str, place: DataFolders) -> list[Any] | None:
+    """The examples of `train`, `dev` or `test`; None if the task has none there. Raises `ConfigError`.
 
-    `confined`: somebody else wrote the path, so it may not leave `base`. Raises `ConfigError` for a file that is
-    missing, not what its digest says, or no UTF-8 text.
+    The development set ends training and chooses checkpoints. For retrieval it is, as `test` is, a list of one set.
     """
-    inside = (base / examples.path).resolve().is_relative_to(base.resolve())
-    if confined and not is_web(examples.path) and not inside:
-        raise ConfigError(f"{examples.path} is outside of {base}: a task from elsewhere may only name files within it.")
-    raw = _fetched(examples, cache) if is_web(examples.path) else _read(base / examples.path)
+    where: Examples | None = getattr(task, split)
+    limit = task.recipe.max_train if split == "train" else task.recipe.max_test
+    if where is None:
+        return None
+    if task.kind == "retrieval" and split != "train":
+        return [_retrieval_set(task, where, limit, place)]
+    form = _FORMS[task.kind]
+    if not where.path.startswith(HUB):
+        return form.of_file(read_text(where, place), where.path, task.columns)[:limit]
+    name = where.path.removeprefix(HUB)
+    if place.confined and (not _HUB_NAME.fullmatch(name) or Path(name).exists()):  # `datasets` also takes folders
+        raise ConfigError(
+            f"{name!r:.80} is no dataset's name on the hub, and a task from elsewhere may name nothing else."
+        )
+    if form.of_rows is None:
+        raise ConfigError(f"The task `{task.name}` needs a file of templates, not a dataset of the hub.")
+    return form.of_rows(hub_rows(where, "validation" if split == "dev" else split, limit), task.columns)
+
+
+def read_text(examples: Examples, place: DataFolders) -> str:
+    """The file's text, unpacked. Raises `ConfigError` for a file that is missing, not what its digest says, or no text.
+
+    A path is relative to `place.base`, and a web address is fetched once into `place.cache`.
+    """
+    path = place.base / examples.path
+    if is_web(examples.path):
+        raw = _fetched(examples, place.cache)
+    elif place.confined and not path.resolve().is_relative_to(place.base.resolve()):
+        raise ConfigError(
+            f"{examples.path} is outside of {place.base}: a task from elsewhere may only name files within it."
+        )
+    else:
+        raw = _read(path)
     if examples.sha256 is not None and hashlib.sha256(raw).hexdigest() != examples.sha256:
         raise ConfigError(f"{examples.path} is not the file that `sha256` ({examples.sha256[:12]}...) names.")
     try:
@@ -98,87 +110,52 @@ def read_text(examples: Examples, base: Path, cache: Path, *, confined: bool = F
         raise ConfigError(f"{examples.path}, line {line} is not UTF-8 text: convert the file.") from error
 
 
-def _read_split(task: Task, where: Examples, split: str, limit: int | None, place: DataFolders) -> list[Any]:
-    if task.kind == "retrieval" and split != "train":
-        return _judgements(task, where, limit, place)
-    if where.path.startswith(HUB):
-        if place.confined:
-            _require_name(where.path.removeprefix(HUB))
-        return _of_hub(task, where, split, limit)
-    return _OF_FILES[task.kind](
-        read_text(where, place.base, place.cache, confined=place.confined), where.path, task.columns
-    )[:limit]
-
-
-def _judgements(task: Task, where: Examples, limit: int | None, place: DataFolders) -> list[Any]:
-    """The retrieval set of a table of judgements, as a list of one."""
+def _retrieval_set(task: Task, judgements: Examples, limit: int | None, place: DataFolders) -> RetrievalSet:
     assert task.queries is not None  # `Task` sees to it
     assert task.corpus is not None
-    places = (where, task.queries, task.corpus)
-    for each in places:
+    for each in (judgements, task.queries, task.corpus):
         if each.path.startswith(HUB):
             raise ConfigError(f"The task `{task.name}` needs files: {each.path} is a dataset of the hub.")
-    judgements, queries, corpus = (read_text(each, place.base, place.cache, confined=place.confined) for each in places)
-    documents = read_documents(queries, task.queries.path), read_documents(corpus, task.corpus.path)
-    return [read_judgements(judgements, where.path, *documents, limit)]
+    queries, corpus = (read_documents(read_text(each, place), each.path) for each in (task.queries, task.corpus))
+    return read_judgements(read_text(judgements, place), judgements.path, queries, corpus, limit)
 
 
-def _require_name(name: str) -> None:
-    """Raise `ConfigError` for what `datasets` would take for a folder of this machine."""
-    if not _HUB_NAME.fullmatch(name) or Path(name).exists():
-        raise ConfigError(
-            f"{name!r:.80} is no dataset's name on the hub, and a task from elsewhere may name nothing else."
-        )
-
-
-def _of_hub(task: Task, where: Examples, split: str, limit: int | None) -> list[Any]:
-    if task.kind == "bias":
-        raise ConfigError(f"The task `{task.name}` needs a file of templates, not a dataset of the hub.")
-    rows = hub_rows(where, split, limit)
-    if task.kind in {"ner", "pos"}:
-        return list(tagged(rows, task.columns))
-    if task.kind == "qa":
-        return list(questions(rows))
-    if task.kind == "retrieval":
-        return list(text_pairs(rows, task.columns))
-    if task.kind == "classification":
-        return list(classified(rows, task.columns))
-    column = str(task.columns.text or TEXT_COLUMN)
-    return [str(row[column]) for _, row in rows if row.get(column)]
-
-
-def _conll(text: str, origin: str, columns: Columns) -> list[Any]:
+def _tagged_file(text: str, origin: str, columns: Columns) -> list[Any]:
     if text.lstrip("\ufeff \n").startswith('{"'):
-        return list(tagged(read_rows(text, origin), columns))
+        return tagged(read_rows(text, origin), columns)
     words, tags = columns.text, columns.label
     if isinstance(words, str) or isinstance(tags, str):
         raise ConfigError(
             f"The columns of {origin}, a CoNLL file, are numbers from 0, not names ({words!r}, {tags!r})."
         )
-    return list(read_conll(text, origin, words, tags))
+    return read_conll(text, origin, words, tags)
 
 
-def _squad(text: str, origin: str, _columns: Columns) -> list[Any]:
+def _squad_file(text: str, origin: str, _columns: Columns) -> list[Any]:
     """The questions of SQuAD's JSON, or of JSON Lines with the columns of its datasets."""
     try:
         is_lines = "context" in json.loads(text.lstrip("\ufeff\n").partition("\n")[0])
     except (ValueError, TypeError, RecursionError):
         is_lines = False
-    return list(questions(read_rows(text, origin)) if is_lines else read_squad(text, origin))
+    return questions(read_rows(text, origin)) if is_lines else read_squad(text, origin)
 
 
-def _classified(text: str, origin: str, columns: Columns) -> list[Any]:
-    return list(classified(read_rows(text, origin), columns))
+@dataclass(frozen=True)
+class _Form:
+    """The readers of a kind's examples: from the text of a file, and from the rows of a dataset if it may be one."""
+
+    of_file: Callable[[str, str, Columns], list[Any]]
+    of_rows: Callable[[list[PlacedRow], Columns], list[Any]] | None
 
 
-_OF_FILES: dict[str, Callable[[str, str, Columns], list[Any]]] = {
-    "ner": _conll,
-    "pos": _conll,
-    "classification": _classified,
-    "retrieval": lambda text, origin, columns: list(text_pairs(read_rows(text, origin), columns)),
-    "qa": _squad,
-    "fill-mask": lambda text, origin, _columns: list(read_texts(text, origin)),
-    "bias": lambda text, origin, _columns: list(read_probes(text, origin)),
+_FORMS = {
+    "ner": _Form(_tagged_file, tagged),
+    "pos": _Form(_tagged_file, tagged),
+    "classification": _Form(lambda text, origin, names: classified(read_rows(text, origin), names), classified),
+    "retrieval": _Form(lambda text, origin, names: text_pairs(read_rows(text, origin), names), text_pairs),
+    "qa": _Form(_squad_file, lambda rows, _: questions(rows)),
+    "fill-mask": _Form(lambda text, origin, _: read_texts(text, origin), texts),
+    "bias": _Form(lambda text, origin, _: read_probes(text, origin), None),
 }
 
 

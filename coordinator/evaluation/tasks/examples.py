@@ -10,8 +10,9 @@ sentence of more than 1000 words is read, with a warning. Anything else is an er
 In CoNLL-U each line begins with the word's number, and its words are those that the task is about: a range (`1-2`, the
 spelling of several words) and an empty node (`1.1`) are no words. Every line that begins with `#` is a comment there.
 
-`datasets` reads the Hub's datasets, but its loaders for files are not used: there are none for CoNLL and SQuAD, and
-those for tables guess types (the labels `1` and `NA` become a number and nothing).
+`datasets` reads the Hub's datasets, but its loaders for files are not used: there is none for SQuAD, that for CoNLL
+fills up or cuts lines with too few or too many columns, and those for tables guess types (the labels `1` and `NA`
+become a number and nothing).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -41,8 +42,10 @@ _NO_WORD = re.compile(r"\d+[-.]\d+")
 MANY_WORDS = 1000  # more than any sentence has
 MASK, GROUP = "[MASK]", "{group}"
 MAX_CELL_CHARS = 10_000_000
-Row = Mapping[str, Any]
 WORDS, TAGS = "tokens", "ner_tags"
+ANSWER = ("text", "answer_start")  # the keys of an answer in SQuAD
+Row = Mapping[str, Any]
+PlacedRow = tuple[str, Row]  # where it stands, for messages
 
 
 @dataclass(frozen=True)
@@ -113,26 +116,27 @@ def read_conll(text: str, origin: str, word_column: int | None = None, tag_colum
     """
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     first = next((line.split("\t") for line in lines if "\t" in line and not line.startswith("#")), [""])
-    is_conllu = len(first) == CONLLU_COLUMNS and _FIRST_NUMBER.fullmatch(first[0]) is not None
-    is_numbered = is_conllu or (bool(word_column) and _FIRST_NUMBER.fullmatch(first[0]) is not None)
+    begins_with_one = _FIRST_NUMBER.fullmatch(first[0]) is not None
+    is_conllu = begins_with_one and len(first) == CONLLU_COLUMNS
+    is_numbered = is_conllu or (begins_with_one and bool(word_column))
     word_column = (FORM if is_conllu else 0) if word_column is None else word_column
     tag_column = (UPOS if is_conllu else -1) if tag_column is None else tag_column
     sentences: list[Tagged] = []
     words: list[tuple[str, str]] = []
-    columns = 0
-    halves: list[int] = []
-    for number, cells in _numbered_rows(lines) if is_numbered else _plain_rows(lines, has_tabs=len(first) > 1):
+    columns, halves = 0, []
+    for number, line in enumerate([*lines, ""], 1):
+        cells = _numbered_cells(line) if is_numbered else _plain_cells(line, has_tabs=len(first) > 1)
         if cells is None:
-            halves.append(number)
             continue
         if not cells:
-            sentences += _closed(words)
+            sentences += [Tagged(*zip(*words, strict=True))] if words else []
             words = []
-            continue
-        columns = columns or len(cells)
-        _check_columns(cells, columns, (word_column, tag_column), f"{origin}, line {number}")
-        words.append((cells[word_column], cells[tag_column]))
-    sentences += _closed(words)
+        elif len(cells) == 1 and "\t" in line:
+            halves.append(number)
+        else:
+            columns = columns or len(cells)
+            _check_columns(cells, columns, (word_column, tag_column), f"{origin}, line {number}")
+            words.append((cells[word_column], cells[tag_column]))
     if halves:
         logger.warning("%s: %d lines lack a word or its tag, the first is %d", origin, len(halves), halves[0])
     if not sentences:
@@ -143,7 +147,38 @@ def read_conll(text: str, origin: str, word_column: int | None = None, tag_colum
     return sentences
 
 
-def read_rows(text: str, origin: str) -> list[tuple[str, Row]]:
+def _plain_cells(line: str, *, has_tabs: bool) -> list[str] | None:
+    """The cells of a line that are not empty; no cells end a sentence, and None is a comment.
+
+    Only the ends of lines and what stands around cells is cut: words may hold other Unicode separators.
+    """
+    is_comment = line.startswith("# ") and "\t" not in line and (has_tabs or " = " in line)
+    if is_comment or line.startswith("# id "):  # MultiCoNER's heading of a sentence
+        return None
+    cells = [cell for each in line.split("\t") if (cell := each.strip())] if "\t" in line else line.split()
+    return [] if cells[:1] == [DOCUMENT_START] else cells
+
+
+def _numbered_cells(line: str) -> list[str] | None:
+    """The cells of a line of CoNLL-U; no cells end a sentence, and None is a comment or not a word."""
+    cells = [cell.strip() for cell in line.split("\t")]
+    if line.startswith("#") or _NO_WORD.fullmatch(cells[0]):
+        return None
+    return cells if any(cells) else []
+
+
+def _check_columns(cells: list[str], expected: int, used: tuple[int, int], where: str) -> None:
+    shown = " | ".join(cells)
+    if len(cells) < 2:
+        raise ConfigError(f"{where} has one column ({shown!r:.80}): a word and its tag are needed.")
+    if len(cells) != expected:
+        raise ConfigError(f"{where} has {len(cells)} columns ({shown!r:.80}), and the lines before have {expected}.")
+    for column in used:
+        if not -expected <= column < expected:
+            raise ConfigError(f"{where} has {expected} columns: there is no column {column} (they count from 0).")
+
+
+def read_rows(text: str, origin: str) -> list[PlacedRow]:
     """The rows of JSON Lines (they begin with a brace), CSV or TSV, each with where it stands; raises `ConfigError`."""
     text = text.removeprefix("\ufeff")
     rows = list(_json_rows(text, origin) if text.lstrip().startswith("{") else _table_rows(text, origin))
@@ -152,44 +187,103 @@ def read_rows(text: str, origin: str) -> list[tuple[str, Row]]:
     return rows
 
 
-def classified(rows: Iterable[tuple[str, Row]], columns: Columns) -> list[Classified]:
+def classified(rows: Iterable[PlacedRow], columns: Columns) -> list[Classified]:
     """Texts with labels; raises `ConfigError` naming the row that lacks one."""
+    text = "text" if columns.text is None else columns.text
+    label = "label" if columns.label is None else columns.label
     return [
         Classified(
-            text=_text(row, columns.text if columns.text is not None else "text", where, "text"),
+            text=_text(row, text, where, "text"),
             pair=None if columns.pair is None else _text(row, columns.pair, where, "pair"),
-            label=_text(row, columns.label if columns.label is not None else "label", where, "label"),
+            label=_text(row, label, where, "label"),
         )
         for where, row in rows
     ]
 
 
+def text_pairs(rows: Iterable[PlacedRow], columns: Columns) -> list[TextPair]:
+    """Pairs of texts, by default `query` and `positive`; raises `ConfigError` naming the row that lacks one."""
+    first, second = "query" if columns.text is None else columns.text, columns.pair or "positive"
+    return [TextPair(_text(row, first, where, "text"), _text(row, second, where, "pair")) for where, row in rows]
+
+
+def tagged(rows: Iterable[PlacedRow], columns: Columns) -> list[Tagged]:
+    """Words with tags; raises `ConfigError` naming the row that has not one tag for each word."""
+    words_in, tags_in = str(columns.text or WORDS), str(columns.label or TAGS)
+    found = []
+    for where, row in rows:
+        words, tags = row.get(words_in), row.get(tags_in)
+        if not isinstance(words, list) or not isinstance(tags, list) or len(words) != len(tags):
+            known = ", ".join(row)
+            raise ConfigError(
+                f"{where} has no lists of equal length `{words_in}` and `{tags_in}` (its columns: {known:.200})."
+            )
+        if any(isinstance(tag, int) for tag in tags):
+            raise ConfigError(f"{where} has numbers as tags: the file must have the names of the tags.")
+        if words:
+            found.append(Tagged(tuple(map(str, words)), tuple(map(str, tags))))
+    return found
+
+
+def questions(rows: Iterable[PlacedRow]) -> list[QuestionExample]:
+    """SQuAD's columns; raises `ConfigError` naming the row that lacks one.
+
+    Empty answers are left out: in IndicQA they say that there is no answer.
+    """
+    found = []
+    for where, row in rows:
+        try:
+            given = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
+            answers = [(str(text), int(start)) for text, start in given if str(text).strip()]
+            texts, starts = tuple(text for text, _ in answers), tuple(start for _, start in answers)
+            name = str(row.get("id", where))
+            found.append(QuestionExample(name, str(row["question"]), str(row["context"]), texts, starts))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{where} is not in SQuAD's form ({error!r:.80}).") from error
+    return found
+
+
 def read_squad(text: str, origin: str) -> list[QuestionExample]:
-    """SQuAD's JSON, 1.1 or 2.0; raises `ConfigError` naming the question."""
+    """SQuAD's JSON, 1.1 or 2.0; raises `ConfigError` naming the question whose answer is elsewhere in the context."""
     try:
-        content = json.loads(text.removeprefix("\ufeff"))
-        articles = content["data"]
-        found = [
-            _question(question, paragraph["context"], origin)
-            for article in articles
+        rows = [
+            {
+                **question,
+                "context": paragraph["context"],
+                "answers": {key: [answer[key] for answer in question.get("answers", [])] for key in ANSWER},
+            }
+            for article in json.loads(text.removeprefix("\ufeff"))["data"]
             for paragraph in article["paragraphs"]
             for question in paragraph["qas"]
         ]
+        found = questions((f"{origin}: question {row['id']}", row) for row in rows)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{origin} is not in SQuAD's format ({error!r:.100}).") from error
     if not found:
         raise ConfigError(f"{origin} holds no question.")
+    for each in found:
+        for answer, start in zip(each.answers, each.starts, strict=True):
+            if not each.context.startswith(answer, start):
+                raise ConfigError(
+                    f"{origin}: question {each.id}: its answer {answer!r:.60} is not at character {start}."
+                )
     return found
 
 
+def texts(rows: Iterable[PlacedRow], columns: Columns) -> list[str]:
+    """The texts of a dataset; rows without one are left out."""
+    column = str(columns.text or "text")
+    return [str(row[column]) for _, row in rows if row.get(column)]
+
+
 def read_texts(text: str, origin: str) -> list[str]:
-    """Held-out texts: the `text` of each JSON line, or the plain lines that are not empty."""
+    """Held-out texts: the lines of the file, or of the `text` of each JSON object; empty lines are left out."""
     text = text.removeprefix("\ufeff")
     if text.lstrip().startswith("{"):
-        found = [_text(row, "text", where) for where, row in _json_rows(text, origin)]
+        text = "\n".join(_text(row, "text", where) for where, row in _json_rows(text, origin))
     else:
-        found = [line.strip() for line in text.replace("\r", "\n").split("\n")]
-    found = [line.strip() for each in found for line in each.split("\n") if line.strip()]
+        text = text.replace("\r", "\n")
+    found = [stripped for line in text.split("\n") if (stripped := line.strip())]
     if not found:
         raise ConfigError(f"{origin} holds no text.")
     return found
@@ -209,12 +303,6 @@ def read_probes(text: str, origin: str) -> list[Probe]:
         if probe.template.count(MASK) != 1 or GROUP not in probe.template:
             raise ConfigError(f"{origin}: template {number} ({probe.template!r:.80}) needs one {MASK} and a {GROUP}.")
     return probes
-
-
-def text_pairs(rows: Iterable[tuple[str, Row]], columns: Columns) -> list[TextPair]:
-    """Pairs of texts, by default `query` and `positive`; raises `ConfigError` naming the row that lacks one."""
-    first, second = columns.text if columns.text is not None else "query", columns.pair or "positive"
-    return [TextPair(_text(row, first, where, "text"), _text(row, second, where, "pair")) for where, row in rows]
 
 
 def read_documents(text: str, origin: str) -> dict[str, str]:
@@ -252,7 +340,7 @@ def read_judgements(
     return RetrievalSet(queries, corpus, {query: judged[query] for query in relevant})
 
 
-def hub_rows(examples: Examples, split: str, limit: int | None) -> list[tuple[str, Row]]:
+def hub_rows(examples: Examples, split: str, limit: int | None) -> list[PlacedRow]:
     """The rows of a Hub dataset with their places, numbers of classes replaced by names; raises `ConfigError`."""
     import datasets
 
@@ -267,84 +355,14 @@ def hub_rows(examples: Examples, split: str, limit: int | None) -> list[tuple[st
             f"The dataset {name} cannot be read ({reason:.200}): check its name, its `split` and the network."
         ) from error
     found = found.select(range(min(len(found), limit))) if limit is not None else found
-    named = {column: _names(feature) for column, feature in found.features.items()}
-    return [(f"{name}, {split} row {place}", dict(_named(row, named))) for place, row in enumerate(found)]
+    features = found.features
+    return [
+        (f"{name}, {split} row {place}", {column: _spelled(features[column], row[column]) for column in row})
+        for place, row in enumerate(found)
+    ]
 
 
-def tagged(rows: Sequence[tuple[str, Row]], columns: Columns) -> list[Tagged]:
-    """Words with tags; raises `ConfigError` naming the row that has not one tag for each word."""
-    words_in, tags_in = str(columns.text or WORDS), str(columns.label or TAGS)
-    found = []
-    for where, row in rows:
-        words, tags = row.get(words_in), row.get(tags_in)
-        if not isinstance(words, list) or not isinstance(tags, list) or len(words) != len(tags):
-            known = ", ".join(row)
-            raise ConfigError(
-                f"{where} has no lists of equal length `{words_in}` and `{tags_in}` (its columns: {known:.200})."
-            )
-        if any(isinstance(tag, int) for tag in tags):
-            raise ConfigError(f"{where} has numbers as tags: the file must have the names of the tags.")
-        if words:
-            found.append(Tagged(tuple(map(str, words)), tuple(map(str, tags))))
-    return found
-
-
-def questions(rows: Sequence[tuple[str, Row]]) -> list[QuestionExample]:
-    """SQuAD's columns; raises `ConfigError` naming the row that lacks one."""
-    found = []
-    for where, row in rows:
-        try:
-            answers = row["answers"]
-            given = list(zip(answers["text"], answers["answer_start"], strict=True))
-            found.append(_example(row.get("id", where), row["question"], row["context"], given))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"{where} is not in SQuAD's form ({error!r:.80}).") from error
-    return found
-
-
-def _plain_rows(lines: Sequence[str], *, has_tabs: bool) -> Iterator[tuple[int, list[str] | None]]:
-    """Each line's number from 1 and its cells; an empty list ends a sentence, None is half a line.
-
-    Only what ends a line in a file does so here: words may hold other Unicode separators.
-    """
-    for number, line in enumerate(lines, 1):
-        if line.startswith("# ") and "\t" not in line and (has_tabs or " = " in line):
-            continue
-        if line.startswith("# id "):  # MultiCoNER's heading of a sentence
-            continue
-        cells = [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
-        given = [cell for cell in cells if cell]
-        if len(given) == 1 and len(cells) > 1:
-            yield number, None
-            continue
-        yield number, [] if given[:1] == [DOCUMENT_START] else given
-
-
-def _numbered_rows(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Each line's number from 1 and its cells, of CoNLL-U's words only; an empty list ends a sentence."""
-    for number, line in enumerate(lines, 1):
-        cells = [cell.strip() for cell in line.split("\t")]
-        if line.startswith("#") or _NO_WORD.fullmatch(cells[0]):
-            continue
-        yield number, cells if any(cells) else []
-
-
-def _check_columns(cells: list[str], expected: int, used: tuple[int, int], where: str) -> None:
-    shown = " | ".join(cells)
-    if len(cells) < 2:
-        raise ConfigError(f"{where} has one column ({shown!r:.80}): a word and its tag are needed.")
-    if len(cells) != expected:
-        raise ConfigError(f"{where} has {len(cells)} columns ({shown!r:.80}), and the lines before have {expected}.")
-    for column in used:
-        if not -expected <= column < expected:
-            raise ConfigError(f"{where} has {expected} columns: there is no column {column} (they count from 0).")
-
-
-def _closed(words: list[tuple[str, str]]) -> list[Tagged]:
-    return [Tagged(tuple(word for word, _ in words), tuple(tag for _, tag in words))] if words else []
-
-
-def _json_rows(text: str, origin: str) -> Iterator[tuple[str, Row]]:
+def _json_rows(text: str, origin: str) -> Iterator[PlacedRow]:
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
         if not line.strip():
             continue
@@ -358,7 +376,7 @@ def _json_rows(text: str, origin: str) -> Iterator[tuple[str, Row]]:
         yield where, row
 
 
-def _table_rows(text: str, origin: str) -> Iterator[tuple[str, Row]]:
+def _table_rows(text: str, origin: str) -> Iterator[PlacedRow]:
     heading = text.partition("\n")[0]
     csv.field_size_limit(MAX_CELL_CHARS)
     is_plain = "\t" in heading and _has_plain_quotes(text, heading.count("\t"))
@@ -399,35 +417,9 @@ def _text(row: Row, column: Column, where: str, role: str = "") -> str:
     return str(value)
 
 
-def _question(question: Any, context: Any, origin: str) -> QuestionExample:
-    given = [(answer["text"], answer["answer_start"]) for answer in question.get("answers", [])]
-    found = _example(question["id"], question["question"], context, given)
-    for answer, start in zip(found.answers, found.starts, strict=True):
-        if found.context[start : start + len(answer)] != answer:
-            raise ConfigError(f"{origin}: question {found.id}: its answer {answer!r:.60} is not at character {start}.")
-    return found
-
-
-def _example(name: Any, question: Any, context: Any, given: Sequence[tuple[Any, Any]]) -> QuestionExample:
-    """Make a question with its answers that are not empty: in IndicQA an empty text says that there is no answer."""
-    answers = [(str(text), int(start)) for text, start in given if str(text).strip()]
-    texts, starts = tuple(text for text, _ in answers), tuple(start for _, start in answers)
-    return QuestionExample(str(name), str(question), str(context), texts, starts)
-
-
-def _names(feature: Any) -> list[str] | None:
-    """The names of a column's classes, of its values or of their elements."""
-    inner = getattr(feature, "feature", feature)
-    names = getattr(inner, "names", None)
-    return list(names) if names else None
-
-
-def _named(row: Row, named: dict[str, list[str] | None]) -> Iterator[tuple[str, Any]]:
-    for column, value in row.items():
-        names = named.get(column)
-        if names is None:
-            yield column, value
-        elif isinstance(value, list):
-            yield column, [names[number] for number in value]
-        else:
-            yield column, names[value] if isinstance(value, int) and 0 <= value < len(names) else value
+def _spelled(feature: Any, value: Any) -> Any:
+    """A dataset's value, or list of values, with the numbers of classes replaced by the classes' names."""
+    names = getattr(getattr(feature, "feature", feature), "names", None)
+    if isinstance(value, list):
+        return [names[number] for number in value] if names else value
+    return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value

@@ -12,9 +12,11 @@ keep the best epoch's weights in memory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -22,92 +24,93 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, get_linear_schedule_with_warmup
 
-from coordinator.evaluation.tasks.metrics import ScoreReport, Scores
-from coordinator.evaluation.tasks.pretrained import padded, tuning
+from coordinator.evaluation.tasks.metrics import ScoreReport
+from coordinator.evaluation.tasks.pretrained import Pretrained, pad_id, padded, tuning
 from coordinator.evaluation.tasks.results import SeedResult
-from peer.config.evaluation import Recipe, Task
+from peer.config.evaluation import Task
 
 logger = logging.getLogger(__name__)
 
 MAX_GRAD_NORM = 1.0
 Encoded = Mapping[str, Any]
-Batch = dict[str, Tensor]
 DEV_SHARE = 10  # a tenth of the training examples, where no development set is given
-Finished = Callable[[int, float, PreTrainedModel], None]
+Finished = Callable[[float, Any], None]  # it gets the score on the development set and the tuned model
 
 
-class Subject(Protocol):
-    """One task with its data, encoded for one checkpoint."""
+class Subject(ABC):
+    """One task on one checkpoint: its examples, its model, and the scores of the model's answers."""
 
-    @property
-    def train(self) -> Sequence[Encoded]:
-        """The training examples."""
+    train: Sequence[Encoded]  # set by each kind
 
-    @property
-    def pad(self) -> int:
-        """The id that fills short samples."""
+    def __init__(self, pretrained: Pretrained, task: Task, dev: Sequence[Any], test: Sequence[Any]) -> None:
+        self.pretrained, self.task, self.dev, self.test = pretrained, task, dev, test
+        self.tokenizer = pretrained.tokenizer()
+        self.pad = pad_id(self.tokenizer)
+        self.length = pretrained.length(task.recipe)
 
-    @property
-    def examples(self) -> int:
-        """The number of examples in the test set."""
-
+    @abstractmethod
     def model(self, seed: int) -> PreTrainedModel:
         """The checkpoint with a fresh head."""
 
-    def dev_scores(self, model: PreTrainedModel) -> Scores:
-        """Return the scores on the development set."""
+    @abstractmethod
+    def answers(self, model: PreTrainedModel, examples: Sequence[Any]) -> Sequence[Any]:
+        """The model's answer to each example."""
 
-    def test_scores(self, model: PreTrainedModel) -> ScoreReport:
-        """Return the scores on the test set."""
+    @abstractmethod
+    def trivial_answers(self, examples: Sequence[Any]) -> Sequence[Any]:
+        """The commonest answer, to each example."""
 
-    def trivial_scores(self) -> Scores:
-        """Return the scores on the development set of always giving the commonest answer."""
+    @abstractmethod
+    def report(self, examples: Sequence[Any], answers: Sequence[Any]) -> ScoreReport:
+        """The scores of these answers."""
+
+    def outputs(self, model: PreTrainedModel, encoded: Sequence[Encoded], *names: str) -> Iterator[tuple[Tensor, ...]]:
+        """Each example's outputs of these names, with dropout off; a row is as long as the longest of its batch."""
+        model.train(False)
+        for start in range(0, len(encoded), self.task.recipe.batch_size):
+            batch = padded(encoded[start : start + self.task.recipe.batch_size], self.pad)
+            batch.pop("labels", None)
+            with torch.no_grad():
+                output = model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
+            yield from zip(*(output[name].cpu() for name in names), strict=True)
+
+    def dev_score(self, answers: Sequence[Any]) -> float:
+        """The task's main score on the development set."""
+        return self.report(self.dev, answers).scores[self.task.main_metric]
 
 
-@dataclass(frozen=True)
-class TrainDevSplit:
-    """Training examples and those by which it is decided when to stop."""
+def split(train: Sequence[Any], dev: Sequence[Any] | None) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Return the examples for training and those that end it.
 
-    train: list[Any]
-    dev: list[Any]
-
-
-def split(train: Sequence[Any], dev: Sequence[Any] | None, limit: int | None) -> TrainDevSplit:
-    """With a development set of its own or every tenth example, which is the same for all checkpoints and seeds."""
-    examples = list(train[:limit])
+    Without a development set, it is every tenth training example, the same for all checkpoints and seeds.
+    """
     if dev is not None:
-        return TrainDevSplit(examples, list(dev))
-    held = examples[::DEV_SHARE]
-    return TrainDevSplit([example for place, example in enumerate(examples) if place % DEV_SHARE] or held, held)
+        return train, dev
+    held = train[::DEV_SHARE]
+    return [example for place, example in enumerate(train) if place % DEV_SHARE] or held, held
 
 
-def run_trials(subject: Subject, task: Task, finished: Finished = lambda _seed, _dev, _model: None) -> list[SeedResult]:
-    """Fine-tune once for each seed; `finished` gets the seed, the score on the development set and the model."""
-    trivial = subject.trivial_scores()[task.main_metric]
-    return [_run_trial(subject, task, seed, trivial, finished) for seed in task.recipe.seeds]
+def run_trials(subject: Subject, finished: Finished) -> list[SeedResult]:
+    """Fine-tune once for each seed; `finished` gets each model that has converged."""
+    trivial = subject.dev_score(subject.trivial_answers(subject.dev))
+    return [_run_trial(subject, seed, trivial, finished) for seed in subject.task.recipe.seeds]
 
 
-def _run_trial(subject: Subject, task: Task, seed: int, trivial: float, finished: Finished) -> SeedResult:
-    model = subject.model(seed)
-    tuned = fine_tune(
-        model,
-        subject.train,
-        task.recipe,
-        seed,
-        lambda examples: padded(examples, subject.pad),
-        lambda now: subject.dev_scores(now)[task.main_metric],
-    )
+def _run_trial(subject: Subject, seed: int, trivial: float, finished: Finished) -> SeedResult:
+    task, model = subject.task, subject.model(seed)
+    tuned = fine_tune(subject, model, seed)
     why = failure(tuned.finite, tuned.best, trivial)
-    report = subject.test_scores(model) if tuned.finite else ScoreReport({})
+    report = ScoreReport({})
+    if tuned.finite:
+        report = subject.report(subject.test, subject.answers(model, subject.test))
     if not why:
-        finished(seed, tuned.best, model)
+        finished(tuned.best, model)
     said = report.scores.get(task.main_metric)
     logger.info("%s, seed %d: %s %s%s", task.name, seed, task.main_metric, said, f" ({why})" if why else "")
-    dev_score = tuned.best if tuned.finite else None
     return SeedResult(
         seed=seed,
         scores=report.scores,
-        dev_score=dev_score,
+        dev_score=tuned.best if tuned.finite else None,
         classes=report.classes,
         epochs=tuned.epochs,
         failure=why,
@@ -132,28 +135,25 @@ class Tuned:
     finite: bool  # no loss was infinite or no number
 
 
-def fine_tune(
-    model: PreTrainedModel,
-    train: Sequence[Encoded],
-    recipe: Recipe,
-    seed: int,
-    collate: Callable[[Sequence[Encoded]], Batch],
-    score: Callable[[PreTrainedModel], float],
-) -> Tuned:
+def fine_tune(subject: Subject, model: PreTrainedModel, seed: int) -> Tuned:
     """Train the model in place; it ends with the weights of the epoch whose score was best (higher is better)."""
+    recipe = subject.task.recipe
     torch.manual_seed(seed)
     accelerator = Accelerator()
-    order = torch.Generator().manual_seed(seed)
-    examples: Any = train  # any sequence will do
+    examples: Any = subject.train  # any sequence will do
     loader: DataLoader[Encoded] = DataLoader(
-        examples, recipe.batch_size, shuffle=True, generator=order, collate_fn=collate
+        examples,
+        recipe.batch_size,
+        shuffle=True,
+        generator=torch.Generator().manual_seed(seed),
+        collate_fn=lambda batch: padded(batch, subject.pad),
     )
     optimizer = torch.optim.AdamW(model.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay)
     steps = recipe.epochs * len(loader)
     make_schedule: Any = get_linear_schedule_with_warmup
     schedule = make_schedule(optimizer, round(recipe.warmup_share * steps), steps)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    best, best_epoch, weights = float("-inf"), 0, _copy(model)
+    best, best_epoch, weights = float("-inf"), 0, deepcopy(model.state_dict())
     for epoch in range(1, recipe.epochs + 1):
         model.train()
         for batch in loader:
@@ -166,28 +166,10 @@ def fine_tune(
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
-        found = score(model)
+        found = subject.dev_score(subject.answers(model, subject.dev))
         if found > best:
-            best, best_epoch, weights = found, epoch, _copy(model)
+            best, best_epoch, weights = found, epoch, deepcopy(model.state_dict())
         elif epoch - best_epoch >= recipe.patience:
             break
     model.load_state_dict(weights)
     return Tuned(epoch, best, finite=True)
-
-
-def logits_of(
-    model: PreTrainedModel, examples: Sequence[Encoded], batch_size: int, collate: Callable[[Sequence[Encoded]], Batch]
-) -> list[Any]:
-    """The model's output of each batch in order, dropout off, without its labels."""
-    model.train(False)
-    outputs = []
-    with torch.no_grad():
-        for start in range(0, len(examples), batch_size):
-            batch = collate(examples[start : start + batch_size])
-            batch.pop("labels", None)
-            outputs.append(model(**{name: tensor.to(model.device) for name, tensor in batch.items()}))
-    return outputs
-
-
-def _copy(model: PreTrainedModel) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

@@ -14,12 +14,15 @@ import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from auth.errors import ConfigError
@@ -49,32 +52,26 @@ class Pretrained:
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """Raises `ConfigError` where there is none."""
-        try:
+        with _loading(self.source, "tokenizer"):
             found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.source)
-        except Exception as error:  # whatever transformers' layers raise
-            raise ConfigError(_complaint(self.source, "tokenizer", error)) from error
         return found
 
-    def model(self, kind: str, seed: int, **settings: Any) -> PreTrainedModel:
+    def model(self, kind: str, seed: int, labels: Sequence[str] = (), **settings: Any) -> PreTrainedModel:
         """Return the checkpoint with the head of transformers' `kind`, in 32 bits; the seed draws weights it lacks.
 
-        The seed of a random start draws all weights, so the scores' spread over seeds includes the effect of the
-        initialization.
-
-        Raises `ConfigError` if there is no such model.
+        `labels` are the classes of the head. The seed of a random start draws all weights, so the scores' spread over
+        seeds includes the effect of the initialization. Raises `ConfigError` if there is no such model.
         """
         auto = getattr(transformers, kind)
-        try:
+        if labels:
+            settings |= {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
+        model: PreTrainedModel
+        with _loading(self.source, kind):
             torch.manual_seed(FRESH_SEED - seed if self.random_start else seed)
             if self.random_start:
-                shape = AutoConfig.from_pretrained(self.source, **settings)
-                fresh: PreTrainedModel = auto.from_config(shape, dtype=torch.float32)
-                return fresh
-            model: PreTrainedModel = auto.from_pretrained(
-                self.source, use_safetensors=True, dtype=torch.float32, **settings
-            )
-        except Exception as error:  # whatever transformers' layers raise
-            raise ConfigError(_complaint(self.source, kind, error)) from error
+                model = auto.from_config(AutoConfig.from_pretrained(self.source, **settings), dtype=torch.float32)
+            else:
+                model = auto.from_pretrained(self.source, use_safetensors=True, dtype=torch.float32, **settings)
         return model
 
     def check(self) -> None:
@@ -104,12 +101,10 @@ class Pretrained:
         RoBERTa and its kin number them from the one after the padding's, so they have fewer than their configuration
         says. Raises `ConfigError` if there is no such model.
         """
-        try:
+        with _loading(self.source, "configuration"):
             config = AutoConfig.from_pretrained(self.source)
             with torch.device("meta"):
                 body = _MODEL.from_config(config)
-        except Exception as error:  # whatever transformers' layers raise
-            raise ConfigError(_complaint(self.source, "configuration", error)) from error
         stated = getattr(config, "max_position_embeddings", None)
         if not isinstance(stated, int) or stated <= 0:
             return None
@@ -133,16 +128,23 @@ def be_quiet() -> None:
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
-def _complaint(source: str, what: str, error: Exception) -> str:
-    if "Unrecognized configuration class" in str(error) and what in ABILITIES:  # as transformers words it
-        family = AutoConfig.from_pretrained(source).model_type
-        return (
-            f"{source} is a model of the family {family}, which cannot {ABILITIES[what]} (transformers has no {what} "
-            "of it): choose another model, or a task of another kind."
-        )
-    reason = textwrap.shorten(str(error).rstrip(". "), MOST_REASON_CHARS, placeholder=" ...")
-    remedy = "name a checkpoint's folder or a model of the hub"
-    return f"{source} cannot be loaded by transformers ({what}: {reason}): {remedy}."
+@contextmanager
+def _loading(source: str, what: str) -> Iterator[None]:
+    """Raise `ConfigError` for whatever transformers raises in the block, which loads this part of the checkpoint."""
+    try:
+        yield
+    except Exception as error:  # whatever transformers' layers raise
+        if "Unrecognized configuration class" in str(error) and what in ABILITIES:  # as transformers words it
+            family = AutoConfig.from_pretrained(source).model_type
+            raise ConfigError(
+                f"{source} is a model of the family {family}, which cannot {ABILITIES[what]} (transformers has no "
+                f"{what} of it): choose another model, or a task of another kind."
+            ) from error
+        reason = textwrap.shorten(str(error).rstrip(". "), MOST_REASON_CHARS, placeholder=" ...")
+        raise ConfigError(
+            f"{source} cannot be loaded by transformers ({what}: {reason}): name a checkpoint's folder or a model of "
+            "the hub."
+        ) from error
 
 
 @contextmanager
@@ -168,11 +170,8 @@ def tuning(model: PreTrainedModel) -> Iterator[None]:
 
 def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
     """The id that fills short samples, under the attention mask: the padding token, or another one if there is none."""
-    for name in ("pad_token_id", "eos_token_id", "unk_token_id"):
-        found = getattr(tokenizer, name, None)
-        if isinstance(found, int):
-            return found
-    return 0
+    names = ("pad_token_id", "eos_token_id", "unk_token_id")
+    return next((found for name in names if isinstance(found := getattr(tokenizer, name, None), int)), 0)
 
 
 def mask_id(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -209,59 +208,37 @@ def frame_of(tokenizer: PreTrainedTokenizerBase) -> Frame:
     return Frame(tuple(ids[:first]), tuple(ids[last:]))
 
 
-def padded(examples: Sequence[Mapping[str, Any]], pad: int) -> dict[str, torch.Tensor]:
+def padded(examples: Sequence[Mapping[str, Any]], pad: int) -> dict[str, Tensor]:
     """Tensors (batch, longest) of lists, and (batch,) of single numbers; `attention_mask` is made."""
-    batch: dict[str, torch.Tensor] = {}
-    length = max(len(example["input_ids"]) for example in examples)
-    for name in examples[0]:
-        values = [example[name] for example in examples]
-        if isinstance(values[0], int):
-            batch[name] = torch.tensor(values)
-            continue
-        fill = PADDING.get(name, pad)
-        batch[name] = torch.tensor([[*value, *[fill] * (length - len(value))] for value in values])
-    lengths = torch.tensor([len(example["input_ids"]) for example in examples])
-    batch["attention_mask"] = (torch.arange(length)[None, :] < lengths[:, None]).long()
-    return batch
+    columns = {name: [torch.tensor(each[name], dtype=torch.long) for each in examples] for name in examples[0]}
+    columns["attention_mask"] = [torch.ones_like(ids) for ids in columns["input_ids"]]
+    return {
+        name: torch.stack(rows) if rows[0].dim() == 0 else pad_sequence(rows, True, PADDING.get(name, pad))
+        for name, rows in columns.items()
+    }
 
 
-@dataclass(frozen=True)
+@dataclass
 class WordWindow:
     """Some words of a sentence."""
 
     sentence: int
-    words: tuple[int, ...]  # their numbers within the sentence
-    firsts: tuple[int, ...]  # where each word's first token is within `tokens`
-    tokens: tuple[int, ...]  # without special ones
+    firsts: dict[int, int] = field(default_factory=dict)  # a word's number -> the place of its first token in `tokens`
+    tokens: list[int] = field(default_factory=list)  # without special ones
 
 
-def cut(sentences: Sequence[Sequence[str]], tokenize: Tokenize, room: int) -> list[WordWindow]:
+def cut(sentences: Sequence[Sequence[str]], tokenize: Tokenize, room: int) -> Iterator[WordWindow]:
     """All windows of at most `room` tokens; words that have no token are in none, longer words are cut off."""
-    memory: dict[str, tuple[int, ...]] = {}
-    windows = []
+    tokens_of = cache(tokenize)
     for number, words in enumerate(sentences):
-        held: list[tuple[int, tuple[int, ...]]] = []
-        length = 0
+        window = WordWindow(number)
         for place, word in enumerate(words):
-            pieces = memory.get(word)
-            if pieces is None:
-                pieces = memory[word] = tuple(tokenize(word))[:room]
-            if not pieces:
-                continue
-            if length + len(pieces) > room:
-                windows.append(_window(number, held))
-                held, length = [], 0
-            held.append((place, pieces))
-            length += len(pieces)
-        if held:
-            windows.append(_window(number, held))
-    return windows
-
-
-def _window(sentence: int, held: Sequence[tuple[int, tuple[int, ...]]]) -> WordWindow:
-    tokens: list[int] = []
-    firsts = []
-    for _, pieces in held:
-        firsts.append(len(tokens))
-        tokens += pieces
-    return WordWindow(sentence, tuple(place for place, _ in held), tuple(firsts), tuple(tokens))
+            tokens = tokens_of(word)[:room]
+            if len(window.tokens) + len(tokens) > room:
+                yield window
+                window = WordWindow(number)
+            if tokens:
+                window.firsts[place] = len(window.tokens)
+                window.tokens += tokens
+        if window.tokens:
+            yield window

@@ -10,7 +10,7 @@ training or development question lacks an answer (SQuAD 1.1), the best span alwa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 
 from auth.errors import ConfigError
 from coordinator.evaluation.tasks.examples import QuestionExample
-from coordinator.evaluation.tasks.fine_tuning import Encoded, logits_of
+from coordinator.evaluation.tasks.fine_tuning import Encoded, Subject
 from coordinator.evaluation.tasks.metrics import ScoreReport, Scores, answer_scores, mean_scores
-from coordinator.evaluation.tasks.pretrained import Pretrained, pad_id, padded
+from coordinator.evaluation.tasks.pretrained import Pretrained
 from peer.config.evaluation import Task
 
 LONGEST_ANSWER = 30  # tokens
@@ -35,7 +35,7 @@ class ContextWindow:
     question: int
     encoded: Encoded
     offsets: tuple[tuple[int, int] | None, ...]  # characters of the context, for each token; None: not of the context
-    null: int = 0  # the token whose scores mean no answer
+    null: int  # the token whose scores mean no answer: `[CLS]`, or the first where the tokenizer has none
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class AnswerCandidate:
         return NO_ANSWER if self.doubt > threshold else self.text
 
 
-class Answering:
-    """The task on one checkpoint; a `Subject`."""
+class Answering(Subject):
+    """The answer to each question, a span of its context or none."""
 
     def __init__(
         self,
@@ -67,47 +67,45 @@ class Answering:
         dev: Sequence[QuestionExample],
         test: Sequence[QuestionExample],
     ) -> None:
-        self._pretrained, self._task = pretrained, task
-        self._tokenizer = pretrained.tokenizer()
-        if not self._tokenizer.is_fast:
+        super().__init__(pretrained, task, dev, test)
+        if not self.tokenizer.is_fast:
             raise ConfigError(
                 "Question answering needs a fast tokenizer, which knows where in the text a token stands."
             )
-        self.pad = pad_id(self._tokenizer)
-        self._length = pretrained.length(task.recipe)
-        self._dev, self._test = dev, test
         self._may_lack_answers = any(not question.answers for question in (*train, *dev))
-        self.train = [self._labelled(train, window) for window in self._windows(train)]
-        self.examples = len(test)
+        self.train = [self._labelled(train[window.question], window) for window in self._windows(train)]
 
     def model(self, seed: int) -> PreTrainedModel:
         """The checkpoint with a fresh head of two pointers."""
-        return self._pretrained.model("AutoModelForQuestionAnswering", seed)
+        return self.pretrained.model("AutoModelForQuestionAnswering", seed)
 
-    def dev_scores(self, model: PreTrainedModel) -> Scores:
-        """Return the scores on the development set, under the best threshold for it."""
-        candidates = self.candidates(model, self._dev)
-        return mean_scores(_answered(self._dev, candidates, self._threshold(candidates)))
+    def answers(self, model: PreTrainedModel, questions: Sequence[QuestionExample]) -> list[str]:
+        """The answers under the threshold that is best for the development set."""
+        candidates = self.candidates(model, questions)
+        if not self._may_lack_answers:
+            return [candidate.text for candidate in candidates]
+        judged = candidates if questions is self.dev else self.candidates(model, self.dev)
+        with_spans, without = (
+            [scores[self.task.main_metric] for scores in _scores(self.dev, answers)]
+            for answers in ([candidate.text for candidate in judged], self.trivial_answers(self.dev))
+        )
+        threshold = best_threshold([candidate.doubt for candidate in judged], with_spans, without)
+        return [candidate.answer(threshold) for candidate in candidates]
 
-    def test_scores(self, model: PreTrainedModel) -> ScoreReport:
-        """Return the scores on the test set, under the threshold of the development set."""
-        threshold = self._threshold(self.candidates(model, self._dev)) if self._may_lack_answers else math.inf
-        return ScoreReport(mean_scores(_answered(self._test, self.candidates(model, self._test), threshold)))
+    def trivial_answers(self, questions: Sequence[QuestionExample]) -> list[str]:
+        """No answer, to any question."""
+        return [NO_ANSWER] * len(questions)
 
-    def trivial_scores(self) -> Scores:
-        """Return the scores on the development set of no answer to anything."""
-        return mean_scores(_answered(self._dev, [AnswerCandidate()] * len(self._dev), -math.inf))
+    def report(self, questions: Sequence[QuestionExample], answers: Sequence[str]) -> ScoreReport:
+        """The scores of these answers."""
+        return ScoreReport(mean_scores(_scores(questions, answers)))
 
     def candidates(self, model: PreTrainedModel, questions: Sequence[QuestionExample]) -> list[AnswerCandidate]:
         """The best span for each question, and the score of no answer."""
         windows = self._windows(questions)
-        size = self._task.recipe.batch_size
-        outputs = logits_of(model, [window.encoded for window in windows], size, lambda batch: padded(batch, self.pad))
-        rows = [
-            pair for output in outputs for pair in zip(output.start_logits.cpu(), output.end_logits.cpu(), strict=True)
-        ]
+        outputs = self.outputs(model, [window.encoded for window in windows], "start_logits", "end_logits")
         found = [AnswerCandidate()] * len(questions)
-        for window, (starts, ends) in zip(windows, rows, strict=True):
+        for window, (starts, ends) in zip(windows, outputs, strict=True):
             best, null = found[window.question], float(starts[window.null] + ends[window.null])
             score, span = best_span(starts, ends, window.offsets)
             if span is not None and score > best.score:
@@ -115,47 +113,30 @@ class Answering:
             found[window.question] = replace(best, null=min(best.null, null))
         return found
 
-    def _threshold(self, candidates: Sequence[AnswerCandidate]) -> float:
-        if not self._may_lack_answers:
-            return math.inf
-        metric = self._task.main_metric
-        answered = [scores[metric] for scores in _answered(self._dev, candidates, math.inf)]
-        empty = [scores[metric] for scores in _answered(self._dev, candidates, -math.inf)]
-        return best_threshold([candidate.doubt for candidate in candidates], answered, empty)
-
     def _windows(self, questions: Sequence[QuestionExample]) -> list[ContextWindow]:
         return [window for number, question in enumerate(questions) for window in self._cut(number, question)]
 
-    def _cut(self, number: int, question: QuestionExample) -> list[ContextWindow]:
-        room = self._length - self._tokenizer.num_special_tokens_to_add(pair=True)
-        asked = self._tokenizer(question.question, add_special_tokens=False, return_offsets_mapping=True)
+    def _cut(self, number: int, question: QuestionExample) -> Iterator[ContextWindow]:
+        room = self.length - self.tokenizer.num_special_tokens_to_add(pair=True)
+        asked = self.tokenizer(question.question, add_special_tokens=False, return_offsets_mapping=True)
         ends = [end for _, end in asked["offset_mapping"][: room // 2]]  # the question has at most half of the room
-        room -= len(ends)
-        found = self._tokenizer(
+        found = self.tokenizer(
             question.question[: max(ends, default=0)],
             question.context,
             truncation="only_second",
-            max_length=self._length,
-            stride=min(self._length // OVERLAP_SHARE, room - 1),
+            max_length=self.length,
+            stride=min(self.length // OVERLAP_SHARE, room - len(ends) - 1),
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
         )
-        names = [name for name in ("input_ids", "token_type_ids") if name in found]
-        windows = []
-        for place in range(len(found["input_ids"])):
+        for place, ids in enumerate(found["input_ids"]):
             parts, offsets = found.sequence_ids(place), found["offset_mapping"][place]
             inside = tuple(tuple(offset) if part == 1 else None for part, offset in zip(parts, offsets, strict=True))
-            encoded = {name: list(found[name][place]) for name in names}
-            windows.append(ContextWindow(number, encoded, inside, self._null_place(encoded["input_ids"])))
-        return windows
+            encoded = {name: list(found[name][place]) for name in ("input_ids", "token_type_ids") if name in found}
+            mark = self.tokenizer.cls_token_id
+            yield ContextWindow(number, encoded, inside, null=ids.index(mark) if mark in ids else 0)
 
-    def _null_place(self, ids: Sequence[int]) -> int:
-        """The place of `[CLS]`; the first token where the tokenizer has none."""
-        mark = self._tokenizer.cls_token_id
-        return ids.index(mark) if mark in ids else 0
-
-    def _labelled(self, questions: Sequence[QuestionExample], window: ContextWindow) -> Encoded:
-        question = questions[window.question]
+    def _labelled(self, question: QuestionExample, window: ContextWindow) -> Encoded:
         span = None
         if question.answers:
             begin = question.starts[0]
@@ -164,14 +145,8 @@ class Answering:
         return {**window.encoded, "start_positions": start, "end_positions": end}
 
 
-def _answered(
-    questions: Sequence[QuestionExample], candidates: Sequence[AnswerCandidate], threshold: float
-) -> list[Scores]:
-    """Return each question's scores under a threshold."""
-    return [
-        answer_scores(question.answers, candidate.answer(threshold))
-        for question, candidate in zip(questions, candidates, strict=True)
-    ]
+def _scores(questions: Sequence[QuestionExample], answers: Sequence[str]) -> list[Scores]:
+    return [answer_scores(question.answers, answer) for question, answer in zip(questions, answers, strict=True)]
 
 
 def best_threshold(doubts: Sequence[float], answered: Sequence[float], empty: Sequence[float]) -> float:
@@ -209,14 +184,8 @@ def best_span(
     """
     count = len(offsets)
     allowed = torch.tensor([span is not None for span in offsets])
-    sums = starts[:count, None] + ends[None, :count]  # (first, last)
-    valid = allowed[:, None] & allowed[None, :]
-    valid = (
-        valid
-        & torch.ones(count, count, dtype=torch.bool).triu()
-        & ~torch.ones(count, count, dtype=torch.bool).triu(LONGEST_ANSWER)
-    )
-    sums = sums.masked_fill(~valid, -math.inf)
+    valid = (allowed[:, None] & allowed[None, :]).triu().tril(LONGEST_ANSWER - 1)  # (first, last)
+    sums = (starts[:count, None] + ends[None, :count]).masked_fill(~valid, -math.inf)
     place = int(sums.argmax())
     first, last = offsets[place // count], offsets[place % count]
     if first is None or last is None:

@@ -116,13 +116,13 @@ class TaskResult(_Frozen):
         names = {name: None for seed in self.seeds for name in seed.scores}
         return [self.metric, *(name for name in names if name != self.metric)]
 
+    def measures(self) -> dict[str, dict[str, float | None]]:
+        """Mean and spread of each metric, for scripts."""
+        return {name: {"mean": self.mean(name), "std": self.std(name)} for name in self.metrics}
+
 
 def result_of(
-    task: Task,
-    seeds: list[SeedResult],
-    examples: int,
-    elapsed_s: float,
-    probes: tuple[ProbeResult, ...] = (),
+    task: Task, seeds: list[SeedResult], examples: int, elapsed_s: float, probes: tuple[ProbeResult, ...] = ()
 ) -> TaskResult:
     """The result of a task as its configuration names it."""
     return TaskResult(

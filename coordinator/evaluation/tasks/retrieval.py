@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from transformers import PrinterCallback
 
 from auth.errors import ConfigError, StorageError, UnsoundWeightsError
 from coordinator.evaluation.tasks.examples import RetrievalSet, TextPair
-from coordinator.evaluation.tasks.fine_tuning import split
+from coordinator.evaluation.tasks.fine_tuning import Finished, split
 from coordinator.evaluation.tasks.metrics import Scores, retrieval_scores
 from coordinator.evaluation.tasks.pretrained import Pretrained, tuning
 from coordinator.evaluation.tasks.results import SeedResult
@@ -41,7 +41,6 @@ from peer.config.evaluation import Recipe, Task
 
 logger = logging.getLogger(__name__)
 RANKED = 100  # documents for each query
-Finished = Callable[[int | None, float, SentenceTransformer], None]
 
 
 def run_retrieval(
@@ -50,19 +49,18 @@ def run_retrieval(
     train: Sequence[TextPair] | None,
     dev: RetrievalSet | None,
     test: RetrievalSet,
-    finished: Finished = lambda _seed, _dev, _model: None,
+    finished: Finished,
 ) -> list[SeedResult]:
     """Score the checkpoint, tuned once for each seed if there are pairs; `finished` gets each sound model."""
+    length = pretrained.length(task.recipe)
     if train is None:
-        model = embedder(pretrained, pretrained.length(task.recipe), 0)
-        return [_judged(model, task, None, dev, test, finished)]
-    parts = split(train, None if dev is None else [], task.recipe.max_train)
-    judge_by = set_of_pairs(parts.dev) if dev is None else dev
+        return [_judged(embedder(pretrained, length, 0), task, None, dev, test, finished)]
+    pairs, held = split(train, None if dev is None else [])
     results = []
     for seed in task.recipe.seeds:
-        model = embedder(pretrained, pretrained.length(task.recipe), seed)
-        tune(model, parts.train, task.recipe, seed)
-        results.append(_judged(model, task, seed, judge_by, test, finished))
+        model = embedder(pretrained, length, seed)
+        tune(model, pairs, task.recipe, seed)
+        results.append(_judged(model, task, seed, dev or set_of_pairs(held), test, finished))
     return results
 
 
@@ -156,18 +154,17 @@ def set_of_pairs(pairs: Sequence[TextPair]) -> RetrievalSet:
 
 def scores_of(model: SentenceTransformer, examples: RetrievalSet, batch_size: int) -> Scores:
     """Rank the corpus for each judged query by cosine similarity, and score the ranking."""
-    asked, documents = list(examples.judged), list(examples.corpus)
-    queries = _embedded(model, [examples.queries[query] for query in asked], batch_size)
-    corpus = _embedded(model, [examples.corpus[document] for document in documents], batch_size)
+    documents = list(examples.corpus)
+    queries, corpus = (
+        model.encode(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
+        for texts in ([examples.queries[query] for query in examples.judged], list(examples.corpus.values()))
+    )
     found = util.semantic_search(queries, corpus, top_k=RANKED)
     ranked = {
-        query: [documents[int(hit["corpus_id"])] for hit in hits] for query, hits in zip(asked, found, strict=True)
+        query: [documents[int(hit["corpus_id"])] for hit in hits]
+        for query, hits in zip(examples.judged, found, strict=True)
     }
     return retrieval_scores(examples.judged, ranked)
-
-
-def _embedded(model: SentenceTransformer, texts: list[str], batch_size: int) -> torch.Tensor:
-    return model.encode(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
 
 
 def _judged(
@@ -178,12 +175,11 @@ def _judged(
     test: RetrievalSet,
     finished: Finished,
 ) -> SeedResult:
+    epochs, size = 0 if seed is None else task.recipe.epochs, task.recipe.batch_size
     if not all(bool(torch.isfinite(weights).all()) for weights in model.parameters()):
-        return SeedResult(seed=seed, scores={}, epochs=task.recipe.epochs, failure="its weights became no numbers")
-    size = task.recipe.batch_size
+        return SeedResult(seed=seed, scores={}, epochs=epochs, failure="its weights became no numbers")
     dev_score = None if dev is None else scores_of(model, dev, size)[task.main_metric]
     scores = scores_of(model, test, size)
-    finished(seed, 0.0 if dev_score is None else dev_score, model)
+    finished(dev_score or 0.0, model)
     logger.info("%s, seed %s: %s %.4f", task.name, seed, task.main_metric, scores[task.main_metric])
-    epochs = 0 if seed is None else task.recipe.epochs
     return SeedResult(seed=seed, scores=scores, dev_score=dev_score, epochs=epochs)

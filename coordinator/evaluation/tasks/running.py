@@ -1,4 +1,4 @@
-"""Runs a plan for a checkpoint in a process of its own, which alone imports torch and is gone afterwards."""
+"""Plans for a checkpoint; each runs in a process of its own, which alone imports torch and is gone afterwards."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, ClassVar
 
 from auth.errors import ConfigError, ManyhandsError, WorkerError
-from coordinator.evaluation.tasks.plan import EmbedderPlan, Plan
-from coordinator.evaluation.tasks.results import TaskResult
+from peer.config.evaluation import Task
 from peer.runtime.processes import die_with_parent, lead_own_group, name_process
 from peer.runtime.software import how_to_add
 
@@ -26,27 +26,40 @@ EXTRAS = {  # by the module that lacks
 }
 
 
-def run_apart(plan: Plan, should_stop: Callable[[], bool] = lambda: False) -> TaskResult | None:
-    """The task's result; None if it was told to stop before the end.
+@dataclass(frozen=True)
+class Plan:
+    """One task on one checkpoint."""
 
-    Raises what the process says is wrong, and `WorkerError` if it died without a word.
+    checkpoint: str  # a folder, or a model's name on the hub
+    task: Task
+    base: str  # where relative paths of the task begin
+    cache: str  # where files of the web are kept
+    random_start: bool = False  # the checkpoint's shape with fresh weights
+    save_to: str = ""  # a folder for the best fine-tuned model; "": none is kept
+    confined: bool = False  # the task's paths are somebody else's: they must stay within `base`
+    threads: int = 0  # of the computing process; 0: as many as PyTorch takes
+
+    @property
+    def title(self) -> str:
+        """Return the name of the work, for messages."""
+        return f"evaluation of `{self.task.name}`"
+
+
+@dataclass(frozen=True)
+class EmbedderPlan:
+    """A checkpoint to save as a model of sentence-transformers."""
+
+    checkpoint: str  # a folder
+    folder: str  # empty
+    length: int  # largest number of tokens in a text
+    title: ClassVar[str] = "export of sentence embeddings"
+
+
+def run_apart(plan: Plan | EmbedderPlan, should_stop: Callable[[], bool] = lambda: False) -> Any:
+    """Return the task's result, or the length of the saved model's embeddings; None if told to stop before the end.
+
+    Raises the process's `ManyhandsError`, and `WorkerError` if it died without a word.
     """
-    answer = _run(plan, should_stop)
-    assert answer is None or isinstance(answer, TaskResult)
-    return answer
-
-
-def save_embedder(plan: EmbedderPlan) -> int:
-    """Save a checkpoint as a model of sentence-transformers and return the length of its embeddings.
-
-    Raises what `run_apart` raises, and `UnsoundWeightsError` if the saved model computes something else.
-    """
-    width = _run(plan, lambda: False)
-    assert isinstance(width, int)
-    return width
-
-
-def _run(plan: Plan | EmbedderPlan, should_stop: Callable[[], bool]) -> Any:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_main, args=(plan, os.getpid(), theirs), name=plan.title)

@@ -18,9 +18,9 @@ from coordinator.evaluation.evaluated_runs import LocalRun, RemoteRun
 from coordinator.evaluation.evaluations import allow_evaluator, evaluations
 from coordinator.evaluation.evaluator import Evaluator, Known, next_waiting
 from coordinator.evaluation.reports import EvaluationReport
-from coordinator.evaluation.tasks.data import DataFolders, judged_examples, read_text
-from coordinator.evaluation.tasks.plan import Plan
+from coordinator.evaluation.tasks.data import DataFolders, read_split, read_text
 from coordinator.evaluation.tasks.results import TaskResult
+from coordinator.evaluation.tasks.running import Plan
 from coordinator.evaluation.tasks.worker import run_plan
 from coordinator.ledger.presence import record_checkpoint
 from manyhands import build_app
@@ -160,13 +160,14 @@ def test_tasks_from_elsewhere_name_no_files_of_this_machine(tmp_path: Path) -> N
     (tmp_path / "secret").write_text("x")
     inside = tmp_path / "inside"
     inside.mkdir()
+    confined = DataFolders(inside, inside, confined=True)
     for path in ("../secret", str(tmp_path / "secret")):
         with pytest.raises(ConfigError, match="is outside of"):
-            read_text(Examples(path=path), inside, inside, confined=True)
-        assert read_text(Examples(path=path), inside, inside) == "x"
+            read_text(Examples(path=path), confined)
+        assert read_text(Examples(path=path), DataFolders(inside, inside)) == "x"
     folder = Task.model_validate({**FILL, "test": f"hub:{tmp_path}"})
     with pytest.raises(ConfigError, match="is no dataset's name on the hub"):
-        judged_examples(folder, DataFolders(inside, inside, confined=True))
+        read_split(folder, "test", confined)
 
 
 def test_the_command_evaluates_what_waits_and_ends(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from auth.errors import ConfigError
 from coordinator.cli.evaluate import make_task
 from coordinator.evaluation.presets import PRESETS, files_of, preset_of
-from coordinator.evaluation.tasks.data import DataFolders, judged_examples
+from coordinator.evaluation.tasks.data import DataFolders, read_split
 from coordinator.evaluation.tasks.examples import Tagged
 
 
@@ -62,7 +62,7 @@ def test_each_preset_reads_a_row_of_its_benchmark(name: str, tmp_path: Path) -> 
     path.write_text(ROWS[name])
     preset = preset_of(name)
     task = make_task(preset.kind, dict.fromkeys(("train", "test"), str(path)), preset.columns, preset.metric, {}, name)
-    assert len(judged_examples(task, DataFolders(tmp_path, tmp_path))) == 1
+    assert len(read_split(task, "test", DataFolders(tmp_path, tmp_path)) or ()) == 1
 
 
 def test_blubs_entities_are_read_as_multiconer_has_them(tmp_path: Path) -> None:
@@ -71,5 +71,5 @@ def test_blubs_entities_are_read_as_multiconer_has_them(tmp_path: Path) -> None:
     path.write_text("# id 1a2b\tdomain=bn\n# _ _ O\nParis _ _ B-LOC\n\n# id 3c4d\tdomain=bn\nAda _ _ B-PER\n")
     columns = preset_of("blub-ner").columns_in([str(path)])
     task = make_task("ner", dict.fromkeys(("train", "test"), str(path)), columns, "f1", {})
-    found = judged_examples(task, DataFolders(tmp_path, tmp_path))
+    found = read_split(task, "test", DataFolders(tmp_path, tmp_path))
     assert found == [Tagged(("#", "Paris"), ("O", "B-LOC")), Tagged(("Ada",), ("B-PER",))]

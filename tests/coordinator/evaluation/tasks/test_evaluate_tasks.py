@@ -20,9 +20,8 @@ from transformers import (
 )
 
 from auth.errors import ConfigError, StorageError
-from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.pretrained import Pretrained, cut
-from coordinator.evaluation.tasks.running import run_apart
+from coordinator.evaluation.tasks.running import Plan, run_apart
 from coordinator.evaluation.tasks.worker import run_plan
 from peer.config.evaluation import METRICS, Task
 from tests.support.tiny_bert import save_tiny_bert
@@ -156,10 +155,10 @@ def test_probes_are_filled_side_by_side(model: Path, tmp_path: Path) -> None:
 def test_long_sentences_lose_no_word() -> None:
     """They are cut between words into windows that fit; a word without tokens is in none."""
     sentence = [f"w{number}" for number in range(10)] + [""]
-    windows = cut([sentence], lambda word: [1] * len(word), 7)
-    assert [place for window in windows for place in window.words] == list(range(10))
+    windows = list(cut([sentence], lambda word: [1] * len(word), 7))
+    assert [place for window in windows for place in window.firsts] == list(range(10))
     assert max(len(window.tokens) for window in windows) <= 7
-    assert windows[0].firsts == (0, 2, 4)
+    assert windows[0].firsts == {0: 0, 1: 2, 2: 4}
 
 
 def test_a_random_start_has_the_shape_but_not_the_weights(model: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from auth.errors import ConfigError
-from coordinator.evaluation.tasks.data import DataFolders, check_readable, judged_examples, read_text, train_examples
+from coordinator.evaluation.tasks.data import DataFolders, check_readable, read_split, read_text
 from coordinator.evaluation.tasks.examples import (
     Classified,
     QuestionExample,
@@ -128,9 +128,10 @@ def test_a_digest_tells_whether_it_is_the_file(tmp_path: Path) -> None:
     raw = gzip.compress("বাংলা\tO\n".encode())
     (tmp_path / "a.conll.gz").write_bytes(raw)
     right = Examples(path="a.conll.gz", sha256=hashlib.sha256(raw).hexdigest())
-    assert read_text(right, tmp_path, tmp_path) == "বাংলা\tO\n"
+    place = DataFolders(tmp_path, tmp_path)
+    assert read_text(right, place) == "বাংলা\tO\n"
     with pytest.raises(ConfigError, match="is not the file that"):
-        read_text(right.model_copy(update={"sha256": "0" * 64}), tmp_path, tmp_path)
+        read_text(right.model_copy(update={"sha256": "0" * 64}), place)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,7 @@ def test_a_file_that_cannot_be_read_is_one_sentence(raw: bytes | None, said: str
     if raw is not None:
         (tmp_path / "a").write_bytes(raw)
     with pytest.raises(ConfigError, match=said):
-        read_text(Examples(path="a"), tmp_path, tmp_path)
+        read_text(Examples(path="a"), DataFolders(tmp_path, tmp_path))
 
 
 def test_datasets_give_words_and_the_names_of_tags(tmp_path: Path) -> None:
@@ -157,14 +158,15 @@ def test_datasets_give_words_and_the_names_of_tags(tmp_path: Path) -> None:
     where = {"path": f"hub:{tmp_path}"}
     task = Task.model_validate({"name": "ner", "kind": "ner", "train": where, "test": where})
     place = DataFolders(tmp_path, tmp_path)
-    assert [found.tags for found in train_examples(task, place)] == [("B-PER", "O")]
-    assert len(judged_examples(task, place)) == 1
+    assert [found.tags for found in read_split(task, "train", place) or ()] == [("B-PER", "O")]
+    assert len(read_split(task, "test", place) or ()) == 1
+    assert read_split(task, "dev", place) is None
     check_readable([task], place)
     renamed = task.model_copy(update={"columns": Columns(text="words")})
     with pytest.raises(ConfigError, match="has no lists of equal length `words`"):
-        train_examples(renamed, place)
+        read_split(renamed, "train", place)
     with pytest.raises(ConfigError, match="cannot be read"):
-        train_examples(task.model_copy(update={"train": Examples(path=f"hub:{tmp_path}/none")}), place)
+        read_split(task.model_copy(update={"train": Examples(path=f"hub:{tmp_path}/none")}), "train", place)
 
 
 TWO = [Tagged(("Ada", "lives"), ("B-PER", "O")), Tagged(("Paris",), ("B-LOC",))]
@@ -253,15 +255,16 @@ def test_words_and_questions_may_be_json_lines(tmp_path: Path) -> None:
     (tmp_path / "ner").write_text('{"tokens": ["Ada", "lives"], "tags": ["B-PER", "O"]}\n')
     columns = {"text": "tokens", "label": "tags"}
     ner = Task.model_validate({"name": "ner", "kind": "ner", "train": "ner", "test": "ner", "columns": columns})
-    assert judged_examples(ner, DataFolders(tmp_path, tmp_path)) == [TWO[0]]
+    place = DataFolders(tmp_path, tmp_path)
+    assert read_split(ner, "test", place) == [TWO[0]]
     (tmp_path / "ner").write_text('{"tokens": ["Ada", "lives"], "tags": [1, 0]}\n')
     with pytest.raises(ConfigError, match="ner, line 1 has numbers as tags"):
-        judged_examples(ner, DataFolders(tmp_path, tmp_path))
+        read_split(ner, "test", place)
     answers = {"text": ["Paris"], "answer_start": [13]}
     row = {"id": "q1", "question": "where?", "context": "ada lives in Paris", "answers": answers}
     (tmp_path / "qa").write_text(json.dumps(row) + "\n" + json.dumps({**row, "id": "q2"}))
     qa = Task.model_validate({"name": "qa", "kind": "qa", "train": "qa", "test": "qa"})
-    assert [each.id for each in judged_examples(qa, DataFolders(tmp_path, tmp_path))] == ["q1", "q2"]
+    assert [each.id for each in read_split(qa, "test", place) or ()] == ["q1", "q2"]
 
 
 def test_a_numbered_file_of_other_columns_is_read_alike() -> None:

@@ -21,7 +21,6 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from coordinator.evaluation.tasks.examples import read_squad
 from coordinator.evaluation.tasks.metrics import answer_scores, normalized_answer
-from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.pretrained import Pretrained
 from coordinator.evaluation.tasks.question_answering import (
     AnswerCandidate,
@@ -30,6 +29,7 @@ from coordinator.evaluation.tasks.question_answering import (
     best_threshold,
     token_span,
 )
+from coordinator.evaluation.tasks.running import Plan
 from coordinator.evaluation.tasks.worker import run_plan
 from peer.config.evaluation import Task
 from tests.support.tiny_bert import MAX_LENGTH
