@@ -10,8 +10,9 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,9 +29,9 @@ from coordinator.evaluation.evaluations import (
     published_checkpoints,
     record_evaluation,
 )
-from coordinator.evaluation.evaluator import Known, PendingEvaluation
 from coordinator.evaluation.reports import EvaluationReport, EvaluatorKey, SignedReport
 from coordinator.evaluation.tasks.results import Digest
+from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import Database
 from peer.config.evaluation import Task
@@ -43,6 +44,67 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 EVALUATING = ".evaluating"  # a backup passes over it
 MAX_DETAIL_BYTES = 1 << 20
+REFUSALS: Mapping[int, type[ManyhandsError]] = {
+    **dict.fromkeys((400, 401, 404, 409, 413, 422), RequestError),
+    403: NotAllowedError,  # the operator may still allow it
+}
+Subject = tuple[str, str, str]  # manifest's digest, task, the task's digest
+
+
+@dataclass(frozen=True)
+class Known:
+    """A run's published checkpoints, and the evaluations that it has of them."""
+
+    checkpoints: Sequence[tuple[int, str]]  # step and manifest's digest, the newest first
+    done: Collection[Subject]
+
+
+@dataclass(frozen=True)
+class PendingEvaluation:
+    """A task on a checkpoint."""
+
+    step: int
+    manifest_sha256: str
+    task: Task
+
+
+class LocalRun:
+    """A run on this machine."""
+
+    is_elsewhere = False
+
+    def __init__(self, directory: RunDirectory, database: Database) -> None:
+        self._directory, self._database = directory, database
+        self.place = directory.path  # relative paths of tasks start here, and evaluation's own files are in it
+        self.name = directory.config.run.name
+
+    def tasks(self) -> Sequence[Task]:
+        """Return the tasks of the run file."""
+        return self._directory.config.evaluation.tasks
+
+    def known(self) -> Known:
+        """Return the published checkpoints, the newest first, and the evaluations in the database."""
+        done = {(row.manifest_sha256, row.result.task, row.result.task_sha256) for row in evaluations(self._database)}
+        return Known([(row.step, row.manifest_sha256) for row in published_checkpoints(self._database)], done)
+
+    @contextmanager
+    def checkpoint(self, waiting: PendingEvaluation) -> Iterator[Path]:
+        """Its files, linked aside: the keeper may remove the checkpoint meanwhile. Raises `StorageError`."""
+        if waiting.manifest_sha256 not in {row.manifest_sha256 for row in published_checkpoints(self._database)}:
+            raise StorageError(f"The checkpoint of step {waiting.step} is no longer kept.")
+        stored = verify(self._directory.checkpoint_dir(waiting.step), files=())
+        if stored.manifest_sha256 != waiting.manifest_sha256:
+            raise StorageError(f"Another checkpoint of step {waiting.step} has taken its place.")
+        with _aside(self.place, waiting.step) as folder:
+            with exporting(stored, folder, {}, link=True):
+                pass
+            yield folder
+
+    def report(self, report: EvaluationReport) -> None:
+        """Store it; raises `StorageError` if the checkpoint was undone meanwhile."""
+        row = EvaluationRow(report.step, report.manifest_sha256, OPERATOR, report.result, report.evaluated_at)
+        if not record_evaluation(self._database, row):
+            raise StorageError(f"The checkpoint of step {report.step} has been removed or undone meanwhile.")
 
 
 class _Read(BaseModel):
@@ -78,14 +140,16 @@ class _Evaluations(_Read):
 
 
 class RemoteRun:
-    """An `EvaluatedRun` of `coordinator.evaluation.evaluator`."""
+    """A run elsewhere."""
 
     is_elsewhere = True
 
     def __init__(self, address: str, place: Path) -> None:
-        self._address, self._place = address.rstrip("/"), place
-        make_private_directory(place / "outbox")
-        self._told: set[tuple[str, str, str]] = set()  # manifest, task and its digest; the dashboard lags behind
+        self._address = address.rstrip("/")
+        self.place = place  # relative paths of tasks start here, and evaluation's own files are in it
+        self._outbox = place / "outbox"
+        make_private_directory(self._outbox)
+        self._told: set[Subject] = set()  # the dashboard lags behind
         self.key = EvaluatorKey.load_or_create(place / "evaluator.key")
 
     @property
@@ -93,18 +157,13 @@ class RemoteRun:
         """The run's name. Raises `UnreachableError`."""
         return str(self._ask("overview", _Overview).run.get("name", ""))
 
-    @property
-    def place(self) -> Path:
-        """The folder that tasks' relative paths start from, and that evaluation's own files are in."""
-        return self._place
-
     def tasks(self) -> Sequence[Task]:
         """Return the tasks as the coordinator has them now."""
         asked = self._ask("evaluations", _Evaluations).tasks
         return [curve.config for curve in asked if curve.config.sha256 == curve.task_sha256]
 
     def known(self) -> Known:
-        """Its published checkpoints, the newest first, and what is known of them or waits to be delivered."""
+        """Return the published checkpoints, the newest first, and the evaluations that are known or kept here."""
         self.deliver()
         rows = self._ask("checkpoints", _Checkpoints).checkpoints
         curves = self._ask("evaluations", _Evaluations).tasks
@@ -112,32 +171,24 @@ class RemoteRun:
             (point.manifest_sha256, curve.config.name, curve.task_sha256) for curve in curves for point in curve.points
         }
         done |= self._told | {_subject(report) for report in self._undelivered().values()}
-        shown = sorted(((row.step, row.manifest_sha256) for row in rows if not row.withheld), reverse=True)
-        return Known(shown, done)
+        return Known(sorted(((row.step, row.manifest_sha256) for row in rows if not row.withheld), reverse=True), done)
 
     @contextmanager
     def checkpoint(self, waiting: PendingEvaluation) -> Iterator[Path]:
         """Its files in a folder of their own; raises `StorageError` for what is not what it should be."""
-        folder = self._place / EVALUATING / f"step-{waiting.step:08d}"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
         base = f"{self._address}/api/v1/checkpoints/{waiting.step}"
-        try:
-            manifest = self._manifest(base, waiting)
-            for name, entry in manifest.files.items():
+        with _aside(self.place, waiting.step) as folder:
+            for name, entry in _manifest(base, waiting).files.items():
                 if is_served_name(name) and name not in LEFT_OUT:
                     with incoming_file(folder, name, bytes.fromhex(entry.sha256), entry.size_bytes) as file:
                         for chunk in download(f"{base}/{name}", entry.size_bytes):
                             file.write(chunk)
             yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def report(self, report: EvaluationReport) -> None:
         """Keep it, and try to deliver all that are kept."""
-        signed = self.key.sign(report)
         name = f"{report.manifest_sha256[:16]}-{report.result.task}.json"
-        write_private(self._place / "outbox" / name, signed.model_dump_json().encode())
+        write_private(self._outbox / name, self.key.sign(report).model_dump_json().encode())
         self.deliver()
 
     def deliver(self) -> None:
@@ -155,21 +206,12 @@ class RemoteRun:
 
     def _undelivered(self) -> dict[Path, EvaluationReport]:
         found = {}
-        for path in sorted((self._place / "outbox").glob("*.json")):
+        for path in sorted(self._outbox.glob("*.json")):
             try:
                 found[path] = SignedReport.model_validate_json(path.read_bytes()).opened()
             except (ValidationError, RequestError):  # of another version: it would be refused anyway
                 path.unlink()
         return found
-
-    def _manifest(self, base: str, waiting: PendingEvaluation) -> Manifest:
-        raw = fetch(f"{base}/{MANIFEST}", MAX_MANIFEST_BYTES)
-        if hashlib.sha256(raw).hexdigest() != waiting.manifest_sha256:
-            raise StorageError(f"The manifest of step {waiting.step} is not the one that was announced.")
-        try:
-            return Manifest.model_validate(json.loads(raw))
-        except (ValidationError, ValueError, RecursionError) as error:
-            raise StorageError(f"The manifest of step {waiting.step} is of no form that this version knows.") from error
 
     def _ask(self, what: str, form: type[Any]) -> Any:
         url = f"{self._address}/api/v1/{what}"
@@ -184,14 +226,32 @@ class RemoteRun:
             if answer.is_success:
                 return
             status, said = answer.status_code, _detail(answer)
-        if status == 403:
-            raise NotAllowedError(said)
-        if status in {400, 401, 404, 409, 413, 422}:
-            raise RequestError(said)
-        raise UnreachableError(said)
+        raise REFUSALS.get(status, UnreachableError)(said)
 
 
-def _subject(report: EvaluationReport) -> tuple[str, str, str]:
+@contextmanager
+def _aside(place: Path, step: int) -> Iterator[Path]:
+    """The name of a new folder for a checkpoint's files, which is removed after the block."""
+    folder = place / EVALUATING / checkpoint_name(step)
+    shutil.rmtree(folder, ignore_errors=True)
+    make_private_directory(folder.parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _manifest(base: str, waiting: PendingEvaluation) -> Manifest:
+    raw = fetch(f"{base}/{MANIFEST}", MAX_MANIFEST_BYTES)
+    if hashlib.sha256(raw).hexdigest() != waiting.manifest_sha256:
+        raise StorageError(f"The manifest of step {waiting.step} is not the one that was announced.")
+    try:
+        return Manifest.model_validate(json.loads(raw))
+    except (ValidationError, ValueError, RecursionError) as error:
+        raise StorageError(f"The manifest of step {waiting.step} is of no form that this version knows.") from error
+
+
+def _subject(report: EvaluationReport) -> Subject:
     return report.manifest_sha256, report.result.task, report.result.task_sha256
 
 
@@ -200,55 +260,3 @@ def _detail(answer: Response) -> str:
         return str(json.loads(beginning(answer, MAX_DETAIL_BYTES))["detail"])[:500]
     except (ValueError, KeyError, TypeError, RecursionError):
         return f"the coordinator answers {answer.status_code}"
-
-
-class LocalRun:
-    """An `EvaluatedRun` of `coordinator.evaluation.evaluator`."""
-
-    is_elsewhere = False
-
-    def __init__(self, directory: RunDirectory, database: Database) -> None:
-        self._directory, self._database = directory, database
-
-    @property
-    def name(self) -> str:
-        """The run's name."""
-        return self._directory.config.run.name
-
-    @property
-    def place(self) -> Path:
-        """The folder that tasks' relative paths start from, and that evaluation's own files are in."""
-        return self._directory.path
-
-    def tasks(self) -> Sequence[Task]:
-        """Return the tasks of the run file."""
-        return self._directory.config.evaluation.tasks
-
-    def known(self) -> Known:
-        """Its published checkpoints, the newest first, and what is known of them."""
-        done = {(row.manifest_sha256, row.result.task, row.result.task_sha256) for row in evaluations(self._database)}
-        return Known([(row.step, row.manifest_sha256) for row in published_checkpoints(self._database)], done)
-
-    @contextmanager
-    def checkpoint(self, waiting: PendingEvaluation) -> Iterator[Path]:
-        """Its files, linked aside: the keeper may remove the checkpoint meanwhile. Raises `StorageError`."""
-        if waiting.manifest_sha256 not in {row.manifest_sha256 for row in published_checkpoints(self._database)}:
-            raise StorageError(f"The checkpoint of step {waiting.step} is no longer kept.")
-        stored = verify(self._directory.checkpoint_dir(waiting.step), files=())
-        if stored.manifest_sha256 != waiting.manifest_sha256:
-            raise StorageError(f"Another checkpoint of step {waiting.step} has taken its place.")
-        folder = self.place / EVALUATING / stored.path.name
-        shutil.rmtree(folder, ignore_errors=True)
-        make_private_directory(folder.parent)
-        try:
-            with exporting(stored, folder, {}, link=True):
-                pass
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def report(self, report: EvaluationReport) -> None:
-        """Store it; raises `StorageError` if the checkpoint was undone meanwhile."""
-        row = EvaluationRow(report.step, report.manifest_sha256, OPERATOR, report.result, report.evaluated_at)
-        if not record_evaluation(self._database, row):
-            raise StorageError(f"The checkpoint of step {report.step} has been removed or undone meanwhile.")

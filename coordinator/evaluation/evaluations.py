@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from auth.errors import ConfigError
 from coordinator.evaluation.tasks.results import TaskResult
-from coordinator.ledger.presence import CheckpointRow, checkpoint_row
+from coordinator.ledger.presence import CheckpointRow, checkpoints
 from coordinator.store.engine import Database
 from coordinator.store.locks import Lock, beside_others
 from coordinator.store.models import AllowedEvaluator, Checkpoint, Evaluation
@@ -22,7 +22,7 @@ from peer.config.evaluation import Task
 
 OPERATOR = "operator"  # the evaluator that works on the run's own machine
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
-KEY_BYTES = 32
+_KEY = re.compile(r"[0-9a-fA-F]{64}")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class EvaluationRow:
             "seeds": len(result.seeds),
             "failed_seeds": len(result.failures),
             "values": result.values(),
-            "metrics": {name: {"mean": result.mean(name), "std": result.std(name)} for name in result.metrics},
+            "metrics": result.measures(),
             "examples": result.examples,
             "evaluator": self.evaluator,
             "evaluated_at": self.evaluated_at,
@@ -116,9 +116,7 @@ def record_evaluation(database: Database, row: EvaluationRow) -> bool:
 
 def published_checkpoints(database: Database) -> list[CheckpointRow]:
     """List the checkpoints that may be published, the newest first."""
-    query = select(Checkpoint).where(Checkpoint.withheld == "").order_by(Checkpoint.step.desc())
-    with database() as session:
-        return [checkpoint_row(row) for row in session.scalars(query)]
+    return [row for row in checkpoints(database) if not row.withheld]
 
 
 def allow_evaluator(database: Database, name: str, key: str, now: float) -> None:
@@ -127,7 +125,9 @@ def allow_evaluator(database: Database, name: str, key: str, now: float) -> None
         raise ConfigError(
             f"An evaluator's name has small letters, digits and dashes, and is not {OPERATOR}: {name!r:.60}"
         )
-    public_key = _read_key(key)
+    if not _KEY.fullmatch(key):
+        raise ConfigError("An evaluator's key has 64 hexadecimal digits, as the evaluator prints it at its start.")
+    public_key = bytes.fromhex(key)
 
     def enter(session: Session) -> None:
         holder = session.scalar(select(AllowedEvaluator).where(AllowedEvaluator.public_key == public_key))
@@ -160,18 +160,6 @@ def evaluator_of(database: Database, public_key: bytes) -> str | None:
     """Return the name of the evaluator with this key; None if the key is unknown."""
     with database() as session:
         return session.scalar(select(AllowedEvaluator.name).where(AllowedEvaluator.public_key == public_key))
-
-
-def _read_key(key: str) -> bytes:
-    try:
-        found = bytes.fromhex(key)
-    except ValueError:
-        found = b""
-    if len(found) != KEY_BYTES:
-        raise ConfigError(
-            f"An evaluator's key has {2 * KEY_BYTES} hexadecimal digits, as the evaluator prints it at its start."
-        )
-    return found
 
 
 def _row(row: Evaluation) -> EvaluationRow:

@@ -17,27 +17,20 @@ def require_model(name: str) -> None:
     A model in the hub's cache on this machine passes, and so does any model's name while `HF_HUB_OFFLINE` is set:
     transformers looks into the cache itself.
     """
-    from huggingface_hub import constants, try_to_load_from_cache  # only where it is needed: it takes a while
-    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache  # only where it is needed: it takes a while
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 
     try:
-        is_cached = isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except HFValidationError as error:
-        raise _no_model(name) from error
-    if not is_cached and not constants.HF_HUB_OFFLINE:
-        _ask(name, constants.ENDPOINT)
-
-
-def _ask(name: str, hub: str) -> None:
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
-
-    try:
-        with reaching(hub):
+        with reaching(constants.ENDPOINT):
             try:
-                HfApi(hub).model_info(name, timeout=TIMEOUT_S)
-            except RepositoryNotFoundError as error:
-                raise _no_model(name) from error
+                is_cached = isinstance(try_to_load_from_cache(name, "config.json"), str)
+                if not is_cached and not constants.HF_HUB_OFFLINE:
+                    HfApi(constants.ENDPOINT).model_info(name, timeout=TIMEOUT_S)
+            except (HFValidationError, RepositoryNotFoundError) as error:
+                raise ConfigError(
+                    f"There is no folder {name}, and the hub has no model of that name that this machine may read: "
+                    "name a run, a checkpoint's folder, or a model of the hub."
+                ) from error
             except HfHubHTTPError:  # the hub answers: loading the model tells what is wrong
                 return
     except UnreachableError as error:
@@ -45,10 +38,3 @@ def _ask(name: str, hub: str) -> None:
             f"There is no folder {name}, and the hub cannot be asked for a model of that name: {error} Check the name, "
             "this machine's connection, and `HF_ENDPOINT` if it is set."
         ) from error
-
-
-def _no_model(name: str) -> ConfigError:
-    return ConfigError(
-        f"There is no folder {name}, and the hub has no model of that name that this machine may read: name a run, a "
-        "checkpoint's folder, or a model of the hub."
-    )

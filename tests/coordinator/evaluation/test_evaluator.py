@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from auth.errors import ConfigError, UnreachableError
 from coordinator.context.services import RunServices, open_run_services
-from coordinator.evaluation.evaluated_runs import LocalRun, RemoteRun
+from coordinator.evaluation.evaluated_runs import Known, LocalRun, RemoteRun
 from coordinator.evaluation.evaluations import allow_evaluator, evaluations
-from coordinator.evaluation.evaluator import Evaluator, Known, next_waiting
+from coordinator.evaluation.evaluator import Evaluator, next_waiting
 from coordinator.evaluation.reports import EvaluationReport
 from coordinator.evaluation.tasks.data import DataFolders, read_split, read_text
 from coordinator.evaluation.tasks.results import TaskResult
