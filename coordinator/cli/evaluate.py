@@ -17,7 +17,7 @@ from coordinator.checkpoints.manifest import newest_verified
 from coordinator.evaluation.hub_models import require_model
 from coordinator.evaluation.presets import PRESETS, files_of, preset_of
 from coordinator.evaluation.tasks.data import DataFolders, check_readable
-from coordinator.evaluation.tasks.results import CLASS_HEADINGS, ProbeResult, TaskResult, class_rows, score_text
+from coordinator.evaluation.tasks.results import CLASS_HEADINGS, TaskResult, class_rows, score_text
 from coordinator.evaluation.tasks.running import Plan, run_apart
 from peer.config.base import first_mistake
 from peer.config.evaluation import MAY_BE_UNTRAINED, METRICS, Columns, Task
@@ -91,6 +91,7 @@ def evaluate(
         raise ConfigError("Name either one task with `--task` or `--preset`, or a run file with `--config`.")
     if save is not None:
         require_free(save)
+    places = {"train": train, "dev": dev, "test": test, "queries": queries, "corpus": corpus}
     recipe: dict[str, object] = {
         "seeds": None if seeds is None else list(range(seeds)),
         "epochs": epochs,
@@ -101,39 +102,22 @@ def evaluate(
         "max_train": max_train,
         "max_test": max_test,
     }
-    recipe_options = {f"--{key.replace('_', '-')}": value for key, value in recipe.items()}
     if config is not None:
-        _refuse_beside_config(
-            {
-                "--data": data,
-                "--train": train,
-                "--dev": dev,
-                "--test": test,
-                "--queries": queries,
-                "--corpus": corpus,
-                "--metric": metric,
-                **recipe_options,
-            }
-        )
-        tasks, base = RunConfig.from_yaml(config).evaluation.tasks, config.absolute().parent
-        if not tasks:
-            raise ConfigError(f"{config} names no tasks: add them under `evaluation`.")
+        _refuse_beside_config({"data": data, **places, "metric": metric, **recipe})
+        tasks, base = _tasks_of(config), config.absolute().parent
     else:
-        places = {"train": train, "dev": dev, "test": test, "queries": queries, "corpus": corpus}
         places = ({} if data is None else files_of(data)) | {key: value for key, value in places.items() if value}
         columns = {"text": text_column, "pair": pair_column, "label": label_column}
-        if preset:
-            known = preset_of(preset)
-            task, metric = known.kind, metric or known.metric
-            usual = known.columns_in(places.values())
-            columns = {key: value or usual.get(key, "") for key, value in columns.items()}
         tasks, base = (make_task(task, places, columns, metric, recipe, preset),), Path.cwd()
-    entries, folders = _entries(checkpoint, random_start), DataFolders(base, user_cache_path("manyhands") / "examples")
+    sources = [_source(text) for text in checkpoint]
+    folders = DataFolders(base, user_cache_path("manyhands") / "examples")
     check_readable(tasks, folders)
     contestants = [
-        _judge(name, source, fresh, tasks, folders, None if fresh or place else save)
-        for place, (name, source, fresh) in enumerate(entries)
+        Contestant(text.rstrip("/"), _results(source, tasks, folders, save=None if place else save))
+        for place, (text, source) in enumerate(zip(checkpoint, sources, strict=True))
     ]
+    if random_start:
+        contestants.append(Contestant(RANDOM_START, _results(sources[0], tasks, folders, fresh=True)))
     if as_json:
         say_json([each.facts for each in contestants])
     elif as_markdown:
@@ -148,46 +132,53 @@ def make_task(
     columns: Mapping[str, str],
     metric: str,
     recipe: Mapping[str, object],
-    name: str = "",
+    preset: str = "",
 ) -> Task:
-    """The task that a command's options name; raises `ConfigError`."""
+    """The task that a command's options name; raises `ConfigError`.
+
+    A preset, which takes the place of the kind, adds the columns and the metric that are not given.
+    """
+    if preset:
+        known = preset_of(preset)
+        kind, metric = known.kind, metric or known.metric
+        columns = {**known.columns_in(places.values()), **{key: value for key, value in columns.items() if value}}
     if kind not in METRICS:
         raise ConfigError(f"`--task` ({kind}) must be one of: {', '.join(METRICS)}.")
-    given = {key: _column(value) for key, value in columns.items() if value}
-    chosen = {key: value for key, value in recipe.items() if value is not None}
-    content = {
-        "name": name or kind,
-        "kind": kind,
-        "metric": metric or None,
-        "columns": Columns(**given),
-        "recipe": chosen,
-    }
-    content |= {key: value for key, value in places.items() if value}
     if not places.get("test"):
         raise ConfigError("`--test` is missing: the examples to judge by.")
     if kind not in MAY_BE_UNTRAINED and not places.get("train"):
         raise ConfigError(f"`--train` is missing: a task of kind {kind} is fine-tuned.")
+    content = {
+        **places,
+        "name": preset or kind,
+        "kind": kind,
+        "metric": metric or None,
+        "columns": Columns(**{key: _column(value) for key, value in columns.items() if value}),
+        "recipe": {key: value for key, value in recipe.items() if value is not None},
+    }
     try:
         return Task.model_validate(content)
     except ValidationError as error:
         raise ConfigError(f"{first_mistake(error)}.") from error
 
 
-def _refuse_beside_config(options: Mapping[str, object]) -> None:
-    """The run file says all of a task: what an option says beside it would not hold, so it is an error."""
-    for name, value in options.items():
-        if value:
-            raise ConfigError(f"`{name}` is for one task, named with `--task`: with `--config` the run file says it.")
-
-
 def _column(text: str) -> int | str:
     return int(text) if text.removeprefix("-").isdigit() else text
 
 
-def _entries(checkpoints: list[str], random_start: bool) -> list[tuple[str, str, bool]]:
-    """Name, source, whether with fresh weights."""
-    found = [(text.rstrip("/"), _source(text), False) for text in checkpoints]
-    return found + ([(RANDOM_START, found[0][1], True)] if random_start else [])
+def _refuse_beside_config(options: Mapping[str, object]) -> None:
+    """The run file says all of a task: what an option says beside it would not hold, so it is an error."""
+    for name, value in options.items():
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"`{option}` is for one task, named with `--task`: with `--config` the run file says it.")
+
+
+def _tasks_of(config: Path) -> tuple[Task, ...]:
+    tasks = RunConfig.from_yaml(config).evaluation.tasks
+    if not tasks:
+        raise ConfigError(f"{config} names no tasks: add them under `evaluation`.")
+    return tasks
 
 
 def _source(text: str) -> str:
@@ -197,55 +188,47 @@ def _source(text: str) -> str:
         newest = newest_verified(path / "checkpoints")
         if newest is None:
             raise ConfigError(f"{path} has no checkpoint yet.")
-        return str(newest.path.absolute())
+        path = newest.path
     if path.is_dir():
         return str(path.absolute())
     require_model(text)
     return text
 
 
-def _judge(
-    name: str, source: str, fresh: bool, tasks: tuple[Task, ...], folders: DataFolders, save: Path | None
-) -> Contestant:
-    results: dict[str, TaskResult] = {}
+def _results(
+    source: str, tasks: Sequence[Task], folders: DataFolders, *, fresh: bool = False, save: Path | None = None
+) -> dict[str, TaskResult]:
+    """Run each task on one checkpoint, or on its shape with `fresh` weights; `save`: where to keep tuned models."""
+    results = {}
     for task in tasks:
-        folder = (
-            ""
-            if save is None or not (task.is_trained or task.kind == "retrieval")
-            else str(save / task.name if len(tasks) > 1 else save)
-        )
-        found = run_apart(Plan(source, task, str(folders.base), str(folders.cache), fresh, folder))
-        assert found is not None  # nobody told it to stop
-        results[task.name] = found
-    return Contestant(name, results)
+        folder = ""
+        if save is not None and (task.is_trained or task.kind == "retrieval"):
+            folder = str(save / task.name if len(tasks) > 1 else save)
+        results[task.name] = run_apart(Plan(source, task, str(folders.base), str(folders.cache), fresh, folder))
+    return results
 
 
-def _show(contestants: list[Contestant]) -> None:
+def _show(contestants: Sequence[Contestant]) -> None:
     if len(contestants) > 1:
         say_table(headings(contestants), table_rows(contestants))
     for each in contestants:
         for result in each.results.values():
             if len(contestants) == 1:
-                _show_result(result)
+                trials = f"{len(result.converged)} of {len(result.seeds)} trials count"
+                say(f"{result.task}: {result.examples:,} examples, {trials}")
+                scores = [(name, score_text(result, name)) for name in result.metrics if result.values(name)]
+                say_table(("metric", "score"), scores)
             if classes := class_rows(result):
                 say(f"{each.name}, {result.task}: entities by class")
                 say_table(CLASS_HEADINGS, classes)
             for seed in result.failures:
                 say(f"{each.name}, {result.task}, seed {seed.seed} did not converge: {seed.failure}.")
             for probe in result.probes:
-                _show_probe(each.name, probe)
-
-
-def _show_result(result: TaskResult) -> None:
-    rows = [(name, score_text(result, name)) for name in result.metrics if result.values(name)]
-    say(f"{result.task}: {result.examples:,} examples, {len(result.converged)} of {len(result.seeds)} trials count")
-    say_table(("metric", "score"), rows)
-
-
-def _show_probe(name: str, probe: ProbeResult) -> None:
-    say(f"{name}: {probe.template} (distance {probe.distance:.4f})")
-    columns = [[f"{each.token} {each.probability:.4f}" for each in group] for group in probe.fillings]
-    say_table(probe.groups, list(zip(*columns, strict=True)))
+                say(f"{each.name}: {probe.template} (distance {probe.distance:.4f})")
+                columns = [
+                    [f"{filling.token} {filling.probability:.4f}" for filling in group] for group in probe.fillings
+                ]
+                say_table(probe.groups, list(zip(*columns, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -257,14 +240,17 @@ class Contestant:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The contestant's checkpoint and results, for scripts."""
-        return {"checkpoint": self.name, "tasks": {name: facts_of(result) for name, result in self.results.items()}}
-
-
-def facts_of(result: TaskResult) -> dict[str, Any]:
-    """A result with its means and spreads."""
-    measured = {name: {"mean": result.mean(name), "std": result.std(name)} for name in result.metrics}
-    return {**result.model_dump(mode="json"), "mean": result.mean(), "std": result.std(), "metrics": measured}
+        """The contestant's checkpoint and results, with their means and spreads, for scripts."""
+        tasks = {
+            name: {
+                **result.model_dump(mode="json"),
+                "mean": result.mean(),
+                "std": result.std(),
+                "metrics": result.measures(),
+            }
+            for name, result in self.results.items()
+        }
+        return {"checkpoint": self.name, "tasks": tasks}
 
 
 def headings(contestants: Sequence[Contestant]) -> list[str]:
@@ -275,19 +261,13 @@ def headings(contestants: Sequence[Contestant]) -> list[str]:
 
 def table_rows(contestants: Sequence[Contestant]) -> list[list[str]]:
     """A row for each checkpoint; a star marks the best mean of a task."""
-    tasks = list({name: None for each in contestants for name in each.results})
-    best = {task: best_of(contestants, task) for task in tasks}
-    return [
-        [
-            each.name,
-            *(
-                ("-" if task not in each.results else score_text(each.results[task]))
-                + (" *" if best[task] is each else "")
-                for task in tasks
-            ),
-        ]
-        for each in contestants
-    ]
+    best = {name: best_of(contestants, name) for each in contestants for name in each.results}
+
+    def cell(contestant: Contestant, task: str) -> str:
+        result = contestant.results.get(task)
+        return ("-" if result is None else score_text(result)) + (" *" if best[task] is contestant else "")
+
+    return [[each.name, *(cell(each, task) for task in best)] for each in contestants]
 
 
 def best_of(contestants: Sequence[Contestant], task: str) -> Contestant | None:

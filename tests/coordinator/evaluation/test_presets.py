@@ -16,9 +16,8 @@ from coordinator.evaluation.tasks.examples import Tagged
 @pytest.mark.parametrize("name", PRESETS)
 def test_each_preset_is_a_task(name: str) -> None:
     """Its kind knows its measure, and its name may stand in a run file."""
-    preset = preset_of(name)
-    task = make_task(preset.kind, {"train": "a", "test": "b"}, preset.columns, preset.metric, {}, name)
-    assert (task.name, task.main_metric) == (name, preset.metric)
+    task = make_task("", {"train": "a", "test": "b"}, {}, "", {}, name)
+    assert (task.name, task.main_metric) == (name, preset_of(name).metric)
 
 
 def test_a_folder_names_its_splits_by_its_files(tmp_path: Path) -> None:
@@ -60,8 +59,7 @@ def test_each_preset_reads_a_row_of_its_benchmark(name: str, tmp_path: Path) -> 
     """With the columns of the benchmark's own files."""
     path = tmp_path / "test.json"
     path.write_text(ROWS[name])
-    preset = preset_of(name)
-    task = make_task(preset.kind, dict.fromkeys(("train", "test"), str(path)), preset.columns, preset.metric, {}, name)
+    task = make_task("", dict.fromkeys(("train", "test"), str(path)), {}, "", {}, name)
     assert len(read_split(task, "test", DataFolders(tmp_path, tmp_path)) or ()) == 1
 
 
@@ -69,7 +67,6 @@ def test_blubs_entities_are_read_as_multiconer_has_them(tmp_path: Path) -> None:
     """In CoNLL files, whose columns have no names; the lines that name a sentence are no words."""
     path = tmp_path / "test.conll"
     path.write_text("# id 1a2b\tdomain=bn\n# _ _ O\nParis _ _ B-LOC\n\n# id 3c4d\tdomain=bn\nAda _ _ B-PER\n")
-    columns = preset_of("blub-ner").columns_in([str(path)])
-    task = make_task("ner", dict.fromkeys(("train", "test"), str(path)), columns, "f1", {})
+    task = make_task("", dict.fromkeys(("train", "test"), str(path)), {}, "", {}, "blub-ner")
     found = read_split(task, "test", DataFolders(tmp_path, tmp_path))
     assert found == [Tagged(("#", "Paris"), ("O", "B-LOC")), Tagged(("Ada",), ("B-PER",))]

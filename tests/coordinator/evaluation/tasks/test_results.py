@@ -7,7 +7,7 @@ import statistics
 import pytest
 from pydantic import ValidationError
 
-from coordinator.cli.evaluate import Contestant, best_of, facts_of, headings, markdown, table_rows
+from coordinator.cli.evaluate import Contestant, best_of, headings, markdown, table_rows
 from coordinator.evaluation.tasks.fine_tuning import failure, split
 from coordinator.evaluation.tasks.results import SeedResult, TaskResult, result_of, score_text
 from peer.config.evaluation import Task
@@ -95,7 +95,7 @@ def test_the_table_marks_the_best_and_leaves_gaps() -> None:
     assert table_rows([ours, theirs, other]) == [["ours", "0.6500 ± 0.0707 *"], ["theirs", "0.5000"], ["other", "-"]]
     assert markdown([ours]).splitlines()[1] == "| --- | --- |"
     assert best_of([ours], "ner") is None
-    assert facts_of(result(0.5))["metrics"]["accuracy"] == {"mean": 1.0, "std": None}
+    assert ours.facts["tasks"]["ner"]["metrics"]["accuracy"] == {"mean": 1.0, "std": 0.0}
 
 
 def test_of_perplexity_the_lower_is_better() -> None:
