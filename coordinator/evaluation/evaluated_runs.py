@@ -48,15 +48,6 @@ REFUSALS: Mapping[int, type[ManyhandsError]] = {
     **dict.fromkeys((400, 401, 404, 409, 413, 422), RequestError),
     403: NotAllowedError,  # the operator may still allow it
 }
-Subject = tuple[str, str, str]  # manifest's digest, task, the task's digest
-
-
-@dataclass(frozen=True)
-class Known:
-    """A run's published checkpoints, and the evaluations that it has of them."""
-
-    checkpoints: Sequence[tuple[int, str]]  # step and manifest's digest, the newest first
-    done: Collection[Subject]
 
 
 @dataclass(frozen=True)
@@ -66,6 +57,19 @@ class PendingEvaluation:
     step: int
     manifest_sha256: str
     task: Task
+
+
+def pending(
+    tasks: Sequence[Task], checkpoints: Sequence[tuple[int, str]], done: Collection[tuple[str, str, str]]
+) -> list[PendingEvaluation]:
+    """Every task that a checkpoint lacks, in the order of the checkpoints (step and manifest's digest) and tasks."""
+    named = [(task, task.sha256) for task in tasks]
+    return [
+        PendingEvaluation(step, manifest, task)
+        for step, manifest in checkpoints
+        for task, digest in named
+        if (manifest, task.name, digest) not in done
+    ]
 
 
 class LocalRun:
@@ -78,14 +82,11 @@ class LocalRun:
         self.place = directory.path  # relative paths of tasks start here, and evaluation's own files are in it
         self.name = directory.config.run.name
 
-    def tasks(self) -> Sequence[Task]:
-        """Return the tasks of the run file."""
-        return self._directory.config.evaluation.tasks
-
-    def known(self) -> Known:
-        """Return the published checkpoints, the newest first, and the evaluations in the database."""
+    def waiting(self) -> list[PendingEvaluation]:
+        """Return what published checkpoints lack of the run file's tasks, the newest checkpoint first."""
         done = {(row.manifest_sha256, row.result.task, row.result.task_sha256) for row in evaluations(self._database)}
-        return Known([(row.step, row.manifest_sha256) for row in published_checkpoints(self._database)], done)
+        published = [(row.step, row.manifest_sha256) for row in published_checkpoints(self._database)]
+        return pending(self._directory.config.evaluation.tasks, published, done)
 
     @contextmanager
     def checkpoint(self, waiting: PendingEvaluation) -> Iterator[Path]:
@@ -149,7 +150,7 @@ class RemoteRun:
         self.place = place  # relative paths of tasks start here, and evaluation's own files are in it
         self._outbox = place / "outbox"
         make_private_directory(self._outbox)
-        self._told: set[Subject] = set()  # the dashboard lags behind
+        self._told: set[tuple[str, str, str]] = set()  # the dashboard lags behind
         self.key = EvaluatorKey.load_or_create(place / "evaluator.key")
 
     @property
@@ -157,13 +158,11 @@ class RemoteRun:
         """The run's name. Raises `UnreachableError`."""
         return str(self._ask("overview", _Overview).run.get("name", ""))
 
-    def tasks(self) -> Sequence[Task]:
-        """Return the tasks as the coordinator has them now."""
-        asked = self._ask("evaluations", _Evaluations).tasks
-        return [curve.config for curve in asked if curve.config.sha256 == curve.task_sha256]
+    def waiting(self) -> list[PendingEvaluation]:
+        """Return what published checkpoints lack of the coordinator's tasks, the newest checkpoint first.
 
-    def known(self) -> Known:
-        """Return the published checkpoints, the newest first, and the evaluations that are known or kept here."""
+        A report that is kept here lacks no more; it is sent first.
+        """
         self.deliver()
         rows = self._ask("checkpoints", _Checkpoints).checkpoints
         curves = self._ask("evaluations", _Evaluations).tasks
@@ -171,7 +170,9 @@ class RemoteRun:
             (point.manifest_sha256, curve.config.name, curve.task_sha256) for curve in curves for point in curve.points
         }
         done |= self._told | {_subject(report) for report in self._undelivered().values()}
-        return Known(sorted(((row.step, row.manifest_sha256) for row in rows if not row.withheld), reverse=True), done)
+        tasks = [curve.config for curve in curves if curve.config.sha256 == curve.task_sha256]
+        published = sorted(((row.step, row.manifest_sha256) for row in rows if not row.withheld), reverse=True)
+        return pending(tasks, published, done)
 
     @contextmanager
     def checkpoint(self, waiting: PendingEvaluation) -> Iterator[Path]:
@@ -251,7 +252,7 @@ def _manifest(base: str, waiting: PendingEvaluation) -> Manifest:
         raise StorageError(f"The manifest of step {waiting.step} is of no form that this version knows.") from error
 
 
-def _subject(report: EvaluationReport) -> Subject:
+def _subject(report: EvaluationReport) -> tuple[str, str, str]:
     return report.manifest_sha256, report.result.task, report.result.task_sha256
 
 

@@ -1,7 +1,7 @@
 """The evaluator: tries each published checkpoint on the run's tasks, on any machine, outside the swarm.
 
 It reaches the run by its directory or its web address (`evaluated_runs`). It imports no torch: each task runs
-in a process of its own. The newest checkpoint that lacks a task comes first (`next_waiting`). Nothing waits for the
+in a process of its own. The newest checkpoint that lacks a task comes first. Nothing waits for the
 evaluator; what is left when it stops is evaluated at its next start.
 """
 
@@ -9,35 +9,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from auth.errors import ManyhandsError, UnreachableError
-from coordinator.evaluation.evaluated_runs import Known, LocalRun, PendingEvaluation, RemoteRun
+from coordinator.evaluation.evaluated_runs import LocalRun, RemoteRun
 from coordinator.evaluation.reports import EvaluationReport
 from coordinator.evaluation.tasks.results import TaskResult, score_text
 from coordinator.evaluation.tasks.running import Plan, run_apart
-from peer.config.evaluation import Task
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 5.0
 LOOK_S = 0.2  # between two looks at whether to stop
-
-
-def next_waiting(
-    tasks: Sequence[Task], known: Known, passed_over: Collection[tuple[str, str]]
-) -> PendingEvaluation | None:
-    """The first missing task of the newest checkpoint that lacks one; None if nothing waits.
-
-    `passed_over`: manifest and task's digest of what cannot be evaluated.
-    """
-    for step, manifest in known.checkpoints:
-        for task in tasks:
-            is_done = (manifest, task.name, task.sha256) in known.done
-            if not is_done and (manifest, task.sha256) not in passed_over:
-                return PendingEvaluation(step, manifest, task)
-    return None
 
 
 @dataclass
@@ -69,7 +53,8 @@ class Evaluator:
     def evaluate_next(self) -> bool:
         """Evaluate the task that comes next; false if none waits, or it was told to stop."""
         source = self.source
-        waiting = next_waiting(source.tasks(), source.known(), self.passed_over)
+        possible = (it for it in source.waiting() if (it.manifest_sha256, it.task.sha256) not in self.passed_over)
+        waiting = next(possible, None)
         if waiting is None:
             return False
         step, manifest, task = waiting.step, waiting.manifest_sha256, waiting.task

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 
 from transformers import PreTrainedModel
 
 from coordinator.evaluation.tasks.examples import Classified, Tagged
 from coordinator.evaluation.tasks.fine_tuning import Encoded, Subject
 from coordinator.evaluation.tasks.metrics import NO_ENTITY, ScoreReport, entity_scores, label_scores, tag_scores
-from coordinator.evaluation.tasks.pretrained import Pretrained, WordWindow, cut, frame_of
-from peer.config.evaluation import Task
+from coordinator.evaluation.tasks.pretrained import Frame, WordWindow, cut, frame_of
 from peer.data.batching.samples import IGNORED
 
 
 class Classifying(Subject):
     """A label for each text or pair of texts."""
 
-    def __init__(
-        self,
-        pretrained: Pretrained,
-        task: Task,
-        train: Sequence[Classified],
-        dev: Sequence[Classified],
-        test: Sequence[Classified],
-    ) -> None:
-        super().__init__(pretrained, task, dev, test)
-        counts = Counter(example.label for example in train)
-        self.labels, self._commonest = sorted(counts), counts.most_common(1)[0][0]
-        self.train = [{**self._encoded(example), "labels": self.labels.index(example.label)} for example in train]
+    @cached_property
+    def labels(self) -> list[str]:
+        """The labels of the training set."""
+        return sorted({example.label for example in self.train})
+
+    def encoded(self) -> list[Encoded]:
+        """The training examples as the model takes them."""
+        return [{**self._encoded(example), "labels": self.labels.index(example.label)} for example in self.train]
 
     def model(self, seed: int) -> PreTrainedModel:
         """The checkpoint with a fresh head over the labels of the training set."""
@@ -42,7 +38,7 @@ class Classifying(Subject):
 
     def trivial_answers(self, examples: Sequence[Classified]) -> list[str]:
         """The commonest label of the training set."""
-        return [self._commonest] * len(examples)
+        return [_commonest(example.label for example in self.train)] * len(examples)
 
     def report(self, examples: Sequence[Classified], answers: Sequence[str]) -> ScoreReport:
         """The scores of these labels."""
@@ -56,23 +52,28 @@ class Classifying(Subject):
 class Tagging(Subject):
     """A tag for each word of a sentence."""
 
-    def __init__(
-        self, pretrained: Pretrained, task: Task, train: Sequence[Tagged], dev: Sequence[Tagged], test: Sequence[Tagged]
-    ) -> None:
-        super().__init__(pretrained, task, dev, test)
-        counts = Counter(tag for sentence in train for tag in sentence.tags)
-        self.labels, self._commonest = sorted(counts), counts.most_common(1)[0][0]
-        self._frame = frame_of(self.tokenizer)
-        self.train = [self._labelled(train[window.sentence], window) for window in self._windows(train)]
+    @cached_property
+    def labels(self) -> list[str]:
+        """The tags of the training set."""
+        return sorted({tag for sentence in self.train for tag in sentence.tags})
+
+    @cached_property
+    def _frame(self) -> Frame:
+        return frame_of(self.tokenizer)
+
+    def encoded(self) -> list[Encoded]:
+        """The training examples as the model takes them: windows of sentences."""
+        return [self._labelled(self.train[window.sentence], window) for window in self._windows(self.train)]
 
     def model(self, seed: int) -> PreTrainedModel:
         """The checkpoint with a fresh head over the tags of the training set."""
         return self.pretrained.model("AutoModelForTokenClassification", seed, self.labels)
 
     def answers(self, model: PreTrainedModel, sentences: Sequence[Tagged]) -> list[list[str]]:
-        """A tag for each word; one of which the tokenizer leaves nothing gets the commonest."""
-        default = NO_ENTITY if NO_ENTITY in self.labels else self._commonest
-        tags = [[default] * len(sentence.words) for sentence in sentences]
+        """A tag for each word; one of which the tokenizer leaves nothing gets `O`, or the commonest without it."""
+        tags = self.trivial_answers(sentences)
+        if NO_ENTITY in self.labels:
+            tags = [[NO_ENTITY] * len(sentence.words) for sentence in sentences]
         windows = sorted(self._windows(sentences), key=lambda window: len(window.tokens))
         encoded = [{"input_ids": self._frame.around(window.tokens)} for window in windows]
         for window, (logits,) in zip(windows, self.outputs(model, encoded, "logits"), strict=True):
@@ -83,7 +84,8 @@ class Tagging(Subject):
 
     def trivial_answers(self, sentences: Sequence[Tagged]) -> list[list[str]]:
         """The commonest tag of the training set, for every word."""
-        return [[self._commonest] * len(sentence.words) for sentence in sentences]
+        commonest = _commonest(tag for sentence in self.train for tag in sentence.tags)
+        return [[commonest] * len(sentence.words) for sentence in sentences]
 
     def report(self, sentences: Sequence[Tagged], answers: Sequence[Sequence[str]]) -> ScoreReport:
         """The scores of these tags: over entities, or over words for parts of speech."""
@@ -104,3 +106,7 @@ class Tagging(Subject):
         for word, first in window.firsts.items():
             labels[len(self._frame.before) + first] = self.labels.index(sentence.tags[word])
         return {"input_ids": ids, "labels": labels}
+
+
+def _commonest(labels: Iterable[str]) -> str:
+    return Counter(labels).most_common(1)[0][0]

@@ -12,7 +12,7 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,17 +70,16 @@ def read_split(task: Task, split: str, place: DataFolders) -> list[Any] | None:
         return None
     if task.kind == "retrieval" and split != "train":
         return [_retrieval_set(task, where, limit, place)]
-    form = _FORMS[task.kind]
     if not where.path.startswith(HUB):
-        return form.of_file(read_text(where, place), where.path, task.columns)[:limit]
+        return _parsed(task.kind, read_text(where, place), where.path, task.columns)[:limit]
     name = where.path.removeprefix(HUB)
     if place.confined and (not _HUB_NAME.fullmatch(name) or Path(name).exists()):  # `datasets` also takes folders
         raise ConfigError(
             f"{name!r:.80} is no dataset's name on the hub, and a task from elsewhere may name nothing else."
         )
-    if form.of_rows is None:
+    if task.kind not in _FROM_ROWS:
         raise ConfigError(f"The task `{task.name}` needs a file of templates, not a dataset of the hub.")
-    return form.of_rows(hub_rows(where, "validation" if split == "dev" else split, limit), task.columns)
+    return _FROM_ROWS[task.kind](hub_rows(where, "validation" if split == "dev" else split, limit), task.columns)
 
 
 def read_text(examples: Examples, place: DataFolders) -> str:
@@ -120,42 +119,34 @@ def _retrieval_set(task: Task, judgements: Examples, limit: int | None, place: D
     return read_judgements(read_text(judgements, place), judgements.path, queries, corpus, limit)
 
 
-def _tagged_file(text: str, origin: str, columns: Columns) -> list[Any]:
-    if text.lstrip("\ufeff \n").startswith('{"'):
-        return tagged(read_rows(text, origin), columns)
-    words, tags = columns.text, columns.label
-    if isinstance(words, str) or isinstance(tags, str):
-        raise ConfigError(
-            f"The columns of {origin}, a CoNLL file, are numbers from 0, not names ({words!r}, {tags!r})."
-        )
-    return read_conll(text, origin, words, tags)
+def _parsed(kind: str, text: str, origin: str, columns: Columns) -> list[Any]:
+    """The examples of a file: JSON Lines and tables by their columns, other formats by the kind's own reader."""
+    if kind == "fill-mask":
+        return read_texts(text, origin)
+    if kind == "bias":
+        return read_probes(text, origin)
+    if kind in {"ner", "pos"} and not text.lstrip("\ufeff \n").startswith('{"'):
+        return read_conll(text, origin, columns)
+    if kind == "qa" and not _has_contexts(text):
+        return read_squad(text, origin)
+    return _FROM_ROWS[kind](read_rows(text, origin), columns)
 
 
-def _squad_file(text: str, origin: str, _columns: Columns) -> list[Any]:
-    """The questions of SQuAD's JSON, or of JSON Lines with the columns of its datasets."""
+def _has_contexts(text: str) -> bool:
+    """Whether a text is JSON Lines with the columns of SQuAD's datasets, not SQuAD's own JSON."""
     try:
-        is_lines = "context" in json.loads(text.lstrip("\ufeff\n").partition("\n")[0])
+        return "context" in json.loads(text.lstrip("\ufeff\n").partition("\n")[0])
     except (ValueError, TypeError, RecursionError):
-        is_lines = False
-    return questions(read_rows(text, origin)) if is_lines else read_squad(text, origin)
+        return False
 
 
-@dataclass(frozen=True)
-class _Form:
-    """The readers of a kind's examples: from the text of a file, and from the rows of a dataset if it may be one."""
-
-    of_file: Callable[[str, str, Columns], list[Any]]
-    of_rows: Callable[[list[PlacedRow], Columns], list[Any]] | None
-
-
-_FORMS = {
-    "ner": _Form(_tagged_file, tagged),
-    "pos": _Form(_tagged_file, tagged),
-    "classification": _Form(lambda text, origin, names: classified(read_rows(text, origin), names), classified),
-    "retrieval": _Form(lambda text, origin, names: text_pairs(read_rows(text, origin), names), text_pairs),
-    "qa": _Form(_squad_file, lambda rows, _: questions(rows)),
-    "fill-mask": _Form(lambda text, origin, _: read_texts(text, origin), texts),
-    "bias": _Form(lambda text, origin, _: read_probes(text, origin), None),
+_FROM_ROWS: Mapping[str, Callable[[list[PlacedRow], Columns], list[Any]]] = {
+    "ner": tagged,
+    "pos": tagged,
+    "classification": classified,
+    "retrieval": text_pairs,
+    "qa": lambda rows, _columns: questions(rows),
+    "fill-mask": texts,
 }
 
 

@@ -109,11 +109,16 @@ class Probe(BaseModel):
         return [self.template.replace(GROUP, group) for group in self.groups]
 
 
-def read_conll(text: str, origin: str, word_column: int | None = None, tag_column: int | None = None) -> list[Tagged]:
+def read_conll(text: str, origin: str, columns: Columns) -> list[Tagged]:
     """The sentences of a CoNLL file; raises `ConfigError` naming the line.
 
     By default words are in the first column and tags in the last one; in CoNLL-U, words in FORM and tags in UPOS.
     """
+    word_column, tag_column = columns.text, columns.label
+    if isinstance(word_column, str) or isinstance(tag_column, str):
+        raise ConfigError(
+            f"The columns of {origin}, a CoNLL file, are numbers from 0, not names ({word_column!r}, {tag_column!r})."
+        )
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     first = next((line.split("\t") for line in lines if "\t" in line and not line.startswith("#")), [""])
     begins_with_one = _FIRST_NUMBER.fullmatch(first[0]) is not None
@@ -123,7 +128,7 @@ def read_conll(text: str, origin: str, word_column: int | None = None, tag_colum
     tag_column = (UPOS if is_conllu else -1) if tag_column is None else tag_column
     sentences: list[Tagged] = []
     words: list[tuple[str, str]] = []
-    columns, halves = 0, []
+    width, halves = 0, []
     for number, line in enumerate([*lines, ""], 1):
         cells = _numbered_cells(line) if is_numbered else _plain_cells(line, has_tabs=len(first) > 1)
         if cells is None:
@@ -134,8 +139,8 @@ def read_conll(text: str, origin: str, word_column: int | None = None, tag_colum
         elif len(cells) == 1 and "\t" in line:
             halves.append(number)
         else:
-            columns = columns or len(cells)
-            _check_columns(cells, columns, (word_column, tag_column), f"{origin}, line {number}")
+            width = width or len(cells)
+            _check_columns(cells, width, (word_column, tag_column), f"{origin}, line {number}")
             words.append((cells[word_column], cells[tag_column]))
     if halves:
         logger.warning("%s: %d lines lack a word or its tag, the first is %d", origin, len(halves), halves[0])
@@ -263,7 +268,7 @@ def read_squad(text: str, origin: str) -> list[QuestionExample]:
         raise ConfigError(f"{origin} holds no question.")
     for each in found:
         for answer, start in zip(each.answers, each.starts, strict=True):
-            if not each.context.startswith(answer, start):
+            if each.context[start : start + len(answer)] != answer:
                 raise ConfigError(
                     f"{origin}: question {each.id}: its answer {answer!r:.60} is not at character {start}."
                 )

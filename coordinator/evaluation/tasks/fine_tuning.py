@@ -15,7 +15,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,13 +39,18 @@ Finished = Callable[[float, Any], None]  # it gets the score on the development 
 class Subject(ABC):
     """One task on one checkpoint: its examples, its model, and the scores of the model's answers."""
 
-    train: Sequence[Encoded]  # set by each kind
-
-    def __init__(self, pretrained: Pretrained, task: Task, dev: Sequence[Any], test: Sequence[Any]) -> None:
-        self.pretrained, self.task, self.dev, self.test = pretrained, task, dev, test
+    def __init__(
+        self, pretrained: Pretrained, task: Task, train: Sequence[Any], dev: Sequence[Any], test: Sequence[Any]
+    ) -> None:
+        self.pretrained, self.task = pretrained, task
+        self.train, self.dev, self.test = train, dev, test
         self.tokenizer = pretrained.tokenizer()
         self.pad = pad_id(self.tokenizer)
         self.length = pretrained.length(task.recipe)
+
+    @abstractmethod
+    def encoded(self) -> list[Encoded]:
+        """The training examples as the model takes them."""
 
     @abstractmethod
     def model(self, seed: int) -> PreTrainedModel:
@@ -64,12 +68,11 @@ class Subject(ABC):
     def report(self, examples: Sequence[Any], answers: Sequence[Any]) -> ScoreReport:
         """The scores of these answers."""
 
-    def outputs(self, model: PreTrainedModel, encoded: Sequence[Encoded], *names: str) -> Iterator[tuple[Tensor, ...]]:
+    def outputs(self, model: PreTrainedModel, examples: Sequence[Encoded], *names: str) -> Iterator[tuple[Tensor, ...]]:
         """Each example's outputs of these names, with dropout off; a row is as long as the longest of its batch."""
         model.train(False)
-        for start in range(0, len(encoded), self.task.recipe.batch_size):
-            batch = padded(encoded[start : start + self.task.recipe.batch_size], self.pad)
-            batch.pop("labels", None)
+        for start in range(0, len(examples), self.task.recipe.batch_size):
+            batch = padded(examples[start : start + self.task.recipe.batch_size], self.pad)
             with torch.no_grad():
                 output = model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
             yield from zip(*(output[name].cpu() for name in names), strict=True)
@@ -92,55 +95,43 @@ def split(train: Sequence[Any], dev: Sequence[Any] | None) -> tuple[Sequence[Any
 
 def run_trials(subject: Subject, finished: Finished) -> list[SeedResult]:
     """Fine-tune once for each seed; `finished` gets each model that has converged."""
-    trivial = subject.dev_score(subject.trivial_answers(subject.dev))
-    return [_run_trial(subject, seed, trivial, finished) for seed in subject.task.recipe.seeds]
+    encoded, trivial = subject.encoded(), subject.dev_score(subject.trivial_answers(subject.dev))
+    return [_run_trial(subject, encoded, seed, trivial, finished) for seed in subject.task.recipe.seeds]
 
 
-def _run_trial(subject: Subject, seed: int, trivial: float, finished: Finished) -> SeedResult:
+def _run_trial(subject: Subject, encoded: list[Encoded], seed: int, trivial: float, finished: Finished) -> SeedResult:
     task, model = subject.task, subject.model(seed)
-    tuned = fine_tune(subject, model, seed)
-    why = failure(tuned.finite, tuned.best, trivial)
-    report = ScoreReport({})
-    if tuned.finite:
+    best, epochs = fine_tune(subject, encoded, model, seed)
+    why, report = failure(best, trivial), ScoreReport({})
+    if best is not None:
         report = subject.report(subject.test, subject.answers(model, subject.test))
-    if not why:
-        finished(tuned.best, model)
+        if not why:
+            finished(best, model)
     said = report.scores.get(task.main_metric)
     logger.info("%s, seed %d: %s %s%s", task.name, seed, task.main_metric, said, f" ({why})" if why else "")
     return SeedResult(
-        seed=seed,
-        scores=report.scores,
-        dev_score=tuned.best if tuned.finite else None,
-        classes=report.classes,
-        epochs=tuned.epochs,
-        failure=why,
+        seed=seed, scores=report.scores, dev_score=best, classes=report.classes, epochs=epochs, failure=why
     )
 
 
-def failure(finite: bool, best: float, trivial: float) -> str:
+def failure(best: float | None, trivial: float) -> str:
     """Return the reason why a fine-tuning has not converged; "" if it beats always giving the commonest answer."""
-    if not finite:
+    if best is None:
         return "its loss became infinite or no number"
     if best <= trivial:
         return f"it is no better than the commonest answer ({best:.4f}, and that {trivial:.4f})"
     return ""
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """The outcome of a fine-tuning."""
+def fine_tune(subject: Subject, encoded: list[Encoded], model: PreTrainedModel, seed: int) -> tuple[float | None, int]:
+    """Train the model in place; it ends with the weights of the epoch whose score was best (higher is better).
 
-    epochs: int  # that were begun
-    best: float  # score on the development set
-    finite: bool  # no loss was infinite or no number
-
-
-def fine_tune(subject: Subject, model: PreTrainedModel, seed: int) -> Tuned:
-    """Train the model in place; it ends with the weights of the epoch whose score was best (higher is better)."""
+    Return that score on the development set, None if a loss was infinite or no number, and the epochs that were begun.
+    """
     recipe = subject.task.recipe
     torch.manual_seed(seed)
     accelerator = Accelerator()
-    examples: Any = subject.train  # any sequence will do
+    examples: Any = encoded  # any sequence will do
     loader: DataLoader[Encoded] = DataLoader(
         examples,
         recipe.batch_size,
@@ -160,7 +151,7 @@ def fine_tune(subject: Subject, model: PreTrainedModel, seed: int) -> Tuned:
             with tuning(model):
                 loss = model(**batch).loss
             if not bool(torch.isfinite(loss)):
-                return Tuned(epoch, best, finite=False)
+                return None, epoch
             accelerator.backward(loss)
             accelerator.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
             optimizer.step()
@@ -172,4 +163,4 @@ def fine_tune(subject: Subject, model: PreTrainedModel, seed: int) -> Tuned:
         elif epoch - best_epoch >= recipe.patience:
             break
     model.load_state_dict(weights)
-    return Tuned(epoch, best, finite=True)
+    return best, epoch

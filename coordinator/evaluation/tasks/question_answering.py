@@ -20,8 +20,6 @@ from auth.errors import ConfigError
 from coordinator.evaluation.tasks.examples import QuestionExample
 from coordinator.evaluation.tasks.fine_tuning import Encoded, Subject
 from coordinator.evaluation.tasks.metrics import ScoreReport, Scores, answer_scores, mean_scores
-from coordinator.evaluation.tasks.pretrained import Pretrained
-from peer.config.evaluation import Task
 
 LONGEST_ANSWER = 30  # tokens
 OVERLAP_SHARE = 8  # of a window's length
@@ -59,21 +57,9 @@ class AnswerCandidate:
 class Answering(Subject):
     """The answer to each question, a span of its context or none."""
 
-    def __init__(
-        self,
-        pretrained: Pretrained,
-        task: Task,
-        train: Sequence[QuestionExample],
-        dev: Sequence[QuestionExample],
-        test: Sequence[QuestionExample],
-    ) -> None:
-        super().__init__(pretrained, task, dev, test)
-        if not self.tokenizer.is_fast:
-            raise ConfigError(
-                "Question answering needs a fast tokenizer, which knows where in the text a token stands."
-            )
-        self._may_lack_answers = any(not question.answers for question in (*train, *dev))
-        self.train = [self._labelled(train[window.question], window) for window in self._windows(train)]
+    def encoded(self) -> list[Encoded]:
+        """The training examples as the model takes them: windows of contexts."""
+        return [self._labelled(self.train[window.question], window) for window in self._windows(self.train)]
 
     def model(self, seed: int) -> PreTrainedModel:
         """The checkpoint with a fresh head of two pointers."""
@@ -82,7 +68,7 @@ class Answering(Subject):
     def answers(self, model: PreTrainedModel, questions: Sequence[QuestionExample]) -> list[str]:
         """The answers under the threshold that is best for the development set."""
         candidates = self.candidates(model, questions)
-        if not self._may_lack_answers:
+        if all(question.answers for question in (*self.train, *self.dev)):
             return [candidate.text for candidate in candidates]
         judged = candidates if questions is self.dev else self.candidates(model, self.dev)
         with_spans, without = (
@@ -114,6 +100,10 @@ class Answering(Subject):
         return found
 
     def _windows(self, questions: Sequence[QuestionExample]) -> list[ContextWindow]:
+        if not self.tokenizer.is_fast:
+            raise ConfigError(
+                "Question answering needs a fast tokenizer, which knows where in the text a token stands."
+            )
         return [window for number, question in enumerate(questions) for window in self._cut(number, question)]
 
     def _cut(self, number: int, question: QuestionExample) -> Iterator[ContextWindow]:

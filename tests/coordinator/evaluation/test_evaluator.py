@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from auth.errors import ConfigError, UnreachableError
 from coordinator.context.services import RunServices, open_run_services
-from coordinator.evaluation.evaluated_runs import Known, LocalRun, RemoteRun
+from coordinator.evaluation.evaluated_runs import LocalRun, RemoteRun, pending
 from coordinator.evaluation.evaluations import allow_evaluator, evaluations
-from coordinator.evaluation.evaluator import Evaluator, next_waiting
+from coordinator.evaluation.evaluator import Evaluator
 from coordinator.evaluation.reports import EvaluationReport
 from coordinator.evaluation.tasks.data import DataFolders, read_split, read_text
 from coordinator.evaluation.tasks.results import TaskResult
@@ -37,18 +37,12 @@ ner, fill = Task.model_validate(NER), Task.model_validate(FILL)
 
 
 def test_the_newest_checkpoint_comes_first_and_its_tasks_in_order() -> None:
-    """Then the older ones; what is done or cannot be done is passed over; with another recipe it is done again."""
+    """Then the older ones; what is done is passed over, and with another recipe it is done again."""
     published = [(20, NEW), (10, OLD)]
-    done: set[tuple[str, str, str]] = set()
-    order = []
-    while (waiting := next_waiting([ner, fill], Known(published, done), {(OLD, ner.sha256)})) is not None:
-        order.append((waiting.step, waiting.task.name))
-        done.add((waiting.manifest_sha256, waiting.task.name, waiting.task.sha256))
+    order = [(each.step, each.task.name) for each in pending([ner, fill], published, {(OLD, "ner", ner.sha256)})]
     assert order == [(20, "ner"), (20, "fill"), (10, "fill")]
     other = Task.model_validate({**NER, "recipe": {"epochs": 3}})
-    again = next_waiting([other], Known(published, done), set())
-    assert again is not None
-    assert again.step == 20
+    assert len(pending([other], published, {(NEW, "ner", ner.sha256), (OLD, "ner", ner.sha256)})) == 2
 
 
 def here(plan: Plan, _should_stop: Callable[[], bool]) -> TaskResult:
@@ -96,7 +90,7 @@ def test_a_withheld_checkpoint_is_left_alone(services: RunServices, tmp_path: Pa
     """Nobody else gets it either."""
     directory = fake(services, tmp_path).directory
     record(services.database, add_sound_checkpoint(directory, services.database, 6), withheld="its loss rose")
-    assert [step for step, _ in LocalRun(directory, services.database).known().checkpoints] == [5]
+    assert {waiting.step for waiting in LocalRun(directory, services.database).waiting()} == {5}
 
 
 def test_from_elsewhere_it_fetches_reports_and_keeps_what_is_not_taken(services: RunServices, tmp_path: Path) -> None:

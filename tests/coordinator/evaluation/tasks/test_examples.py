@@ -188,22 +188,22 @@ TWO = [Tagged(("Ada", "lives"), ("B-PER", "O")), Tagged(("Paris",), ("B-LOC",))]
 )
 def test_every_form_gives_the_same_sentences(text: str) -> None:
     """Line ends, separators, empty lines and further columns change nothing."""
-    assert read_conll(text, "file") == TWO
+    assert read_conll(text, "file", Columns()) == TWO
 
 
 def test_a_word_may_hold_what_ends_lines_elsewhere() -> None:
     """U+2028, U+0085 and a no-break space within a word stay in it."""
-    assert read_conll("New\u00a0York\u2028\x85x\tB-LOC\n", "file")[0].words == ("New\u00a0York\u2028\x85x",)
+    assert read_conll("New\u00a0York\u2028\x85x\tB-LOC\n", "file", Columns())[0].words == ("New\u00a0York\u2028\x85x",)
 
 
 def test_words_with_spaces_are_whole_where_tabs_divide_columns() -> None:
     """In a line with a tab spaces belong to the words."""
-    assert read_conll("New York\tB-LOC\n", "file") == [Tagged(("New York",), ("B-LOC",))]
+    assert read_conll("New York\tB-LOC\n", "file", Columns()) == [Tagged(("New York",), ("B-LOC",))]
 
 
 def test_columns_are_chosen_by_number() -> None:
     """The second column of four is as good a tag as the last."""
-    assert read_conll("1\tAda\tNNP\tx\n", "file", 1, 2) == [Tagged(("Ada",), ("NNP",))]
+    assert read_conll("1\tAda\tNNP\tx\n", "file", Columns(text=1, label=2)) == [Tagged(("Ada",), ("NNP",))]
 
 
 CONLLU = """\
@@ -236,7 +236,7 @@ def words_by_their_numbers(text: str) -> list[list[tuple[str, str]]]:
 @pytest.mark.parametrize(("words", "tags"), [(None, None), (1, 3), (-9, 3)])
 def test_only_the_words_of_conllu_are_read(words: int | None, tags: int | None) -> None:
     """Comments, ranges and empty nodes are none; FORM and UPOS are the columns by default."""
-    found = read_conll(CONLLU, "file", words, tags)
+    found = read_conll(CONLLU, "file", Columns(text=words, label=tags))
     assert [list(zip(each.words, each.tags, strict=True)) for each in found] == words_by_their_numbers(CONLLU)
     assert found[0].words == ("Vamos", "nos", "a", "el", "mar", "#")
     assert found[1].words == ("20 000",)
@@ -244,7 +244,7 @@ def test_only_the_words_of_conllu_are_read(words: int | None, tags: int | None) 
 
 def test_scores_on_conllu_are_over_its_words() -> None:
     """A tagger that says NOUN of everything is right in one word of seven, as an independent count says."""
-    sentences = read_conll(CONLLU.replace("\n", "\r\n"), "file")
+    sentences = read_conll(CONLLU.replace("\n", "\r\n"), "file", Columns())
     scores = tag_scores([each.tags for each in sentences], [["NOUN"] * len(each.words) for each in sentences])
     tags = [tag for sentence in words_by_their_numbers(CONLLU) for _, tag in sentence]
     assert scores["accuracy"] == tags.count("NOUN") / len(tags) == 1 / 7
@@ -270,9 +270,11 @@ def test_words_and_questions_may_be_json_lines(tmp_path: Path) -> None:
 def test_a_numbered_file_of_other_columns_is_read_alike() -> None:
     """Universal NER has five columns; where words are in the first column, `1-2` is a word."""
     text = "# sent_id = 1\n1-2\tal\tO\t-\t-\n1\ta\tO\t-\t-\n2\tel\tB-LOC\t-\t-\n"
-    assert read_conll(text, "file", 1, 2) == [Tagged(("a", "el"), ("O", "B-LOC"))]
-    assert read_conll("1-2\tO\n1.1\tO\n# x\n#\tO\n", "file") == [Tagged(("1-2", "1.1", "#"), ("O", "O", "O"))]
-    assert read_conll("# O\n1 O\n", "file") == [Tagged(("#", "1"), ("O", "O"))]
+    assert read_conll(text, "file", Columns(text=1, label=2)) == [Tagged(("a", "el"), ("O", "B-LOC"))]
+    assert read_conll("1-2\tO\n1.1\tO\n# x\n#\tO\n", "file", Columns()) == [
+        Tagged(("1-2", "1.1", "#"), ("O", "O", "O"))
+    ]
+    assert read_conll("# O\n1 O\n", "file", Columns()) == [Tagged(("#", "1"), ("O", "O"))]
 
 
 @pytest.mark.parametrize(
@@ -287,25 +289,25 @@ def test_a_numbered_file_of_other_columns_is_read_alike() -> None:
 def test_what_cannot_be_read_is_named_by_its_line(text: str, said: str) -> None:
     """The message has the line's number and what stands there."""
     with pytest.raises(ConfigError) as caught:
-        read_conll(text, "file")
+        read_conll(text, "file", Columns())
     assert said in str(caught.value)
 
 
 def test_half_a_line_is_passed_over_and_told(caplog: pytest.LogCaptureFixture) -> None:
     """The sentence goes on after a tag without a word or a word without a tag; the warning has the first line."""
-    assert read_conll("Ada\tB-PER\n\tO\nlives\tO\nx\t\n\nParis\tB-LOC\n", "file") == TWO
+    assert read_conll("Ada\tB-PER\n\tO\nlives\tO\nx\t\n\nParis\tB-LOC\n", "file", Columns()) == TWO
     assert "file: 2 lines lack a word or its tag, the first is 2" in caplog.text
 
 
 def test_a_file_without_empty_lines_is_one_sentence_and_told(caplog: pytest.LogCaptureFixture) -> None:
     """Nothing says where its sentences end; a file of usual sentences is read without a word."""
-    assert len(read_conll("a O\n\n" * 1001, "file")) == 1001
+    assert len(read_conll("a O\n\n" * 1001, "file", Columns())) == 1001
     assert caplog.text == ""
-    assert [len(sentence.words) for sentence in read_conll("a O\n" * 1001, "file")] == [1001]
+    assert [len(sentence.words) for sentence in read_conll("a O\n" * 1001, "file", Columns())] == [1001]
     assert "file: a sentence has 1001 words" in caplog.text
 
 
 def test_a_column_that_is_not_there_is_an_error() -> None:
     """Of two columns there is no third."""
     with pytest.raises(ConfigError, match="there is no column 2"):
-        read_conll("Ada O\n", "file", 0, 2)
+        read_conll("Ada O\n", "file", Columns(text=0, label=2))

@@ -46,12 +46,11 @@ def test_where_none_converged_there_is_no_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("finite", "best", "trivial", "failed"),
-    [(True, 0.5, 0.4, False), (True, 0.4, 0.4, True), (True, 0.0, 0.0, True), (False, 0.9, 0.0, True)],
+    ("best", "trivial", "failed"), [(0.5, 0.4, False), (0.4, 0.4, True), (0.0, 0.0, True), (None, 0.0, True)]
 )
-def test_who_is_no_better_than_a_constant_has_failed(finite: bool, best: float, trivial: float, failed: bool) -> None:
-    """So has whose loss was no number."""
-    assert bool(failure(finite, best, trivial)) is failed
+def test_a_model_no_better_than_a_constant_has_failed(best: float | None, trivial: float, failed: bool) -> None:
+    """So has one whose loss was no number, which has no score."""
+    assert bool(failure(best, trivial)) is failed
 
 
 def test_without_a_development_set_every_tenth_example_is_one() -> None:
