@@ -106,18 +106,17 @@ def evaluate(
         _refuse_beside_config({"data": data, **places, "metric": metric, **recipe})
         tasks, base = _tasks_of(config), config.absolute().parent
     else:
-        places = ({} if data is None else files_of(data)) | {key: value for key, value in places.items() if value}
         columns = {"text": text_column, "pair": pair_column, "label": label_column}
-        tasks, base = (make_task(task, places, columns, metric, recipe, preset),), Path.cwd()
-    sources = [_source(text) for text in checkpoint]
+        tasks, base = (make_task(task, places, columns, metric, recipe, preset, data),), Path.cwd()
+    named = [(text.rstrip("/"), _source(text)) for text in checkpoint]
     folders = DataFolders(base, user_cache_path("manyhands") / "examples")
     check_readable(tasks, folders)
     contestants = [
-        Contestant(text.rstrip("/"), _results(source, tasks, folders, save=None if place else save))
-        for place, (text, source) in enumerate(zip(checkpoint, sources, strict=True))
+        Contestant(name, _results(source, tasks, folders, save=None if place else save))
+        for place, (name, source) in enumerate(named)
     ]
     if random_start:
-        contestants.append(Contestant(RANDOM_START, _results(sources[0], tasks, folders, fresh=True)))
+        contestants.append(Contestant(RANDOM_START, _results(named[0][1], tasks, folders, fresh=True)))
     if as_json:
         say_json([each.facts for each in contestants])
     elif as_markdown:
@@ -133,11 +132,14 @@ def make_task(
     metric: str,
     recipe: Mapping[str, object],
     preset: str = "",
+    data: Path | None = None,
 ) -> Task:
     """The task that a command's options name; raises `ConfigError`.
 
-    A preset, which takes the place of the kind, adds the columns and the metric that are not given.
+    A preset, which takes the place of the kind, adds the columns and the metric that are not given; `data`, a folder,
+    adds the files that are not given.
     """
+    places = {**(files_of(data) if data else {}), **{key: value for key, value in places.items() if value}}
     if preset:
         known = preset_of(preset)
         kind, metric = known.kind, metric or known.metric
@@ -218,17 +220,19 @@ def _show(contestants: Sequence[Contestant]) -> None:
                 say(f"{result.task}: {result.examples:,} examples, {trials}")
                 scores = [(name, score_text(result, name)) for name in result.metrics if result.values(name)]
                 say_table(("metric", "score"), scores)
-            if classes := class_rows(result):
-                say(f"{each.name}, {result.task}: entities by class")
-                say_table(CLASS_HEADINGS, classes)
-            for seed in result.failures:
-                say(f"{each.name}, {result.task}, seed {seed.seed} did not converge: {seed.failure}.")
-            for probe in result.probes:
-                say(f"{each.name}: {probe.template} (distance {probe.distance:.4f})")
-                columns = [
-                    [f"{filling.token} {filling.probability:.4f}" for filling in group] for group in probe.fillings
-                ]
-                say_table(probe.groups, list(zip(*columns, strict=True)))
+            _show_details(each.name, result)
+
+
+def _show_details(checkpoint: str, result: TaskResult) -> None:
+    if classes := class_rows(result):
+        say(f"{checkpoint}, {result.task}: entities by class")
+        say_table(CLASS_HEADINGS, classes)
+    for seed in result.failures:
+        say(f"{checkpoint}, {result.task}, seed {seed.seed} did not converge: {seed.failure}.")
+    for probe in result.probes:
+        say(f"{checkpoint}: {probe.template} (distance {probe.distance:.4f})")
+        columns = [[f"{each.token} {each.probability:.4f}" for each in group] for group in probe.fillings]
+        say_table(probe.groups, list(zip(*columns, strict=True)))
 
 
 @dataclass(frozen=True)
