@@ -206,7 +206,7 @@ def _results(
         folder = ""
         if save is not None and (task.is_trained or task.kind == "retrieval"):
             folder = str(save / task.name if len(tasks) > 1 else save)
-        results[task.name] = run_apart(Plan(source, task, str(folders.base), str(folders.cache), fresh, folder))
+        results[task.name] = run_apart(Plan(source, task, folders, fresh, folder))
     return results
 
 

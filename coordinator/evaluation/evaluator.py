@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from auth.errors import ManyhandsError, UnreachableError
 from coordinator.evaluation.evaluated_runs import LocalRun, RemoteRun
 from coordinator.evaluation.reports import EvaluationReport
+from coordinator.evaluation.tasks.data import DataFolders
 from coordinator.evaluation.tasks.results import TaskResult, score_text
 from coordinator.evaluation.tasks.running import Plan, run_apart
 
@@ -58,11 +59,10 @@ class Evaluator:
         if waiting is None:
             return False
         step, manifest, task = waiting.step, waiting.manifest_sha256, waiting.task
-        base, cache = str(source.place), str(source.place / "examples")
+        folders = DataFolders(source.place, source.place / "examples", confined=source.is_elsewhere)
         try:
             with source.checkpoint(waiting) as folder:
-                plan = Plan(str(folder), task, base, cache, confined=source.is_elsewhere, threads=self.threads)
-                result = self.evaluate(plan, self.should_stop)
+                result = self.evaluate(Plan(str(folder), task, folders, threads=self.threads), self.should_stop)
             if result is None:
                 return False
             source.report(

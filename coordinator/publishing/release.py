@@ -21,6 +21,7 @@ from coordinator.checkpoints.manifest import StoredCheckpoint, verify
 from coordinator.checkpoints.validations import ValidationRow, validations
 from coordinator.context.open_run import OpenRun
 from coordinator.evaluation.evaluations import OPERATOR, EvaluationRow, evaluations, record_evaluation
+from coordinator.evaluation.tasks.data import DataFolders
 from coordinator.evaluation.tasks.results import TaskResult, score_text
 from coordinator.evaluation.tasks.running import Plan, run_apart
 from coordinator.ledger.presence import CheckpointRow, checkpoints
@@ -111,14 +112,14 @@ def _tune(
         for row in evaluations(run.database)
         if row.manifest_sha256 == stored.manifest_sha256
     }
-    base = run.directory.path
+    folders = DataFolders(run.directory.path, run.directory.path / "examples")
     tuned = {}
     for task in run.directory.config.evaluation.tasks:
         is_model = task in models
         if not is_model and (not wanted.evaluate or (task.name, task.sha256) in known):
             continue
         save_to = str(folder / task.name) if is_model else ""
-        result = run_plan(Plan(str(stored.path), task, str(base), str(base / "examples"), save_to=save_to))
+        result = run_plan(Plan(str(stored.path), task, folders, save_to=save_to))
         assert result is not None  # nobody told it to stop
         if is_model and not result.converged:
             raise ConfigError(f"No seed of the task `{task.name}` has converged: there is no model to release for it.")

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any, ClassVar
 
 from auth.errors import ConfigError, ManyhandsError, WorkerError
+from coordinator.evaluation.tasks.data import DataFolders
 from peer.config.evaluation import Task
 from peer.runtime.processes import die_with_parent, lead_own_group, name_process
 from peer.runtime.software import how_to_add
@@ -32,11 +33,9 @@ class Plan:
 
     checkpoint: str  # a folder, or a model's name on the hub
     task: Task
-    base: str  # where relative paths of the task begin
-    cache: str  # where files of the web are kept
+    data: DataFolders
     random_start: bool = False  # the checkpoint's shape with fresh weights
     save_to: str = ""  # a folder for the best fine-tuned model; "": none is kept
-    confined: bool = False  # the task's paths are somebody else's: they must stay within `base`
     threads: int = 0  # of the computing process; 0: as many as PyTorch takes
 
     @property

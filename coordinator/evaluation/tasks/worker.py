@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from coordinator.evaluation.tasks.classification import Classifying, Tagging
-from coordinator.evaluation.tasks.data import DataFolders, read_split
+from coordinator.evaluation.tasks.data import read_split
 from coordinator.evaluation.tasks.fill_mask import fill_scores, probe_scores
 from coordinator.evaluation.tasks.fine_tuning import Subject, run_trials, split
 from coordinator.evaluation.tasks.pretrained import Pretrained, be_quiet, share_weights
@@ -37,8 +37,7 @@ def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskRes
     task, began = plan.task, clock()
     pretrained = Pretrained(plan.checkpoint, plan.random_start)
     pretrained.check()
-    place = DataFolders(Path(plan.base), Path(plan.cache), plan.confined)
-    train, dev, test = (read_split(task, name, place) for name in ("train", "dev", "test"))
+    train, dev, test = (read_split(task, name, plan.data) for name in ("train", "dev", "test"))
     assert test is not None  # `Task` sees to it
     keep, probes = _Best(pretrained, plan.save_to), ()
     if task.kind == "retrieval":

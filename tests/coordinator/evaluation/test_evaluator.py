@@ -104,7 +104,7 @@ def test_from_elsewhere_it_fetches_reports_and_keeps_what_is_not_taken(services:
 
         def counted(plan: Plan, stop: Callable[[], bool]) -> TaskResult:
             calls.append(plan.task.name)
-            assert plan.confined
+            assert plan.data.confined
             return here(plan, stop)
 
         evaluator = Evaluator(source, never, clock=lambda: 900.0, evaluate=counted)

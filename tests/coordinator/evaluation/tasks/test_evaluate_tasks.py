@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from transformers import (
 )
 
 from auth.errors import ConfigError, StorageError
+from coordinator.evaluation.tasks.data import DataFolders
 from coordinator.evaluation.tasks.pretrained import Pretrained, cut
 from coordinator.evaluation.tasks.running import Plan, run_apart
 from coordinator.evaluation.tasks.worker import run_plan
@@ -33,7 +35,7 @@ FAST = {"seeds": [0, 1], "epochs": 6, "batch_size": 8, "learning_rate": 0.01, "m
 def plan(model: Path, folder: Path, **task: Any) -> Plan:
     """This task on the model, its files in the folder."""
     content = {"name": "try", "recipe": FAST, **task}
-    return Plan(str(model), Task.model_validate(content), str(folder), str(folder / "cache"))
+    return Plan(str(model), Task.model_validate(content), DataFolders(folder, folder / "cache"))
 
 
 def write_ner(folder: Path) -> None:
@@ -52,7 +54,7 @@ def test_entities_are_learnt_and_the_best_model_is_kept(model: Path, tmp_path: P
     """Both seeds converge; the kept folder, of the umask's modes, loads and tags by the names of the training set."""
     write_ner(tmp_path)
     asked = plan(model, tmp_path, kind="ner", metric="f1_without_misc", train="train", test="test")
-    found = run_plan(Plan(asked.checkpoint, asked.task, asked.base, asked.cache, save_to=str(tmp_path / "kept")))
+    found = run_plan(replace(asked, save_to=str(tmp_path / "kept")))
     assert [seed.failure for seed in found.seeds] == ["", ""]
     assert found.mean() == found.mean("f1") == 1.0
     assert found.examples == 20
@@ -165,7 +167,7 @@ def test_a_random_start_has_the_shape_but_not_the_weights(model: Path, tmp_path:
     """It gives another perplexity, and the same one again."""
     (tmp_path / "test").write_text("ada lives in paris .")
     asked = plan(model, tmp_path, kind="fill-mask", test="test")
-    fresh = Plan(asked.checkpoint, asked.task, asked.base, asked.cache, random_start=True)
+    fresh = replace(asked, random_start=True)
     assert run_plan(fresh).mean() == run_plan(fresh).mean()
     assert run_plan(fresh).mean() != run_plan(asked).mean()
 

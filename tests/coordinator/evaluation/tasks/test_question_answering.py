@@ -19,6 +19,7 @@ import pytest
 import torch
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
+from coordinator.evaluation.tasks.data import DataFolders
 from coordinator.evaluation.tasks.examples import read_squad
 from coordinator.evaluation.tasks.metrics import answer_scores, normalized_answer
 from coordinator.evaluation.tasks.pretrained import Pretrained
@@ -63,7 +64,7 @@ def test_scores_equal_those_of_squads_script(model: Path, tmp_path: Path, unansw
     recipe = {"seeds": [0], "epochs": 6, "batch_size": 8, "learning_rate": 0.01, "max_length": MAX_LENGTH}
     places = {name: name for name in ("train", "dev", "test")}
     task = Task.model_validate({"name": "qa", "kind": "qa", "recipe": recipe, **places})
-    found = run_plan(Plan(str(model), task, str(tmp_path), str(tmp_path), save_to=str(tmp_path / "kept")))
+    found = run_plan(Plan(str(model), task, DataFolders(tmp_path, tmp_path), save_to=str(tmp_path / "kept")))
     script = SquadEvaluation(tmp_path / "kept")
     threshold = script.best_threshold(dev) if unanswerable else math.inf
     assert found.seeds[0].scores == pytest.approx(script.scores(test, threshold))
@@ -121,7 +122,7 @@ def test_the_shortest_windows_have_room_for_a_question_of_any_length(
     (tmp_path / "x").write_text(json.dumps({"data": [{"paragraphs": [{"context": context, "qas": qas}]}]}))
     recipe = {"seeds": [0], "epochs": 1, "max_length": 8}
     task = Task.model_validate({"name": "qa", "kind": "qa", "train": "x", "test": "x", "recipe": recipe})
-    assert run_plan(Plan(str(model), task, str(tmp_path), str(tmp_path))).examples == 1
+    assert run_plan(Plan(str(model), task, DataFolders(tmp_path, tmp_path))).examples == 1
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from auth.errors import ConfigError
+from coordinator.evaluation.tasks.data import DataFolders
 from coordinator.evaluation.tasks.examples import TextPair, read_documents, read_judgements
 from coordinator.evaluation.tasks.metrics import retrieval_scores
 from coordinator.evaluation.tasks.pretrained import Pretrained
@@ -104,7 +105,7 @@ def retrieval_plan(model: Path, folder: Path, save_to: str = "", **task: Any) ->
     """This task on the model."""
     recipe = {"seeds": [0], "epochs": 8, "batch_size": 4, "learning_rate": 0.01, "max_length": 16}
     content = {"name": "find", "kind": "retrieval", "recipe": recipe, **PLACES, **task}
-    return Plan(str(model), Task.model_validate(content), str(folder), str(folder), save_to=save_to)
+    return Plan(str(model), Task.model_validate(content), DataFolders(folder, folder), save_to=save_to)
 
 
 @pytest.mark.usefixtures("shared_with_the_group")
