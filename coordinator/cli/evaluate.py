@@ -150,7 +150,7 @@ def make_task(
         raise ConfigError("`--test` is missing: the examples to judge by.")
     if kind not in MAY_BE_UNTRAINED and not places.get("train"):
         raise ConfigError(f"`--train` is missing: a task of kind {kind} is fine-tuned.")
-    content = {
+    content: dict[str, object] = {
         **places,
         "name": preset or kind,
         "kind": kind,

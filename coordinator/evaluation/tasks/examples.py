@@ -128,7 +128,8 @@ def read_conll(text: str, origin: str, columns: Columns) -> list[Tagged]:
     tag_column = (UPOS if is_conllu else -1) if tag_column is None else tag_column
     sentences: list[Tagged] = []
     words: list[tuple[str, str]] = []
-    width, halves = 0, []
+    halves: list[int] = []
+    width = 0
     for number, line in enumerate([*lines, ""], 1):
         cells = _numbered_cells(line) if is_numbered else _plain_cells(line, has_tabs=len(first) > 1)
         if cells is None:

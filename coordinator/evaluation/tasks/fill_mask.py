@@ -50,7 +50,7 @@ def fill_scores(pretrained: Pretrained, task: Task, texts: Sequence[str]) -> Mas
         tokens = tokenizer(text, add_special_tokens=False)["input_ids"][:room]
         ids = torch.tensor(frame.around(tokens))  # (length,)
         places = len(frame.before) + torch.arange(len(tokens))
-        for batch in places.split(task.recipe.batch_size) if tokens else ():
+        for batch in torch.split(places, task.recipe.batch_size) if tokens else ():
             rows = ids.repeat(len(batch), 1).scatter(1, batch[:, None], mask)  # (batch, length)
             logits, wanted = logits_at(model, rows, batch), ids[batch]
             loss += float(functional.cross_entropy(logits, wanted, reduction="sum"))
@@ -77,8 +77,8 @@ def probe_scores(pretrained: Pretrained, task: Task, probes: Sequence[Probe]) ->
                 raise ConfigError(
                     f"The template {probe.template!r:.80} is too long: its mask must be within {room} tokens."
                 )
-            [logits] = logits_at(model, torch.tensor([ids]), torch.tensor([ids.index(mask)]))
-            shares.append(torch.softmax(logits, -1))
+            logits = logits_at(model, torch.tensor([ids]), torch.tensor([ids.index(mask)]))
+            shares.append(torch.softmax(logits[0], -1))
         likeliest = [share.topk(min(probe.top, len(share))) for share in shares]
         fillings = tuple(
             tuple(

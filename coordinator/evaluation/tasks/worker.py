@@ -13,11 +13,11 @@ from transformers import PreTrainedModel
 
 from coordinator.evaluation.tasks.classification import Classifying, Tagging
 from coordinator.evaluation.tasks.data import read_split
-from coordinator.evaluation.tasks.fill_mask import fill_scores, probe_scores
+from coordinator.evaluation.tasks.fill_mask import MaskScores, fill_scores, probe_scores
 from coordinator.evaluation.tasks.fine_tuning import Subject, run_trials, split
 from coordinator.evaluation.tasks.pretrained import Pretrained, be_quiet, share_weights
 from coordinator.evaluation.tasks.question_answering import Answering
-from coordinator.evaluation.tasks.results import SeedResult, TaskResult, result_of
+from coordinator.evaluation.tasks.results import ProbeResult, SeedResult, TaskResult, result_of
 from coordinator.evaluation.tasks.running import EmbedderPlan, Plan
 
 SUBJECTS: dict[str, Callable[..., Subject]] = {
@@ -26,7 +26,7 @@ SUBJECTS: dict[str, Callable[..., Subject]] = {
     "classification": Classifying,
     "qa": Answering,
 }
-MEASURES = {"fill-mask": fill_scores, "bias": probe_scores}
+MEASURES: dict[str, Callable[..., MaskScores]] = {"fill-mask": fill_scores, "bias": probe_scores}
 
 
 def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskResult:
@@ -39,7 +39,8 @@ def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskRes
     pretrained.check()
     train, dev, test = (read_split(task, name, plan.data) for name in ("train", "dev", "test"))
     assert test is not None  # `Task` sees to it
-    keep, probes = _Best(pretrained, plan.save_to), ()
+    keep = _Best(pretrained, plan.save_to)
+    probes: tuple[ProbeResult, ...] = ()
     if task.kind == "retrieval":
         from coordinator.evaluation.tasks.retrieval import run_retrieval  # of an optional package
 
