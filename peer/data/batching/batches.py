@@ -176,7 +176,7 @@ class SampleMaker:
     @property
     def carried_tokens(self) -> int:
         """The number of tokens that wait for more to fill a sample."""
-        return self._packer.carried_tokens
+        return len(self._packer.carried)
 
     def samples(self, documents: list[str], count: Callable[[Sequence[int]], None] = lambda _: None) -> Samples:
         """Return all samples that these documents, and tokens left over before, fill; `count` hears their tokens."""

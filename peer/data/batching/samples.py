@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,6 @@ from peer.data.tokenization.encoding import EncodedChunk
 from peer.data.tokenization.special_tokens import SpecialIds
 
 SWAP_PROBABILITY = 0.5
-Number = TypeVar("Number", np.int8, np.int64)
 Ints = NDArray[np.int64]
 Tokens = NDArray[np.int32]
 MIDDLE = (0.25, 0.75)  # the part of an anchor in which a break is looked for first
@@ -59,122 +58,38 @@ class Samples:
         return len(self.input_ids)
 
     def __getitem__(self, part: slice) -> Samples:
-        types = None if self.token_type_ids is None else self.token_type_ids[part]
-        labels = None if self.sop_labels is None else self.sop_labels[part]
-        return Samples(self.input_ids[part], types, labels)
+        return Samples(*(None if array is None else array[part] for array in vars(self).values()))
+
+
+def join_samples(first: Samples, second: Samples) -> Samples:
+    """Two groups of samples of one run as one group."""
+    pairs = zip(vars(first).values(), vars(second).values(), strict=True)
+    return Samples(*(None if one is None or other is None else np.concatenate([one, other]) for one, other in pairs))
 
 
 class SamplePacker(Protocol):
     """Makes samples of chunk after chunk of encoded text."""
 
     special_places: int  # in each sample, for [CLS] and [SEP]s
-
-    @property
-    def carried_tokens(self) -> int:
-        """Tokens that wait for more to fill a sample."""
-        ...
+    carried: Tokens  # tokens that wait for more to fill a sample
 
     def pack(self, chunk: EncodedChunk) -> Samples:
-        """All samples that this chunk, and tokens left over before, fill."""
+        """All samples that this chunk, and tokens carried over, fill, in random order."""
         ...
 
 
 def open_packer(config: RunConfig, special: SpecialIds, rng: np.random.Generator) -> SamplePacker:
     """The packer for the run's objective: pairs of segments where their order is learnt, else plain text."""
     if config.objective.name == "mlm+sop":
-        return Pairs(config.data.sequence_length, special, rng)
+        return PairPacker(config.data.sequence_length, special, rng)
     framed = ARCHITECTURES[config.model.architecture].framed
     between = (special.sep,) if config.data.cross_document_attention else (special.sep, special.cls)
-    return Texts(config.data.sequence_length, special, rng, framed=framed, between=between)
+    return ContiguousPacker(config.data.sequence_length, special, rng, framed=framed, between=between)
 
 
-class Pairs:
-    """[CLS] first segment [SEP] second segment [SEP]; half of the pairs are swapped."""
-
-    special_places = 3
-
-    def __init__(self, length: int, special: SpecialIds, rng: np.random.Generator) -> None:
-        self._special, self._packer = special, PairPacker(length - self.special_places, SWAP_PROBABILITY, rng)
-
-    @property
-    def carried_tokens(self) -> int:
-        """Tokens that wait for more to fill a sample."""
-        return len(self._packer.carried)
-
-    def pack(self, chunk: EncodedChunk) -> Samples:
-        """All samples that this chunk, and tokens left over before, fill."""
-        return pair_samples(self._packer.pack(chunk), self._special)
-
-
-class Texts:
-    """Plain text with `between` after each document, for encoders between [CLS] and [SEP]."""
-
-    def __init__(
-        self,
-        length: int,
-        special: SpecialIds,
-        rng: np.random.Generator,
-        *,
-        framed: bool,
-        between: tuple[int, ...],
-    ) -> None:
-        self.special_places = 2 if framed else 0
-        self._special, self._packer = special, ContiguousPacker(length - self.special_places, between, rng)
-
-    @property
-    def carried_tokens(self) -> int:
-        """Tokens that wait for more to fill a sample."""
-        return len(self._packer.carried)
-
-    def pack(self, chunk: EncodedChunk) -> Samples:
-        """All samples that this chunk, and tokens left over before, fill."""
-        rows = self._packer.pack(chunk)
-        return framed_samples(rows, self._special) if self.special_places else Samples(rows)
-
-
-def pair_samples(packed: PackedSamples, special: SpecialIds) -> Samples:
-    """[CLS] first segment [SEP] second segment [SEP], with the sentence-order label."""
-    count, capacity = packed.tokens.shape
-    first = packed.first_lengths[:, None]  # (samples, 1)
-    column = np.arange(1, capacity + 2)  # between [CLS] and the last [SEP]
-    edge = np.full((count, 1), special.sep, np.int32)
-    # A token stands one place after its index in the first segment and two places after it in the second.
-    by_one, by_two = np.hstack([packed.tokens, edge]), np.hstack([edge, packed.tokens])
-    inner = np.where(column <= first, by_one, by_two)
-    inner[np.arange(count), packed.first_lengths] = special.sep
-    input_ids = np.hstack([np.full((count, 1), special.cls, np.int32), inner, edge])
-    token_type_ids = (np.arange(capacity + 3) > first + 1).astype(np.int8)
-    return Samples(input_ids, token_type_ids, np.where(packed.has_order, packed.swapped, IGNORED).astype(np.int64))
-
-
-def framed_samples(tokens: Tokens, special: SpecialIds) -> Samples:
-    """[CLS] text [SEP] around each row of (samples, capacity) tokens."""
-    count = len(tokens)
-    cls, sep = np.full((count, 1), special.cls, np.int32), np.full((count, 1), special.sep, np.int32)
-    return Samples(np.hstack([cls, tokens, sep]))
-
-
-def join_samples(first: Samples, second: Samples) -> Samples:
-    """Two groups of samples of one run as one group."""
-    return Samples(
-        np.concatenate([first.input_ids, second.input_ids]),
-        _joined(first.token_type_ids, second.token_type_ids),
-        _joined(first.sop_labels, second.sop_labels),
-    )
-
-
-def _joined(first: NDArray[Number] | None, second: NDArray[Number] | None) -> NDArray[Number] | None:
-    return None if first is None or second is None else np.concatenate([first, second])
-
-
-@dataclass(frozen=True)
-class PackedSamples:
-    """Samples without their special tokens; `capacity` tokens each."""
-
-    tokens: Tokens  # (samples, capacity)
-    first_lengths: Ints  # (samples,) tokens of the first segment; the rest is the second
-    swapped: NDArray[np.bool_]  # (samples,) whether the second passage comes first
-    has_order: NDArray[np.bool_]  # (samples,) whether they are two passages, and not one sentence in two
+def _framed(rows: Tokens, special: SpecialIds) -> Tokens:
+    """[CLS] row [SEP] for each row  # (samples, capacity) -> (samples, capacity + 2)"""
+    return np.pad(rows, ((0, 0), (1, 1)), constant_values=((0, 0), (special.cls, special.sep)))
 
 
 @dataclass(frozen=True)
@@ -187,16 +102,21 @@ class _Anchors:
 
 
 class PairPacker:
-    """Packs chunk after chunk for sentence order; keeps the tokens that do not fill a sample yet."""
+    """[CLS] first segment [SEP] second segment [SEP], with the sentence-order label; half of the pairs are swapped."""
 
-    def __init__(self, capacity: int, swap_probability: float, rng: np.random.Generator) -> None:
-        if capacity < 2:
-            raise ValueError(f"A sample needs room for two tokens at least, not {capacity}.")
-        self._capacity, self._swap_probability, self._rng = capacity, swap_probability, rng
-        self.carried: Tokens = np.empty(0, np.int32)  # always shorter than `capacity`
+    special_places = 3
 
-    def pack(self, chunk: EncodedChunk) -> PackedSamples:
-        """All samples that the carried tokens and this chunk fill, in random order."""
+    def __init__(
+        self, length: int, special: SpecialIds, rng: np.random.Generator, swap_probability: float = SWAP_PROBABILITY
+    ) -> None:
+        self._capacity = length - self.special_places
+        if self._capacity < 2:
+            raise ValueError(f"A sample needs room for two tokens at least, not {self._capacity}.")
+        self._special, self._rng, self._swap_probability = special, rng, swap_probability
+        self.carried: Tokens = np.empty(0, np.int32)  # always shorter than the capacity
+
+    def pack(self, chunk: EncodedChunk) -> Samples:
+        """All samples that this chunk, and tokens carried over, fill, in random order."""
         tokens = np.concatenate([self.carried, chunk.tokens])
         starts, ends = cut_pieces(chunk, self._capacity, self._draw_first_limits(chunk.document_ends))
         shift = len(self.carried)
@@ -210,8 +130,19 @@ class PairPacker:
         filler_starts = filler_ends - (self._capacity - anchors.lengths)
         rows = _arrange(tokens, filler, anchors, filler_starts, self._capacity)
         first_lengths = np.where(anchors.swapped, anchors.lengths - anchors.breaks, anchors.breaks)
+        labels = np.where(anchors.has_order, anchors.swapped, IGNORED).astype(np.int64)
         order = self._rng.permutation(len(rows))
-        return PackedSamples(rows[order], first_lengths[order], anchors.swapped[order], anchors.has_order[order])
+        return self._pairs(rows[order], first_lengths[order], labels[order])
+
+    def _pairs(self, tokens: Tokens, first_lengths: Ints, labels: Ints) -> Samples:
+        """Put special tokens around the two segments of each sample  # tokens (samples, capacity)"""
+        first, sep = first_lengths[:, None], self._special.sep  # (samples, 1)
+        # A token stands one place after its index in the first segment and two places after it in the second.
+        by_one, by_two = (np.pad(tokens, ((0, 0), edges), constant_values=sep) for edges in ((0, 1), (1, 0)))
+        inner = np.where(np.arange(1, self._capacity + 2) <= first, by_one, by_two)
+        np.put_along_axis(inner, first, sep, axis=1)
+        types = (np.arange(self._capacity + self.special_places) > first + 1).astype(np.int8)
+        return Samples(_framed(inner, self._special), types, labels)
 
     def _draw_first_limits(self, document_ends: Ints) -> Ints:
         """Draw the largest size of each document's first piece; that of a short document is the whole document."""
@@ -291,19 +222,32 @@ def _arrange(tokens: Tokens, filler: Tokens, anchors: _Anchors, filler_starts: I
 
 
 class ContiguousPacker:
-    """Packs chunk after chunk as one run of text; keeps the tokens that do not fill a sample yet."""
+    """Plain text cut from one run, for encoders between [CLS] and [SEP].
 
-    def __init__(self, capacity: int, between: tuple[int, ...], rng: np.random.Generator) -> None:
-        """`between`: the tokens after each document, a separator and perhaps what begins the next document."""
-        self._capacity, self._between, self._rng = capacity, between, rng
-        self.carried: Tokens = np.empty(0, np.int32)  # always shorter than `capacity`
+    `between` are the tokens after each document: a separator, and perhaps the token that begins the next document.
+    """
 
-    def pack(self, chunk: EncodedChunk) -> Tokens:
-        """All samples that the carried tokens and this chunk fill, in random order  # (samples, capacity)"""
+    def __init__(
+        self,
+        length: int,
+        special: SpecialIds,
+        rng: np.random.Generator,
+        *,
+        framed: bool,
+        between: tuple[int, ...],
+    ) -> None:
+        self.special_places = 2 if framed else 0
+        self._capacity = length - self.special_places
+        self._special, self._between, self._rng = special, between, rng
+        self.carried: Tokens = np.empty(0, np.int32)  # always shorter than the capacity
+
+    def pack(self, chunk: EncodedChunk) -> Samples:
+        """All samples that this chunk, and tokens carried over, fill, in random order."""
         ends = np.repeat(chunk.document_ends, len(self._between))
         run = np.insert(chunk.tokens, ends, np.tile(self._between, len(chunk.document_ends)))
         run = np.concatenate([self.carried, run])
         full = len(run) - len(run) % self._capacity
         self.carried = run[full:]
         rows = run[:full].reshape(-1, self._capacity)
-        return rows[self._rng.permutation(len(rows))]
+        rows = rows[self._rng.permutation(len(rows))]
+        return Samples(_framed(rows, self._special) if self.special_places else rows)

@@ -9,8 +9,10 @@ from hypothesis import given, strategies as st
 
 from peer.data.batching.samples import ContiguousPacker
 from peer.data.tokenization.encoding import EncodedChunk
+from peer.data.tokenization.special_tokens import SpecialIds
 
 SEPARATOR = -1
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 CHUNKS = st.lists(st.lists(st.integers(1, 30), max_size=8), max_size=5)
 
 
@@ -20,13 +22,18 @@ def chunk_of(lengths: list[int], first_token: int = 0) -> EncodedChunk:
     return EncodedChunk(np.arange(first_token, first_token + sum(lengths), dtype=np.int32), ends, ends)
 
 
+def packer_of(capacity: int, seed: int = 0) -> ContiguousPacker:
+    """A packer of text without a frame."""
+    return ContiguousPacker(capacity, SPECIAL, np.random.default_rng(seed), framed=False, between=(SEPARATOR,))
+
+
 def pack_all(chunks: list[list[int]], capacity: int) -> tuple[list[list[int]], ContiguousPacker]:
     """All samples of these chunks in the order of the text, and the packer."""
-    packer = ContiguousPacker(capacity, (SEPARATOR,), np.random.default_rng(0))
+    packer = packer_of(capacity)
     rows: list[list[int]] = []
     tokens = 0
     for lengths in chunks:
-        rows += sorted(packer.pack(chunk_of(lengths, tokens)).tolist(), key=_first_token)
+        rows += sorted(packer.pack(chunk_of(lengths, tokens)).input_ids.tolist(), key=_first_token)
         tokens += sum(lengths)
     return rows, packer
 
@@ -66,7 +73,6 @@ def test_samples_of_one_text_do_not_follow_each_other() -> None:
     """A microbatch is mixed: the samples come in random order, by the generator that is passed in."""
     orders = []
     for seed in (0, 0, 1):
-        packer = ContiguousPacker(10, (SEPARATOR,), np.random.default_rng(seed))
-        orders.append(packer.pack(chunk_of([1000]))[:, 0].tolist())
+        orders.append(packer_of(10, seed).pack(chunk_of([1000])).input_ids[:, 0].tolist())
     assert orders[0] == orders[1] != orders[2]
     assert orders[0] != sorted(orders[0])

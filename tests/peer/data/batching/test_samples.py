@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -11,58 +10,42 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from peer.config.run import RunConfig
-from peer.data.batching.samples import (
-    IGNORED,
-    PackedSamples,
-    PairPacker,
-    Samples,
-    cut_pieces,
-    framed_samples,
-    join_samples,
-    open_packer,
-    pair_samples,
-)
+from peer.data.batching.samples import IGNORED, PairPacker, Samples, cut_pieces, join_samples, open_packer
 from peer.data.tokenization.encoding import EncodedChunk
 from peer.data.tokenization.special_tokens import SpecialIds
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
-PACKED = PackedSamples(
-    tokens=np.array([[10, 11, 12, 13], [20, 21, 22, 23]], np.int32),
-    first_lengths=np.array([1, 3]),
-    swapped=np.array([False, True]),
-    has_order=np.array([True, True]),
-)
+FIRST_TOKEN = 10  # the ids before it are special
 Document = list[int]  # the number of tokens of each sentence
 DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=8), max_size=12)
 
 
-def test_a_pair_has_a_separator_after_each_segment() -> None:
-    """[CLS] A [SEP] B [SEP], with B and its separator marked as the second segment."""
-    samples = pair_samples(PACKED, SPECIAL)
-    assert samples.input_ids.tolist() == [[2, 10, 3, 11, 12, 13, 3], [2, 20, 21, 22, 3, 23, 3]]
+def packer_of(capacity: int, swap_probability: float, seed: int = 0) -> PairPacker:
+    """A packer of samples with so many tokens of text."""
+    return PairPacker(capacity + PairPacker.special_places, SPECIAL, np.random.default_rng(seed), swap_probability)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_pair_has_a_separator_after_each_segment(swapped: bool) -> None:
+    """[CLS] A [SEP] B [SEP], with B and its separator marked as the second segment; label 1 is a swapped pair."""
+    samples = packer_of(4, float(swapped)).pack(chunk_of([[1, 3]]))
     assert samples.token_type_ids is not None
-    assert samples.token_type_ids.tolist() == [[0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1]]
-    assert (samples.input_ids.dtype, samples.token_type_ids.dtype) == (np.int32, np.int8)
-
-
-def test_the_label_says_whether_the_pair_is_swapped() -> None:
-    """0 is in order and 1 is swapped, as in transformers' ALBERT."""
-    labels = pair_samples(PACKED, SPECIAL).sop_labels
-    assert labels is not None
-    assert labels.tolist() == [0, 1]
-    assert labels.dtype == np.int64
-    none = pair_samples(replace(PACKED, has_order=np.array([False, True])), SPECIAL).sop_labels
-    assert none is not None
-    assert none.tolist() == [IGNORED, 1]
+    assert samples.sop_labels is not None
+    first, second = ([11, 12, 13], [10]) if swapped else ([10], [11, 12, 13])
+    assert samples.input_ids.tolist() == [[2, *first, 3, *second, 3]]
+    assert samples.token_type_ids.tolist() == [[0] * (len(first) + 2) + [1] * (len(second) + 1)]
+    assert samples.sop_labels.tolist() == [int(swapped)]
+    dtypes = samples.input_ids.dtype, samples.token_type_ids.dtype, samples.sop_labels.dtype
+    assert dtypes == (np.int32, np.int8, np.int64)
 
 
 def test_a_text_of_its_own_has_one_segment_and_no_label() -> None:
     """[CLS] text [SEP], for masked language modelling alone."""
-    samples = framed_samples(PACKED.tokens, SPECIAL)
-    assert samples.input_ids.tolist() == [[2, 10, 11, 12, 13, 3], [2, 20, 21, 22, 23, 3]]
+    run = {"objective": {"name": "mlm"}, "data": {"sequence_length": 16}}
+    samples = open_packer(RunConfig.from_mapping(run), SPECIAL, np.random.default_rng(0)).pack(chunk_of([[14]]))
+    assert samples.input_ids.tolist() == [[2, *range(10, 24), 3]]
     assert samples.input_ids.dtype == np.int32
-    assert samples.token_type_ids is None
-    assert samples.sop_labels is None
+    assert samples.token_type_ids is samples.sop_labels is None
 
 
 @pytest.mark.parametrize(
@@ -86,30 +69,22 @@ def test_the_family_says_what_stands_around_a_text(
     assert samples.input_ids.shape == (1, 32)
     assert samples.input_ids[0, 0] == first
     assert samples.input_ids[0, -1] == (41 if last is None else last)
-    assert packer.carried_tokens == 40 + (objective != "mlm+sop") - (32 - special_places)
+    assert len(packer.carried) == 40 + (objective != "mlm+sop") - (32 - special_places)
     assert (samples.sop_labels is not None) == (objective == "mlm+sop")
 
 
-def test_samples_can_be_divided_and_joined() -> None:
-    """Two parts of the same samples, joined, are those samples again."""
-    samples = pair_samples(PACKED, SPECIAL)
+@pytest.mark.parametrize("objective", ["mlm+sop", "mlm"])
+def test_samples_can_be_divided_and_joined(objective: str) -> None:
+    """Two parts of the same samples, joined, are those samples again, without segments and labels if they had none."""
+    run = {"objective": {"name": objective}, "data": {"sequence_length": 16}}
+    samples = open_packer(RunConfig.from_mapping(run), SPECIAL, np.random.default_rng(0)).pack(chunk_of([[9, 9, 30]]))
     joined = join_samples(samples[:1], samples[1:])
-    assert isinstance(joined, Samples)
-    assert len(joined) == 2
-    assert (joined.input_ids == samples.input_ids).all()
-    assert joined.sop_labels is not None
-    assert joined.sop_labels.tolist() == [0, 1]
+    assert len(joined) == len(samples) > 1
+    for name, array in vars(samples).items():
+        assert np.array_equal(getattr(joined, name), array)
 
 
-def test_texts_of_one_segment_can_be_joined() -> None:
-    """What has neither segments nor labels has none when joined."""
-    samples = framed_samples(PACKED.tokens, SPECIAL)
-    joined = join_samples(samples[:1], samples[1:])
-    assert joined.input_ids.tolist() == samples.input_ids.tolist()
-    assert joined.token_type_ids is joined.sop_labels is None
-
-
-def chunk_of(documents: list[Document], first_token: int = 0) -> EncodedChunk:
+def chunk_of(documents: list[Document], first_token: int = FIRST_TOKEN) -> EncodedChunk:
     """Documents whose tokens are numbered through, so that each token says where it came from."""
     sentences = [length for document in documents for length in document]
     total = sum(sentences)
@@ -120,18 +95,29 @@ def chunk_of(documents: list[Document], first_token: int = 0) -> EncodedChunk:
     )
 
 
-def segments(packed: PackedSamples, row: int) -> tuple[list[int], list[int]]:
-    """A sample's two segments."""
-    tokens = packed.tokens[row].tolist()
-    return tokens[: packed.first_lengths[row]], tokens[packed.first_lengths[row] :]
+def segments(samples: Samples, row: int) -> tuple[list[int], list[int]]:
+    """A sample's two segments, without the special tokens."""
+    assert samples.token_type_ids is not None
+    ids, types = samples.input_ids[row], samples.token_type_ids[row]
+    return ids[types == 0][1:-1].tolist(), ids[types == 1][:-1].tolist()
 
 
-def pack_all(chunks: list[list[Document]], capacity: int, seed: int) -> tuple[list[PackedSamples], PairPacker, int]:
+def tokens_of(samples: Samples) -> list[list[int]]:
+    """Each sample's tokens of text."""
+    return [first + second for first, second in (segments(samples, row) for row in range(len(samples)))]
+
+
+def is_swapped(samples: Samples) -> np.ndarray:
+    """(samples,) whether the second passage comes first."""
+    return samples.sop_labels == 1
+
+
+def pack_all(chunks: list[list[Document]], capacity: int, seed: int) -> tuple[list[Samples], PairPacker, int]:
     """Pack chunk after chunk; what came out, the packer, and the number of tokens that went in."""
-    packer = PairPacker(capacity, swap_probability=0.5, rng=np.random.default_rng(seed))
+    packer = packer_of(capacity, 0.5, seed)
     packed, tokens = [], 0
     for documents in chunks:
-        chunk = chunk_of(documents, first_token=tokens)
+        chunk = chunk_of(documents, first_token=FIRST_TOKEN + tokens)
         tokens += len(chunk.tokens)
         packed.append(packer.pack(chunk))
     return packed, packer, tokens
@@ -140,10 +126,10 @@ def pack_all(chunks: list[list[Document]], capacity: int, seed: int) -> tuple[li
 @given(chunks=st.lists(DOCUMENTS, max_size=4), capacity=st.integers(2, 50), seed=st.integers(0, 9))
 def test_every_token_comes_out_once(chunks: list[list[Document]], capacity: int, seed: int) -> None:
     """Tokens in are tokens out, but for fewer than one sample that wait for the next chunk; and nothing is padding."""
-    packed, packer, tokens = pack_all(chunks, capacity, seed)
-    out = Counter(token for samples in packed for token in samples.tokens.reshape(-1).tolist())
+    packed, packer, count = pack_all(chunks, capacity, seed)
+    out = Counter(token for samples in packed for tokens in tokens_of(samples) for token in tokens)
     out.update(packer.carried.tolist())
-    assert out == Counter(range(tokens))
+    assert out == Counter(range(FIRST_TOKEN, FIRST_TOKEN + count))
     assert len(packer.carried) < capacity
 
 
@@ -152,7 +138,7 @@ def test_both_segments_hold_tokens(chunks: list[list[Document]], capacity: int, 
     """No segment is ever empty."""
     packed, _, _ = pack_all(chunks, capacity, seed)
     for samples in packed:
-        assert ((samples.first_lengths > 0) & (samples.first_lengths < capacity)).all()
+        assert all(all(segments(samples, row)) for row in range(len(samples)))
 
 
 @given(documents=DOCUMENTS, capacity=st.integers(2, 50), seed=st.integers(0, 9))
@@ -161,45 +147,44 @@ def test_a_swapped_pair_is_consecutive_text_of_one_document(
 ) -> None:
     """What stands first in a swapped sample follows, in its document, on what stands second."""
     chunk = chunk_of(documents)
-    packed = PairPacker(capacity, 1.0, np.random.default_rng(seed)).pack(chunk)
-    document_of = np.searchsorted(chunk.document_ends, chunk.tokens, side="right")
-    for row in np.flatnonzero(packed.swapped):
+    packed = packer_of(capacity, 1.0, seed).pack(chunk)
+    ends = chunk.document_ends + FIRST_TOKEN
+    for row in np.flatnonzero(is_swapped(packed)):
         later, rest = segments(packed, int(row))
         assert later == list(range(later[0], later[-1] + 1))
         earlier = rest[: rest.index(later[0] - 1) + 1]
         assert earlier == list(range(earlier[0], later[0]))
-        assert len(set(document_of[earlier + later].tolist())) == 1
+        assert len(set(np.searchsorted(ends, earlier + later, "right").tolist())) == 1
 
 
 def test_pairs_break_between_sentences_and_end_with_one() -> None:
     """Both passages are whole sentences in either order, so that where they begin and end betrays nothing."""
     documents = [[7, 9, 6, 8, 5]] * 40
     chunk = chunk_of(documents)
-    packed = PairPacker(24, 0.5, np.random.default_rng(0)).pack(chunk)
-    starts = {0, *chunk.sentence_ends.tolist()}
-    for row in range(len(packed.tokens)):
+    packed = packer_of(24, 0.5).pack(chunk)
+    starts = {FIRST_TOKEN, *(chunk.sentence_ends + FIRST_TOKEN).tolist()}
+    for row in range(len(packed)):
         first, second = segments(packed, row)
         assert first[0] in starts
         assert second[0] in starts
         assert first[-1] + 1 in starts
-    assert 0.3 < packed.swapped.mean() < 0.7
+    assert 0.3 < is_swapped(packed).mean() < 0.7
 
 
 def test_a_short_document_shares_a_sample_with_filler() -> None:
     """Leftovers fill samples whose pair is from another document, after the pair."""
-    packed = PairPacker(10, 0.0, np.random.default_rng(0)).pack(chunk_of([[2], [4, 4], [2]]))
-    assert len(packed.tokens) == 1
-    assert segments(packed, 0) == ([2, 3, 4, 5], [6, 7, 8, 9, 0, 1])
+    packed = packer_of(10, 0.0).pack(chunk_of([[2], [4, 4], [2]]))
+    assert len(packed) == 1
+    assert segments(packed, 0) == ([12, 13, 14, 15], [16, 17, 18, 19, 10, 11])
 
 
 def test_what_does_not_fit_starts_the_next_samples() -> None:
     """The tokens left over come first in the filler of the next chunk."""
-    packer = PairPacker(10, 0.0, np.random.default_rng(0))
+    packer = packer_of(10, 0.0)
     packer.pack(chunk_of([[4, 4], [5]]))
-    assert packer.carried.tolist() == [10, 11, 12]
-    following = packer.pack(chunk_of([[4, 3]], first_token=20))
-    assert sorted(following.tokens[0].tolist()) == [10, 11, 12, *range(20, 27)]
-    assert following.tokens[0].tolist() == [*range(20, 27), 10, 11, 12]
+    assert packer.carried.tolist() == [20, 21, 22]
+    following = packer.pack(chunk_of([[4, 3]], first_token=30))
+    assert tokens_of(following) == [[*range(30, 37), 20, 21, 22]]
 
 
 def test_a_sentence_longer_than_a_sample_is_cut() -> None:
@@ -223,27 +208,27 @@ def test_a_limit_of_first_pieces_moves_the_others() -> None:
 
 def test_each_pass_over_a_long_document_has_other_pieces() -> None:
     """So pairs begin at every sentence in the end, but for the last ones."""
-    packer, chunk = PairPacker(24, 0.0, np.random.default_rng(0)), chunk_of([[5] * 40])
-    begun = {int(start) for _ in range(60) for start in packer.pack(chunk).tokens[:, 0]}
-    assert begun >= set(range(0, 150, 5))
+    packer, chunk = packer_of(24, 0.0), chunk_of([[5] * 40])
+    begun = {tokens[0] for _ in range(60) for tokens in tokens_of(packer.pack(chunk))}
+    assert begun >= set(range(FIRST_TOKEN, FIRST_TOKEN + 150, 5))
 
 
 def test_documents_are_cut_apart_from_each_other() -> None:
     """Each has a draw of its own."""
-    packer = PairPacker(24, 0.0, np.random.default_rng(0))
+    packer = packer_of(24, 0.0)
     draws = [packer._draw_first_limits(np.array([200, 400])).tolist() for _ in range(20)]
     assert any(first != second for first, second in draws)
 
 
 def test_a_short_document_is_one_piece_in_each_pass() -> None:
     """It fits into a sample as a whole."""
-    packer, chunk = PairPacker(24, 0.0, np.random.default_rng(0)), chunk_of([[8, 8, 8]])
-    assert {tuple(packer.pack(chunk).tokens[0].tolist()) for _ in range(20)} == {tuple(range(24))}
+    packer, chunk = packer_of(24, 0.0), chunk_of([[8, 8, 8]])
+    assert {tuple(tokens_of(packer.pack(chunk))[0]) for _ in range(20)} == {tuple(range(FIRST_TOKEN, FIRST_TOKEN + 24))}
 
 
 def test_a_piece_of_two_sentences_goes_before_one_of_a_single_sentence() -> None:
     """Of equally long pieces the one that can be broken between sentences is broken."""
-    packer = PairPacker(8, 0.0, np.random.default_rng(0))
+    packer = packer_of(8, 0.0)
     anchors = packer._choose_anchors(np.array([0, 8]), np.array([8, 16]), np.array([8, 12, 16]), samples=1)
     assert (anchors.starts.tolist(), anchors.breaks.tolist()) == ([8], [4])
 
@@ -256,7 +241,7 @@ def test_an_anchor_breaks_at_the_sentence_end_nearest_to_a_place_in_its_middle(
     """One inside the anchor, the earlier of two equally near; where there is none, at the place itself."""
     chunk = chunk_of(documents)
     starts, ends = cut_pieces(chunk, 50, np.full(len(documents), 50))
-    breaks = PairPacker(50, 0.5, np.random.default_rng(seed))._choose_breaks(starts, ends - starts, chunk.sentence_ends)
+    breaks = packer_of(50, 0.5, seed)._choose_breaks(starts, ends - starts, chunk.sentence_ends)
     shares = np.random.default_rng(seed).uniform(0.25, 0.75, len(starts))
     for start, end, share, found in zip(starts.tolist(), ends.tolist(), shares.tolist(), breaks.tolist(), strict=True):
         place = start + int(share * (end - start))
@@ -269,38 +254,39 @@ def test_an_anchor_breaks_at_the_sentence_end_nearest_to_a_place_in_its_middle(
 def test_a_single_sentence_breaks_anywhere_in_its_middle(length: int, places: set[int]) -> None:
     """Both parts hold tokens, unless there is one token only."""
     starts = np.arange(0, 2000 * length, length)
-    packer = PairPacker(max(2, length), 0.5, np.random.default_rng(0))
+    packer = packer_of(max(2, length), 0.5)
     assert set(packer._choose_breaks(starts, np.full(2000, length), starts + length).tolist()) == places
 
 
 def test_only_what_has_two_sentences_has_an_order_and_is_swapped() -> None:
     """The halves of one sentence would betray theirs: it begins with a capital and ends with a full stop."""
-    packer, ends = PairPacker(4, 1.0, np.random.default_rng(0)), np.array([1, 3, 6, 10])
+    packer, ends = packer_of(4, 1.0), np.array([1, 3, 6, 10])
     anchors = packer._choose_anchors(np.array([0, 1, 3, 6]), ends, np.array([1, 2, 3, 6, 9, 10]), samples=4)
     assert anchors.lengths.tolist() == [1, 2, 3, 4]
     assert anchors.has_order.tolist() == anchors.swapped.tolist() == [False, True, False, True]
-    packed = PairPacker(12, 0.5, np.random.default_rng(0)).pack(chunk_of([[8]] * 40 + [[5, 6]] * 40))
-    for row in range(len(packed.tokens)):
+    packed = packer_of(12, 0.5).pack(chunk_of([[8]] * 40 + [[5, 6]] * 40))
+    has_order = packed.sop_labels != IGNORED
+    for row in range(len(packed)):
         first, _ = segments(packed, row)
-        assert packed.has_order[row] == (min(first) >= 8 * 40)
-    assert 0.3 < packed.swapped[packed.has_order].mean() < 0.7
+        assert has_order[row] == (min(first) >= FIRST_TOKEN + 8 * 40)
+    assert 0.3 < is_swapped(packed)[has_order].mean() < 0.7
 
 
 def test_without_swapping_every_pair_is_in_order() -> None:
     """A packer that is told to swap nothing leaves all tokens in their order."""
-    packed = PairPacker(8, 0.0, np.random.default_rng(0)).pack(chunk_of([[4, 4]] * 20))
-    assert not packed.swapped.any()
-    assert (np.diff(packed.tokens, axis=1) == 1).all()
+    packed = packer_of(8, 0.0).pack(chunk_of([[4, 4]] * 20))
+    assert not is_swapped(packed).any()
+    assert (np.diff(tokens_of(packed), axis=1) == 1).all()
 
 
 def test_the_same_seed_packs_the_same_samples() -> None:
     """Randomness comes from the generator that is passed in, and from nowhere else."""
     one, two, other = (pack_all([[[5, 6, 7]] * 30], 16, seed)[0][0] for seed in (1, 1, 2))
-    assert (one.tokens == two.tokens).all()
-    assert (one.tokens != other.tokens).any()
+    assert (one.input_ids == two.input_ids).all()
+    assert (one.input_ids != other.input_ids).any()
 
 
 def test_a_sample_needs_room_for_two_segments() -> None:
     """A capacity of one token is the caller's mistake."""
     with pytest.raises(ValueError, match="two tokens"):
-        PairPacker(1, 0.5, np.random.default_rng(0))
+        packer_of(1, 0.5)
