@@ -33,7 +33,7 @@ from peer.config.run import RunConfig
 from peer.data.batching.batches import CHUNK_CHARACTERS, Batch, SampleMaker, parts_of
 from peer.data.batching.samples import IGNORED, join_samples
 from peer.data.selection.hashing import PartFilter, document_hash
-from peer.data.sources.documents import DocumentStream, open_documents
+from peer.data.sources.documents import MixedDocuments, open_documents
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.data.tokenization.tokenizers import TOKENIZER_FILE
 from peer.models.build import evaluating, family_of
@@ -186,7 +186,7 @@ class ValidationSet:
 class HeldOutDocuments:
     """Each held-out document once, in an order that is always the same, until all are read or the limit is reached."""
 
-    def __init__(self, documents: DocumentStream, share: float, limit: int = MAX_DOCUMENTS_READ) -> None:
+    def __init__(self, documents: MixedDocuments, share: float, limit: int = MAX_DOCUMENTS_READ) -> None:
         self._documents, self._limit = documents, limit
         self._held_out = PartFilter("validation", share)
         self._hashes: set[int] = set()

@@ -1,6 +1,6 @@
 """The whole data path: `open_batches` turns a run's documents into an endless stream of masked batches.
 
-`Prefetched` makes batches ahead of their consumer in a thread, so that training never waits for text. `PhasedBatches`
+`BatchStream` has batches made ahead in a thread, so that training never waits for text. `PhasedBatches`
 opens the stream of the swarm's current phase, so that the training loop need not know of phases.
 `parts_of` divides a batch into smaller ones, for the evaluation and where memory is short.
 """
@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import json
 import logging
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,8 +27,16 @@ from peer.config.architectures import ARCHITECTURES
 from peer.config.run import RunConfig
 from peer.data.batching.masking import Labelled, Masker, next_tokens
 from peer.data.batching.samples import Samples, join_samples, open_packer
-from peer.data.sources.documents import DocumentStream, Report, check_position, open_documents, source_names
-from peer.data.sources.reader import Position, Reserve, no_wait
+from peer.data.sources.documents import (
+    MixedDocuments,
+    Position,
+    Report,
+    check_position,
+    open_documents,
+    source_names,
+)
+from peer.data.sources.prefetching import Prefetched
+from peer.data.sources.reader import Reserve, no_wait
 from peer.data.tokenization.encoding import Encoder
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
@@ -43,8 +48,6 @@ CHUNK_CHARACTERS = 200_000  # enough to keep every core's tokenizer busy
 PREFETCHED_BATCHES = 16
 STATE_FILE = "stream.json"
 STATE_VERSION = 3
-T = TypeVar("T")
-STOP_CHECK_S = 0.1  # how often a producer that waits for room looks whether it is still wanted
 
 
 @dataclass(frozen=True)
@@ -87,26 +90,25 @@ class BatchStream:
         clock: Callable[[], float],
         stop_reading: Callable[[], None],
     ) -> None:
-        self._stop_reading = stop_reading
-        self._prefetched = Prefetched(batches, PREFETCHED_BATCHES, clock)
-        self._save = save
+        self._prefetched = Prefetched(batches, PREFETCHED_BATCHES, "prefetch")
+        self._save, self._clock, self._stop_reading = save, clock, stop_reading
+        self.wait_s = 0.0  # how long the consumer has waited for batches so far
         self._state: StreamState | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        batch, state = next(self._prefetched)
+        started = self._clock()
+        made = self._prefetched.take()
+        assert made is not None  # without a timeout it waits
+        self.wait_s += self._clock() - started
+        batch, state = made
         moved_on = self._state is None or state.documents is not self._state.documents
         self._state = state
         if moved_on:
             self.save_state()
         return batch
-
-    @property
-    def wait_s(self) -> float:
-        """The seconds that the consumer has waited for batches so far."""
-        return self._prefetched.wait_s
 
     def save_state(self) -> None:
         """Write the place of the batch that was handed out last."""
@@ -121,9 +123,7 @@ class BatchStream:
     def __enter__(self) -> BatchStream:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -218,7 +218,7 @@ def _open_labelling(
 
 
 def make_batches(
-    documents: DocumentStream, maker: SampleMaker, microbatch_size: int, batches_before: int = 0
+    documents: MixedDocuments, maker: SampleMaker, microbatch_size: int, batches_before: int = 0
 ) -> Iterator[tuple[Batch, StreamState]]:
     """Yield batches without end, each with the place at which its newest documents begin: those of one chunk."""
     made = batches_before
@@ -245,7 +245,7 @@ def make_batches(
             )
 
 
-def take_documents(documents: DocumentStream, characters: int) -> list[str]:
+def take_documents(documents: MixedDocuments, characters: int) -> list[str]:
     """The next documents, until they have that many characters or everything was read once more."""
     taken: list[str] = []
     epoch = documents.epoch
@@ -396,66 +396,5 @@ class PhasedBatches:
     def __enter__(self) -> PhasedBatches:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@dataclass(frozen=True)
-class _End:
-    """The producer is done: normally, or with the error that the consumer shall see."""
-
-    error: BaseException | None
-
-
-class Prefetched(Generic[T]):
-    """The items of `source`, at most `depth` of them made in advance; an error of the source is raised in its place."""
-
-    def __init__(self, source: Iterator[T], depth: int, clock: Callable[[], float]) -> None:
-        self._source, self._clock = source, clock
-        self._queue: queue.Queue[T | _End] = queue.Queue(depth)
-        self._closed = threading.Event()
-        self._ended: _End | None = None
-        self.wait_s = 0.0  # how long the consumer has waited for items so far
-        self._thread = threading.Thread(target=self._produce, name="prefetch", daemon=True)
-        self._thread.start()
-
-    def __iter__(self) -> Iterator[T]:
-        return self
-
-    def __next__(self) -> T:
-        if self._ended is None and not self._closed.is_set():
-            started = self._clock()
-            item = self._queue.get()
-            self.wait_s += self._clock() - started
-            if not isinstance(item, _End):
-                return item
-            self._ended = item
-        if self._ended is not None and self._ended.error is not None:
-            raise self._ended.error
-        raise StopIteration
-
-    def close(self) -> None:
-        """Stop the producer and wait until it has stopped; the consumer gets no more items."""
-        self._closed.set()
-        self._thread.join()
-
-    def _produce(self) -> None:
-        try:
-            for item in self._source:
-                if not self._put(item):
-                    return
-            self._put(_End(None))
-        except BaseException as error:  # noqa: BLE001 - raised again where the consumer stands
-            self._put(_End(error))
-
-    def _put(self, item: T | _End) -> bool:
-        """Wait for room; False when nobody wants the item any more."""
-        while not self._closed.is_set():
-            try:
-                self._queue.put(item, timeout=STOP_CHECK_S)
-                return True
-            except queue.Full:
-                continue
-        return False

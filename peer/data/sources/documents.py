@@ -8,17 +8,14 @@ is read ahead in a thread (`SourceStream`), so that nobody waits for a source th
 from __future__ import annotations
 
 import logging
-import queue
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter
+from pydantic import NonNegativeInt, TypeAdapter
 
 from auth.errors import ConfigError
 from peer.config.data import Source
@@ -27,62 +24,38 @@ from peer.data.selection.filters import OpenFilters, build_filters
 from peer.data.selection.hashing import Part, PartFilter
 from peer.data.sources.faults import Pauses
 from peer.data.sources.files import FileUnits
-from peer.data.sources.reader import Block, Position, Reserve, SourcePlan, SourceReader, Trouble, no_wait
+from peer.data.sources.prefetching import CHECK_S, Prefetched
+from peer.data.sources.reader import BlockPosition, Reserve, SourcePlan, SourceReader, no_wait
 from peer.data.sources.units import BuiltinUnits, Units
 
 logger = logging.getLogger(__name__)
 
+Position = Mapping[str, Any]  # JSON values only
 Report = Callable[[str], None]  # told in one sentence what keeps documents from coming
 
-CHECK_S = 0.1  # how often who waits looks whether that is still worth it
 CLOSING_S = 1.0  # a thread that waits for the network longer ends by itself, later
 CHARACTERS_A_TOKEN = 4  # until a document's tokens are counted
 LOST_TURN_TOKENS = 500  # that a source in trouble loses at a time
-START: Position = {"epoch": 0, "block": 0, "turn": 0, "state": None, "units": None, "size": None, "index": 0}
-
-
-class _SourcePosition(BaseModel):
-    """The position that `SourceStream.position` returns."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    epoch: NonNegativeInt
-    block: NonNegativeInt
-    turn: NonNegativeInt
-    state: dict[str, Any] | None
-    units: NonNegativeInt | None
-    size: NonNegativeInt | None
-    index: NonNegativeInt
 
 
 class SourceStream:
-    """Documents without end, and what keeps them from coming.
+    """Documents of one source without end, read ahead in a thread.
 
     Three blocks are in memory at most: the one in use, the next, and one that waits for room.
     """
 
-    def __init__(
-        self, plan: SourcePlan, position: Position | None, report: Callable[[str], None], pauses: Pauses
-    ) -> None:
-        self._position = START if position is None else position
-        self._block: Block | None = None
-        self._index = 0  # in the block
-        self._blocks: queue.Queue[Block] = queue.Queue(1)
-        self._pauses = pauses
-        self._crash: BaseException | None = None
-        self.trouble: Trouble | None = None
-        self.has_given = position is not None  # in this session or an earlier one
-        reader = SourceReader(plan, position, self._deliver, self._note, report, pauses)
-        self._thread = threading.Thread(target=self._read, args=(reader,), name="source", daemon=True)
-        self._thread.start()
+    def __init__(self, plan: SourcePlan, position: BlockPosition, report: Report, pauses: Pauses) -> None:
+        self.reader = SourceReader(plan, position, report, pauses)  # tells what keeps documents from coming
+        self._position, self._pauses = position, pauses
+        self._documents: Sequence[str | None] = ()  # of the block in use
+        self._index = position.index
+        self._blocks = Prefetched(self.reader.blocks(), 1, "source")
 
     def take(self) -> str | None:
         """The next document; None as long as the source is in trouble."""
         while True:
-            documents = () if self._block is None else self._block.documents
-            for index in range(self._index, len(documents)):
-                document = documents[index]
-                if document is not None:
+            for index in range(self._index, len(self._documents)):
+                if (document := self._documents[index]) is not None:
                     self._index = index + 1
                     return document
             if not self._next_block():
@@ -91,80 +64,29 @@ class SourceStream:
     @property
     def epoch(self) -> int:
         """The number of times that everything was read."""
-        return int(self._position["epoch"])
+        return self._position.epoch
 
-    def position(self) -> Position:
+    def position(self) -> BlockPosition:
         """Return the position of the next document."""
-        return self._position if self._block is None else {**self._position, "index": self._index}
+        return replace(self._position, index=self._index)
 
     def is_ready(self) -> bool:
         """Return whether `take` has a document, or will wait for one."""
-        in_hand = self._block is not None and self._index < len(self._block.documents)
-        return in_hand or self.trouble is None or not self._blocks.empty() or self._crash is not None
+        return self._index < len(self._documents) or self.reader.trouble is None or self._blocks.is_ready()
 
     def close(self) -> None:
         """Wait for the thread, but not for the network; the pauses are closed before."""
-        self._thread.join(CLOSING_S)
+        self._blocks.close(CLOSING_S)
 
     def _next_block(self) -> bool:
         while True:
-            try:
-                block = self._blocks.get(block=self.trouble is None, timeout=CHECK_S)
-            except queue.Empty:
-                if self._crash is not None:
-                    raise self._crash from None
-                if self.trouble is not None:
-                    return False
-                self._pauses(0)
-                continue
-            place = block.place
-            self._position = {
-                "epoch": place.epoch,
-                "block": place.block,
-                "turn": place.turn,
-                "state": place.state,
-                "units": block.units,
-                "size": len(block.documents),
-                "index": 0,
-            }
-            self._block, self._index = block, block.begin
-            return True
-
-    def _read(self, reader: SourceReader) -> None:
-        try:
-            reader.run()
-        except BaseException as error:  # noqa: BLE001 - raised again where the consumer stands
-            self._crash = error
-
-    def _deliver(self, block: Block) -> None:
-        self.has_given, self.trouble = True, None
-        while True:
-            try:
-                return self._blocks.put(block, timeout=CHECK_S)
-            except queue.Full:
-                self._pauses(0)
-
-    def _note(self, trouble: Trouble) -> None:
-        self.trouble = trouble
-
-
-class DocumentStream(Protocol):
-    """An endless stream of documents."""
-
-    def __next__(self) -> str: ...
-
-    @property
-    def epoch(self) -> int:
-        """The number of times that everything was read."""
-        ...
-
-    def position(self) -> Position:
-        """Return the position of the next document."""
-        ...
-
-    def count(self, tokens: Sequence[int]) -> None:
-        """Take the tokens of each document that was given since the last call."""
-        ...
+            self._pauses(0)
+            block = self._blocks.take(0 if self.reader.trouble is not None else CHECK_S)
+            if block is not None:
+                self._position, self._documents, self._index = block.position, block.documents, block.position.index
+                return True
+            if self.reader.trouble is not None:
+                return False
 
 
 class MixedDocuments:
@@ -201,10 +123,12 @@ class MixedDocuments:
 
     @property
     def epoch(self) -> int:
+        """The number of times that everything was read."""
         return min(stream.epoch for stream in self._streams)
 
     def position(self) -> Position:
-        return {"drawn": list(self._drawn), "streams": [dict(stream.position()) for stream in self._streams]}
+        """Return the position of the next document."""
+        return {"drawn": list(self._drawn), "streams": [asdict(stream.position()) for stream in self._streams]}
 
     def close(self) -> None:
         """End all reading; whoever waits for a document gets `StreamClosed`."""
@@ -215,17 +139,16 @@ class MixedDocuments:
     def __enter__(self) -> MixedDocuments:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _await_any(self) -> None:
         """Wait while all sources are in trouble; raises `ConfigError` if none ever gave anything, and none tries."""
         while not any(stream.is_ready() for stream in self._streams):
-            troubles = [stream.trouble for stream in self._streams if stream.trouble is not None]
-            hopeless = len(troubles) == len(self._streams) and all(trouble.resting for trouble in troubles)
-            if hopeless and not any(stream.has_given for stream in self._streams):
+            readers = [stream.reader for stream in self._streams]
+            troubles = [reader.trouble for reader in readers if reader.trouble is not None]
+            hopeless = len(troubles) == len(readers) and all(trouble.resting for trouble in troubles)
+            if hopeless and not any(reader.has_given for reader in readers):
                 raise ConfigError(troubles[0].text)
             self._pauses(CHECK_S)
 
@@ -244,10 +167,14 @@ def check_position(value: Any, sources: int) -> Position:
     if not isinstance(value, dict) or value.keys() != {"drawn", "streams"}:
         raise ValueError("a position has the keys `drawn` and `streams`")
     TypeAdapter(list[NonNegativeInt]).validate_python(value["drawn"], strict=True)
-    TypeAdapter(list[_SourcePosition | None]).validate_python(value["streams"])
-    if not len(value["drawn"]) == len(value["streams"]) == sources:
+    if not len(value["drawn"]) == len([_at(place) for place in value["streams"]]) == sources:
         raise ValueError(f"a position in {sources} sources has as many of each")
     return value
+
+
+def _at(place: Mapping[str, Any] | None) -> BlockPosition:
+    """The position in one source, its beginning for None; raises `ValueError` or `TypeError` if it is no position."""
+    return BlockPosition() if place is None else BlockPosition(**place)
 
 
 def open_documents(
@@ -272,11 +199,8 @@ def open_documents(
     positions: Sequence[Position | None] = [None] * len(sources) if position is None else position["streams"]
     streams = [
         SourceStream(
-            replace(
-                _plan(config, number, device_number, build_filters(source, division, tokenizer_dir)),
-                reserve=reserve if source.is_remote else no_wait,
-            ),
-            place,
+            _plan(config, number, device_number, build_filters(source, division, tokenizer_dir), reserve),
+            _at(place),
             report,
             pauses,
         )
@@ -301,16 +225,16 @@ def sample_documents(config: RunConfig, limit: int) -> Iterator[str]:
     for number, source in enumerate(config.data.sources):
         share = max(1, round(limit * source.weight / total_weight))
         filters = build_filters(source.model_copy(update={"sampling": None}), [], None)
-        yield from _first_epoch(_plan(config, number, 0, filters), share)
+        yield from _first_epoch(_plan(config, number, 0, filters, no_wait), share)
 
 
 def _first_epoch(plan: SourcePlan, limit: int) -> Iterator[str]:
     pauses, reports = Pauses(), list[str]()  # the stream's thread appends to them
-    stream = SourceStream(plan, None, reports.append, pauses)
+    stream = SourceStream(plan, BlockPosition(), reports.append, pauses)
     try:
         given = 0
         while given < limit:
-            document, trouble = stream.take(), stream.trouble
+            document, trouble = stream.take(), stream.reader.trouble
             refusal = trouble.text if document is None and trouble is not None and trouble.resting else None
             while reports:
                 if (text := reports.pop(0)) != refusal:
@@ -329,7 +253,7 @@ def _first_epoch(plan: SourcePlan, limit: int) -> Iterator[str]:
         stream.close()
 
 
-def _plan(config: RunConfig, number: int, device_number: int, filters: OpenFilters) -> SourcePlan:
+def _plan(config: RunConfig, number: int, device_number: int, filters: OpenFilters, reserve: Reserve) -> SourcePlan:
     source = config.data.sources[number]
     return SourcePlan(
         name=source.name,
@@ -338,6 +262,7 @@ def _plan(config: RunConfig, number: int, device_number: int, filters: OpenFilte
         seed=(config.run.seed, int(source_names(config.data.sources)[number].replace("-", ""), 16)),  # in all phases
         device_number=device_number,
         block_documents=config.data.shuffle_buffer,
+        reserve=reserve if source.is_remote else no_wait,
     )
 
 

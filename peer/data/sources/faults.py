@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from pydantic import ConfigDict, NonNegativeInt
+from pydantic.dataclasses import dataclass
 from tenacity import RetryCallState, Retrying, retry_if_not_exception_type, stop_after_attempt, wait_random_exponential
 
 from auth.errors import ConfigError
@@ -41,13 +43,13 @@ class Pauses:
         self._closed.set()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class SourcePlace:
     """A device's place in a source."""
 
-    epoch: int = 0
-    block: int = 0  # in the epoch
-    turn: int = 0  # of the device's units
+    epoch: NonNegativeInt = 0
+    block: NonNegativeInt = 0  # in the epoch
+    turn: NonNegativeInt = 0  # of the device's units
     state: State | None = None  # in the unit; None at its beginning
 
     def next_unit(self, units: int) -> SourcePlace:

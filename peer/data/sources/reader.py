@@ -8,21 +8,22 @@ it is the next `size` records from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, NonNegativeInt
+from pydantic.dataclasses import dataclass as strict_dataclass
 from tenacity import Retrying
 
 from auth.errors import ConfigError, UnreachableError
 from peer.data.selection.filters import DocumentFilter, OpenFilters, keep_all
-from peer.data.sources.faults import REST_S, Setbacks, SourcePlace, StreamClosed, describe, retrying
+from peer.data.sources.faults import REST_S, Pauses, Setbacks, SourcePlace, StreamClosed, describe, retrying
 from peer.data.sources.units import Record, UnitReader, Units, deal_units
 
-Position = Mapping[str, Any]  # JSON values only
 BARREN_RECORDS = 100_000  # so many with nothing wanted among them are worth a word
 CHECK = "check its `path`, `text_field` and `filters`"
 LATER = f"trying again in {REST_S / 60:.0f} minutes"
@@ -49,14 +50,29 @@ class SourcePlan:
     reserve: Reserve = no_wait
 
 
+@strict_dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
+class BlockPosition(SourcePlace):
+    """The place of a document in a block, which begins at a place in the source; saved as JSON."""
+
+    units: NonNegativeInt | None = None  # of the source; None before it was opened
+    size: NonNegativeInt | None = None  # records in the block
+    index: NonNegativeInt = 0  # of the document in the block
+
+    def resume(self, units: int) -> tuple[SourcePlace, int | None, int]:
+        """Return the place to begin at, the number of records in the first block, and the number to pass over."""
+        if self.units is None:
+            return SourcePlace(), None, 0
+        if self.units != units or self.turn >= units:  # the source is another: its next epoch begins
+            return SourcePlace(self.epoch + 1), None, 0
+        return SourcePlace(self.epoch, self.block, self.turn, self.state), self.size, self.index
+
+
 @dataclass(frozen=True)
 class Block:
     """Shuffled documents; None for those that are not to be read."""
 
-    place: SourcePlace
-    units: int  # of the source
+    position: BlockPosition  # of the first document that was not read in an earlier session
     documents: Sequence[str | None]
-    begin: int = 0  # how many were read in an earlier session
 
 
 @dataclass(frozen=True)
@@ -155,71 +171,57 @@ class BlockReader:
 
 
 class SourceReader:
-    """A reader that delivers blocks until delivering or waiting is refused with `StreamClosed`."""
+    """A reader of a source's blocks, and what keeps them from coming."""
 
     def __init__(
-        self,
-        plan: SourcePlan,
-        position: Position | None,
-        deliver: Callable[[Block], None],
-        in_trouble: Callable[[Trouble], None],
-        report: Callable[[str], None],
-        pause: Callable[[float], None],
+        self, plan: SourcePlan, position: BlockPosition, report: Callable[[str], None], pauses: Pauses
     ) -> None:
-        self._plan, self._position = plan, position
-        self._deliver, self._in_trouble, self._report, self._pause = deliver, in_trouble, report, pause
-        self._attempts = retrying(pause, self._fails_again)
+        self._plan, self._position, self._report, self._pauses = plan, position, report, pauses
+        self.trouble: Trouble | None = None
+        self.has_given = position.units is not None  # a block, in this session or an earlier one
         self._setbacks = Setbacks()
         self._filters: tuple[int, Sequence[DocumentFilter]] = (-1, ())  # of which epoch
         self._barren_records = self._barren_units = 0  # since a document was kept last
         self._damaged_records = self._damaged_told = 0
 
-    def run(self) -> None:
-        """Read without end."""
+    def blocks(self) -> Iterator[Block]:
+        """Read without end, until waiting is refused with `StreamClosed`."""
         units = self._open()
-        place, size, begin = _resume(self._position, len(units))
-        blocks = BlockReader(units, partial(self._deal, len(units)), place, self._attempts)
-        try:
+        count = len(units)
+        place, size, index = self._position.resume(count)
+        deal = partial(deal_units, count, self._plan.device_number, self._plan.seed)
+        with closing(BlockReader(units, deal, place, retrying(self._pauses, self._fails_again))) as reader:
             while True:
-                self._read_block(blocks, len(units), size or self._plan.block_documents, begin)
-                size, begin = None, 0
-        finally:
-            blocks.close()
+                gathered = reader.read(size or self._plan.block_documents)
+                self._barren_units += gathered.units_ended
+                if gathered.records:
+                    self._setbacks.read_something()
+                    documents = self._shuffled(gathered)
+                    self._count_damaged(gathered)
+                    if any(document is not None for document in documents):
+                        self._barren_records = self._barren_units = 0
+                        self.has_given, self.trouble = True, None
+                        at = asdict(gathered.place)
+                        yield Block(BlockPosition(**at, units=count, size=len(documents), index=index), documents)
+                    else:
+                        self._barren_records += len(documents)
+                    self._pauses(self._plan.reserve(sum(len(record.encode()) for record in gathered.records if record)))
+                if gathered.error is not None:
+                    self._leave_out(reader, gathered.error, count)
+                self._mind_barrenness(count)
+                size, index = None, 0
 
     def _open(self) -> Units:
-        attempts = retrying(self._pause, self._fails_to_open)
+        attempts, action = retrying(self._pauses, self._fails_to_open), f"Cannot open {self._plan.name}"
         while True:
             try:
                 return attempts(self._plan.open_units)
             except StreamClosed:
                 raise
-            except (ConfigError, UnreachableError) as error:
-                text = str(error)
             except Exception as error:  # noqa: BLE001 - the fault boundary: of any file system and format
-                text = f"Cannot open {self._plan.name} ({describe(error)}); {LATER}."
-            self._rest(text)
+                self._rest(_sentence(error, action, f"; {LATER}."))
 
-    def _deal(self, units: int, epoch: int) -> NDArray[np.int64]:
-        return deal_units(units, self._plan.device_number, (*self._plan.seed, epoch))
-
-    def _read_block(self, blocks: BlockReader, units: int, limit: int, begin: int) -> None:
-        gathered = blocks.read(limit)
-        self._barren_units += gathered.units_ended
-        if gathered.records:
-            self._setbacks.read_something()
-            block = self._shuffled(gathered, units, begin)
-            self._count_damaged(gathered)
-            if any(document is not None for document in block.documents):
-                self._barren_records = self._barren_units = 0
-                self._deliver(block)
-            else:
-                self._barren_records += len(gathered.records)
-            self._pause(self._plan.reserve(sum(len(record.encode()) for record in gathered.records if record)))
-        if gathered.error is not None:
-            self._leave_out(blocks, gathered.error, units)
-        self._mind_barrenness(units)
-
-    def _shuffled(self, gathered: Gathered, units: int, begin: int) -> Block:
+    def _shuffled(self, gathered: Gathered) -> Sequence[str | None]:
         records, place, plan = gathered.records, gathered.place, self._plan
         wanted = np.array([bool(record) for record in records])
         if self._filters[0] != place.epoch:
@@ -227,7 +229,7 @@ class SourceReader:
         wanted[wanted] = keep_all(self._filters[1], [record for record in records if record])
         seed = (*plan.seed, plan.device_number, place.epoch, place.block)
         order = np.random.default_rng(seed).permutation(len(records))
-        return Block(place, units, [records[index] if wanted[index] else None for index in order], begin)
+        return [records[index] if wanted[index] else None for index in order]
 
     def _count_damaged(self, gathered: Gathered) -> None:
         """Tell of damaged records when there are twice as many as were told."""
@@ -239,17 +241,17 @@ class SourceReader:
                 "too long, not in the file's encoding, or without text in the field that `text_field` names."
             )
 
-    def _leave_out(self, blocks: BlockReader, error: Exception, units: int) -> None:
-        is_final = isinstance(error, ConfigError)  # it says by itself what is to be done
-        text = str(error) if is_final else f"Cannot read {blocks.unit_name} ({describe(error)})"
-        go_to, rest = self._setbacks.failed(blocks.place, units)
+    def _leave_out(self, reader: BlockReader, error: Exception, units: int) -> None:
+        action = f"Cannot read {reader.unit_name}"
+        go_to, rest = self._setbacks.failed(reader.place, units)
         self._barren_units += 1
         if rest:
             self._barren_units = 0
-            self._rest(text if is_final else f"{text}; {LATER}.")
+            self._rest(_sentence(error, action, f"; {LATER}."))
         else:
-            self._report(f"{text}{' It' if is_final else '; it'} is left out until the source begins anew.")
-        blocks.go_to(go_to)
+            text = _sentence(error, action, ";")
+            self._report(f"{text} {'it' if text.endswith(';') else 'It'} is left out until the source begins anew.")
+        reader.go_to(go_to)
 
     def _mind_barrenness(self, units: int) -> None:
         """Rest when everything was read for nothing; say so when much was."""
@@ -257,33 +259,27 @@ class SourceReader:
             self._rest(f"The data source {self._plan.name} has no documents that are wanted: {CHECK}.")
         elif self._barren_records >= BARREN_RECORDS:
             text = f"The last {self._barren_records} documents of {self._plan.name} were not wanted: {CHECK}."
-            self._in_trouble(Trouble(text, resting=False))
+            self.trouble = Trouble(text, resting=False)
             self._report(text)
         else:
             return
         self._barren_records = self._barren_units = 0
 
     def _fails_to_open(self, error: BaseException) -> None:
-        text = (
-            str(error) if isinstance(error, UnreachableError) else f"Cannot open {self._plan.name} ({describe(error)})."
-        )
-        self._in_trouble(Trouble(text, resting=False))
+        text = _sentence(error, f"Cannot open {self._plan.name}", ".")
+        self.trouble = Trouble(text, resting=False)
         self._report(f"{text} Trying again.")
 
     def _fails_again(self, error: BaseException) -> None:
-        self._in_trouble(Trouble(f"Cannot read {self._plan.name} ({describe(error)}).", resting=False))
+        self.trouble = Trouble(f"Cannot read {self._plan.name} ({describe(error)}).", resting=False)
 
     def _rest(self, text: str) -> None:
-        self._in_trouble(Trouble(text, resting=True))
+        self.trouble = Trouble(text, resting=True)
         self._report(text)
-        self._pause(REST_S)
+        self._pauses(REST_S)
 
 
-def _resume(position: Position | None, units: int) -> tuple[SourcePlace, int | None, int]:
-    """Return the place to begin at, the number of records in the first block, and how many of them were read before."""
-    if position is None or position["units"] is None:
-        return SourcePlace(), None, 0
-    if position["units"] != units or position["turn"] >= units:  # the source is another: its next epoch begins
-        return SourcePlace(int(position["epoch"]) + 1), None, 0
-    place = SourcePlace(int(position["epoch"]), int(position["block"]), int(position["turn"]), position["state"])
-    return place, int(position["size"]), int(position["index"])
+def _sentence(error: BaseException, action: str, ending: str) -> str:
+    """Say what failed: an error of ours is a sentence by itself, which names the remedy."""
+    ours = isinstance(error, (ConfigError, UnreachableError))
+    return str(error) if ours else f"{action} ({describe(error)}){ending}"

@@ -90,13 +90,13 @@ def parts_of_each(shards: int, *, whole: bool = False) -> int:
     return 1 if whole else -(-MIN_UNITS // shards)
 
 
-def deal_units(units: int, device_number: int, seed: tuple[int, ...]) -> NDArray[np.int64]:
+def deal_units(units: int, device_number: int, seed: tuple[int, ...], epoch: int) -> NDArray[np.int64]:
     """All (units,) in the device's order: one order for all devices, each of which begins elsewhere and goes round.
 
     So devices read different units at the same time, and together they cover all of them evenly, without talking to
     each other and without knowing how many they are.
     """
-    order = np.random.default_rng(seed).permutation(units)
+    order = np.random.default_rng((*seed, epoch)).permutation(units)
     begin = int(device_number * GOLDEN_RATIO % 1.0 * units)
     return np.roll(order, -begin)
 

@@ -30,8 +30,7 @@ from peer.data.batching.batches import (
     take_documents,
 )
 from peer.data.prepare import prepare_tokenizer
-from peer.data.sources.documents import DocumentStream, open_documents
-from peer.data.sources.reader import Position
+from peer.data.sources.documents import MixedDocuments, Position, open_documents
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.data.tokenization.words import WordStarts
 
@@ -268,7 +267,7 @@ def test_a_place_in_other_sources_means_nothing(folder: Path, tmp_path: Path) ->
         {"documents": {}},
         {"documents": {"drawn": [1], "streams": []}},
         {"documents": {"drawn": [-1], "streams": [{}]}},
-        {"documents": {"drawn": [1], "streams": [{"epoch": 0}]}},
+        {"documents": {"drawn": [1], "streams": [{"epoch": -1}]}},
         {"batches": "many"},
     ],
 )
@@ -382,7 +381,7 @@ def test_little_text_is_no_reason_to_refuse(folder: Path, documents: list[str], 
 class Counted:
     """A stream that notes how many characters were taken from it."""
 
-    def __init__(self, documents: DocumentStream) -> None:
+    def __init__(self, documents: MixedDocuments) -> None:
         self._documents, self.characters = documents, 0
 
     def __next__(self) -> str:

@@ -8,25 +8,15 @@ from itertools import count
 
 import pytest
 
-from peer.data.batching.batches import Prefetched
+from peer.data.sources.prefetching import Prefetched
 from tests.support.waiting import PATIENCE_S
-
-
-class Ticks:
-    """A clock that goes on by one second each time it is read."""
-
-    def __init__(self) -> None:
-        self._now = count()
-
-    def __call__(self) -> float:
-        return float(next(self._now))
 
 
 def test_items_come_in_order_and_end_with_the_source() -> None:
     """The consumer sees what the source gives, and its end, however often it asks."""
-    prefetched = Prefetched(iter(range(5)), depth=2, clock=Ticks())
-    assert list(prefetched) == [0, 1, 2, 3, 4]
-    assert list(prefetched) == []
+    prefetched = Prefetched(iter(range(5)), depth=2, name="prefetch")
+    assert list(iter(prefetched.take, None)) == [0, 1, 2, 3, 4]
+    assert list(iter(prefetched.take, None)) == []
 
 
 def test_the_source_runs_ahead_but_not_away() -> None:
@@ -41,7 +31,7 @@ def test_the_source_runs_ahead_but_not_away() -> None:
                 enough.set()
             yield number
 
-    prefetched = Prefetched(source(), depth=3, clock=Ticks())
+    prefetched = Prefetched(source(), depth=3, name="prefetch")
     assert enough.wait(PATIENCE_S)
     prefetched.close()
     assert made == [0, 1, 2, 3]
@@ -54,27 +44,28 @@ def test_an_error_of_the_source_reaches_the_consumer() -> None:
         yield 1
         raise OSError("disk gone")
 
-    prefetched = Prefetched(source(), depth=5, clock=Ticks())
-    assert next(prefetched) == 1
+    prefetched = Prefetched(source(), depth=5, name="prefetch")
+    assert prefetched.take() == 1
     for _ in range(2):
         with pytest.raises(OSError, match="disk gone"):
-            next(prefetched)
+            prefetched.take()
 
 
 def test_closing_ends_the_thread_and_the_stream() -> None:
     """A producer that waits for room stops, and the consumer gets nothing more."""
-    prefetched = Prefetched(iter(count()), depth=1, clock=Ticks())
-    next(prefetched)
+    prefetched = Prefetched(iter(count()), depth=1, name="prefetch")
+    prefetched.take()
     prefetched.close()
     assert "prefetch" not in [thread.name for thread in threading.enumerate()]
     with pytest.raises(StopIteration):
-        next(prefetched)
+        prefetched.take()
 
 
-def test_the_time_spent_waiting_is_counted() -> None:
-    """Each item adds the clock's difference around the wait for it."""
-    prefetched = Prefetched(iter("abc"), depth=1, clock=Ticks())
-    next(prefetched)
-    next(prefetched)
-    assert prefetched.wait_s == 2.0
-    prefetched.close()
+def test_who_does_not_want_to_wait_gets_nothing() -> None:
+    """As long as no item was made; then it is ready."""
+    may_go_on = threading.Event()
+    prefetched = Prefetched((may_go_on.wait(PATIENCE_S) for _ in range(1)), depth=1, name="prefetch")
+    assert not prefetched.is_ready()
+    assert prefetched.take(0) is None
+    may_go_on.set()
+    assert prefetched.take() is True
