@@ -9,10 +9,8 @@ import logging
 import lzma
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import cache
-from itertools import chain
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any, BinaryIO
@@ -39,6 +37,7 @@ UNPACKERS: Mapping[str, Callable[[], Any]] = MappingProxyType(
 )
 MOST_LEVELS = 2  # such as a packed file in a packed file; some archives hold themselves
 BETWEEN_MEMBERS = b"\n\n"  # of a zip archive: each begins a document
+Chunks = Generator[bytes, None, None]
 
 
 def open_at(address: FileLocation, offset: int, *, encoding: str | None = None, is_plain: bool = False) -> BinaryIO:
@@ -47,37 +46,38 @@ def open_at(address: FileLocation, offset: int, *, encoding: str | None = None, 
     `is_plain`: the file is known to be neither packed nor in another encoding. Raises `ConfigError` for a file that
     holds no text, or whose encoding is not clear.
     """
+    source = chunks = _bytes_from(address, offset if is_plain else 0)
     if is_plain:
-        return io.BufferedReader(_open_bytes(address, offset), BUFFER_BYTES)
+        return io.BufferedReader(_Stream(chunks, source), BUFFER_BYTES)
     name, levels = f"`{address.url}`", 0
-    with ExitStack() as unused:  # closes what is not returned, such as a file that is refused
-        head, stream = _beginning(unused.enter_context(_open_bytes(address, 0)))
+    try:
+        head, chunks = _beginning(chunks)
         while (packing := packing_of(head)) is not None:
-            if packing == "zip":
-                stream.close()
-                archive = None if levels else _open_zip(address)
-                if archive is None:
-                    raise ConfigError(
-                        f"The file {name} is a zip archive that cannot be read where it is: unpack it first."
-                    )
-                stream = unused.enter_context(archive)
+            if packing == "zip" and not levels:
+                source.close()
+                source = chunks = _members(address)
+            elif packing == "zip":
+                raise _refused_zip(address)
             elif levels == MOST_LEVELS:
                 raise ConfigError(f"The file {name} is packed more than {MOST_LEVELS} times: unpack it first.")
             else:
-                stream = _Chunks(_unpacked(stream, UNPACKERS[packing]), stream)
+                chunks = _unpacked(chunks, UNPACKERS[packing])
             levels += 1
-            head, stream = _beginning(stream)
+            head, chunks = _beginning(chunks)
         form = text_form(head, name, encoding)
         if form.is_guess:
             _tell_of_guess(name, form.encoding)
         if form.is_plain and not levels and offset:
-            return io.BufferedReader(_open_bytes(address, offset), BUFFER_BYTES)
+            source.close()
+            return open_at(address, offset, is_plain=True)
         if not form.is_plain:
-            stream = _Chunks(_in_utf8(stream, form.encoding, ends_with_cr=form.ends_with_cr), stream)
-        buffered = io.BufferedReader(stream, BUFFER_BYTES)
-        _pass_over(buffered.read, offset)
-        unused.pop_all()
-        return buffered
+            chunks = _in_utf8(chunks, form.encoding, ends_with_cr=form.ends_with_cr)
+        file = io.BufferedReader(_Stream(chunks, source), BUFFER_BYTES)
+        _pass_over(file.read, offset)
+    except BaseException:
+        source.close()
+        raise
+    return file
 
 
 @cache
@@ -102,26 +102,33 @@ def size_if_divisible(address: FileLocation, encoding: str | None = None) -> int
         return int(file.size) if is_plain else None
 
 
-def _open_bytes(address: FileLocation, offset: int) -> io.RawIOBase:
-    file = address.filesystem.open(address.path, block_size=REQUEST_BYTES)
-    if _gives_ranges(address, file):
-        file.seek(offset)
-        return _Whole(file, offset)
-    file.close()
-    file = address.filesystem.open(address.path, block_size=0)  # one request for all of it, which must arrive whole
-    _pass_over(file.read, offset)
-    return _Reader(file.read, file)
+def _bytes_from(address: FileLocation, offset: int) -> Chunks:
+    """Yield the file's bytes from an offset on; all of them must come."""
+    with address.filesystem.open(address.path, block_size=REQUEST_BYTES) as file:
+        if _gives_ranges(address, file):
+            file.seek(offset)
+            left = int(file.size) - offset
+            while left > 0:
+                data = bytes(file.read(min(left, HEAD_BYTES)))
+                if not data:
+                    raise EOFError(f"{left} bytes of it are missing")
+                left -= len(data)
+                yield data
+            return
+    with address.filesystem.open(address.path, block_size=0) as file:  # one request for all of it
+        _pass_over(file.read, offset)
+        while data := file.read(HEAD_BYTES):
+            yield data
 
 
-def _open_zip(address: FileLocation) -> io.RawIOBase | None:
-    """The members of a zip archive one after another; None if the server does not serve its parts.
+def _members(address: FileLocation) -> Chunks:
+    """Yield the members of a zip archive one after another.
 
-    Raises `ConfigError` unless all of them are of one kind by their names.
+    Raises `ConfigError` if the server does not serve its parts, or unless all members are of one kind by their names.
     """
-    with ExitStack() as unused:
-        file = unused.enter_context(address.filesystem.open(address.path, block_size=REQUEST_BYTES))
+    with address.filesystem.open(address.path, block_size=REQUEST_BYTES) as file:
         if not _gives_ranges(address, file):
-            return None
+            raise _refused_zip(address)
         archive = zipfile.ZipFile(file)
         members = [name for name in archive.namelist() if not (name.endswith("/") or is_hidden(name))]
         kinds = {PurePosixPath(name).suffix.lower() for name in members}
@@ -130,63 +137,68 @@ def _open_zip(address: FileLocation) -> io.RawIOBase | None:
                 f"The file `{address.url}` is a zip archive of files of several kinds ({', '.join(sorted(kinds))}): "
                 "unpack it, and name those that hold the text."
             )
-        unused.pop_all()
-    return _Chunks(chain.from_iterable(_member(archive, name) for name in members), file)
+        for name in members:
+            with archive.open(name) as member:
+                while data := member.read(BUFFER_BYTES):
+                    yield data
+            yield BETWEEN_MEMBERS
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:
-    with archive.open(name) as member:
-        while data := member.read(BUFFER_BYTES):
-            yield data
-    yield BETWEEN_MEMBERS
+def _refused_zip(address: FileLocation) -> ConfigError:
+    return ConfigError(f"The file `{address.url}` is a zip archive that cannot be read where it is: unpack it first.")
 
 
-def _beginning(stream: io.RawIOBase) -> tuple[bytes, io.RawIOBase]:
-    """Return the stream's first bytes, and the stream with them; an error behind them comes when they are read."""
-    head, error = b"", None
+def _beginning(chunks: Chunks) -> tuple[bytes, Chunks]:
+    """Return the first bytes, and all chunks again; an error behind the first bytes comes when they are read."""
+    taken, error = b"", None
     try:
-        while len(head) < HEAD_BYTES and (data := stream.read(HEAD_BYTES - len(head))):
-            head += data
+        while len(taken) < HEAD_BYTES and (chunk := next(chunks, None)) is not None:
+            taken += chunk
     except Exception as found:  # of any file system and format
-        if not head:
+        if not taken:
             raise
         error = found
-    taken = io.BytesIO(head)
 
-    def read_on(size: int) -> bytes:
-        data = taken.read(size)
-        if not data and error is not None:
+    def again() -> Chunks:
+        yield taken
+        if error is not None:
             raise error
-        return data or stream.read(size) or b""
+        yield from chunks
 
-    return head, _Reader(read_on, stream)
+    return taken[:HEAD_BYTES], again()
 
 
-def _unpacked(packed: io.RawIOBase, unpacker: Callable[[], Any]) -> Iterator[bytes]:
+def _unpacked(packed: Chunks, unpacker: Callable[[], Any]) -> Chunks:
     """Yield the content of an archive's members or frames piece by piece; the last of them must be complete.
 
     So everything before the damage of a damaged archive is read.
     """
-    part, is_begun, data = unpacker(), False, b""
-    while data := data or packed.read(PACKED_BYTES) or b"":
-        if not is_begun and not (data := data.lstrip(b"\0")):  # padding
-            continue
-        is_begun = True
-        yield part.decompress(data)
-        data = b""
-        if part.eof:
-            part, is_begun, data = unpacker(), False, part.unused_data
+    part, is_begun = unpacker(), False
+    for data in _sliced(packed, PACKED_BYTES):
+        while data and (is_begun or (data := data.lstrip(b"\0"))):  # zeros between members are padding
+            is_begun = True
+            yield part.decompress(data)
+            data = b""
+            if part.eof:
+                part, is_begun, data = unpacker(), False, part.unused_data
     if is_begun:
         raise EOFError("its last part is incomplete")
 
 
-def _in_utf8(raw: io.RawIOBase, encoding: str, *, ends_with_cr: bool) -> Iterator[bytes]:
+def _in_utf8(chunks: Chunks, encoding: str, *, ends_with_cr: bool) -> Chunks:
     decoder, is_first = codecs.getincrementaldecoder(encoding)("replace"), True
-    while data := raw.read(HEAD_BYTES):
+    for data in _sliced(chunks, HEAD_BYTES):
         text = decoder.decode(data)
         text, is_first = text.removeprefix("\ufeff") if is_first else text, False
         yield (text.replace("\r", "\n") if ends_with_cr else text).encode("utf-8", "replace")
     yield decoder.decode(b"", final=True).encode("utf-8", "replace")
+
+
+def _sliced(chunks: Chunks, size: int) -> Iterator[bytes]:
+    """Cut chunks that are longer than `size`."""
+    for chunk in chunks:
+        for start in range(0, len(chunk), size):
+            yield chunk[start : start + size]
 
 
 def _gives_ranges(address: FileLocation, file: Any) -> bool:
@@ -210,55 +222,25 @@ def _pass_over(read: Callable[[int], bytes], count: int) -> None:
         count -= passed
 
 
-class _Reader(io.RawIOBase):
-    """A file of the bytes that `read` returns, closed together with the file below."""
+class _Stream(io.RawIOBase):
+    """A file of these chunks; closing it closes their source."""
 
-    def __init__(self, read: Callable[[int], bytes], below: Any) -> None:
-        self._read, self._below = read, below
-        self._ended = False
+    def __init__(self, chunks: Chunks, source: Chunks) -> None:
+        self._chunks, self._source, self._ready = chunks, source, memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = b"" if self._ended else self._read(len(buffer))
-        self._ended = not data  # a web server's answer must not be asked again
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._below.close()
-        super().close()
-
-
-class _Whole(_Reader):
-    """A file of a known size, all of which must come."""
-
-    def __init__(self, file: Any, offset: int) -> None:
-        super().__init__(self._read_on, file)
-        self._left = int(file.size) - offset
-
-    def _read_on(self, size: int) -> bytes:
-        data = bytes(self._below.read(min(size, max(self._left, 0))))
-        if not data and self._left > 0:
-            raise EOFError(f"{self._left} bytes of it are missing")
-        self._left -= len(data)
-        return data
-
-
-class _Chunks(_Reader):
-    """A file of these chunks, whatever their sizes."""
-
-    def __init__(self, chunks: Iterator[bytes], below: Any) -> None:
-        super().__init__(self._read_on, below)
-        self._chunks, self._ready = chunks, memoryview(b"")
-
-    def _read_on(self, size: int) -> bytes:
         while not self._ready:
             chunk = next(self._chunks, None)
             if chunk is None:
-                return b""
+                return 0
             self._ready = memoryview(chunk)
-        data, self._ready = bytes(self._ready[:size]), self._ready[size:]
-        return data
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
