@@ -47,7 +47,7 @@ FIRST_CHUNK_CHARACTERS = 20_000  # the trainer waits for it; each that follows m
 CHUNK_CHARACTERS = 200_000  # enough to keep every core's tokenizer busy
 PREFETCHED_BATCHES = 16
 STATE_FILE = "stream.json"
-STATE_VERSION = 3
+STATE_VERSION = 4
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Hugging Face datasets as units, streamed by `datasets`: row groups, or files of other formats.
+"""Hugging Face datasets as shards, streamed by `datasets`: row groups, or files of other formats.
 
 The only module that imports `datasets`, and only when a run names such a source: the import alone takes a second.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from auth.errors import ConfigError, UnreachableError
 from peer.config.data import Source
-from peer.data.sources.fields import DocumentFields, column_of, value_of
-from peer.data.sources.units import Record, State, UnitReader, parts_of_each
+from peer.data.sources.fields import column_of, document_of, value_of, wanted_fields
+from peer.data.sources.units import Record, Shard, State, UnitReader
 from peer.network.http import asking, reaching
 
 HUB_TIMEOUT_S = 4.0  # the hub's own client tries for minutes
@@ -24,50 +26,35 @@ BATCH_ROWS = 1000  # unpacked at a time
 TEXT_TYPES = ("string", "large_string", "string_view")
 
 
-class DatasetUnits:
-    """The shards of one dataset."""
+def dataset_shards(source: Source) -> list[Shard]:
+    """The shards of a dataset; raises `ConfigError`."""
+    dataset = _open(source)
+    numbers = range(int(dataset.num_shards))
+    return [Shard(f"shard {n} of {source.name}", partial(RowReader, source, dataset, n)) for n in numbers]
 
-    def __init__(self, source: Source, *, whole: bool = False) -> None:
-        self._source = source
-        self._dataset = _open(source)
-        self._shards = int(self._dataset.num_shards)
-        self._parts = parts_of_each(self._shards, whole=whole)
 
-    def __len__(self) -> int:
-        return self._shards * self._parts
+class RowReader(UnitReader):
+    """Some rows of a dataset's shard as documents."""
 
-    def name(self, unit: int) -> str:
-        return f"shard {unit // self._parts} of {self._source.name}"
-
-    def open(self, unit: int, state: State | None) -> UnitReader:
+    def __init__(self, source: Source, dataset: Any, shard: int, part: int, parts: int, state: State | None) -> None:
         from datasets.distributed import split_dataset_by_node
 
-        shard, part = divmod(unit, self._parts)
         # Of a file's row groups those before `state` need not be read again.
-        rows = self._dataset.shard(self._shards, shard).reshard()
-        return RowReader(split_dataset_by_node(rows, part, self._parts), self._source, state)
-
-
-class RowReader:
-    """The rows of a dataset's part as documents."""
-
-    def __init__(self, rows: Any, source: Source, state: State | None) -> None:
-        self._rows, self._fields = rows, DocumentFields(source)
-        self._begun_at = state  # what `rows` forgets until its first row
+        rows = dataset.shard(dataset.num_shards, shard).reshard()
+        self._rows = split_dataset_by_node(rows, part, parts)
+        self._begun_at = state  # what the rows forget until the first of them
         if state is not None:
-            rows.load_state_dict(state)
-        self._iterator = iter(rows)
-
-    def __iter__(self) -> Iterator[Record]:
-        for row in self._iterator:
-            self._begun_at = None
-            yield self._fields.document(row)
+            self._rows.load_state_dict(state)
+        self._records = self._read(source)
 
     def state(self) -> State:
         return dict(self._rows.state_dict()) if self._begun_at is None else self._begun_at
 
-    def close(self) -> None:
-        self._iterator.close()
+    def _read(self, source: Source) -> Generator[Record, None, None]:
+        with closing(iter(self._rows)) as rows:
+            for row in rows:
+                self._begun_at = None
+                yield document_of(row, source)
 
 
 def _open(source: Source) -> Any:
@@ -124,7 +111,7 @@ def _open_hub(source: Source) -> Any:
     except (FileNotFoundError, ValueError) as error:  # no such dataset, configuration or split
         raise ConfigError(f"Cannot open the dataset {source.name}: {' '.join(str(error).split())}.") from error
     known, features = dataset.column_names, dataset.features
-    names = [name for name in (source.text_field, source.filters.language_field) if name is not None]
+    names = wanted_fields(source)
     columns = sorted({column_of(name, names if known is None else known) for name in names})
     missing = set(columns) - set(columns if known is None else known)
     if missing:

@@ -23,10 +23,10 @@ from peer.config.run import RunConfig
 from peer.data.selection.filters import OpenFilters, build_filters
 from peer.data.selection.hashing import Part, PartFilter
 from peer.data.sources.faults import Pauses
-from peer.data.sources.files import FileUnits
+from peer.data.sources.files import file_shards
 from peer.data.sources.prefetching import CHECK_S, Prefetched
 from peer.data.sources.reader import BlockPosition, Reserve, SourcePlan, SourceReader, no_wait
-from peer.data.sources.units import BuiltinUnits, Units
+from peer.data.sources.units import Shard, Units, builtin_shards
 
 logger = logging.getLogger(__name__)
 
@@ -268,14 +268,18 @@ def _plan(config: RunConfig, number: int, device_number: int, filters: OpenFilte
 
 def open_units(source: Source, *, whole: bool = False) -> Units:
     """Open the units of a source: by default cut so finely that many devices can share it, else as it lies there."""
+    return Units(_shards(source), whole=whole)
+
+
+def _shards(source: Source) -> Sequence[Shard]:
     if source.kind == "builtin":
-        return BuiltinUnits()
+        return builtin_shards()
     if source.kind in ("text", "jsonl"):
-        return FileUnits(source, whole=whole)
+        return file_shards(source)
     if source.kind == "parquet":
-        from peer.data.sources.parquet import ParquetUnits
+        from peer.data.sources.parquet import parquet_shards
 
-        return ParquetUnits(source, whole=whole)
-    from peer.data.sources.datasets import DatasetUnits
+        return parquet_shards(source)
+    from peer.data.sources.datasets import dataset_shards
 
-    return DatasetUnits(source, whole=whole)
+    return dataset_shards(source)

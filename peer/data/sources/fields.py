@@ -9,21 +9,18 @@ from peer.config.data import Source
 from peer.data.sources.units import Record
 
 
-class DocumentFields:
-    """The fields of a source's records that make documents."""
+def document_of(record: Any, source: Source) -> Record:
+    """Return a record's text: empty if it is in another language, None if it has none."""
+    text, filters = value_of(record, source.text_field), source.filters
+    if not isinstance(text, str):
+        return None
+    unwanted = filters.language_field and value_of(record, filters.language_field) not in filters.languages
+    return "" if unwanted else text
 
-    def __init__(self, source: Source) -> None:
-        self._text, self._filters = source.text_field, source.filters
 
-    def document(self, record: Any) -> Record:
-        """Return a record's text: empty if it is in another language, None if it has none."""
-        text = value_of(record, self._text)
-        if not isinstance(text, str):
-            return None
-        language = self._filters.language_field
-        if language is not None and value_of(record, language) not in self._filters.languages:
-            return ""
-        return text
+def wanted_fields(source: Source) -> list[str]:
+    """Return the names of the fields that are read: the text's, and the language's if it counts."""
+    return [name for name in (source.text_field, source.filters.language_field) if name is not None]
 
 
 def value_of(record: Any, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Plain text and JSON Lines, packed or not, as units: ranges of a plain file, every k-th document of a packed one.
+"""Plain text and JSON Lines, packed or not, as shards: ranges of a plain file, every k-th document of a packed one.
 
 Not read by `datasets`, which can neither pass over a bad record or an endless line nor begin in the middle of a file.
 Memory is bounded: a document of more than 16 MiB comes in pieces, each of which is a document from there on
@@ -20,11 +20,11 @@ from itertools import chain
 from typing import BinaryIO
 
 from peer.config.data import Source
-from peer.data.sources.fields import DocumentFields
+from peer.data.sources.fields import document_of
 from peer.data.sources.pieces import cut_bytes, cut_text
 from peer.data.sources.recognition import is_legible
 from peer.data.sources.streams import open_at, size_if_divisible
-from peer.data.sources.units import MANY_FILES, Record, State, UnitReader, ask_each, parts_of_each
+from peer.data.sources.units import MANY_FILES, Record, Shard, State, UnitReader, ask_each
 from peer.network.remote_files import FileLocation, find_files
 
 MAX_DOCUMENT_BYTES = 16 << 20
@@ -50,74 +50,41 @@ class Range:
     encoding: str | None = None  # None is the one that its bytes show
 
 
-class FileUnits:
-    """The files of one source, each read whole or in ranges."""
-
-    def __init__(self, source: Source, *, whole: bool = False) -> None:
-        files = find_files(source)
-        whole_files = [Range(file, encoding=source.encoding) for file in files]
-        self._ranges = whole_files if len(files) >= MANY_FILES else cut_files(whole_files)
-        self._parts = parts_of_each(len(self._ranges), whole=whole)
-        self._divide: Divide = paragraph_documents
-        self._decode: Decode = decode_text
-        if source.kind == "jsonl":
-            self._decode = JsonDecoder(source)
-        if source.kind == "jsonl" or source.documents == "line":
-            self._divide = partial(line_documents, in_pieces=source.kind == "text")
-        # A document that comes in pieces has more characters than this.
-        self._wants_long = (source.filters.max_characters or MAX_DOCUMENT_BYTES) > MAX_DOCUMENT_BYTES // 4
-
-    def __len__(self) -> int:
-        return len(self._ranges) * self._parts
-
-    def name(self, unit: int) -> str:
-        return f"`{self._ranges[unit // self._parts].address.url}`"
-
-    def open(self, unit: int, state: State | None) -> UnitReader:
-        number, part = divmod(unit, self._parts)
-        dealt = (part, self._parts)
-        return FileReader(self._ranges[number], self._divide, self._decode, dealt, state, wants_long=self._wants_long)
+def file_shards(source: Source) -> list[Shard]:
+    """The ranges of a source's files, or the files if they are many or cannot be divided."""
+    files = [Range(file, encoding=source.encoding) for file in find_files(source)]
+    spans = files if len(files) >= MANY_FILES else cut_files(files)
+    return [Shard(f"`{span.address.url}`", partial(FileReader, source, span)) for span in spans]
 
 
-class FileReader:
+class FileReader(UnitReader):
     """Some of the documents of a range: those whose number is `part` modulo `parts`."""
 
-    def __init__(
-        self,
-        span: Range,
-        divide: Divide,
-        decode: Decode,
-        dealt: tuple[int, int],
-        state: State | None,
-        *,
-        wants_long: bool = True,
-    ) -> None:
-        self._span, self._divide, self._decode, self._wants_long = span, divide, decode, wants_long
-        self._part, self._parts = dealt
+    def __init__(self, source: Source, span: Range, part: int, parts: int, state: State | None) -> None:
+        self._span, self._part, self._parts = span, part, parts
+        is_json = source.kind == "jsonl"
+        in_lines = is_json or source.documents == "line"
+        self._divide: Divide = partial(line_documents, in_pieces=not is_json) if in_lines else paragraph_documents
+        self._decode: Decode = partial(decode_json, source) if is_json else decode_text
+        # A document that comes in pieces has more characters than this.
+        self._wants_long = (source.filters.max_characters or MAX_DOCUMENT_BYTES) > MAX_DOCUMENT_BYTES // 4
         # Before the range's first byte, so that a line which begins with it is seen to begin.
         self._offset = max(span.start - 1, 0) if state is None else int(state["offset"])
         self._number = 0 if state is None else int(state["number"])
         self._pieces = 0 if state is None else int(state.get("pieces", 0))  # read so far of the document at the offset
-        self._at_document = self._number > 0 or span.start == 0
-        self._records = self._read()
-
-    def __iter__(self) -> Iterator[Record]:
-        return self._records
+        self._records = self._read(self._number > 0 or span.start == 0)
 
     def state(self) -> State:
         place = {"offset": self._offset, "number": self._number}
         return {**place, "pieces": self._pieces} if self._pieces else place
 
-    def close(self) -> None:
-        self._records.close()
-
-    def _read(self) -> Generator[Record, None, None]:
+    def _read(self, at_document: bool) -> Generator[Record, None, None]:
         piece, read_before = 0, self._pieces
         span = self._span
         with closing(
             open_at(span.address, self._offset, encoding=span.encoding, is_plain=span.end is not None)
         ) as file:
-            for content, after in self._divide(file, self._offset, self._span.end, self._at_document):
+            for content, after in self._divide(file, self._offset, span.end, at_document):
                 is_ours = self._number % self._parts == self._part
                 records = self._records_of(content) if is_ours else [None]
                 is_long = piece > 0 or after is None or len(records) > 1
@@ -138,19 +105,14 @@ class FileReader:
         return [None] if record is None else list(cut_text(record, MAX_DOCUMENT_BYTES))
 
 
-class JsonDecoder:
-    """The text of a JSON object, if it is in one of the wanted languages."""
-
-    def __init__(self, source: Source) -> None:
-        self._fields = DocumentFields(source)
-
-    def __call__(self, line: bytes) -> Record:
-        try:
-            text = self._fields.document(json.loads(line.removeprefix(BYTE_ORDER_MARK)))
-            (text or "").encode()  # half a surrogate pair is no text
-        except (ValueError, RecursionError):
-            return None
-        return text
+def decode_json(source: Source, line: bytes) -> Record:
+    """The text of a JSON object, if it is in one of the wanted languages; None if it is damaged or has none."""
+    try:
+        text = document_of(json.loads(line.removeprefix(BYTE_ORDER_MARK)), source)
+        (text or "").encode()  # half a surrogate pair is no text
+    except (ValueError, RecursionError):
+        return None
+    return text
 
 
 def decode_text(content: bytes) -> Record:

@@ -1,22 +1,33 @@
-"""Parquet files as units, which are their row groups; of the web and storage only the wanted columns are fetched."""
+"""Parquet files as shards, which are their row groups; of the web and storage only the wanted columns are fetched."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from auth.errors import ConfigError
 from peer.config.data import Source
-from peer.data.sources.fields import DocumentFields
-from peer.data.sources.units import MANY_FILES, Record, State, UnitReader, ask_each, parts_of_each
+from peer.data.sources.fields import document_of, wanted_fields
+from peer.data.sources.units import MANY_FILES, CountedReader, Record, Shard, ask_each
 from peer.network.remote_files import FileLocation, find_files
 
 BATCH_ROWS = 1000  # unpacked at a time
+
+
+def parquet_shards(source: Source) -> list[Shard]:
+    """The row groups of a source's files, or the files if they are many."""
+    files = [RowGroups(file, source) for file in find_files(source)]
+    counts = [None] * len(files) if len(files) >= MANY_FILES else ask_each(files, RowGroups.count)
+    return [
+        Shard(file.name, partial(CountedReader, replace(file, group=group).documents))
+        for file, count in zip(files, counts, strict=True)
+        for group in (range(count) if count else [None])
+    ]
 
 
 @dataclass(frozen=True)
@@ -24,6 +35,7 @@ class RowGroups:
     """The row groups of a file, or one of them."""
 
     address: FileLocation
+    source: Source
     group: int | None = None
 
     @property
@@ -31,22 +43,31 @@ class RowGroups:
         """The file's name for people."""
         return f"`{self.address.url}`"
 
-    def behind(self, columns: list[str], begin: int) -> Iterator[Any]:
-        """Yield the rows behind the first `begin` ones, with these columns; raises `ConfigError` as `opened` does."""
-        with self.opened(columns) as file:
+    def count(self) -> int:
+        """Return the number of the file's row groups; its errors are those of `documents`."""
+        with self._opened() as (file, _):
+            return int(file.num_row_groups)
+
+    def documents(self, first: int) -> Iterator[Record]:
+        """Yield the documents from the `first` row on.
+
+        Raises `ConfigError` if the file is no whole Parquet file, or has no such columns of text.
+        """
+        with self._opened() as (file, columns):
             groups = range(file.num_row_groups) if self.group is None else [self.group]
             for group in groups:
                 rows = file.metadata.row_group(group).num_rows
-                if begin < rows:
+                if first < rows:
                     for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=columns):
-                        yield from batch.to_pylist()[begin:]
-                        begin = max(0, begin - batch.num_rows)
+                        yield from (document_of(row, self.source) for row in batch.to_pylist()[first:])
+                        first = max(0, first - batch.num_rows)
                 else:
-                    begin -= rows
+                    first -= rows
 
     @contextmanager
-    def opened(self, columns: list[str]) -> Iterator[pq.ParquetFile]:
-        """Open the file; raises `ConfigError` if it is no whole Parquet file, or has no such columns of text."""
+    def _opened(self) -> Iterator[tuple[pq.ParquetFile, list[str]]]:
+        """Open the file, and tell the columns to read."""
+        columns = wanted_fields(self.source)
         with self.address.filesystem.open(self.address.path, cache_type="none") as raw:  # ranges, as they are asked for
             try:
                 file = pq.ParquetFile(raw, pre_buffer=True)
@@ -55,64 +76,7 @@ class RowGroups:
                 raise ConfigError(f"The file {self.name} is no whole Parquet file ({text:.200}).") from error
             for column in columns:
                 _require_text(file.schema_arrow, column, self.name)
-            yield file
-
-
-class ParquetUnits:
-    """The row groups of one source's files, or the files if they are many."""
-
-    def __init__(self, source: Source, *, whole: bool = False) -> None:
-        self._fields = DocumentFields(source)
-        self._columns = [name for name in (source.text_field, source.filters.language_field) if name is not None]
-        files = [RowGroups(file) for file in find_files(source)]
-        counts = [None] * len(files) if len(files) >= MANY_FILES else ask_each(files, self._groups)
-        self._rows = [
-            RowGroups(file.address, group)
-            for file, count in zip(files, counts, strict=True)
-            for group in (range(count) if count else [None])
-        ]
-        self._parts = parts_of_each(len(self._rows), whole=whole)
-
-    def __len__(self) -> int:
-        return len(self._rows) * self._parts
-
-    def name(self, unit: int) -> str:
-        return self._rows[unit // self._parts].name
-
-    def open(self, unit: int, state: State | None) -> UnitReader:
-        number, part = divmod(unit, self._parts)
-        return ParquetReader(self._rows[number], self._columns, self._fields, (part, self._parts), state)
-
-    def _groups(self, rows: RowGroups) -> int:
-        with rows.opened(self._columns) as file:
-            return int(file.num_row_groups)
-
-
-class ParquetReader:
-    """Some of these rows as documents: those whose number is `part` modulo `parts`."""
-
-    def __init__(
-        self, rows: RowGroups, columns: list[str], fields: DocumentFields, dealt: tuple[int, int], state: State | None
-    ) -> None:
-        self._row = 0 if state is None else int(state["row"])
-        self._records = self._read(rows.behind(columns, self._row), fields, *dealt)
-
-    def __iter__(self) -> Iterator[Record]:
-        return self._records
-
-    def state(self) -> State:
-        return {"row": self._row}
-
-    def close(self) -> None:
-        self._records.close()
-
-    def _read(
-        self, rows: Iterator[Any], fields: DocumentFields, part: int, parts: int
-    ) -> Generator[Record, None, None]:
-        for number, row in enumerate(rows, self._row):
-            self._row = number + 1
-            if number % parts == part:
-                yield fields.document(row)
+            yield file, columns
 
 
 def _require_text(schema: pa.Schema, name: str, file: str) -> None:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import ast
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from pydoc_data.topics import topics
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +33,9 @@ State = Mapping[str, Any]  # where a record stands in its unit; JSON values only
 Record = str | None  # a document; empty where it is not wanted, None where the record is damaged
 MANY_FILES = 64  # so many need not be divided, nor asked about anything
 ASKED_AT_ONCE = 8
-MIN_UNITS = 16  # of a source; the price of a part is that all of its file is read for it
+MIN_UNITS = 16  # of a source
 MIN_DOCSTRING_CHARACTERS = 200  # shorter ones are labels rather than prose
-UNIT_DOCUMENTS = 64
+SHARD_DOCUMENTS = 64
 # Not the library's own prose, or none at all: tests, vendored wheels, tables of characters, the topics themselves.
 SKIPPED = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "pydoc_data"}
@@ -42,30 +43,72 @@ SKIPPED = frozenset(
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-class UnitReader(Protocol):
+class UnitReader:
     """The records of one unit in order; to be closed."""
 
-    def __iter__(self) -> Iterator[Record]: ...
+    _records: Generator[Record, None, None]
+
+    def __iter__(self) -> Iterator[Record]:
+        return self._records
 
     def state(self) -> State:
         """Return the state at the next record, also after an error."""
-        ...
+        raise NotImplementedError
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let go of the file that is being read."""
+        self._records.close()
 
 
-class Units(Protocol):
-    """A source as a sequence of units, the same on every machine."""
+@dataclass(frozen=True)
+class Shard:
+    """A part of a source that is read on its own: a file, a range of bytes, a row group."""
 
-    def __len__(self) -> int: ...
+    name: str  # for people
+    # Reads the records whose number is `part` modulo `parts`, from a state on; errors may come now or later.
+    open: Callable[[int, int, State | None], UnitReader]
+
+
+class Units:
+    """A source as a sequence of units, the same on every machine: its shards, in parts if they are few.
+
+    The price of a part is that all of its shard is read for it. A `whole` shard is one unit.
+    """
+
+    def __init__(self, shards: Sequence[Shard], *, whole: bool = False) -> None:
+        self._shards = shards
+        self._parts = 1 if whole else -(-MIN_UNITS // len(shards))
+
+    def __len__(self) -> int:
+        return len(self._shards) * self._parts
 
     def name(self, unit: int) -> str:
         """Return the unit's name for people."""
-        ...
+        return self._shards[unit // self._parts].name
 
     def open(self, unit: int, state: State | None) -> UnitReader:
         """Read from a state on, or from the unit's beginning; errors may come here or while it is read."""
-        ...
+        shard, part = divmod(unit, self._parts)
+        return self._shards[shard].open(part, self._parts, state)
+
+
+class CountedReader(UnitReader):
+    """Some of these records: those whose number is `part` modulo `parts`; the state is the next record's number."""
+
+    def __init__(
+        self, records_from: Callable[[int], Iterator[Record]], part: int, parts: int, state: State | None
+    ) -> None:
+        self._number = 0 if state is None else int(state["number"])
+        self._records = self._read(records_from(self._number), part, parts)
+
+    def state(self) -> State:
+        return {"number": self._number}
+
+    def _read(self, records: Iterator[Record], part: int, parts: int) -> Generator[Record, None, None]:
+        for number, record in enumerate(records, self._number):
+            self._number = number + 1
+            if number % parts == part:
+                yield record
 
 
 def ask_each(files: Sequence[File], ask: Callable[[File], Answer]) -> list[Answer | None]:
@@ -85,11 +128,6 @@ def ask_each(files: Sequence[File], ask: Callable[[File], Answer]) -> list[Answe
     return [None if isinstance(each, Exception) else each for each in found]
 
 
-def parts_of_each(shards: int, *, whole: bool = False) -> int:
-    """Return the number of parts of each shard, so that there are enough units; 1 if shards are to stay `whole`."""
-    return 1 if whole else -(-MIN_UNITS // shards)
-
-
 def deal_units(units: int, device_number: int, seed: tuple[int, ...], epoch: int) -> NDArray[np.int64]:
     """All (units,) in the device's order: one order for all devices, each of which begins elsewhere and goes round.
 
@@ -101,39 +139,19 @@ def deal_units(units: int, device_number: int, seed: tuple[int, ...], epoch: int
     return np.roll(order, -begin)
 
 
-class BuiltinUnits:
-    """The built-in corpus as a source: units of so many documents each."""
-
-    def __init__(self) -> None:
-        self._documents = builtin_documents()
-
-    def __len__(self) -> int:
-        return -(-len(self._documents) // UNIT_DOCUMENTS)
-
-    def name(self, unit: int) -> str:
-        return f"part {unit} of the built-in corpus"
-
-    def open(self, unit: int, state: State | None) -> SequenceReader:
-        return SequenceReader(self._documents[unit * UNIT_DOCUMENTS : (unit + 1) * UNIT_DOCUMENTS], state)
+def shard_of(name: str, documents: Sequence[str]) -> Shard:
+    """Return documents at hand as a shard."""
+    return Shard(name, partial(CountedReader, lambda first: iter(documents[first:])))
 
 
-class SequenceReader:
-    """Documents at hand, as the records of a unit."""
-
-    def __init__(self, documents: Sequence[str], state: State | None) -> None:
-        self._documents = documents
-        self._number = 0 if state is None else int(state["number"])
-
-    def __iter__(self) -> Iterator[str]:
-        for document in self._documents[self._number :]:
-            self._number += 1
-            yield document
-
-    def state(self) -> State:
-        return {"number": self._number}
-
-    def close(self) -> None:
-        """Do nothing: no file is held open."""
+def builtin_shards() -> list[Shard]:
+    """The built-in corpus in shards of so many documents each."""
+    documents = builtin_documents()
+    starts = enumerate(range(0, len(documents), SHARD_DOCUMENTS))
+    return [
+        shard_of(f"part {number} of the built-in corpus", documents[start : start + SHARD_DOCUMENTS])
+        for number, start in starts
+    ]
 
 
 @cache

@@ -19,7 +19,6 @@ import pytest
 from auth.errors import ConfigError, UnreachableError
 from peer.config.data import Source
 from peer.config.run import RunConfig
-from peer.data.sources.datasets import DatasetUnits
 from peer.data.sources.documents import open_documents, open_units, sample_documents
 from tests.support.ports import free_ports
 from tests.support.units_of_text import check_resumption, read, read_all
@@ -60,7 +59,7 @@ def dead_hub(monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.usefixtures("dead_hub")
 def test_a_folder_needs_no_hub(folder: Path) -> None:
     """It is opened although the hub does not answer."""
-    assert len(DatasetUnits(source("hub", folder))) == 24
+    assert len(open_units(source("hub", folder))) == 24
 
 
 def test_a_hub_that_does_not_answer_ends_the_preparation_before_any_work(dead_hub: str) -> None:
@@ -114,7 +113,7 @@ def test_formats_that_cannot_be_divided_are_read_in_parts(tmp_path: Path) -> Non
     """A packed file of JSON Lines is read for each part, which is every k-th of its documents."""
     lines = "\n".join(json.dumps({"body": document}) for document in DOCUMENTS)
     (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    units = DatasetUnits(source("hub", tmp_path))
+    units = open_units(source("hub", tmp_path))
     assert len(units) == 16
     assert read(units, 3)[0] == DOCUMENTS[3::16]
     assert units.name(3) == f"shard 0 of `{tmp_path}`"
@@ -160,7 +159,7 @@ def test_a_bad_file_spoils_no_other(folder: Path) -> None:
 def test_a_missing_column_is_told(folder: Path) -> None:
     """The message names the columns that there are."""
     with pytest.raises(ConfigError, match=r"no column `text` \(it has body, lang, number\)"):
-        DatasetUnits(source("hub", folder, text_field="text"))
+        open_units(source("hub", folder, text_field="text"))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +169,7 @@ def test_a_missing_column_is_told(folder: Path) -> None:
 def test_a_missing_dataset_is_one_sentence(folder: Path, name: str, keys: dict[str, str], reason: str) -> None:
     """The message names the dataset and what there is."""
     with pytest.raises(ConfigError, match=f"Cannot open the dataset `.*{name}`: .*{reason}"):
-        DatasetUnits(source("hub", folder / name, **keys))
+        open_units(source("hub", folder / name, **keys))
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import zstandard
 
 from peer.config.data import Source
 from peer.data.sources import files as file_units
-from peer.data.sources.files import FileUnits, JsonDecoder, Range, cut_files
+from peer.data.sources.documents import open_units
+from peer.data.sources.files import Range, cut_files, decode_json
 from peer.data.sources.units import MANY_FILES, MIN_UNITS
 from peer.network.remote_files import find_files
 from tests.support.units_of_text import check_resumption, read, read_all
@@ -47,7 +47,7 @@ def test_the_units_together_are_the_file(tmp_path: Path, form: tuple[str, str], 
     path = tmp_path / f"a.{form[0]}{ending}"
     path.write_bytes(PACKERS[ending](FORMS[form].encode()))
     kind, documents = form
-    units = FileUnits(source(kind, path, documents=documents))
+    units = open_units(source(kind, path, documents=documents))
     assert len(units) >= (60 if ending == "" else MIN_UNITS)
     assert sorted(text.replace("\n", " ") for text in read_all(units) if text) == sorted(DOCUMENTS)
     check_resumption(units)
@@ -65,7 +65,7 @@ def test_a_long_document_comes_in_pieces(
     content = FORMS[form][: FORMS[form].rindex("\n", 0, 9000)]
     path.write_bytes(PACKERS[ending](content.encode()))
     kind, documents = form
-    units = FileUnits(source(kind, path, documents=documents))
+    units = open_units(source(kind, path, documents=documents))
     found = [text for text in read_all(units) if text]
     assert all(len(text) <= 20 for text in found)
     texts = [json.loads(line)["text"] for line in content.splitlines()] if kind == "jsonl" else [content]
@@ -78,7 +78,7 @@ def test_a_document_longer_than_wanted_is_not_wanted_in_pieces(tmp_path: Path, m
     monkeypatch.setattr(file_units, "MAX_DOCUMENT_BYTES", 20)
     (tmp_path / "a.txt").write_text(f"short\n\n{'x' * 42}\n\nlast", encoding="utf-8")
     for max_characters, pieces in ((5, ["", "", ""]), (None, ["x" * 20, "x" * 20, "xx"])):
-        units = FileUnits(source("text", tmp_path, filters={"max_characters": max_characters}))
+        units = open_units(source("text", tmp_path, filters={"max_characters": max_characters}))
         assert sorted(map(str, read_all(units))) == sorted(["short", *pieces, "last"])
 
 
@@ -87,7 +87,7 @@ def test_many_files_are_a_unit_each(tmp_path: Path) -> None:
     files = [tmp_path / f"{number}.txt" for number in range(MANY_FILES)]
     for file in files:
         file.write_text(f"of {file.name}", encoding="utf-8")
-    units = FileUnits(source("text", *files))
+    units = open_units(source("text", *files))
     assert [read(units, unit)[0] for unit in range(len(units))] == [[f"of {file.name}"] for file in files]
     assert units.name(3) == f"`{files[3]}`"
 
@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_asked_for_its_size_spoils_no_other() -> None:
 def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
     """One bad byte costs a character, and a mark at the file's beginning is no text."""
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfgood\n\nb\xffd\r\n")
-    assert sorted(map(str, read_all(FileUnits(source("text", tmp_path))))) == ["b\ufffdd", "good"]
+    assert sorted(map(str, read_all(open_units(source("text", tmp_path))))) == ["b\ufffdd", "good"]
 
 
 @pytest.mark.parametrize(
@@ -133,17 +133,17 @@ def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
 def test_a_damaged_record_is_none_and_spoils_no_other(tmp_path: Path, line: bytes) -> None:
     """Whatever is wrong with a line, those around it are read."""
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "before"}\n' + line + b'\n{"text": "after"}\n')
-    assert sorted(map(str, read_all(FileUnits(source("jsonl", tmp_path))))) == ["None", "after", "before"]
+    assert sorted(map(str, read_all(open_units(source("jsonl", tmp_path))))) == ["None", "after", "before"]
 
 
 def test_documents_in_other_languages_are_empty() -> None:
     """So that they count as read, and not as damaged."""
     filters = {"language_field": "lang", "languages": ["bn", "as"]}
-    decode: Callable[[bytes], Any] = JsonDecoder(source("jsonl", "a", text_field="body", filters=filters))
+    wanted = source("jsonl", "a", text_field="body", filters=filters)
     lines = [
         b'{"body": "x", "lang": "bn"}',
         b'{"body": "x", "lang": "en"}',
         b'{"body": "x"}',
         b'{"body":"x","lang":[]}',
     ]
-    assert [decode(line) for line in lines] == ["x", "", "", ""]
+    assert [decode_json(wanted, line) for line in lines] == ["x", "", "", ""]

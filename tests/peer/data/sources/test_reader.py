@@ -11,7 +11,7 @@ import pytest
 from peer.data.sources import reader
 from peer.data.sources.faults import SourcePlace, retrying
 from peer.data.sources.reader import BlockReader
-from peer.data.sources.units import SequenceReader, State
+from peer.data.sources.units import State, UnitReader, shard_of
 
 TEXTS = [["a", "b", "c"], [], ["d", "e"], ["f"]]
 
@@ -29,14 +29,14 @@ class FewUnits:
         return f"unit {unit}"
 
     def open(self, unit: int, state: State | None) -> Any:
-        reader = SequenceReader(TEXTS[unit], state)
+        reader = shard_of(self.name(unit), TEXTS[unit]).open(0, 1, state)
         return Failing(reader, self.failing[unit]) if unit in self.failing else reader
 
 
 class Failing:
     """Reads so many records of a unit and no more."""
 
-    def __init__(self, reader: SequenceReader, readable: int) -> None:
+    def __init__(self, reader: UnitReader, readable: int) -> None:
         self._reader, self._readable = reader, readable
 
     def __iter__(self) -> Iterator[str]:

@@ -17,9 +17,8 @@ import pytest
 from auth.errors import ConfigError
 from peer.config.data import Source
 from peer.config.run import RunConfig
-from peer.data.sources.documents import MixedDocuments, open_documents
+from peer.data.sources.documents import MixedDocuments, open_documents, open_units
 from peer.data.sources.faults import Pauses
-from peer.data.sources.files import FileUnits
 from tests.support.web_files import WebFiles, serve_files
 
 FILES, LINES = 6, 40
@@ -179,7 +178,7 @@ def test_of_a_packed_file_that_breaks_off_all_before_the_break_is_read(tmp_path:
     packed = gzip.compress(text.encode())
     (tmp_path / "corpus.jsonl.gz").write_bytes(packed[: len(packed) // 2])
     source = Source.model_validate({"kind": "jsonl", "path": str(tmp_path / "corpus.jsonl.gz")})
-    with closing(FileUnits(source, whole=True).open(0, None)) as unit:
+    with closing(open_units(source, whole=True).open(0, None)) as unit:
         assert len(list(islice(unit, 1900))) == 1900
         with pytest.raises(EOFError):
             list(unit)

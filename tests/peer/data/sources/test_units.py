@@ -8,10 +8,11 @@ from hypothesis import given, strategies as st
 from peer.data.sources.units import (
     MIN_DOCSTRING_CHARACTERS,
     MIN_UNITS,
+    Units,
     builtin_documents,
     deal_units,
     long_docstrings,
-    parts_of_each,
+    shard_of,
 )
 
 LONG = "word " * (MIN_DOCSTRING_CHARACTERS // 5 + 1)
@@ -52,8 +53,9 @@ def test_devices_cover_the_source_before_they_repeat_each_other(devices: int) ->
 @pytest.mark.parametrize(("shards", "parts"), [(1, MIN_UNITS), (5, 4), (MIN_UNITS - 1, 2), (MIN_UNITS, 1), (1000, 1)])
 def test_few_shards_are_read_in_parts(shards: int, parts: int) -> None:
     """As few parts as make enough units; a shard that must stay whole is one unit."""
-    assert parts_of_each(shards) == parts
-    assert parts_of_each(shards, whole=True) == 1
+    documents = [shard_of("a shard", ["text"])] * shards
+    assert len(Units(documents)) == shards * parts
+    assert len(Units(documents, whole=True)) == shards
 
 
 def test_each_epoch_has_an_order_of_its_own() -> None:
