@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import io
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -31,11 +32,11 @@ from peer.data.corpus.sampling import (
     read_blocks,
     sources_of,
     survey,
-    train_clean_model,
     train_scorer,
     write_kept,
 )
 from peer.data.prepare import ORDER_DOCUMENTS, single_sentences
+from peer.data.selection.kenlm import train_kenlm
 from peer.data.selection.perplexity import PerplexityTally
 from peer.data.selection.scoring import open_scorer
 from peer.runtime.console import say, say_facts, say_json, say_table
@@ -133,8 +134,8 @@ def sample(
         described = _as_named_later(described, folder, out)
         sampling, tally = plan(found, scorer, described, chosen, wanted, weights, width)
         status.update("Scoring every document")
-        with open_writer(folder, packed) as writer:
-            write_kept(read_blocks(config), found, scorer, sampling, tally, writer)
+        with open_writer(folder, packed) as write:
+            write_kept(read_blocks(config), found, scorer, sampling, tally, write)
         fragment = _fragment(sampling, unwanted)
         (folder / "sampling.yaml").write_text(fragment, encoding="utf-8")
         status.update("Drawing")
@@ -202,7 +203,7 @@ def _prepare_scorer(
         return _scorer(kind="kenlm", model=kenlm, text="words" if normalize else "raw")
     if clean is not None:
         path = folder / "model.arpa"
-        train_clean_model(read_blocks(sources_of([clean], text_field)), path, order)
+        train_kenlm(chain.from_iterable(read_blocks(sources_of([clean], text_field))), path, order)
         return _scorer(kind="kenlm", model=str(path), text="words")
     given = tokenizer or config.tokenizer.path
     if given is not None:

@@ -10,21 +10,24 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
-from typing import BinaryIO, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
+import zstandard
+from numpy.typing import NDArray
 
 from auth.errors import ConfigError
 from peer.config.data import Duplicates, Method, Sampling, ScorerConfig, Source
 from peer.config.run import RunConfig
 from peer.data.selection.duplicates import open_duplicates
-from peer.data.selection.kenlm import train_kenlm
 from peer.data.selection.perplexity import Floats, PerplexityTally, decide, plan_sampling, probabilities, quartiles_of
 from peer.data.selection.scoring import Scorer
 from peer.data.sources.documents import open_units
@@ -39,6 +42,7 @@ BLOCK = 1_000  # documents
 RUN_FILES = (".yaml", ".yml")
 JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
 Blocks = Iterable[list[str]]
+Write = Callable[[Sequence[str]], None]
 SAMPLE_CHARACTERS = 100_000_000
 SCORER_CHARACTERS = 10_000_000  # of the sample are enough to learn the pieces of a scorer
 SCORER_PIECES = 16_000
@@ -82,28 +86,24 @@ class Survey:
     read: int
     documents: int  # without duplicates
     sample: Sequence[str]
-    is_new: bytes  # a bit for each document that was read
+    is_new: Sequence[NDArray[np.uint8]]  # of each block, a bit for each document; empty where duplicates stay
 
 
 def survey(blocks: Blocks, duplicates: Duplicates, max_documents: int, rng: np.random.Generator) -> Survey:
     """Read a corpus for the first time; raises `ConfigError` if it is empty."""
     sample = CorpusSample(max_documents, SAMPLE_CHARACTERS, rng)
-    filter_ = open_duplicates(duplicates)
+    keep = open_duplicates(duplicates)
     read = documents = 0
-    bits = bytearray()
-    left = np.zeros(0, np.bool_)  # what does not fill a byte yet
+    is_new: list[NDArray[np.uint8]] = []
     for block in blocks:
-        new = np.ones(len(block), np.bool_) if filter_ is None else filter_.keep(block)
+        new = np.ones(len(block), np.bool_) if keep is None else keep(block)
         sample.add([block[index] for index in np.flatnonzero(new).tolist()])
         read, documents = read + len(block), documents + int(new.sum())
-        if filter_ is not None:
-            left = np.concatenate((left, new))
-            whole = len(left) // 8 * 8
-            bits += np.packbits(left[:whole]).tobytes()
-            left = left[whole:]
+        if keep is not None:
+            is_new.append(np.packbits(new))
     if not documents:
         raise ConfigError("The sources hold no documents: check their paths.")
-    return Survey(read, documents, sample.documents, bytes(bits) + np.packbits(left).tobytes())
+    return Survey(read, documents, sample.documents, is_new)
 
 
 def train_scorer(sample: Sequence[str], config: RunConfig, path: Path) -> None:
@@ -111,12 +111,8 @@ def train_scorer(sample: Sequence[str], config: RunConfig, path: Path) -> None:
     run = config.tokenizer
     preset = run.preset if run.path is None and run.chosen_algorithm == "unigram" else "albert"
     wanted = {"run": {"language": config.run.language}, "tokenizer": {"preset": preset, "vocab_size": SCORER_PIECES}}
-    train_tokenizer(RunConfig.from_mapping(wanted), _first_characters(sample, SCORER_CHARACTERS)).save(str(path))
-
-
-def train_clean_model(clean: Blocks, path: Path, order: int) -> None:
-    """Train a KenLM model on clean documents; raises `ConfigError`."""
-    train_kenlm((document for block in clean for document in block), path, order)
+    enough = bisect_left(list(accumulate(map(len, sample))), SCORER_CHARACTERS) + 1
+    train_tokenizer(RunConfig.from_mapping(wanted), sample[:enough]).save(str(path))
 
 
 def plan(
@@ -138,7 +134,7 @@ def plan(
 
 
 def write_kept(
-    blocks: Blocks, found: Survey, scorer: Scorer, sampling: Sampling, tally: PerplexityTally, out: DocumentWriter
+    blocks: Blocks, found: Survey, scorer: Scorer, sampling: Sampling, tally: PerplexityTally, write: Write
 ) -> None:
     """Read a corpus for the second time, and write what is kept."""
     for documents in _without_duplicates(blocks, found):
@@ -146,29 +142,19 @@ def write_kept(
         chances = probabilities(sampling, perplexities)
         kept = decide(documents, chances)
         tally.add(perplexities, chances, kept)
-        out.write([documents[index] for index in np.flatnonzero(kept).tolist()])
+        write([documents[index] for index in np.flatnonzero(kept).tolist()])
 
 
 def _without_duplicates(blocks: Blocks, found: Survey) -> Iterator[list[str]]:
     if not found.is_new:
         yield from blocks
         return
-    at = 0
+    known = iter(found.is_new)
     for block in blocks:
-        packed = np.frombuffer(found.is_new[at // 8 : (at + len(block) + 7) // 8], np.uint8)
-        new = np.unpackbits(packed)[at % 8 : at % 8 + len(block)]
+        new = np.unpackbits(next(known, np.empty(0, np.uint8)))
         if len(new) < len(block):
             raise ConfigError("The sources have grown while they were read: sample them when they are complete.")
-        at += len(block)
-        yield [block[index] for index in np.flatnonzero(new).tolist()]
-
-
-def _first_characters(documents: Sequence[str], characters: int) -> Iterator[str]:
-    for document in documents:
-        if characters <= 0:
-            return
-        characters -= len(document)
-        yield document
+        yield [block[index] for index in np.flatnonzero(new[: len(block)]).tolist()]
 
 
 class CorpusSample:
@@ -207,33 +193,25 @@ class CorpusSample:
         return len(self._kept) > self._max_documents or self._characters > self._max_characters
 
 
-class DocumentWriter:
-    """Writes documents as JSON Lines, each an object with one `text`, as the readers of sources take them."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-
-    def write(self, documents: Sequence[str]) -> None:
-        """Append them."""
-        lines = [json.dumps({"text": document}, ensure_ascii=False) + "\n" for document in documents]
-        self._file.write("".join(lines).encode("utf-8", "replace"))
-
-
 @contextmanager
-def open_writer(folder: Path, packing: Packing) -> Iterator[DocumentWriter]:
-    """A writer to `NAMES[packing]` in the folder, which is complete when the context ends."""
-    with _open(folder / NAMES[packing], packing) as file:
-        yield DocumentWriter(file)
+def open_writer(folder: Path, packing: Packing) -> Iterator[Write]:
+    """A function that appends documents to `NAMES[packing]` in the folder, which is complete when the context ends.
 
+    They are written as JSON Lines, each an object with one `text`, as the readers of sources take them.
+    """
+    path = folder / NAMES[packing]
+    openers: Mapping[Packing, Callable[[], Any]] = {
+        "none": partial(path.open, "wb"),
+        "gz": partial(gzip.open, path, "wb", GZIP_LEVEL),
+        "zst": partial(zstandard.open, path, "wb"),
+    }
+    with openers[packing]() as file:
 
-def _open(path: Path, packing: Packing) -> BinaryIO:
-    if packing == "gz":
-        return cast(BinaryIO, gzip.open(path, "wb", GZIP_LEVEL))
-    if packing == "zst":
-        import zstandard
+        def write(documents: Sequence[str]) -> None:
+            lines = [json.dumps({"text": document}, ensure_ascii=False) + "\n" for document in documents]
+            file.write("".join(lines).encode("utf-8", "replace"))
 
-        return cast(BinaryIO, zstandard.open(path, "wb"))
-    return path.open("wb")
+        yield write
 
 
 def sources_of(names: Sequence[str], text_field: str) -> RunConfig:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from auth.errors import ConfigError
 from peer.config.data import Duplicates
-from peer.data.selection.hashing import document_hash
+from peer.data.selection.hashing import DocumentFilter, Mask, document_hash
 from peer.runtime.software import how_to_add
 
-Mask = NDArray[np.bool_]
 Hashes = NDArray[np.uint64]
 SALT = "duplicates"
 WAYS = 8  # documents in one place of the exact memory: a cache line
@@ -33,19 +32,11 @@ WORD = re.compile(r"\w+")
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-class DuplicateFilter(Protocol):
-    """Tells which documents are new, and remembers them."""
-
-    def keep(self, documents: Sequence[str]) -> Mask:
-        """True for each of the (documents,) that is no copy of an earlier one."""
-        ...
-
-
-def open_duplicates(kind: Duplicates) -> DuplicateFilter | None:
-    """A filter with nothing remembered yet, or none; raises `ConfigError`."""
+def open_duplicates(kind: Duplicates) -> DocumentFilter | None:
+    """A filter with nothing remembered yet that drops copies of earlier documents, or none; raises `ConfigError`."""
     if kind == "none":
         return None
-    return ExactDuplicates() if kind == "exact" else NearDuplicates()
+    return ExactDuplicates().keep if kind == "exact" else NearDuplicates().keep
 
 
 class ExactDuplicates:
@@ -58,6 +49,7 @@ class ExactDuplicates:
         self._table = np.zeros((max(1, remembered // WAYS), WAYS), np.uint64)  # 0 is an empty place
 
     def keep(self, documents: Sequence[str]) -> Mask:
+        """Return which of the documents are no copies of earlier ones."""
         hashes = np.fromiter((document_hash(text, SALT) or 1 for text in documents), np.uint64, len(documents))
         new = np.zeros(len(hashes), np.bool_)
         new[np.unique(hashes, return_index=True)[1]] = True
@@ -94,6 +86,7 @@ class NearDuplicates:
         self._number = self._first_young = self._first_old = 0
 
     def keep(self, documents: Sequence[str]) -> Mask:
+        """Return which of the documents are no near copies of earlier ones."""
         return np.fromiter(map(self._is_new, documents), np.bool_, len(documents))
 
     def _is_new(self, document: str) -> bool:

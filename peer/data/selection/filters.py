@@ -7,55 +7,18 @@ duplicates depend on what a device has read. `peer.data.sources.reader` applies 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from peer.config.data import Sampling, Source
+from peer.config.data import Filters, Source
 from peer.data.selection.duplicates import open_duplicates
+from peer.data.selection.hashing import DocumentFilter, Mask
 from peer.data.selection.perplexity import decide, probabilities
-from peer.data.selection.scoring import Scorer, open_scorer
-
-Mask = NDArray[np.bool_]
-
-
-class DocumentFilter(Protocol):
-    """Tells which documents to keep."""
-
-    def keep(self, documents: Sequence[str]) -> Mask:
-        """True for each of the (documents,) that stays."""
-        ...
-
+from peer.data.selection.scoring import open_scorer
 
 OpenFilters = Callable[[], Sequence[DocumentFilter]]
-
-
-@dataclass(frozen=True)
-class LengthFilter:
-    """Drops what is too short to learn from, or too long."""
-
-    min_characters: int
-    max_characters: int | None
-
-    def keep(self, documents: Sequence[str]) -> Mask:
-        lengths = np.fromiter(map(len, documents), np.int64, len(documents))
-        kept = lengths >= self.min_characters
-        return kept if self.max_characters is None else kept & (lengths <= self.max_characters)
-
-
-class SamplingFilter:
-    """Keeps documents as a source's `sampling` says, by their text alone: as `manyhands corpus sample` would."""
-
-    def __init__(self, sampling: Sampling, scorer: Scorer | None) -> None:
-        self._sampling, self._scorer = sampling, scorer
-
-    def keep(self, documents: Sequence[str]) -> Mask:
-        if self._scorer is None:  # chance needs no score
-            return decide(documents, np.full(len(documents), min(1.0, self._sampling.scale)))
-        return decide(documents, probabilities(self._sampling, self._scorer.perplexities(documents)))
 
 
 def build_filters(source: Source, first: Sequence[DocumentFilter], tokenizer_dir: Path | None) -> OpenFilters:
@@ -66,25 +29,30 @@ def build_filters(source: Source, first: Sequence[DocumentFilter], tokenizer_dir
     """
     before, limits = list(first), source.filters
     if limits.min_characters > 0 or limits.max_characters is not None:
-        before.append(LengthFilter(limits.min_characters, limits.max_characters))
+        before.append(partial(have_length, limits))
     sampling = open_sampling(source, tokenizer_dir)
-    after = [] if sampling is None else [sampling]
-
-    def open_filters() -> Sequence[DocumentFilter]:
-        duplicates = open_duplicates(source.duplicates)
-        return [*before, *([] if duplicates is None else [duplicates]), *after]
-
-    return open_filters
+    return lambda: [*before, *filter(None, (open_duplicates(source.duplicates), sampling))]
 
 
-def open_sampling(source: Source, tokenizer_dir: Path | None) -> SamplingFilter | None:
-    """Open the source's sampling, if it has one. Raises `ConfigError` if its scorer cannot be had."""
+def have_length(limits: Filters, documents: Sequence[str]) -> Mask:
+    """Return which documents are neither too short to learn from nor too long."""
+    lengths = np.fromiter(map(len, documents), np.int64, len(documents))
+    kept = lengths >= limits.min_characters
+    return kept if limits.max_characters is None else kept & (lengths <= limits.max_characters)
+
+
+def open_sampling(source: Source, tokenizer_dir: Path | None) -> DocumentFilter | None:
+    """Open the source's sampling, if it has one, which decides by the text alone, as `manyhands corpus sample` would.
+
+    Raises `ConfigError` if its scorer cannot be had.
+    """
     sampling = source.sampling
     if sampling is None:
         return None
-    return SamplingFilter(
-        sampling, None if sampling.method == "random" else open_scorer(sampling.scorer, tokenizer_dir)
-    )
+    if sampling.method == "random":  # chance needs no score
+        return lambda documents: decide(documents, np.full(len(documents), min(1.0, sampling.scale)))
+    scorer = open_scorer(sampling.scorer, tokenizer_dir)
+    return lambda documents: decide(documents, probabilities(sampling, scorer.perplexities(documents)))
 
 
 def keep_all(filters: Sequence[DocumentFilter], documents: Sequence[str]) -> Mask:
@@ -92,7 +60,7 @@ def keep_all(filters: Sequence[DocumentFilter], documents: Sequence[str]) -> Mas
     kept = np.arange(len(documents))
     for test in filters:
         if len(kept):
-            kept = kept[test.keep([documents[index] for index in kept.tolist()])]
+            kept = kept[test([documents[index] for index in kept.tolist()])]
     mask = np.zeros(len(documents), np.bool_)
     mask[kept] = True
     return mask

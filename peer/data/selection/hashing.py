@@ -6,7 +6,7 @@ of a held-out document is held out too, for ever and on every peer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Literal
 
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 BITS = 64
 SALT = "validation"
 Part = Literal["training", "validation"]
+Mask = NDArray[np.bool_]
+DocumentFilter = Callable[[Sequence[str]], Mask]  # True for each of the (documents,) that stays
 
 
 def document_hash(text: str, salt: str = "") -> int:
@@ -35,7 +37,7 @@ class PartFilter:
     def __init__(self, part: Part, share: float) -> None:
         self._wanted, self._share = part == "validation", share
 
-    def keep(self, documents: Sequence[str]) -> NDArray[np.bool_]:
+    def keep(self, documents: Sequence[str]) -> Mask:
         """Return which of the documents belong to the part."""
         return np.fromiter((self.keeps(document) for document in documents), np.bool_, len(documents))
 

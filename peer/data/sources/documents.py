@@ -195,7 +195,7 @@ def open_documents(
     sources is raised as `ConfigError` when documents are asked for, what is wrong with their filters at once.
     """
     sources, pauses = config.data.sources, pauses or Pauses()
-    division = [] if part is None else [PartFilter(part, config.data.validation.share)]
+    division = [] if part is None else [PartFilter(part, config.data.validation.share).keep]
     positions: Sequence[Position | None] = [None] * len(sources) if position is None else position["streams"]
     streams = [
         SourceStream(

@@ -20,7 +20,8 @@ from pydantic.dataclasses import dataclass as strict_dataclass
 from tenacity import Retrying
 
 from auth.errors import ConfigError, UnreachableError
-from peer.data.selection.filters import DocumentFilter, OpenFilters, keep_all
+from peer.data.selection.filters import OpenFilters, keep_all
+from peer.data.selection.hashing import DocumentFilter
 from peer.data.sources.faults import REST_S, Pauses, Setbacks, SourcePlace, StreamClosed, describe, retrying
 from peer.data.sources.units import Record, UnitReader, Units, deal_units
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from auth.errors import ConfigError, ManyhandsError
 from peer.cli.corpus import app
 from peer.config.data import Sampling
-from peer.data.corpus.sampling import DocumentWriter, Target
+from peer.data.corpus.sampling import Target
 from peer.data.selection.perplexity import decide, probabilities
 from peer.data.selection.scoring import open_scorer
 from tests.support.many_scripts import BENGALI, ENGLISH
@@ -174,10 +174,10 @@ def test_what_is_interrupted_leaves_nothing(
 ) -> None:
     """By Ctrl-C, or by a full disk, which is told with its own exit code."""
 
-    def write(self: DocumentWriter, documents: list[str]) -> None:
+    def write_kept(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(DocumentWriter, "write", write)
+    monkeypatch.setattr("peer.cli.corpus.write_kept", write_kept)
     result = CliRunner().invoke(app, ["sample", str(corpus), "--out", str(tmp_path / "out"), "--target", "9"])
     assert result.exit_code != 0
     if isinstance(error, OSError):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from peer.config.data import Duplicates
 from peer.data.selection.duplicates import ExactDuplicates, NearDuplicates, open_duplicates, shingle_hashes
 from tests.support.many_scripts import BENGALI, ENGLISH
 
@@ -69,8 +70,10 @@ def test_scripts_without_spaces_are_compared_by_characters() -> None:
     assert len(shingle_hashes("")) == len(shingle_hashes("!!")) == len(shingle_hashes("two words")) == 1
 
 
-def test_the_kinds_have_their_filters() -> None:
+@pytest.mark.parametrize(("kind", "kept"), [("exact", [True, True, False]), ("near", [True, False, False])])
+def test_the_kinds_have_their_filters(kind: Duplicates, kept: list[bool]) -> None:
     """None has none."""
+    keep = open_duplicates(kind)
+    assert keep is not None
+    assert keep([ENGLISH, f"{ENGLISH}!", ENGLISH]).tolist() == kept
     assert open_duplicates("none") is None
-    assert isinstance(open_duplicates("exact"), ExactDuplicates)
-    assert isinstance(open_duplicates("near"), NearDuplicates)

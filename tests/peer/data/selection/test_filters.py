@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from auth.errors import ConfigError
-from peer.config.data import Sampling, Source
-from peer.data.selection.filters import LengthFilter, SamplingFilter, build_filters, keep_all
+from peer.config.data import Filters, Source
+from peer.data.selection.filters import build_filters, have_length, keep_all
 from tests.support.small_scorers import write_unigram
 
 
@@ -22,7 +22,7 @@ class Without:
         self._letter = letter
         self.asked: list[str] = []
 
-    def keep(self, documents: Sequence[str]) -> NDArray[np.bool_]:
+    def __call__(self, documents: Sequence[str]) -> NDArray[np.bool_]:
         self.asked += documents
         return np.array([self._letter not in document for document in documents])
 
@@ -30,8 +30,8 @@ class Without:
 def test_documents_of_the_wanted_length_stay() -> None:
     """Both limits are lengths that are still wanted; without an upper one anything long stays."""
     documents = ["", "ab", "abc", "abcd"]
-    assert LengthFilter(2, 3).keep(documents).tolist() == [False, True, True, False]
-    assert LengthFilter(3, None).keep(documents).tolist() == [False, False, True, True]
+    assert have_length(Filters(min_characters=2, max_characters=3), documents).tolist() == [False, True, True, False]
+    assert have_length(Filters(min_characters=3), documents).tolist() == [False, False, True, True]
 
 
 def test_a_document_must_pass_all_filters() -> None:
@@ -54,7 +54,10 @@ def test_the_run_file_says_what_is_filtered() -> None:
     first = Without("x")
     limited = Source.model_validate({"kind": "builtin", "filters": {"min_characters": 3, "max_characters": 5}})
     assert build_filters(Source(kind="builtin"), [first], None)() == [first]
-    assert build_filters(limited, [first], None)() == [first, LengthFilter(3, 5)]
+    assert (
+        keep_all(build_filters(limited, [first], None)(), ["abc", "ab", "abx", "abcdef"]).tolist()
+        == [True] + [False] * 3
+    )
 
 
 def test_duplicates_are_forgotten_when_filters_are_opened_anew() -> None:
@@ -74,9 +77,9 @@ def test_sampling_is_decided_by_the_text(tmp_path: Path) -> None:
     source = Source.model_validate({"kind": "builtin", "sampling": sampling})
     [together] = build_filters(source, [], tmp_path)()
     texts = [f"{'a ' * (number % 7)}b {number}" for number in range(200)]
-    kept = together.keep(texts)
+    kept = together(texts)
     assert 20 < kept.sum() < 150
-    assert [together.keep([text])[0] for text in texts] == kept.tolist()
+    assert [together([text])[0] for text in texts] == kept.tolist()
 
 
 def test_a_run_whose_tokenizer_cannot_score_is_told_so(tmp_path: Path) -> None:
@@ -89,4 +92,5 @@ def test_a_run_whose_tokenizer_cannot_score_is_told_so(tmp_path: Path) -> None:
 
 def test_a_scale_above_one_keeps_all_by_chance() -> None:
     """As where the target is all there is."""
-    assert SamplingFilter(Sampling(method="random", scale=1.5), None).keep(["a", "b", "c"]).all()
+    source = Source.model_validate({"kind": "builtin", "sampling": {"method": "random", "scale": 1.5}})
+    assert keep_all(build_filters(source, [], None)(), ["a", "b", "c"]).all()
