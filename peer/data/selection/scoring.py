@@ -20,10 +20,10 @@ from tokenizers import Tokenizer
 from auth.errors import ConfigError
 from auth.files import sha256_of
 from peer.config.data import ScorerConfig, Source, is_remote
+from peer.data.tokenization.words import WordMemory, sums
 from peer.network.remote_files import storage_options
 
 UNKNOWN_PENALTY = 10.0  # in nats, below the rarest piece, as sentencepiece has it
-REMEMBERED_CHARACTERS = 16_000_000  # of words; then all are forgotten
 
 
 class Scorer(Protocol):
@@ -53,30 +53,28 @@ def open_scorer(config: ScorerConfig, tokenizer_dir: Path | None) -> Scorer:
 
 
 def _checked_copy(config: ScorerConfig, address: str) -> Path:
-    """The model's file, of which the digest is right if the run file gives one; raises `ConfigError`."""
-    path = local_copy(address)
+    """The model's file, or a copy of what is at its address, which lasts as long as this process.
+
+    Raises `ConfigError` if it cannot be fetched, or if its digest is not the one that the run file gives.
+    """
+    path = Path(address)
+    if is_remote(address):
+        import fsspec
+
+        try:
+            options = {address.partition("://")[0]: storage_options(Source(kind="text", path=(address,)))}
+            path = Path(fsspec.open_local(f"simplecache::{address}", **options))
+        except Exception as error:  # of any file system
+            raise ConfigError(f"Cannot fetch the scorer's model {address} ({error}): check its `model`.") from error
     if config.sha256 is not None and not (path.is_file() and sha256_of(path).hex() == config.sha256):
         raise ConfigError(f"The scorer's model {address} is not the one that the run names: its SHA-256 differs.")
     return path
 
 
-def local_copy(address: str) -> Path:
-    """The file at a path, or a copy of what is at an address, which lasts as long as this process."""
-    if not is_remote(address):
-        return Path(address)
-    import fsspec
-
-    try:
-        options = {address.partition("://")[0]: storage_options(Source(kind="text", path=(address,)))}
-        return Path(fsspec.open_local(f"simplecache::{address}", **options))
-    except Exception as error:  # of any file system
-        raise ConfigError(f"Cannot fetch the scorer's model {address} ({error}): check its `model`.") from error
-
-
 class UnigramScorer:
     """Perplexity per piece of a Unigram tokenizer.
 
-    Words are scored apart, and remembered: a document costs a look-up a word.
+    Words are tokenized apart, and remembered: a document costs a look-up a word.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -88,40 +86,18 @@ class UnigramScorer:
             )
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        self._tokenizer = tokenizer
+        self._memory = WordMemory(tokenizer)
         self._surprise = _surprises(model, tokenizer.get_vocab_size())  # (vocabulary,) nats
-        self._forget()
 
     def perplexities(self, documents: Sequence[str]) -> NDArray[np.float64]:
         words = [document.split() for document in documents]
-        if self._characters > REMEMBERED_CHARACTERS:
-            self._forget()
-        self._learn(list(set().union(*words).difference(self._numbers)))
-        counts = np.fromiter(map(len, words), np.int64, len(words))
-        numbers = np.fromiter(map(self._numbers.__getitem__, chain.from_iterable(words)), np.int64, counts.sum())
-        surprise, pieces = (_sums(table[numbers], counts) for table in (self._word_surprise, self._word_pieces))
-        mean = np.full(len(words), np.inf)
-        np.divide(surprise, pieces, out=mean, where=pieces > 0)
+        ids, lengths = self._memory.encode(list(chain.from_iterable(words)))
+        pieces = sums(lengths, words)  # (documents,)
+        # Each document's are summed independently of its neighbours: every peer must find the same sums.
+        filled, mean = pieces > 0, np.full(len(words), np.inf)
+        mean[filled] = np.add.reduceat(self._surprise[ids], (pieces.cumsum() - pieces)[filled]) / pieces[filled]
         perplexities: NDArray[np.float64] = np.exp(mean)
         return perplexities
-
-    def _forget(self) -> None:
-        self._numbers: dict[str, int] = {}  # of the words that have come before, by which they stand in the tables
-        self._characters = 0
-        self._word_surprise, self._word_pieces = np.zeros(0), np.zeros(0)
-
-    def _learn(self, words: list[str]) -> None:
-        if not words:
-            return
-        found = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(words, add_special_tokens=False)]
-        pieces = np.fromiter(map(len, found), np.int64, len(found))
-        ids = np.fromiter(chain.from_iterable(found), np.int64, pieces.sum())
-        surprise = _sums(self._surprise[ids], pieces)
-        first = len(self._numbers)
-        self._numbers.update(zip(words, range(first, first + len(words)), strict=True))
-        self._characters += sum(map(len, words))
-        self._word_surprise = np.concatenate((self._word_surprise, surprise))
-        self._word_pieces = np.concatenate((self._word_pieces, pieces))
 
 
 def _surprises(model: dict[str, object], size: int) -> NDArray[np.float64]:
@@ -135,12 +111,3 @@ def _surprises(model: dict[str, object], size: int) -> NDArray[np.float64]:
     if isinstance(unknown_id, int):
         surprise[unknown_id] = unknown
     return np.concatenate((surprise, np.full(max(0, size - len(surprise)), unknown)))
-
-
-def _sums(values: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Sum each stretch of `counts` values, independently of its neighbours: every peer must find the same sums."""
-    sums = np.zeros(len(counts))
-    filled = counts > 0
-    if filled.any():
-        sums[filled] = np.add.reduceat(values, (counts.cumsum() - counts)[filled])
-    return sums

@@ -7,10 +7,9 @@ the others are remembered. A tokenizer that does not is given whole sentences. P
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate, chain
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from tokenizers import Tokenizer
 
 from peer.data.tokenization.inspection import warn_of_cut_words
 from peer.data.tokenization.sentences import split_sentences
-from peer.data.tokenization.words import Ints, Tokens, WordMemory, encode_texts, find_cut, sums
+from peer.data.tokenization.words import Cut, Ints, Tokens, WordMemory, encode_texts, find_cut, sums
 
 TRIED_SENTENCES = 500  # the first ones, on which it is seen how words can be cut
 
@@ -37,41 +36,28 @@ class Encoder:
     """Tokenizes documents sentence by sentence; the ids are those that the tokenizer gives for each whole sentence."""
 
     def __init__(self, tokenizer: Tokenizer, language: str) -> None:
-        self._tokenizer, self._language = tokenizer, language
-        self._encode: _Encode | None = None  # unknown before there is text to try
+        self._tokenizer, self._language, self._memory = tokenizer, language, WordMemory(tokenizer)
+        self._cut: Cut | None = None
+        self._has_tried = False  # there was text to look for a cut
 
     def encode(self, documents: Sequence[str]) -> EncodedChunk:
         """The documents as one chunk; what has no tokens leaves no trace."""
         by_document = [split_sentences(document, self._language) for document in documents]
-        if self._encode is None and any(by_document):
+        if not self._has_tried and any(by_document):
             tried = list(chain.from_iterable(by_document))[:TRIED_SENTENCES]
-            self._encode = _choose(self._tokenizer, tried)
+            self._cut, self._has_tried = find_cut(self._tokenizer, tried), True
             warn_of_cut_words(self._tokenizer, tried)
-        tokens, lengths = (self._encode or partial(_whole_sentences, self._tokenizer))(by_document)
-        all_ends = np.cumsum(lengths)
-        sentences_so_far = [count for count in accumulate(map(len, by_document)) if count]
-        last_sentences = np.array(sentences_so_far, np.int64) - 1
-        so_far = np.concatenate([[0], all_ends])[[0, *accumulate(map(len, by_document))]]
-        return EncodedChunk(tokens, _rising(all_ends), _rising(all_ends[last_sentences]), np.diff(so_far))
+        tokens, lengths = self._tokenize(by_document)
+        document_tokens = sums(lengths, by_document)
+        return EncodedChunk(tokens, _rising(np.cumsum(lengths)), _rising(np.cumsum(document_tokens)), document_tokens)
 
-
-# From each document's sentences to all tokens (tokens,) and how many each sentence has (sentences,).
-_Encode = Callable[[list[list[str]]], tuple[Tokens, Ints]]
-
-
-def _choose(tokenizer: Tokenizer, sentences: list[str]) -> _Encode:
-    cut = find_cut(tokenizer, sentences)
-    return partial(_whole_sentences, tokenizer) if cut is None else partial(_word_by_word, WordMemory(tokenizer, cut))
-
-
-def _whole_sentences(tokenizer: Tokenizer, by_document: list[list[str]]) -> tuple[Tokens, Ints]:
-    return encode_texts(tokenizer, list(chain.from_iterable(by_document)))
-
-
-def _word_by_word(memory: WordMemory, by_document: list[list[str]]) -> tuple[Tokens, Ints]:
-    words = list(chain.from_iterable(map(memory.cut.words, by_document)))  # of each sentence
-    tokens, lengths = memory.encode(list(chain.from_iterable(words)))
-    return tokens, sums(lengths, words)
+    def _tokenize(self, by_document: list[list[str]]) -> tuple[Tokens, Ints]:
+        """All tokens (tokens,) and how many each sentence has (sentences,)."""
+        if self._cut is None:
+            return encode_texts(self._tokenizer, list(chain.from_iterable(by_document)))
+        words = list(chain.from_iterable(map(self._cut.words, by_document)))  # of each sentence
+        tokens, lengths = self._memory.encode(list(chain.from_iterable(words)))
+        return tokens, sums(lengths, words)
 
 
 def _rising(ends: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -19,18 +19,17 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import IntEnum
 from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from auth.errors import ConfigError
 from peer.data.tokenization.special_tokens import SpecialIds
 
-WORDS_PER_LINE = 32  # words go to the tokenizer in lines: a text of its own costs each word as much again
 GAPS = ("  ", "\n", "\t", "\r")  # what may stand between two words beside a space
 GAPPED_SENTENCES = 20  # are tried with each of these
 FEW_WORDS = 3  # a sentence: such a script has no spaces, and hardly any of its "words" comes twice
@@ -40,6 +39,7 @@ REPLACEMENT = "\ufffd"
 Tokens = NDArray[np.int32]
 Ints = NDArray[np.int64]
 MAX_WORDS = 300_000  # some hundred bytes each
+MAX_CHARACTERS = 16_000_000  # of these words
 METASPACE = "▁"
 JOINERS = "\u200c\u200d"  # invisible, but letters of many scripts are written with them
 FALLBACK_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -51,14 +51,6 @@ UNSPACED_SCRIPTS = (
     (0xF900, 0xFB00),
     (0x20000, 0x40000),
 )
-
-
-class WordPlace(Enum):
-    """The places where a word may stand among others that go to the tokenizer in one line."""
-
-    ANYWHERE = 1
-    FIRST = 2
-    ALONE = 3
 
 
 @dataclass(frozen=True)
@@ -75,25 +67,6 @@ class Cut:
             return [split(sentence) for sentence in sentences]
         return [split(sentence) if self._is_plain(sentence) else [sentence] for sentence in sentences]
 
-    def encode(self, tokenizer: Tokenizer, words: list[str]) -> tuple[Tokens, Ints]:
-        """All words' tokens (tokens,) and how many each has (words,), many words in one text.
-
-        Where a token ends in its text says whose it is: within a word, or on the space before it.
-        """
-        gap = "" if self.takes_space else " "
-        lines = self._lines(words)
-        encodings = tokenizer.encode_batch([gap.join(words[line]) for line in lines], add_special_tokens=False)
-        tokens, tokens_per_line = _flatten(encodings)
-        # As if all words stood in one text, with a gap after each.
-        word_ends = np.cumsum(np.fromiter(map(len, words), np.int64, len(words)) + len(gap))
-        word_starts = np.concatenate([[0], word_ends[:-1]])
-        line_starts = word_starts[[line.start for line in lines]]
-        offsets = chain.from_iterable(chain.from_iterable(encoding.offsets for encoding in encodings))
-        token_ends = np.fromiter(offsets, np.int64, 2 * len(tokens))[1::2]
-        token_ends = np.maximum(token_ends, 1) + np.repeat(line_starts, tokens_per_line)  # a token may stand on nothing
-        owners = np.searchsorted(word_starts, token_ends, "right" if gap else "left") - 1
-        return tokens, np.bincount(owners, minlength=len(words))
-
     def _is_plain(self, text: str) -> bool:
         """Return whether a tokenizer sees no space in the text except those at which the text is cut."""
         if self.any_gap:
@@ -101,26 +74,6 @@ class Cut:
         elif "  " in text:
             return False
         return text.isprintable() and METASPACE not in text and REPLACEMENT not in text
-
-    def _lines(self, words: list[str]) -> list[slice]:
-        """Divide words into the lines that go to the tokenizer as one text each."""
-        starts: list[int] = []
-        before = WordPlace.ALONE
-        for index, place in enumerate(self._places(words)):
-            if before is WordPlace.ALONE or place is not WordPlace.ANYWHERE or index - starts[-1] == WORDS_PER_LINE:
-                starts.append(index)
-            before = place
-        return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(words)], strict=True)]
-
-    def _places(self, words: list[str]) -> Iterator[WordPlace]:
-        all_plain = self._is_plain("\n".join(words) if self.any_gap else "".join(words))
-        for word in words:
-            if not (all_plain or self._is_plain(word)):
-                yield WordPlace.ALONE
-            elif self.takes_space and not word[0].isspace():
-                yield WordPlace.FIRST
-            else:
-                yield WordPlace.ANYWHERE
 
 
 CUTS = tuple(Cut(takes_space, any_gap) for any_gap in (True, False) for takes_space in (False, True))
@@ -136,16 +89,11 @@ def find_cut(tokenizer: Tokenizer, sentences: list[str]) -> Cut | None:
 
 
 def _fits(cut: Cut, tokenizer: Tokenizer, sentences: list[str], whole: tuple[Tokens, Ints]) -> bool:
-    """Return whether words have the same tokens in alphabetical order, among other neighbours, as in sentences."""
+    """Return whether words have the same tokens by themselves as in sentences."""
     by_sentence = cut.words(sentences)
     words = list(chain.from_iterable(by_sentence))
-    alphabet = sorted(set(words))
-    places = {word: place for place, word in enumerate(alphabet)}
-    tokens, lengths = cut.encode(tokenizer, alphabet)
-    of_words = np.split(tokens, np.cumsum(lengths)[:-1])
-    in_sentences = np.concatenate([of_words[places[word]] for word in words])
-    lengths_in_sentences = sums(lengths[[places[word] for word in words]], by_sentence)
-    return np.array_equal(in_sentences, whole[0]) and np.array_equal(lengths_in_sentences, whole[1])
+    tokens, lengths = encode_texts(tokenizer, words)
+    return np.array_equal(tokens, whole[0]) and np.array_equal(sums(lengths, by_sentence), whole[1])
 
 
 def sums(values: Ints, groups: Sequence[Sequence[object]]) -> Ints:
@@ -157,11 +105,7 @@ def sums(values: Ints, groups: Sequence[Sequence[object]]) -> Ints:
 
 def encode_texts(tokenizer: Tokenizer, texts: list[str]) -> tuple[Tokens, Ints]:
     """All texts' tokens (tokens,) and how many each has (texts,)."""
-    return _flatten(tokenizer.encode_batch_fast(texts, add_special_tokens=False))
-
-
-def _flatten(encodings: list[Encoding]) -> tuple[Tokens, Ints]:
-    ids = [encoding.ids for encoding in encodings]
+    ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
 
@@ -175,14 +119,15 @@ class _Numbers(dict[str, int]):
 
 
 class WordMemory:
-    """Tokenizes words, each once, for a tokenizer that treats the words of a text apart from each other.
+    """Tokenizes words by themselves, each once, and remembers their tokens.
 
     Its tables are arrays, so that a text of known words costs one look-up per word.
     """
 
-    def __init__(self, tokenizer: Tokenizer, cut: Cut, max_words: int = MAX_WORDS) -> None:
-        self._tokenizer, self.cut, self._max_words = tokenizer, cut, max_words
+    def __init__(self, tokenizer: Tokenizer, max_words: int = MAX_WORDS, max_characters: int = MAX_CHARACTERS) -> None:
+        self._tokenizer, self._max_words, self._max_characters = tokenizer, max_words, max_characters
         self._numbers = _Numbers()
+        self._characters = 0  # of all known words
         self._tokens: Tokens = np.empty(0, np.int32)  # of all known words, in the order of their numbers
         self._ends: Ints = np.zeros(1, np.int64)  # (words + 1,): word i has the tokens from [i] to [i + 1]
 
@@ -201,16 +146,18 @@ class WordMemory:
     def _learn(self, words: list[str]) -> None:
         """Append new words to the tables."""
         if words:
-            tokens, lengths = self.cut.encode(self._tokenizer, words)
+            tokens, lengths = encode_texts(self._tokenizer, words)
+            self._characters += sum(map(len, words))
             self._tokens = np.concatenate([self._tokens, tokens])
             self._ends = np.concatenate([self._ends, self._ends[-1] + np.cumsum(lengths)])
 
     def _forget(self) -> None:
-        """Keep the older half of too many words: frequent words come early."""
-        if len(self._numbers) <= self._max_words:
+        """Keep the older half of words that are too many or too long: frequent words come early."""
+        if len(self._numbers) <= self._max_words and self._characters <= self._max_characters:
             return
-        kept = self._max_words // 2
+        kept = min(len(self._numbers), self._max_words) // 2
         self._numbers = _Numbers(islice(self._numbers.items(), kept))
+        self._characters = sum(map(len, self._numbers))
         self._ends = self._ends[: kept + 1].copy()
         self._tokens = self._tokens[: self._ends[-1]].copy()
 

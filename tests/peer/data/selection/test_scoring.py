@@ -14,7 +14,6 @@ from tokenizers import Tokenizer, models
 
 from auth.errors import ConfigError
 from peer.config.data import ScorerConfig
-from peer.data.selection import scoring as unigram_scoring
 from peer.data.selection.kenlm import KenlmScorer
 from peer.data.selection.scoring import UNKNOWN_PENALTY, UnigramScorer, open_scorer
 from peer.data.tokenization.tokenizers import read_tokenizer
@@ -43,16 +42,6 @@ def test_a_documents_score_is_its_own(tokenizer: Tokenizer, documents: list[str]
     found = scorer.perplexities(documents)
     alone = [UnigramScorer(tokenizer).perplexities([document])[0] for document in documents]
     assert found.tolist() == alone
-
-
-def test_words_are_forgotten_when_they_are_many(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory is bounded and the scores stay the same."""
-    monkeypatch.setattr(unigram_scoring, "REMEMBERED_CHARACTERS", 10)
-    scorer = UnigramScorer(tokenizer)
-    for _ in range(3):
-        assert scorer.perplexities(["aaaa bbbb abab"])[0] == UnigramScorer(tokenizer).perplexities(["aaaa bbbb abab"])
-        assert len(scorer._numbers) <= 6
-        scorer.perplexities(["aa ab ba"])
 
 
 def test_a_tokenizer_without_probabilities_is_refused() -> None:

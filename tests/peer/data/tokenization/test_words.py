@@ -15,7 +15,7 @@ from auth.errors import ConfigError
 from peer.config.tokenizer import Tokenizer as TokenizerConfig
 from peer.data.tokenization.pipelines import build_pipeline
 from peer.data.tokenization.special_tokens import SpecialIds
-from peer.data.tokenization.words import WORDS_PER_LINE, Cut, WordMemory, WordStarts, find_cut, sums
+from peer.data.tokenization.words import Cut, WordMemory, WordStarts, find_cut, sums
 from tests.support.small_tokenizers import (
     PROSE,
     byte_tokenizer,
@@ -219,25 +219,6 @@ def test_sentences_are_cut_where_the_tokenizer_allows(cut: Cut, sentence: str, w
     assert list(map(len, cut.words(["a b", sentence]))) == [2, len(words)]
 
 
-@pytest.mark.parametrize("count", [1, WORDS_PER_LINE - 1, WORDS_PER_LINE, WORDS_PER_LINE + 1, 100])
-@pytest.mark.parametrize(
-    ("tokenizer", "cut", "words"),
-    [
-        (word_tokenizer(), AT_SPACES, ["the", "☃", "cat", "a\u200bb", "´", "1a1", "খাই।"]),
-        (byte_tokenizer(), BEFORE_SPACES, ["the", " ☃", " cat", "a\u200bb", "\n´", "  1a1", " খাই।", "x"]),
-    ],
-)
-def test_words_that_share_a_line_get_their_own_tokens(
-    tokenizer: Tokenizer, cut: Cut, words: list[str], count: int
-) -> None:
-    """However many words are tokenized together, each has the tokens that it has alone."""
-    words = (words * (count // len(words) + 1))[:count]
-    tokens, lengths = cut.encode(tokenizer, words)
-    apart = [tokenizer.encode(word, add_special_tokens=False).ids for word in words]
-    assert lengths.tolist() == list(map(len, apart))
-    assert tokens.tolist() == list(chain.from_iterable(apart))
-
-
 @given(st.lists(st.lists(st.integers(0, 5))))
 def test_sums_are_by_group(groups: list[list[int]]) -> None:
     """Each group's own, empty ones included."""
@@ -252,16 +233,16 @@ class Counting:
         self._tokenizer = tokenizer
         self.words = 0
 
-    def encode_batch(self, texts: Sequence[str], **options: Any) -> list[Encoding]:
+    def encode_batch_fast(self, texts: Sequence[str], **options: Any) -> list[Encoding]:
         """The tokenizer's own, counted."""
         self.words += sum(len(text.split()) for text in texts)
-        return self._tokenizer.encode_batch(texts, **options)
+        return self._tokenizer.encode_batch_fast(texts, **options)
 
 
 def test_a_word_is_tokenized_once() -> None:
     """A text of known words costs the tokenizer nothing."""
     counting = Counting(word_tokenizer())
-    memory = WordMemory(counting, AT_SPACES)  # type: ignore[arg-type]
+    memory = WordMemory(counting)  # type: ignore[arg-type]
     tokens, lengths = memory.encode(["the", "cat", "the", "cat", "sat"])
     assert counting.words == 3
     again, _ = memory.encode(["the", "cat", "the", "cat", "sat"])
@@ -270,10 +251,11 @@ def test_a_word_is_tokenized_once() -> None:
     assert lengths.sum() == len(tokens)
 
 
-def test_the_memory_stays_small_and_keeps_what_came_first() -> None:
+@pytest.mark.parametrize("limit", [{"max_words": 4}, {"max_characters": 12}])
+def test_the_memory_stays_small_and_keeps_what_came_first(limit: dict[str, int]) -> None:
     """Past its limit it forgets the newer half of its words, and still knows the older ones' tokens."""
     counting = Counting(word_tokenizer())
-    memory = WordMemory(counting, AT_SPACES, max_words=4)  # type: ignore[arg-type]
+    memory = WordMemory(counting, **limit)  # type: ignore[arg-type]
     first, _ = memory.encode(["the", "cat"])
     memory.encode(["sat", "on", "mat"])
     counting.words = 0
