@@ -170,8 +170,7 @@ class SampleMaker:
         self._encoder = Encoder(tokenizer, config.run.language)
         self._packer = open_packer(config, special, rng)
         self._label = _open_labelling(config, tokenizer, special, self._packer.special_places, rng)
-        self._rng = rng if config.objective.name == "rtd" else None
-        self._several_types = ARCHITECTURES[config.model.architecture].token_types > 1
+        self._config, self._rng = config, rng
 
     @property
     def carried_tokens(self) -> int:
@@ -187,22 +186,23 @@ class SampleMaker:
 
     def batch(self, samples: Samples) -> Batch:
         """Return these samples with their labels, as tensors."""
-        labelled = self._label(samples.input_ids)
-        types = np.zeros_like(samples.input_ids) if samples.token_type_ids is None else samples.token_type_ids
-        return Batch(
-            input_ids=torch.from_numpy(labelled.input_ids),
-            token_type_ids=torch.from_numpy(types.astype(np.int64)) if self._several_types else None,
-            attention_mask=None,
-            label_positions=torch.from_numpy(labelled.positions),
-            labels=torch.from_numpy(labelled.labels),
-            sop_labels=None if samples.sop_labels is None else torch.from_numpy(samples.sop_labels),
-            draws=None if self._rng is None else draw_numbers(len(labelled.labels), self._rng),
-        )
+        return labelled_batch(self._config, samples, self._label(samples.input_ids), self._rng)
 
 
-def draw_numbers(count: int, rng: np.random.Generator) -> torch.Tensor:
-    """Draw a number in [0, 1) for each label, by which a replaced token is drawn  # (count,) float32"""
-    return torch.from_numpy(rng.random(count, np.float32))
+def labelled_batch(config: RunConfig, samples: Samples, labelled: Labelled, rng: np.random.Generator) -> Batch:
+    """Return labelled samples as tensors, with what the run's objective and its family of models want of them."""
+    types = np.zeros_like(samples.input_ids) if samples.token_type_ids is None else samples.token_type_ids
+    several_types = ARCHITECTURES[config.model.architecture].token_types > 1
+    draws = rng.random(len(labelled.labels), np.float32) if config.objective.name == "rtd" else None
+    return Batch(
+        input_ids=torch.from_numpy(labelled.input_ids),
+        token_type_ids=torch.from_numpy(types.astype(np.int64)) if several_types else None,
+        attention_mask=None,
+        label_positions=torch.from_numpy(labelled.positions),
+        labels=torch.from_numpy(labelled.labels),
+        sop_labels=None if samples.sop_labels is None else torch.from_numpy(samples.sop_labels),
+        draws=None if draws is None else torch.from_numpy(draws),
+    )
 
 
 def _open_labelling(

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,13 +58,17 @@ class Samples:
         return len(self.input_ids)
 
     def __getitem__(self, part: slice) -> Samples:
-        return Samples(*(None if array is None else array[part] for array in vars(self).values()))
+        parts: dict[str, Any] = {name: None if array is None else array[part] for name, array in vars(self).items()}
+        return Samples(**parts)
 
 
 def join_samples(first: Samples, second: Samples) -> Samples:
     """Two groups of samples of one run as one group."""
-    pairs = zip(vars(first).values(), vars(second).values(), strict=True)
-    return Samples(*(None if one is None or other is None else np.concatenate([one, other]) for one, other in pairs))
+    joined: dict[str, Any] = {
+        name: None if array is None else np.concatenate([array, getattr(second, name)])
+        for name, array in vars(first).items()
+    }
+    return Samples(**joined)
 
 
 class SamplePacker(Protocol):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import astuple
 
 import numpy as np
-import torch
 
-from peer.config.architectures import ARCHITECTURES
 from peer.config.run import RunConfig
-from peer.data.batching.batches import Batch, draw_numbers
+from peer.data.batching.batches import Batch, labelled_batch
 from peer.data.batching.masking import Masker, next_tokens
+from peer.data.batching.samples import Samples
 from peer.data.tokenization.special_tokens import SpecialIds
 
 
@@ -26,14 +25,6 @@ def random_batch(
         labelled = next_tokens(ids)
     else:
         labelled = Masker(vocab_size, special, config.objective.mask_probability).mask(ids, 2, rng)
-    several_types = ARCHITECTURES[config.model.architecture].token_types > 1
-    ordered = config.objective.name == "mlm+sop"
-    return Batch(
-        input_ids=torch.from_numpy(labelled.input_ids),
-        token_type_ids=(torch.arange(length) >= length // 2).long().repeat(samples, 1) if several_types else None,
-        attention_mask=None,
-        label_positions=torch.from_numpy(labelled.positions),
-        labels=torch.from_numpy(labelled.labels),
-        sop_labels=torch.from_numpy(rng.integers(0, 2, samples)) if ordered else None,
-        draws=draw_numbers(len(labelled.labels), rng) if config.objective.name == "rtd" else None,
-    )
+    types = np.broadcast_to(np.arange(length) >= length // 2, ids.shape).astype(np.int8)
+    order = rng.integers(0, 2, samples) if config.objective.name == "mlm+sop" else None
+    return labelled_batch(config, Samples(ids, types, order), labelled, rng)

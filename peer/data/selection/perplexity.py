@@ -8,7 +8,7 @@ added here: the scale is solved for, so that the expected number kept is the num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,7 @@ def default_width(quartiles: Sequence[float]) -> float:
 
 def probabilities(sampling: Sampling, perplexities: Floats) -> Floats:
     """Return the probability with which each of the (documents,) is kept."""
-    return np.minimum(1.0, sampling.scale * _WEIGHTS[sampling.method](sampling, perplexities))
+    return np.minimum(1.0, sampling.scale * _weights(sampling, perplexities))
 
 
 def decide(documents: Sequence[str], chances: Floats) -> NDArray[np.bool_]:
@@ -85,7 +85,7 @@ def plan_sampling(
         "gaussian": {"quartiles": quartiles, "width": width or default_width(quartiles)},
     }
     unscaled = Sampling.model_validate({"method": method, "scale": 1.0, "scorer": scorer, **shapes[method]})
-    scale = solve_scale(_WEIGHTS[method](unscaled, perplexities), share)
+    scale = solve_scale(_weights(unscaled, perplexities), share)
     return unscaled.model_copy(update={"scale": _rounded(scale)})
 
 
@@ -107,29 +107,20 @@ def solve_scale(weights: Floats, share: float) -> float:
     return float(scales[fitting[0]]) if len(fitting) else float(1 / positive[-1])
 
 
-def _random(_sampling: Sampling, perplexities: Floats) -> Floats:
-    return np.ones_like(perplexities)
+def _weights(sampling: Sampling, perplexities: Floats) -> Floats:
+    """The method's weight for each of the (documents,).
 
-
-def _stepwise(sampling: Sampling, perplexities: Floats) -> Floats:
+    A bell falls off with the distance from the median, measured in medians, as exp(-distance² / width).
+    """
+    if sampling.method == "random":
+        return np.ones_like(perplexities)
     assert sampling.quartiles is not None
-    return np.asarray(sampling.factors)[quartile_numbers(perplexities, sampling.quartiles)]
-
-
-def _gaussian(sampling: Sampling, perplexities: Floats) -> Floats:
-    """Falls off with the distance from the median, measured in medians, as exp(-distance² / width)."""
-    assert sampling.quartiles is not None
+    if sampling.method == "stepwise":
+        return np.asarray(sampling.factors)[quartile_numbers(perplexities, sampling.quartiles)]
     assert sampling.width is not None
     median = sampling.quartiles[1]
     weights = np.exp(-(((perplexities - median) / median) ** 2) / sampling.width)
     return np.maximum(weights, LEAST_WEIGHT)
-
-
-_WEIGHTS: Mapping[Method, Callable[[Sampling, Floats], Floats]] = {
-    "random": _random,
-    "stepwise": _stepwise,
-    "gaussian": _gaussian,
-}
 
 
 def _rounded(value: float) -> float:

@@ -112,7 +112,6 @@ class BlockReader:
     ) -> None:
         self._units, self._deal, self._attempts = units, deal, attempts
         self._unit: UnitReader | None = None
-        self._records: Iterator[Record] = iter(())
         self.place = place
         self._order = deal(place.epoch)
 
@@ -152,15 +151,14 @@ class BlockReader:
         """Let go of the file that is being read."""
         if self._unit is not None:
             self._unit.close()
-        self._unit, self._records = None, iter(())
+        self._unit = None
 
     def _read_on(self, gathered: Gathered) -> bool:
         """Add records of the unit until the block is full or the unit ends, and tell whether it ended."""
         if self._unit is None:
             self._unit = self._units.open(int(self._order[self.place.turn]), self.place.state)
-            self._records = iter(self._unit)
         try:
-            for record in self._records:
+            for record in self._unit:
                 gathered.add(record)
                 if gathered.is_full:
                     return False

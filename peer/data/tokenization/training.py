@@ -95,7 +95,7 @@ class RareWordFilter:
 
 
 def _train(config: TokenizerConfig, names: Mapping[str, str], sentences: Iterator[list[str]]) -> Tokenizer:
-    model, trainer = _ALGORITHMS[config.chosen_algorithm](config, names)
+    model, trainer = _algorithm(config, names)
     tokenizer = build_pipeline(model, config)
     try:
         tokenizer.train_from_iterator(sentences, trainer)
@@ -111,50 +111,22 @@ def _train(config: TokenizerConfig, names: Mapping[str, str], sentences: Iterato
     return tokenizer
 
 
-def _unigram(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model, Trainer]:
-    return models.Unigram(), UnigramTrainer(
-        vocab_size=config.vocab_size,
-        special_tokens=added_tokens(names),
-        unk_token=names["unk"],
-        initial_alphabet=_alphabet(config),
-        show_progress=False,
-    )
-
-
-def _bpe(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model, Trainer]:
-    unknown = {} if uses_bytes(config) else {"unk_token": names["unk"]}
+def _algorithm(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model, Trainer]:
+    """The empty model and its trainer."""
     prefix: dict[str, Any] = {"continuing_subword_prefix": CONTINUED} if marks_continuation(config) else {}
-    return models.BPE(fuse_unk=True, **unknown, **prefix), BpeTrainer(
-        vocab_size=config.vocab_size,
-        min_frequency=RARE,
-        special_tokens=added_tokens(names),
-        initial_alphabet=_alphabet(config),
-        show_progress=False,
-        **prefix,
-    )
-
-
-def _wordpiece(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model, Trainer]:
-    return models.WordPiece(unk_token=names["unk"], continuing_subword_prefix=CONTINUED), WordPieceTrainer(
-        vocab_size=config.vocab_size,
-        min_frequency=RARE,
-        special_tokens=added_tokens(names),
-        initial_alphabet=_alphabet(config),
-        continuing_subword_prefix=CONTINUED,
-        show_progress=False,
-    )
-
-
-_ALGORITHMS: Mapping[str, Callable[[TokenizerConfig, Mapping[str, str]], tuple[Model, Trainer]]] = {
-    "unigram": _unigram,
-    "bpe": _bpe,
-    "wordpiece": _wordpiece,
-}
-
-
-def _alphabet(config: TokenizerConfig) -> list[str]:
-    """Return the letters that the vocabulary has to hold, whatever the text: every byte, if it is one of bytes."""
-    return pre_tokenizers.ByteLevel.alphabet() if uses_bytes(config) else []
+    common: dict[str, Any] = {
+        "vocab_size": config.vocab_size,
+        "special_tokens": added_tokens(names),
+        "initial_alphabet": pre_tokenizers.ByteLevel.alphabet() if uses_bytes(config) else [],  # whatever the text
+        "show_progress": False,
+    }
+    if config.chosen_algorithm == "unigram":
+        return models.Unigram(), UnigramTrainer(unk_token=names["unk"], **common)
+    common |= {"min_frequency": RARE, **prefix}
+    if config.chosen_algorithm == "wordpiece":
+        return models.WordPiece(unk_token=names["unk"], **prefix), WordPieceTrainer(**common)
+    unknown = {} if uses_bytes(config) else {"unk_token": names["unk"]}
+    return models.BPE(fuse_unk=True, **unknown, **prefix), BpeTrainer(**common)
 
 
 def _sentences(documents: Iterable[str], language: str, clean: Callable[[str], str]) -> Iterator[list[str]]:
