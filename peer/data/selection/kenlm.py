@@ -9,9 +9,11 @@ import shutil
 import subprocess
 import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import regex
 from numpy.typing import NDArray
 
 from auth.errors import ConfigError
@@ -19,6 +21,7 @@ from peer.runtime.software import how_to_add
 
 REMEMBERED_WORDS = 500_000
 LONGEST_REMEMBERED = 40  # characters
+_MARK, _DIGIT = regex.compile(r"[\p{P}\p{S}]"), regex.compile(r"\p{Nd}")
 SMALL_CORPUS = "--discount_fallback"  # else little text has too few counts to estimate how much they overstate
 
 
@@ -59,9 +62,19 @@ class KenlmScorer:
 
 def words_of(text: str) -> str:
     """Text as our own models are trained on it: NFKC, small letters, 0 for every digit, marks apart from words."""
-    if len(_WORDS) > REMEMBERED_WORDS:
-        _WORDS.clear()
-    return "\n".join(" ".join(map(_WORDS.__getitem__, line.split())) for line in text.split("\n"))
+    return "\n".join(" ".join(map(_words_in, line.split())) for line in text.split("\n"))
+
+
+def _words_in(text: str) -> str:
+    return _remembered(text) if len(text) <= LONGEST_REMEMBERED else _normalized(text)
+
+
+def _normalized(text: str) -> str:
+    text = unicodedata.normalize("NFKC", text).lower()
+    return " ".join(_DIGIT.sub("0", _MARK.sub(r" \g<0> ", text)).split())
+
+
+_remembered = lru_cache(REMEMBERED_WORDS)(_normalized)  # doing it anew takes far longer than KenLM's score
 
 
 def train_kenlm(documents: Iterable[str], out: Path, order: int = 5, program: str = "lmplz") -> None:
@@ -92,27 +105,3 @@ def train_kenlm(documents: Iterable[str], out: Path, order: int = 5, program: st
     log.unlink()
     if process.returncode:
         raise ConfigError(f"`{program}` could not train a model ({' '.join(last)}): is there enough clean text?")
-
-
-class _NormalizedWords(dict[str, str]):
-    """Words that have come before, normalized: doing it anew takes far longer than KenLM's score."""
-
-    def __missing__(self, word: str) -> str:
-        spaced = unicodedata.normalize("NFKC", word).lower().translate(_SPACING)
-        normalized = " ".join(spaced.split())
-        if len(word) <= LONGEST_REMEMBERED:
-            self[word] = normalized
-        return normalized
-
-
-class _Spacing(dict[int, str]):
-    """For `str.translate`: what becomes of each character, found out when it first comes."""
-
-    def __missing__(self, code: int) -> str:
-        character = chr(code)
-        category = unicodedata.category(character)
-        self[code] = "0" if category == "Nd" else f" {character} " if category[0] in "PS" else character
-        return self[code]
-
-
-_WORDS, _SPACING = _NormalizedWords(), _Spacing()
