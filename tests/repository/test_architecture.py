@@ -378,6 +378,28 @@ def dotted(node: ast.expr) -> str:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
 
 
+def test_each_top_folder_keeps_its_budget_of_lines() -> None:
+    """CONTRIBUTING has the table; generated files, and the guide once it is built, do not count."""
+    budgets = re.findall(
+        r"^\| `(\w+)/` \| ([\d ]+) \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert {name for name, _ in budgets} == {*MAY_IMPORT, "benchmarks", "tests"} - {"manyhands"}
+    lines = {name: sum(map(length, sources(ROOT / name))) for name, _ in budgets}
+    assert {name: lines[name] for name, most in budgets if lines[name] > int(most.replace(" ", ""))} == {}
+
+
+def sources(folder: Path) -> Iterator[Path]:
+    """The files of a folder that somebody has written as code."""
+    for path in folder.rglob("*"):
+        if path.suffix in {".py", ".js", ".css", ".html"} and "guide" not in path.parts and "_pb2" not in path.name:
+            yield path
+
+
+def length(path: Path) -> int:
+    """The lines of a file."""
+    return path.read_text(encoding="utf-8").count("\n")
+
+
 def dangers(source: str) -> list[str]:
     """The calls and imports in a module that could execute what somebody else wrote."""
     found = []
