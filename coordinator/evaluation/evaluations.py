@@ -125,7 +125,7 @@ def allow_evaluator(database: Database, name: str, key: str, now: float) -> None
         raise ConfigError(
             f"An evaluator's name has small letters, digits and dashes, and is not {OPERATOR}: {name!r:.60}"
         )
-    if not _KEY.fullmatch(key):
+    if not _KEY.fullmatch(key := "".join(key.split())):
         raise ConfigError("An evaluator's key has 64 hexadecimal digits, as the evaluator prints it at its start.")
     public_key = bytes.fromhex(key)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from coordinator.evaluation.tasks.results import TaskResult, class_rows, score_text
+from coordinator.evaluation.tasks.results import CLASS_HEADINGS, TaskResult, class_rows, score_text
 from coordinator.publishing.card_facts import CardFacts
 from coordinator.publishing.front_matter import (
     PIPELINES,
@@ -31,7 +31,6 @@ from peer.config.phases import all_phases
 from peer.config.run import RunConfig
 
 CARD, CURVE = "README.md", "loss.svg"
-FOLDER = "DIR"  # in code of a card, where the model has no repository
 SENTENCES = "sentence-transformers"
 _MARKS = re.compile(r"([\\`*_{}\[\]<>()#+\-.!|~&:@])")
 
@@ -115,7 +114,8 @@ def _templates() -> Environment:
     folder = FileSystemLoader(Path(__file__).parent / "templates")
     made = Environment(loader=folder, undefined=StrictUndefined, trim_blocks=True)  # noqa: S701 - Markdown, no HTML
     made.filters |= {"plain": escaped, "amount": _amount, "number": _number}
-    made.globals |= {"counted": _counted, "class_rows": class_rows, "score_text": score_text}
+    made.globals |= {"counted": _counted, "class_rows": class_rows, "class_headings": CLASS_HEADINGS}
+    made.globals["score_text"] = score_text
     made.globals["zip"] = partial(zip, strict=True)
     return made
 

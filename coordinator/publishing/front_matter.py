@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
 
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import CardData, EvalResult
+from huggingface_hub.repocard_data import eval_results_to_model_index
 
 from coordinator.evaluation.tasks.results import TaskResult
 from coordinator.publishing.card_facts import CardFacts
@@ -38,7 +41,7 @@ def front_matter(
     """Return the front matter as YAML; `name`: the model's, for its results."""
     config = facts.config
     paths = {path for source in config.all_sources if source.kind == "hub" for path in source.paths}
-    return ModelCardData(
+    card = CardData(
         language=config.run.language.partition("-")[0],
         library_name=library,
         license=facts.license.lower() or None,  # as the hub spells all of them
@@ -46,9 +49,17 @@ def front_matter(
         tags=[*tags, config.model.architecture, "manyhands", "collaborative-training"],
         datasets=sorted(filter(is_dataset_name, paths)) or None,
         base_model=base_model or None,
-        model_name=name if results else None,
-        eval_results=list(results) or None,
-    ).to_yaml()
+    )
+    if results:
+        card["model-index"] = _model_index(name, results)
+    return card.to_yaml()
+
+
+def _model_index(name: str, results: Sequence[EvalResult]) -> list[dict[str, Any]]:
+    """Return the results as the hub reads them; huggingface_hub alone merges the tasks on one dataset into one."""
+    tasks = groupby(results, lambda result: result.dataset_name)
+    indices = [eval_results_to_model_index(name, list(each))[0] for _, each in tasks]
+    return [{"name": name, "results": [found for index in indices for found in index["results"]]}]
 
 
 def model_results(facts: CardFacts) -> list[EvalResult]:

@@ -22,7 +22,13 @@ from peer.runtime.repeats import RepeatFilter
 
 logger = logging.getLogger(__name__)
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-LEVELS = {getattr(logging, name.upper()): name for name in ("debug", "info", "warning", "error", "critical")}
+LEVELS = {  # by number: libraries rename them
+    logging.DEBUG: "debug",
+    logging.INFO: "info",
+    logging.WARNING: "warning",
+    logging.ERROR: "error",
+    logging.CRITICAL: "critical",
+}
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 _ADDRESSES = (
     re.compile(rf"(?<![\w.]){_OCTET}(?:\.{_OCTET}){{3}}(?![\w.]\d)"),
@@ -109,7 +115,7 @@ class JsonLines(logging.Formatter):
         """Return the object; `exception` has an exception's trace."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
-            "level": LEVELS.get(record.levelno) or record.levelname.lower(),  # hivemind renames levels
+            "level": LEVELS.get(record.levelno) or record.levelname.lower(),
             "logger": record.name,
             "message": redacted(record.getMessage(), self._style.own_hosts),
             "process": self._process,

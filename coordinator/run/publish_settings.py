@@ -40,7 +40,7 @@ def _is_address(address: str) -> str:
         raise ValueError("must hold no login and no query: what is secret belongs into `secret_file`")
     if address.startswith(HUB) and rest.strip("/").count("/") != 1:
         raise ValueError("must name a repository as hf://owner/name")
-    return address.rstrip("/")
+    return HUB + rest.strip("/") if address.startswith(HUB) else address.rstrip("/")
 
 
 def _are_no_secrets(options: Options) -> Options:

@@ -131,7 +131,7 @@ def fine_tune(subject: Subject, encoded: list[Encoded], model: PreTrainedModel, 
     recipe = subject.task.recipe
     torch.manual_seed(seed)
     accelerator = Accelerator()
-    examples: Any = encoded  # any sequence will do
+    examples: Any = encoded  # to a DataLoader any sequence is a dataset; its annotation asks for more
     loader: DataLoader[Encoded] = DataLoader(
         examples,
         recipe.batch_size,

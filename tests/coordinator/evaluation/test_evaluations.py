@@ -96,7 +96,7 @@ def test_a_curve_has_only_points_that_can_be_compared() -> None:
 
 def test_evaluators_are_known_by_their_keys(database: Database) -> None:
     """One is let in, takes another key, and is let in no longer."""
-    allow_evaluator(database, "gpu-box", KEY, 1.0)
+    allow_evaluator(database, "gpu-box", f" {KEY[:32]}\n{KEY[32:]} ", 1.0)  # as it comes from a clipboard
     assert evaluator_of(database, bytes.fromhex(KEY)) == "gpu-box"
     allow_evaluator(database, "gpu-box", OTHER_KEY, 2.0)
     assert evaluator_of(database, bytes.fromhex(KEY)) is None

@@ -193,6 +193,20 @@ def test_huggingface_hub_reads_the_card() -> None:
     assert told.to_dict() == found.to_dict()
 
 
+def test_two_tasks_on_one_dataset_keep_their_scores_apart() -> None:
+    """Named entities and parts of speech of the same sentences are the same kind of task to the hub."""
+    given = full_facts()
+    names = given.evaluations[0]
+    result = names.result.model_copy(update={"task": "pos", "kind": "pos", "metric": "accuracy"})
+    tasks = [*given.config.evaluation.tasks]
+    tasks.append(tasks[0].model_copy(update={"name": "pos", "kind": "pos"}))
+    config = given.config.model_copy(update={"evaluation": given.config.evaluation.model_copy(update={"tasks": tasks})})
+    two = replace(given, config=config, evaluations=[names, replace(names, result=result)])
+    index = yaml.safe_load(write_card(two).split("---")[1])["model-index"][0]["results"]
+    measures = [(each["dataset"]["name"], [metric["type"] for metric in each["metrics"]]) for each in index[1:]]
+    assert measures == [("ner", ["f1", "accuracy"]), ("pos", ["accuracy", "f1"])]
+
+
 def test_a_tasks_card_is_read_by_huggingface_hub_too() -> None:
     """With the base model and the task's scores."""
     given = full_facts()

@@ -320,3 +320,8 @@ def test_settings_take_no_secret_and_no_address_of_nothing(opened_run: OpenRun, 
     publish_to(opened_run.directory.path, place)
     with pytest.raises(ConfigError, match="publications"):
         _ = RunDirectory.open(opened_run.directory.path).settings
+
+
+def test_a_repository_is_found_however_many_slashes_lead_to_it() -> None:
+    """The hub's client takes none before the owner."""
+    assert PlaceSettings(to="hf:///us/ours/").to == "hf://us/ours"

@@ -19,7 +19,7 @@ from transformers import AutoModelForPreTraining, PreTrainedModel
 from coordinator.checkpoints.manifest import StoredCheckpoint
 from coordinator.checkpoints.probe import probe_loss, probe_tensors
 from coordinator.checkpoints.writing import config_files, restore_verified, take_snapshot, write_checkpoint
-from coordinator.publishing.cards import FOLDER, write_card
+from coordinator.publishing.cards import write_card
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch, parts_of
@@ -193,7 +193,7 @@ def test_plain_transformers_loads_the_discriminator_and_the_generator_beside(tmp
         assert float(loaded.eval()(**probe).loss) == pytest.approx(stored.manifest.probe_loss, rel=1e-5)
     said: dict[str, Any] = {}
     (code,) = re.findall(r"beside it:\n\n```python\n(.*?)```", write_card(facts(config)), re.DOTALL)
-    exec(code.replace(f'"{FOLDER}"', repr(str(stored.path))), said)  # noqa: S102 - the card's own words
+    exec(code.replace('"DIR"', repr(str(stored.path))), said)  # noqa: S102 - the card's own words
     with torch.no_grad():
         ours = model.generator.eval()(batch.input_ids).logits
         torch.testing.assert_close(said["generator"].eval()(batch.input_ids).logits, ours)

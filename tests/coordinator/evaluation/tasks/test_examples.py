@@ -311,3 +311,12 @@ def test_a_column_that_is_not_there_is_an_error() -> None:
     """Of two columns there is no third."""
     with pytest.raises(ConfigError, match="there is no column 2"):
         read_conll("Ada O\n", "file", Columns(text=0, label=2))
+
+
+def test_a_recipe_takes_the_first_examples_of_each_split(tmp_path: Path) -> None:
+    """`max_train` bounds what a model is trained on, `max_test` what it is judged on."""
+    (tmp_path / "x.csv").write_text("text,label\n" + "good,yes\nbad,no\n" * 5)
+    content = {"name": "mood", "kind": "classification", "recipe": {"max_train": 3, "max_test": 2}}
+    task = Task.model_validate(content | dict.fromkeys(("train", "dev", "test"), "x.csv"))
+    place = DataFolders(tmp_path, tmp_path)
+    assert [len(read_split(task, split, place) or ()) for split in ("train", "dev", "test")] == [3, 2, 2]
