@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +22,7 @@ from coordinator.service.doctor import conclude, stages
 from coordinator.statistics.alarms import MODEL_KINDS, AlarmRow, raised_alarms
 from coordinator.statistics.return_point import read_return_point
 from peer.config.phases import phase_at
-from peer.doctor.display import examine, open_display
+from peer.doctor.display import CheckupDisplay, examine, open_display
 from peer.runtime.console import say, say_facts, say_json, say_table
 
 app = typer.Typer()
@@ -31,8 +32,12 @@ VALIDATION_FACTS = ("step", "loss", "perplexity", "accuracy", "sop_accuracy", "d
 @app.command(epilog="Example: manyhands coordinator doctor my-run")
 def doctor(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
     """Examine the run's files and its machine: keys, permissions, ports, clock, disk, public address."""
-    run = RunDirectory.open(directory)
-    asyncio.run(examine(stages(time.time()), run, open_display(as_json), conclude))
+    asyncio.run(_examine(RunDirectory.open(directory), open_display(as_json)))
+
+
+async def _examine(run: RunDirectory, display: CheckupDisplay) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's own waits until a check that blocks has ended
+    await examine(stages(time.time()), run, display, conclude)
 
 
 @app.command(epilog="Example: manyhands coordinator status my-run")

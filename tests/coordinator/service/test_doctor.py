@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from coordinator.run.secrets import check_secrets
 from coordinator.service import doctor
 from coordinator.service.preparation import prepare
 from coordinator.statistics.swarm_health import write_figures
-from peer.doctor.stages import CheckResult, Verdict
+from peer.doctor.stages import CheckResult, Stage, Verdict, ok
 from peer.reporting.metrics import RoundTally
 
 NOW = time.time()
@@ -57,6 +58,20 @@ def test_a_new_run_is_fit(small_run: RunDirectory) -> None:
     assert "failed" not in verdicts.values()
     assert verdicts["address"] == "warning"
     assert lines[-1]["conclusion"]["fit"] is True
+
+
+def test_ctrl_c_stops_a_check_that_blocks(small_run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The doctor ends within the check, not after it."""
+    went_on = []
+
+    def check(_: RunDirectory) -> CheckResult:
+        signal.raise_signal(signal.SIGINT)
+        went_on.append(True)
+        return ok("Nothing has stopped it.")
+
+    monkeypatch.setattr("coordinator.cli.status.stages", lambda _now: (Stage("slow", check),))
+    assert CliRunner().invoke(app, ["doctor", str(small_run.path)]).exit_code != 0
+    assert not went_on
 
 
 @pytest.mark.parametrize("name", ["keys", "keys/authority.key", "keys/tls.key", "settings.yaml"])
