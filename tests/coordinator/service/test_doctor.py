@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from auth.errors import ConfigError, UnfitError
+from auth.errors import ConfigError, StorageError, UnfitError
 from auth.keys import DeviceKey, create_tls_certificate
 from coordinator.cli.main import app
 from coordinator.context.services import open_run_services
@@ -232,3 +232,16 @@ def test_documents_of_one_sentence_are_counted(
     assert found.found.startswith(told)
     documents.unlink()
     assert outcome(small_run, "sentences").verdict is Verdict.SKIPPED
+
+
+def test_an_error_in_reading_sentences_fails_their_stage(
+    small_run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only sources that are misconfigured or away are skipped; any other error of ours fails the stage."""
+
+    def refuse(_: object) -> None:
+        raise StorageError("The cache is damaged.")
+
+    monkeypatch.setattr(doctor, "order_sample", refuse)
+    found = outcome(small_run, "sentences")
+    assert (found.verdict, found.found) == (Verdict.FAILED, "The cache is damaged.")
