@@ -11,12 +11,11 @@ from __future__ import annotations
 import base64
 import csv
 import io
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
-from sqlalchemy import ColumnElement, Select, case, func, select
+from sqlalchemy import ColumnElement, Row, Select, case, func, select
 from sqlalchemy.orm import Session
 
 from auth.receipts import ReceiptBody
@@ -200,38 +199,66 @@ def write_parquet(database: Database, name: TableName, file: IO[bytes]) -> None:
             writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
 
 
+@dataclass(frozen=True)
+class _Step:
+    """A step's claims and receipts as they are stored, with devices by their numbers."""
+
+    step: int
+    claims: Sequence[Row[int, int, int | None]]  # device, samples, those of them that count
+    receipts: Sequence[tuple[int, int, dict[int, int], bytes]]  # signer, era, samples by device, signature
+    withheld: bool
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of devices, each as often as the step names the device."""
+        signed = (number for signer, _, samples, _ in self.receipts for number in (signer, *samples))
+        return [*(number for number, *_ in self.claims), *signed]
+
+    def published(self, run: str, names: Mapping[int, str]) -> dict[str, Any]:
+        """The step as everybody may see it."""
+        receipts = []
+        for signer, era, samples, signature in self.receipts:
+            brought = {names[number]: count for number, count in samples.items()}
+            body = ReceiptBody(run=run, era=era, step=self.step, samples=brought).body
+            signature64 = base64.b64encode(signature).decode()
+            receipts.append({"device": names[signer], "body": body, "signature": signature64})
+        claims = [
+            {"device": names[number], "claimed": said, "counted": counted} for number, said, counted in self.claims
+        ]
+        return {"step": self.step, "claims": claims, "withheld": self.withheld, "receipts": receipts}
+
+
 def receipts_page(database: Database, run: str, after: int, limit: int) -> dict[str, Any]:
     """Steps above `after` of which somebody claims samples, in order; `next` is the last one, or None at the end."""
-    shown, named = display_names(database), Counter[int]()
-    found: list[dict[str, Any]] = []
+    shown = display_names(database)
+    found, numbers = list[_Step](), list[int]()
     claimed = select(Report.step).where(Report.step > after, Report.superseded.is_(False), Report.samples > 0)
     known = select(Device.number, Device.receipt_key, Device.role, Member.name)
+    known = known.join(Member, Member.id == Device.member_id)
     with database() as session:
         steps = session.scalars(claimed.distinct().order_by(Report.step).limit(limit + 1)).all()
-        devices = session.execute(known.join(Member, Member.id == Device.member_id)).all()
-        names = {number: pseudonym or str(number) for number, pseudonym, *_ in devices}  # before it has told one
         for step in steps[:limit]:
-            content, naming = _step(session, run, step, names)
-            if found and (named + naming).total() > MOST_NUMBERS:
+            content = _read_step(session, step)
+            if found and len(numbers) + len(content.numbers) > MOST_NUMBERS:
                 break
             found.append(content)
-            named += naming
+            numbers += content.numbers
+        devices = session.execute(known.where(Device.number.in_(set(numbers)))).all()
         era = current_era(session)
+    names = {number: pseudonym or str(number) for number, pseudonym, *_ in devices}  # before it has told one
     return {
         "run": run,
         "era": era,
-        "next": found[-1]["step"] if len(found) < len(steps) else None,
-        "steps": found,
+        "next": found[-1].step if len(found) < len(steps) else None,
+        "steps": [step.published(run, names) for step in found],
         "devices": {
             names[number]: {"member": shown.get(member, member), "keeper": role == KEEPER_ROLE}
             for number, _, role, member in devices
-            if number in named
         },
     }
 
 
-def _step(session: Session, run: str, step: int, names: Mapping[int, str]) -> tuple[dict[str, Any], Counter[int]]:
-    """A step as it is published, and how often it names each device, by its number."""
+def _read_step(session: Session, step: int) -> _Step:
     claims = (
         select(Device.number, Report.samples, Report.counted)
         .join(Device, Device.id == Report.device_id)
@@ -244,22 +271,11 @@ def _step(session: Session, run: str, step: int, names: Mapping[int, str]) -> tu
         .where(Receipt.step == step)
         .order_by(Receipt.id)
     )
-    claimed, signed = session.execute(claims).all(), session.execute(receipts).all()
-    withheld = any(signature is None for *_, signature in signed)
-    published, naming = list[dict[str, str]](), Counter(number for number, *_ in claimed)
-    for number, era, text, signature in signed:
-        if withheld or signature is None:  # a few alone would confirm something else
-            continue
-        samples = samples_by_number(text)
-        naming.update([number, *samples])
-        brought = {names[each]: count for each, count in samples.items()}
-        body = ReceiptBody(run=run, era=era, step=step, samples=brought).body
-        signature64 = base64.b64encode(signature).decode()
-        published.append({"device": names[number], "body": body, "signature": signature64})
-    content = {
-        "step": step,
-        "claims": [{"device": names[number], "claimed": said, "counted": counted} for number, said, counted in claimed],
-        "withheld": withheld,
-        "receipts": published,
-    }
-    return content, naming
+    stored = session.execute(receipts).all()
+    signed = [
+        (signer, era, samples_by_number(text), signature)
+        for signer, era, text, signature in stored
+        if signature is not None
+    ]
+    withheld = len(signed) < len(stored)  # then the others alone would confirm something else
+    return _Step(step, session.execute(claims).all(), [] if withheld else signed, withheld)
