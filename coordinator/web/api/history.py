@@ -18,6 +18,7 @@ from coordinator.ledger.reading import LATE_STEPS
 from coordinator.statistics.history import TableName, csv_lines, write_parquet
 from coordinator.statistics.milestones import Milestone, milestones
 from coordinator.statistics.moments import CHUNK_STEPS, Chunk, read_chunk
+from coordinator.web.http.answers import answer
 from coordinator.web.state.snapshot import Snapshot
 from coordinator.web.state.web_state import Web, place_among
 
@@ -44,7 +45,7 @@ async def moments(request: Request, web: Web, chunk: Annotated[int, Path(ge=0, l
     snapshot = web.snapshot
     is_over = (chunk + 1) * CHUNK_STEPS < snapshot.last_step - LATE_STEPS
     version = (snapshot.era, snapshot.taken_at // SETTLED_S if is_over else snapshot.steps_version)
-    return await web.answer(request, ("moments", chunk), version, partial(read_chunk, web.database, chunk))
+    return answer(request, await web.moments.get(chunk, version, partial(read_chunk, web.database, chunk)))
 
 
 @router.get("/milestones", response_model=Milestones, tags=["history"])

@@ -33,7 +33,7 @@ async def card(request: Request, web: Web) -> Response:
     """The picture beside a link to the page."""
     run, snapshot = web.config.run.name, web.snapshot
     version = snapshot.taken_at // CARD_S
-    encoded = await web.answers.get("card.png", version, lambda: card_of(run, snapshot), "image/png")
+    encoded = await web.cards.get("card.png", version, lambda: card_of(run, snapshot), "image/png")
     return answer(request, encoded, f"public, max-age={CARD_S:.0f}")
 
 

@@ -40,6 +40,9 @@ class WebState:
     archive: Archive | None = None  # the pages become files: one snapshot is taken, and stays
     guide: Guide = field(default_factory=partial(Guide, GUIDE))
     answers: AnswerCache = field(default_factory=AnswerCache)
+    # Apart from these: however much else somebody asks for, the costly ones stay.
+    cards: AnswerCache = field(default_factory=partial(AnswerCache, 1))
+    moments: AnswerCache = field(default_factory=partial(AnswerCache, 32))  # a quarter of a megabyte for forty devices
     asks: CallerPace = field(default_factory=partial(CallerPace, ASKS_PER_MINUTE, time.monotonic))
     downloads: CallerPlaces = field(default_factory=partial(CallerPlaces, 8, per_caller=2))  # of whole checkpoints
     exports: CallerPlaces = field(default_factory=partial(CallerPlaces, 2, per_caller=1))  # of the history

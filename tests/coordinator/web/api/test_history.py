@@ -6,6 +6,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from coordinator.members.names import set_display_name
+from coordinator.statistics.moments import read_chunk
+from coordinator.store.engine import Database
+from coordinator.web.app import create_app
+from coordinator.web.http.answers import AnswerCache
+from coordinator.web.state.web_state import WebState
 from tests.support.served_page import FakeRun
 
 pytestmark = pytest.mark.usefixtures("three_steps")
@@ -25,3 +30,18 @@ def test_moments_and_milestones_are_public(client: TestClient, run: FakeRun) -> 
     assert client.get("/api/v1/moments/-1").status_code == 422
     found = client.get("/api/v1/milestones").json()["milestones"]
     assert [(each["kind"], each["step"]) for each in found] == [("first-step", 1)]
+
+
+def test_other_questions_do_not_have_moments_read_again(run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many answers somebody asks for meanwhile."""
+    read: list[int] = []
+
+    def note(database: Database, chunk: int) -> object:
+        read.append(chunk)
+        return read_chunk(database, chunk)
+
+    monkeypatch.setattr("coordinator.web.api.history.read_chunk", note)
+    with TestClient(create_app(WebState(run.directory, run.services, answers=AnswerCache(1)))) as client:
+        for path in ("moments/0", "moments/1", "steps", "overview", "moments/0"):
+            assert client.get(f"/api/v1/{path}").status_code == 200
+    assert read == [0, 1]

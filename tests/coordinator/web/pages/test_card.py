@@ -8,7 +8,10 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+from coordinator.web.app import create_app
+from coordinator.web.http.answers import AnswerCache
 from coordinator.web.pages.card import CARD_S, draw_card
+from coordinator.web.state.web_state import WebState
 from tests.support.clocks import Clock
 from tests.support.served_page import FakeRun
 
@@ -28,6 +31,17 @@ def test_the_card_is_a_picture_of_the_run(client: TestClient, run: FakeRun, cloc
         clock.now += passed_s
         with TestClient(client.app) as later:  # it begins with a new snapshot
             assert (later.get("/card.png").content != answer.content) is is_new
+
+
+def test_other_questions_do_not_have_the_card_drawn_again(run: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many answers somebody asks for meanwhile."""
+    drawn: list[str] = []
+    monkeypatch.setattr("coordinator.web.pages.card.draw_card", lambda name, *_: drawn.append(name) or b"a picture")
+    web = WebState(run.directory, run.services, answers=AnswerCache(1))
+    with TestClient(create_app(web)) as client:
+        for path in ("/card.png", "/api/v1/steps", "/api/v1/moments/0", "/card.png"):
+            assert client.get(path).status_code == 200
+    assert drawn == ["test-run"]
 
 
 @pytest.mark.parametrize(
