@@ -8,6 +8,7 @@ are the charts' library, the server-drawn curve, health and metrics.
 from __future__ import annotations
 
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ Language = Annotated[str | None, Query(max_length=16)]
 Chosen = Annotated[str | None, Cookie(alias=LANGUAGE_COOKIE)]  # whatever it holds, there is a page
 HTML = "text/html; charset=utf-8"
 ONE_DAY = "public, max-age=86400"
+_COMPRESSING = threading.Lock()
 # What the field begins with, in the run's language: a visitor need only press the button.
 EXAMPLES = {
     "blanks": {
@@ -266,9 +268,15 @@ def static_file(request: Request, name: str) -> Response:
     return answer(request, found, FOR_EVER if version == page_version() else REVALIDATE)
 
 
-@cache
 def plotly_script() -> Encoded:
-    """Plotly's JavaScript out of its wheel; compressed once, which takes half a second."""
+    """Plotly's JavaScript out of its wheel; compressed once, which takes half a second, however many ask at once."""
+    with _COMPRESSING:
+        return compressed_plotly()
+
+
+@cache
+def compressed_plotly() -> Encoded:
+    """The answer of `plotly_script`, for one caller at a time."""
     script = files("plotly") / "package_data" / "plotly.min.js"
     return encode(script.read_bytes(), "text/javascript; charset=utf-8")
 

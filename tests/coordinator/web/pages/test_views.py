@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from coordinator.context.services import open_run_services
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
 from coordinator.web.app import create_app
+from coordinator.web.http.answers import Encoded
+from coordinator.web.pages import views
 from coordinator.web.pages.views import LANGUAGE_COOKIE, VIEWS, View
 from coordinator.web.state.snapshot import STALE_AFTER_S
 from coordinator.web.state.web_state import WebState
@@ -184,3 +187,25 @@ def test_each_view_has_its_files() -> None:
     for name in names:
         assert {f"{name}.js", f"{name}.css"} <= page_files().keys()
     assert {file.stem for file in WEB.glob("*.html")} >= {*names, "frame"}
+
+
+def test_the_charts_are_compressed_once_for_all_who_ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks while another's request compresses them waits for that."""
+    begun: list[str] = []
+    later = threading.Thread(target=views.plotly_script)
+
+    def compress(_content: bytes, media_type: str) -> Encoded:
+        begun.append(media_type)
+        if len(begun) == 1:
+            later.start()
+            later.join(1.0)  # time enough to begin, too, if nothing kept it from that
+        return Encoded(b"", media_type, "", None)
+
+    views.compressed_plotly.cache_clear()
+    monkeypatch.setattr(views, "encode", compress)
+    try:
+        views.plotly_script()
+        later.join()
+    finally:
+        views.compressed_plotly.cache_clear()
+    assert len(begun) == 1
