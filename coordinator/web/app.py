@@ -42,6 +42,7 @@ ROUTERS = (
 
 def create_app(state: WebState) -> FastAPI:
     """The dashboard's application for one run."""
+    state.prepare()
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

@@ -48,9 +48,9 @@ class WebState:
     exports: CallerPlaces = field(default_factory=partial(CallerPlaces, 2, per_caller=1))  # of the history
     streams: CallerPlaces = field(default_factory=partial(CallerPlaces, 768, per_caller=32))  # of events, one a page
 
-    def __post_init__(self) -> None:
-        """Read the certificate now, as the control plane does: a later one counts from the next start on."""
-        _ = self.join_link, self.metrics
+    def prepare(self) -> None:
+        """Build what is never built for a request, and read the certificate: a later one counts from the next start."""
+        _ = self.join_link, self.metrics, self.software
 
     @property
     def config(self) -> RunConfig:
