@@ -5,7 +5,7 @@ export const archived = "archive" in document.documentElement.dataset; // plain 
 export const now = () => (archived ? Number(document.documentElement.dataset.archive) : Date.now() / 1000);
 const base = new URL("api/v1/", document.baseURI);
 
-// A text as a part of a file's name: coordinator/web/pages/frozen.py makes the same.
+// A text as a part of a file's name: coordinator/web/state/frozen.py makes the same.
 function filePart(text) {
   const escape = (character) => [...new TextEncoder().encode(character)].map((byte) => `~${byte.toString(16).padStart(2, "0")}`).join("");
   return [...String(text)].map((each) => (/[A-Za-z0-9._-]/.test(each) ? each : escape(each))).join("");

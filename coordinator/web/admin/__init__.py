@@ -1,1 +1,4 @@
-"""Administration by the web: pages and login of administrators. `coordinator.web.app` imports the routers."""
+"""Administration by the web: pages for administrators, who log in by `coordinator.web.http.login`.
+
+`coordinator.web.app` imports the routers.
+"""
