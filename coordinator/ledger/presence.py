@@ -75,7 +75,7 @@ class CheckpointRow:
     size_bytes: int
     manifest_sha256: str
     created_at: float
-    withheld: str = ""  # why it may not be published
+    withheld: str  # why it may not be published; "": it may
 
 
 def is_online(now: float) -> ColumnElement[bool]:

@@ -24,9 +24,9 @@ from coordinator.playground.questions import (
 )
 from coordinator.store.engine import Database
 
-CHECKPOINT = CheckpointRow(5, 1, "ab" * 32, 0.0)
+CHECKPOINT = CheckpointRow(5, 1, "ab" * 32, 0.0, "")
 
-LATER = CheckpointRow(9, 1, "cd" * 32, 0.0)
+LATER = CheckpointRow(9, 1, "cd" * 32, 0.0, "")
 
 ANSWER = ((Candidate("light", 0.5), Candidate("কাজ", 0.25)),)
 
