@@ -16,13 +16,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from fastapi import Query, Request, Response
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BaseModel
 from pydantic_core import to_json
 
 from auth.errors import RequestError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 JSON = "application/json"
 REVALIDATE = "no-cache"  # kept, and asked about each time
@@ -30,7 +33,7 @@ FOR_EVER = "public, max-age=31536000, immutable"  # the address changes with the
 MOST_ANSWERS = 128
 MOST_KEPT_BYTES = 512 * 1024  # of one: whoever asks for many large ones shall not fill the memory
 LEAST_COMPRESSED = 600  # bytes; less fits one packet anyway
-Made = object  # a model or a dataclass, sent as JSON; or the bytes themselves
+Made: TypeAlias = "BaseModel | DataclassInstance | bytes"  # sent as JSON; or the bytes themselves
 Make = Callable[[], Made]
 _NO_WEIGHT = re.compile(r"\s*q=0(\.0*)?\s*")
 MAX_CURSOR_CHARS = 256
