@@ -22,6 +22,7 @@ from coordinator.members.names import hide_name
 from coordinator.run.settings import Settings
 from coordinator.web.app import create_app
 from coordinator.web.state.web_state import WebState
+from tests.support.clocks import Clock
 from tests.support.receipts import key_of
 from tests.support.served_page import FakeRun
 
@@ -173,6 +174,15 @@ def test_joining_says_what_it_takes(client: TestClient, run: FakeRun) -> None:
     assert (said["notebooks"], said["logins"], said["needs"]["state_bytes"]) == (None, [], None)
     assert said["needs"]["memory_bytes"] is None
     assert said["needs"]["target_batch_size"] == 100
+
+
+def test_joining_says_how_long_a_step_takes(run: FakeRun, clock: Clock) -> None:
+    """The median of the newest steps, in tenths of a second."""
+    for step in (3, 4):
+        clock.now += 12.345
+        run.add_step(step, 5.0)
+    with TestClient(create_app(WebState(run.directory, run.services))) as client:
+        assert get(client, "joining")["needs"]["step_s"] == 12.3
 
 
 def test_an_invite_is_worth_what_its_code_is(client: TestClient, run: FakeRun) -> None:

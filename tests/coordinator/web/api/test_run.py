@@ -179,10 +179,14 @@ def test_the_history_is_whole(client: TestClient, monkeypatch: pytest.MonkeyPatc
     assert {row["counted"] for row in rows} == {"51"}
 
 
+@pytest.mark.parametrize("path", ["history/members.csv", "history/steps.xlsx", "history/steps"])
+def test_there_is_no_other_table_or_format(client: TestClient, path: str) -> None:
+    """Such an address is refused or has nothing."""
+    assert client.get(f"/api/v1/{path}").status_code in {404, 422}
+
+
 def test_few_download_at_once(run: FakeRun) -> None:
-    """Who finds all places taken is told to come again; another table or format there is not."""
+    """Who finds all places taken is told to come again."""
     with TestClient(create_app(WebState(run.directory, run.services, exports=CallerPlaces(0, 0)))) as client:
         refused = client.get("/api/v1/history/steps.csv")
-        for path in ("history/members.csv", "history/steps.xlsx", "history/steps"):
-            assert client.get(f"/api/v1/{path}").status_code in {404, 422, 503}
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "60")
