@@ -47,3 +47,10 @@ def catalogs() -> dict[str, dict[str, Any]]:
     """The pages' texts by language (BCP 47), the default one first; each file says its own name and direction."""
     names = sorted((WEB / "i18n").glob("*.json"), key=lambda file: (file.stem != DEFAULT_LANGUAGE, file.stem))
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in names}
+
+
+def english(key: str, **values: object) -> str:
+    """A text of the English pages by its section and name, such as `curve.step`, with the values put in."""
+    section, _, name = key.partition(".")
+    text = str(catalogs()[DEFAULT_LANGUAGE][section][name])
+    return text.format_map(values) if values else text

@@ -18,7 +18,7 @@ from itertools import accumulate, chain
 from types import MappingProxyType
 
 from coordinator.statistics.milestones import Milestone, MilestoneKind
-from dashboards import DEFAULT_LANGUAGE, catalogs
+from dashboards import english
 
 Told = tuple[int, str]  # the step, and what was reached there
 Point = tuple[float, float]
@@ -55,12 +55,6 @@ _WORDS = {
     MilestoneKind.DEVICES: "history.milestone_devices",
     MilestoneKind.LOSS: "history.milestone_loss",
 }
-
-
-def english(key: str, **values: object) -> str:
-    """A text of the English pages."""
-    section, _, name = key.partition(".")
-    return str(catalogs()[DEFAULT_LANGUAGE][section][name]).format_map(values)
 
 
 def told(milestone: Milestone, texts: Texts = english) -> Told:

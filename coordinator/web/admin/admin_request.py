@@ -16,7 +16,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from auth.errors import ConfigError
 from coordinator.members.administration import Administration
 from coordinator.members.administrators import Login
-from coordinator.statistics.curve import english
 from coordinator.web.http.login import (
     LoginNeededError,
     read_form,
@@ -26,7 +25,7 @@ from coordinator.web.http.login import (
     token_of,
 )
 from coordinator.web.state.web_state import Web, WebState
-from dashboards import ADMIN, WEB
+from dashboards import ADMIN, WEB, english
 from peer.runtime.console import format_age
 
 templates = Environment(loader=FileSystemLoader([ADMIN, WEB]), autoescape=True, undefined=StrictUndefined)

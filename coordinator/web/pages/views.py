@@ -27,7 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from coordinator.evaluation.evaluations import curves
 from coordinator.ledger.presence import KEEPER_SILENT_S, read_swarm_status
-from coordinator.statistics.curve import Texts, draw_curve, english, told
+from coordinator.statistics.curve import Texts, draw_curve, told
 from coordinator.statistics.milestones import milestones
 from coordinator.statistics.people import HardwareClass
 from coordinator.web.api import people
@@ -42,7 +42,7 @@ from coordinator.web.state.frozen import Archive
 from coordinator.web.state.overview import ValidationFacts, overview_of
 from coordinator.web.state.snapshot import Snapshot
 from coordinator.web.state.web_state import Web, WebState
-from dashboards import WEB, catalogs, content_type, page_files, page_version
+from dashboards import WEB, catalogs, content_type, english, page_files, page_version
 from peer.config.phases import all_phases
 from peer.config.run import RunConfig
 

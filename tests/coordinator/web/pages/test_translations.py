@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.ledger.presence import STATES
 from coordinator.web.pages.translations import PLURAL_FORMS, choose_language, flattened, texts_of
-from dashboards import WEB, catalogs, page_files, page_version
+from dashboards import WEB, catalogs, english, page_files, page_version
 
 LANGUAGES = list(catalogs())
 
@@ -37,6 +37,14 @@ def test_there_are_the_languages_to_begin_with() -> None:
     """English, which is the default, Bengali, Spanish and Indonesian."""
     assert LANGUAGES[0] == "en"
     assert {"bn", "es", "id"} <= set(LANGUAGES)
+
+
+def test_an_english_text_is_that_of_the_english_pages() -> None:
+    """Without values, too, where its {names} stay for a script."""
+    translation = texts_of("en")
+    assert english("curve.step", step=3) == translation("curve.step", step=3)
+    for key in filter(lambda key: key.count(".") == 1, translation.by_key):
+        assert english(key) == translation(key)
 
 
 def used_keys() -> set[str]:
