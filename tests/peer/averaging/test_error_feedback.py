@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import hivemind
 import pytest
 import torch
-from hivemind.averaging.allreduce import AllreduceException
 from hivemind.averaging.partition import TensorPartContainer
 
 from peer.averaging.averager import SwarmGradientAverager
@@ -169,11 +167,6 @@ def average_ones(values: Sequence[torch.Tensor], half: bytes) -> None:
         tensor.fill_(1.0)
 
 
-def fail(values: Sequence[torch.Tensor], half: bytes) -> None:
-    """Fail as a round does that misses a part."""
-    raise AllreduceException("a value is missing")
-
-
 @pytest.mark.parametrize("delayed", [False, True])
 def test_what_a_step_does_not_send_comes_with_the_next(
     averager: SwarmGradientAverager,
@@ -194,47 +187,5 @@ def test_what_a_step_does_not_send_comes_with_the_next(
         accumulate(averager, parameters, seed=2, samples=4)
     expected = means_of(sums_of(2, 4), 4)
     memory.load(expected, 4)
-    averager.load_accumulators_into_averager_()
-    assert close(averaged(averager), expected[:2])
-
-
-def test_a_round_that_fails_leaves_all(
-    averager: SwarmGradientAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next attempt has the same numbers, and those of samples that came meanwhile."""
-    averager.load_accumulators_into_averager_()
-    before = averaged(averager)
-    with pytest.raises(AllreduceException, match="a value is missing"):
-        take_round(averager, fail, monkeypatch)
-    averager.load_accumulators_into_averager_()
-    assert all(torch.equal(old, new) for old, new in zip(before, averaged(averager), strict=True))
-    accumulate(averager, parameters, seed=2, samples=2)
-    both = means_of(added_up([sums_of(1, 6), sums_of(2, 2)]), 8)
-    ErrorFeedback().load(both, 8)
-    averager.load_accumulators_into_averager_()
-    assert close(averaged(averager), both[:2])
-
-
-@pytest.mark.parametrize("takes_a_state", [True, False])
-def test_remainders_are_dropped_with_the_state_and_not_with_samples(
-    averager: SwarmGradientAverager,
-    parameters: list[torch.nn.Parameter],
-    monkeypatch: pytest.MonkeyPatch,
-    takes_a_state: bool,
-) -> None:
-    """They belong to parameters; a peer that takes a state has these no longer, and one that follows a step has."""
-    take_round(averager, average_ones, monkeypatch)
-    with averager.making_room():
-        pass
-    remainders = [each.clone() for each in cast(ErrorFeedback, averager._code)._lost]
-    accumulate(averager, parameters, seed=2, samples=3)
-    assert averager.drop_all() == 3
-    if takes_a_state:
-        averager.forget_remainders()
-    accumulate(averager, parameters, seed=3, samples=2)
-    expected = means_of(sums_of(3, 2), 2)
-    memory = ErrorFeedback()
-    memory._lost = [] if takes_a_state else remainders
-    memory.load(expected, 2)
     averager.load_accumulators_into_averager_()
     assert close(averaged(averager), expected[:2])

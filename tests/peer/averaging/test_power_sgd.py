@@ -81,32 +81,27 @@ def test_a_round_that_fails_in_either_half_leaves_all(
     assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True))
 
 
+@pytest.mark.parametrize("delayed", [False, True])
 def test_what_a_step_loses_comes_with_the_next(
-    averager: SwarmGradientAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
+    averager: SwarmGradientAverager,
+    parameters: list[torch.nn.Parameter],
+    monkeypatch: pytest.MonkeyPatch,
+    delayed: bool,
 ) -> None:
-    """The step's gradient is of the factors' rank; what it lacks is added to that of the following step."""
+    """The step's gradient is of the factors' rank; what it lacks is added to that of the following step.
+
+    With delayed steps, what is accumulated beside the round is neither in it nor in what it loses.
+    """
+    if delayed:
+        averager.hold()
+        accumulate(averager, parameters, seed=2, samples=4)
     own = own_numbers(averager)[0]
     take_round(averager, Halves().all_reduce, monkeypatch)
     with averager.making_room():
         step = averaged(averager)[0]
         assert torch.linalg.matrix_rank(step) == 2
-    accumulate(averager, parameters, seed=2, samples=3)
-    assert parameters[0].grad is not None
-    mean = parameters[0].grad / 3
-    averager.load_accumulators_into_averager_()
-    assert torch.allclose(averaged(averager)[0], mean + (own - step) * 6 / 3, rtol=0, atol=1e-4)
-
-
-def test_gradients_that_were_set_aside_are_shrunk_alike(
-    averager: SwarmGradientAverager, parameters: list[torch.nn.Parameter], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With delayed steps, what is accumulated beside the round is neither in it nor in what it loses."""
-    averager.hold()
-    accumulate(averager, parameters, seed=3, samples=4)
-    own = own_numbers(averager)[0]
-    take_round(averager, Halves().all_reduce, monkeypatch)
-    with averager.making_room():
-        step = averaged(averager)[0]
+    if not delayed:
+        accumulate(averager, parameters, seed=2, samples=4)
     assert parameters[0].grad is not None
     mean = parameters[0].grad / 4
     averager.load_accumulators_into_averager_()

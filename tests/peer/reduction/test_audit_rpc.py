@@ -125,20 +125,17 @@ async def test_who_shows_other_bytes_is_named() -> None:
         assert [(found.peer_id, found.kind) for found in talker.found] == [(PEERS[1].to_base58(), "shown")]
 
 
-def test_a_groups_id_is_used_once_at_a_step() -> None:
+async def test_a_groups_id_is_used_once_at_a_step() -> None:
     """Else what a reducer has signed of one round could be shown as if it were of the other."""
     auditing = Auditing(Traffic(), lambda _finding: None)
 
-    async def expect() -> None:
+    auditing.expect(ROUND)
+    auditing._rounds.clear()
+    with pytest.raises(AllreduceException, match="used its ID before"):
         auditing.expect(ROUND)
-        auditing._rounds.clear()
-        with pytest.raises(AllreduceException, match="used its ID before"):
-            auditing.expect(ROUND)
-        assert not auditing._rounds
-        auditing.expect(replace(ROUND, group_id=GROUP + b".images"))
-        auditing.expect(replace(ROUND, step=8))
-
-    asyncio.run(expect())
+    assert not auditing._rounds
+    auditing.expect(replace(ROUND, group_id=GROUP + b".images"))
+    auditing.expect(replace(ROUND, step=8))
 
 
 async def test_who_does_not_answer_fails_nothing() -> None:

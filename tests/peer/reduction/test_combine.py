@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 import torch
@@ -20,20 +19,10 @@ from peer.reduction.combine import (
     weighted_mean,
     weighted_median,
 )
-from tests.support.waiting import PATIENCE_S
 
 SHAPE = torch.Size([5])
 SENDERS = 4
 VALUES = 64
-
-
-def run(main: Callable[[], Awaitable[None]]) -> None:
-    """Run a test's coroutine."""
-
-    async def bounded() -> None:
-        await asyncio.wait_for(main(), PATIENCE_S)
-
-    asyncio.run(bounded())
 
 
 def bringing(
@@ -57,158 +46,122 @@ async def average_in_order(order: list[int], seed: int) -> ReducedPart:
 
 @settings(max_examples=30, deadline=None)
 @given(st.permutations(range(SENDERS)), st.integers(0, 2**31))
-def test_the_order_of_arrival_changes_no_bit(order: list[int], seed: int) -> None:
+async def test_the_order_of_arrival_changes_no_bit(order: list[int], seed: int) -> None:
     """The same parts give the same bits and the same weight."""
-
-    async def main() -> None:
-        usual, other = await average_in_order(list(range(SENDERS)), seed), await average_in_order(order, seed)
-        assert torch.equal(usual.average, other.average)
-        assert usual.weight == other.weight
-
-    run(main)
+    usual, other = await average_in_order(list(range(SENDERS)), seed), await average_in_order(order, seed)
+    assert torch.equal(usual.average, other.average)
+    assert usual.weight == other.weight
 
 
-def test_all_get_the_mean_by_weight() -> None:
+async def test_all_get_the_mean_by_weight() -> None:
     """Everybody is answered with the same average, part after part, and with the weight behind it."""
-
-    async def main() -> None:
-        reducer = PartReducer([SHAPE, SHAPE], 2)
-        for part in range(2):
-            answers = await asyncio.gather(
-                bringing(reducer, 0, 1.0, 3.0, part), bringing(reducer, 1, 5.0 + part, 1.0, part)
-            )
-            for answer in answers:
-                assert torch.equal(answer.average, torch.full(SHAPE, 2.0 + part / 4))
-                assert answer.weight == 4.0
-        assert reducer.finished.is_set()
-
-    run(main)
+    reducer = PartReducer([SHAPE, SHAPE], 2)
+    for part in range(2):
+        answers = await asyncio.gather(
+            bringing(reducer, 0, 1.0, 3.0, part), bringing(reducer, 1, 5.0 + part, 1.0, part)
+        )
+        for answer in answers:
+            assert torch.equal(answer.average, torch.full(SHAPE, 2.0 + part / 4))
+            assert answer.weight == 4.0
+    assert reducer.finished.is_set()
 
 
-def test_who_is_banned_is_neither_waited_for_nor_counted() -> None:
+async def test_who_is_banned_is_neither_waited_for_nor_counted() -> None:
     """Not even with the part that it has brought already; and it may bring no other."""
-
-    async def main() -> None:
-        reducer = PartReducer([SHAPE], 3)
-        bad, first = bringing(reducer, 1, 1e6, 1e6), bringing(reducer, 0, 2.0, 4.0)
-        await asyncio.sleep(0)
-        reducer.on_sender_failed(1)
-        reducer.on_sender_failed(2)
-        answer = await first
-        assert torch.equal(answer.average, torch.full(SHAPE, 2.0))
-        assert answer.weight == 4.0
-        assert (await bad).weight == 4.0
-        with pytest.raises(BannedException):
-            await bringing(reducer, 1, 1.0)
-
-    run(main)
+    reducer = PartReducer([SHAPE], 3)
+    bad, first = bringing(reducer, 1, 1e6, 1e6), bringing(reducer, 0, 2.0, 4.0)
+    await asyncio.sleep(0)
+    reducer.on_sender_failed(1)
+    reducer.on_sender_failed(2)
+    answer = await first
+    assert torch.equal(answer.average, torch.full(SHAPE, 2.0))
+    assert answer.weight == 4.0
+    assert (await bad).weight == 4.0
+    with pytest.raises(BannedException):
+        await bringing(reducer, 1, 1.0)
 
 
-def test_who_is_not_waited_for_counts_if_it_is_there_in_time() -> None:
+async def test_who_is_not_waited_for_counts_if_it_is_there_in_time() -> None:
     """With the first part it was, with the second the others were before it: from there on it is out."""
-
-    async def reduce() -> None:
-        reducer = PartReducer([SHAPE, SHAPE], 3, unawaited=[2])
-        ones = torch.ones(SHAPE)
-        first = await asyncio.gather(*(reducer.accumulate_part(sender, 0, ones) for sender in (2, 0, 1)))
-        assert [reduced.weight for reduced in first] == [3.0] * 3
-        second = await asyncio.gather(*(reducer.accumulate_part(sender, 1, ones) for sender in (0, 1)))
-        assert [reduced.weight for reduced in second] == [2.0] * 2
-        assert reducer.banned == {2}
-        with pytest.raises(BannedException):
-            await reducer.accumulate_part(2, 1, ones)
-
-    asyncio.run(reduce())
+    reducer = PartReducer([SHAPE, SHAPE], 3, unawaited=[2])
+    ones = torch.ones(SHAPE)
+    first = await asyncio.gather(*(reducer.accumulate_part(sender, 0, ones) for sender in (2, 0, 1)))
+    assert [reduced.weight for reduced in first] == [3.0] * 3
+    second = await asyncio.gather(*(reducer.accumulate_part(sender, 1, ones) for sender in (0, 1)))
+    assert [reduced.weight for reduced in second] == [2.0] * 2
+    assert reducer.banned == {2}
+    with pytest.raises(BannedException):
+        await reducer.accumulate_part(2, 1, ones)
 
 
-def test_a_sender_without_a_weight_is_awaited_until_it_has_said_so() -> None:
+async def test_a_sender_without_a_weight_is_awaited_until_it_has_said_so() -> None:
     """It is not late at the end, for it has nothing to bring."""
-
-    async def main() -> None:
-        reducer = PartReducer([SHAPE, SHAPE], 3)
-        waiting = [bringing(reducer, sender, 2.0) for sender in (0, 1)]
-        await asyncio.sleep(0)
-        assert reducer.counted == []
-        reducer.on_sender_weightless(2)
-        for answer in await asyncio.gather(*waiting):
-            assert torch.equal(answer.average, torch.full(SHAPE, 2.0))
-            assert answer.weight == 2.0
-        last = bringing(reducer, 0, 2.0, part=1)
-        await asyncio.sleep(0)
-        reducer.finalize()
-        assert reducer.late == {1}
-        await asyncio.gather(last, return_exceptions=True)
-
-    run(main)
+    reducer = PartReducer([SHAPE, SHAPE], 3)
+    waiting = [bringing(reducer, sender, 2.0) for sender in (0, 1)]
+    await asyncio.sleep(0)
+    assert reducer.counted == []
+    reducer.on_sender_weightless(2)
+    for answer in await asyncio.gather(*waiting):
+        assert torch.equal(answer.average, torch.full(SHAPE, 2.0))
+        assert answer.weight == 2.0
+    last = bringing(reducer, 0, 2.0, part=1)
+    await asyncio.sleep(0)
+    reducer.finalize()
+    assert reducer.late == {1}
+    await asyncio.gather(last, return_exceptions=True)
 
 
-def test_who_is_awaited_at_the_end_is_late() -> None:
+async def test_who_is_awaited_at_the_end_is_late() -> None:
     """Where the round ends in the middle; nobody is after the last part."""
-
-    async def reduce() -> None:
-        reducer, ones = PartReducer([SHAPE, SHAPE], 4), torch.ones(SHAPE)
-        await asyncio.gather(*(reducer.accumulate_part(sender, 0, ones) for sender in range(4)))
-        reducer.on_sender_failed(3)
-        waiting = [asyncio.create_task(reducer.accumulate_part(sender, 1, ones)) for sender in (0, 1)]
-        await asyncio.sleep(0)
-        reducer.finalize()
-        assert reducer.late == {2}
-        await asyncio.gather(*waiting, return_exceptions=True)
-        whole = PartReducer([SHAPE], 2)
-        await asyncio.gather(*(whole.accumulate_part(sender, 0, ones) for sender in range(2)))
-        whole.finalize()
-        assert whole.late == frozenset()
-
-    asyncio.run(reduce())
+    reducer, ones = PartReducer([SHAPE, SHAPE], 4), torch.ones(SHAPE)
+    await asyncio.gather(*(reducer.accumulate_part(sender, 0, ones) for sender in range(4)))
+    reducer.on_sender_failed(3)
+    waiting = [asyncio.create_task(reducer.accumulate_part(sender, 1, ones)) for sender in (0, 1)]
+    await asyncio.sleep(0)
+    reducer.finalize()
+    assert reducer.late == {2}
+    await asyncio.gather(*waiting, return_exceptions=True)
+    whole = PartReducer([SHAPE], 2)
+    await asyncio.gather(*(whole.accumulate_part(sender, 0, ones) for sender in range(2)))
+    whole.finalize()
+    assert whole.late == frozenset()
 
 
 @pytest.mark.parametrize(("sender", "part"), [(0, 0), (0, 1), (1, 1), (1, 2), (1, -1)])
-def test_a_part_that_is_not_due_is_refused(sender: int, part: int) -> None:
+async def test_a_part_that_is_not_due_is_refused(sender: int, part: int) -> None:
     """Neither the same part twice nor one ahead of the others is held."""
-
-    async def main() -> None:
-        reducer = PartReducer([SHAPE, SHAPE], 3)
-        first = bringing(reducer, 0, 1.0)
-        await asyncio.sleep(0)
-        with pytest.raises(RefusedPart, match="not due"):
-            await bringing(reducer, sender, 1.0, part=part)
-        reducer.on_sender_failed(1)
-        reducer.on_sender_failed(2)
-        assert (await first).weight == 1.0
-
-    run(main)
+    reducer = PartReducer([SHAPE, SHAPE], 3)
+    first = bringing(reducer, 0, 1.0)
+    await asyncio.sleep(0)
+    with pytest.raises(RefusedPart, match="not due"):
+        await bringing(reducer, sender, 1.0, part=part)
+    reducer.on_sender_failed(1)
+    reducer.on_sender_failed(2)
+    assert (await first).weight == 1.0
 
 
-def test_who_stops_waiting_takes_nothing_from_the_others() -> None:
+async def test_who_stops_waiting_takes_nothing_from_the_others() -> None:
     """A lost connection ends one sender's wait; its part counts until it is banned."""
-
-    async def main() -> None:
-        reducer = PartReducer([SHAPE], 2)
-        lost = bringing(reducer, 0, 1.0)
-        await asyncio.sleep(0)
-        lost.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await lost
-        reducer.on_sender_failed(0)
-        assert (await bringing(reducer, 1, 3.0)).weight == 1.0
-
-    run(main)
+    reducer = PartReducer([SHAPE], 2)
+    lost = bringing(reducer, 0, 1.0)
+    await asyncio.sleep(0)
+    lost.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await lost
+    reducer.on_sender_failed(0)
+    assert (await bringing(reducer, 1, 3.0)).weight == 1.0
 
 
-def test_a_round_that_ends_lets_everybody_go() -> None:
+async def test_a_round_that_ends_lets_everybody_go() -> None:
     """Who waits when the round is given up is told so at once."""
-
-    async def main() -> None:
-        reducer = PartReducer([SHAPE], 2)
-        waiting = bringing(reducer, 0, 1.0)
-        await asyncio.sleep(0)
-        reducer.finalize()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        with pytest.raises(AllreduceException, match="has ended"):
-            await bringing(reducer, 1, 1.0)
-
-    run(main)
+    reducer = PartReducer([SHAPE], 2)
+    waiting = bringing(reducer, 0, 1.0)
+    await asyncio.sleep(0)
+    reducer.finalize()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    with pytest.raises(AllreduceException, match="has ended"):
+        await bringing(reducer, 1, 1.0)
 
 
 def senders(count: int, seed: int = 0, size: float = 1.0) -> list[WeightedPart]:
