@@ -142,16 +142,6 @@ def joins_at_last(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
     (trains_until_stopped if tried == 5 else fails_with_swarm_error)(plan, pipe, parent_pid)
 
 
-def dies_once(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
-    """The first worker dies, the second trains."""
-    marker = Path(plan.data_dir) / "died"
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    if not marker.exists():
-        marker.touch()
-        dies_at_once(plan, pipe, parent_pid)
-    trains_until_stopped(plan, pipe, parent_pid)
-
-
 def ignores_stop(plan: WorkerPlan, pipe: Connection, _parent_pid: int) -> None:
     """Hangs, with a child of its own, whatever it is told."""
     lead_own_group()

@@ -17,22 +17,22 @@ from peer.protocol import control_pb2
 from peer.reporting.messages import CheckpointFetched, CheckpointWanted, LineMeasured, Notice, Ready
 from tests.support import worker_mains
 from tests.support.agents import Recorder
-from tests.support.control_plane import KEEPER, serving, write_status
-from tests.support.waiting import PATIENCE_S, eventually
+from tests.support.control_plane import KEEPER, TestCoordinator, write_status
+from tests.support.stays import staying
+from tests.support.waiting import eventually
 
 
-async def test_a_worker_in_doubt_is_told_what_the_line_has_within_the_limits(tmp_path: Path) -> None:
+async def test_a_worker_in_doubt_is_told_what_the_line_has_within_the_limits(
+    coordinator: TestCoordinator, tmp_path: Path
+) -> None:
     """This machine's line to itself is faster than what the volunteer allows; the volunteer hears of it, too."""
-    async with serving(tmp_path) as coordinator:
-        write_status(coordinator, KEEPER)
-        limits = Limits(upload_rate=40_000.0, download_rate=50_000.0)
-        options = AgentOptions(coordinator.link, tmp_path / "ada", invite=coordinator.invite("ada"), limits=limits)
-        shown = Recorder()
-        agent = Agent(options, shown.open, time.time, worker_mains.doubts_its_line, Readings, poll_s=0.05)
-        running = asyncio.create_task(agent.run())
-        await eventually("the agent is ready", lambda: any(isinstance(event, Ready) for event in shown.events))
-        agent.stop("test")
-        await asyncio.wait_for(running, PATIENCE_S)
+    write_status(coordinator, KEEPER)
+    limits = Limits(upload_rate=40_000.0, download_rate=50_000.0)
+    options = AgentOptions(coordinator.link, tmp_path / "ada", invite=coordinator.invite("ada"), limits=limits)
+    shown = Recorder()
+    agent = Agent(options, shown.open, time.time, worker_mains.doubts_its_line, Readings, poll_s=0.05)
+    async with staying(agent):
+        await eventually("the agent is ready", lambda: shown.devices)
     assert [e.device for e in shown.events if isinstance(e, Ready)] == [repr(LineMeasured(40_000.0))]
     told = [event.text for event in shown.events if isinstance(event, Notice) and "again" in event.text]
     assert told[0] == "The line was measured again: it has 0.3 Mbit/s."
