@@ -14,7 +14,7 @@ from peer.control.client import ControlClient
 from peer.control.reachability import Patience, find_place
 from peer.network.placement import ANY_PORT, UNMEASURED, Placement
 from peer.protocol import control_pb2
-from tests.support.control_plane import connected, serving, write_status
+from tests.support.control_plane import TestCoordinator, connected, serving, write_status
 from tests.support.strange_coordinators import OldCoordinator, SilentCoordinator, strange_coordinator
 from tests.support.waiting import PATIENCE_S
 
@@ -22,10 +22,11 @@ QUICK = Patience(probe_s=0.1, dial_back_s=0.2)  # for what never comes
 LONG = Patience(PATIENCE_S, PATIENCE_S, PATIENCE_S)
 
 
-async def test_a_machine_that_the_coordinator_reaches_is_direct(tmp_path: Path) -> None:
+async def test_a_machine_that_the_coordinator_reaches_is_direct(
+    coordinator: TestCoordinator, client: ControlClient
+) -> None:
     """With the port that was tried, and a measured line."""
-    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
-        place = await find_place(client, ANY_PORT, client_mode=False, patience=LONG)
+    place = await find_place(client, ANY_PORT, client_mode=False, patience=LONG)
     assert place.reach == "direct"
     assert re.fullmatch(r"/ip4/0\.0\.0\.0/tcp/[1-9]\d+", place.host_maddrs[0])
     assert place.announce_maddrs is None  # the coordinator is on this machine
@@ -46,18 +47,16 @@ async def test_all_ways_are_tried_at_one_port(tmp_path: Path) -> None:
     assert place.reduces is True
 
 
-async def test_a_port_of_udp_alone_is_enough(tmp_path: Path) -> None:
+async def test_a_port_of_udp_alone_is_enough(client: ControlClient) -> None:
     """Others reach such a machine by QUIC; it averages nothing for them, as some have TCP only."""
-    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
-        place = await find_place(client, ("/ip4/127.0.0.1/udp/0/quic-v1",), client_mode=False, patience=LONG)
+    place = await find_place(client, ("/ip4/127.0.0.1/udp/0/quic-v1",), client_mode=False, patience=LONG)
     assert (place.reach, place.reduces) == ("direct", False)
     assert re.fullmatch(r"/ip4/127\.0\.0\.1/udp/[1-9]\d+/quic-v1", place.host_maddrs[0])
 
 
-async def test_who_wants_to_be_a_client_is_one(tmp_path: Path) -> None:
+async def test_who_wants_to_be_a_client_is_one(client: ControlClient) -> None:
     """Nothing is dialled for it, but its line is measured."""
-    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
-        place = await find_place(client, ANY_PORT, client_mode=True, patience=LONG)
+    place = await find_place(client, ANY_PORT, client_mode=True, patience=LONG)
     assert (place.reach, place.host_maddrs) == ("client", ANY_PORT)
     assert place.bandwidth != UNMEASURED
 
@@ -82,9 +81,8 @@ async def test_an_older_coordinator_tells_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_patience")
-async def test_when_too_many_ask_from_one_address_its_own_address_decides(tmp_path: Path) -> None:
+async def test_when_too_many_ask_from_one_address_its_own_address_decides(client: ControlClient) -> None:
     """A class that joins at once is not turned away."""
-    async with serving(tmp_path) as coordinator, connected(coordinator) as client:
-        for _ in range(max(DIALS_PER_MINUTE, PROBES_PER_MINUTE) + 1):
-            place = await find_place(client, ANY_PORT, client_mode=False, patience=LONG)
+    for _ in range(max(DIALS_PER_MINUTE, PROBES_PER_MINUTE) + 1):
+        place = await find_place(client, ANY_PORT, client_mode=False, patience=LONG)
     assert place == Placement("direct", ANY_PORT, None, UNMEASURED)

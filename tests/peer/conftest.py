@@ -1,4 +1,4 @@
-"""A coordinator, and agents of its run."""
+"""A coordinator, a member of its run, and agents of that."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 if TYPE_CHECKING:
-    from tests.support.control_plane import TestCoordinator
+    from peer.control.client import ControlClient
+    from tests.support.control_plane import Member, TestCoordinator
     from tests.support.stays import AgentWith
 
 
@@ -22,6 +23,24 @@ async def coordinator(tmp_path: Path) -> AsyncIterator[TestCoordinator]:
 
     async with serving(tmp_path) as served:
         yield served
+
+
+@pytest_asyncio.fixture
+async def client(coordinator: TestCoordinator) -> AsyncIterator[ControlClient]:
+    """A peer's connection to the coordinator."""
+    from tests.support.control_plane import connected
+
+    async with connected(coordinator) as made:
+        yield made
+
+
+@pytest_asyncio.fixture
+async def member(coordinator: TestCoordinator, tmp_path: Path) -> AsyncIterator[Member]:
+    """A member whose session has not started yet."""
+    from tests.support.control_plane import joined
+
+    async with joined(coordinator, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture
