@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from cryptography.hazmat.primitives.asymmetric import rsa
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.compression import NoCompression, serialize_torch_tensor
 from hivemind.p2p import PeerID, ServicerBase
 from hivemind.proto import averaging_pb2, runtime_pb2
 
-from auth.keys import RSA_BITS, RSA_EXPONENT, DeviceKey
 from peer.averaging.all_reduce import ATTESTED, Attesting, ExactAllReduce, FalseAverage, take_averages
 from peer.config.training import Averaging
 from peer.network.traffic import Traffic
@@ -38,6 +35,7 @@ from peer.reduction.findings import Finding, Findings
 from peer.reduction.guard import Past, ReductionGuard, RoundGuard
 from peer.reduction.top_k import TOP_K
 from peer.reduction.weight_caps import CapsOfRound
+from tests.support.receipts import key_of
 from tests.support.waiting import PATIENCE_S
 
 TRAINER, AUXILIARY = PeerID(b"\x12\x20" + b"t" * 32), PeerID(b"\x12\x20" + b"a" * 32)
@@ -75,7 +73,7 @@ def round_of_two(
         limits=[math.inf] * parts,
         accused=(),
         may_contribute=may_contribute,
-        attesting=Attesting(ROUND, key(), lambda _peer: key().public_key),
+        attesting=Attesting(ROUND, key_of("ada"), lambda _peer: key_of("ada").public_key),
         guard=guard or RoundGuard(CapsOfRound({}, cap), Findings(), Averaging(), Past(), set(), {}),
         unawaited=unawaited,
         sender_timeout=sender_timeout,
@@ -87,12 +85,6 @@ def round_of_two(
 def found(reducing: ExactAllReduce) -> list[tuple[str, str]]:
     """Who was banned for what it sent, and why."""
     return [(finding.peer_id, finding.detail) for finding in reducing._guard._findings.take()]
-
-
-@cache
-def key() -> DeviceKey:
-    """The one that all peers here sign with."""
-    return DeviceKey(rsa.generate_private_key(public_exponent=RSA_EXPONENT, key_size=RSA_BITS))
 
 
 def committed(*messages: averaging_pb2.AveragingData) -> averaging_pb2.AveragingData:
@@ -568,7 +560,7 @@ async def test_a_reducer_attests_what_it_has_combined() -> None:
     await own
     assert [answer.weight for answer in answers] == [6.0]
     signed = (await reducing._attestation).content
-    opened = SignedAttestation(signed).opened(key().public_key)
+    opened = SignedAttestation(signed).opened(key_of("ada").public_key)
     lines = [(line.weight, line.counted) for line in opened.senders]
     assert lines == [(4.0, ((2, 3.0),)), (8.0, ((1, 3.0), (1, 0.0)))]
     assert opened.senders[1].inputs == digest_of_all([digest_of(part.tensor_part) for part in parts]).hex()
@@ -633,7 +625,7 @@ async def test_averages_are_taken_with_a_true_attestation_only(said: str, reason
             attestation = Attestation.of_round(ROUND, [digest_of(part.tensor_part)], lines)
             content = b"nonsense"
             if said in ATTESTATIONS:
-                content = SignedAttestation.sign(key(), ATTESTATIONS[said](attestation)).content
+                content = SignedAttestation.sign(key_of("ada"), ATTESTATIONS[said](attestation)).content
             if said != "nothing":
                 wire = runtime_pb2.Tensor(buffer=content)
                 yield averaging_pb2.AveragingData(code=ATTESTED, tensor_part=wire)
@@ -661,7 +653,7 @@ async def test_averages_are_taken_with_a_true_attestation_only(said: str, reason
 async def test_of_a_reducer_without_a_token_nothing_is_taken() -> None:
     """Its token may have expired in the round, so nobody is named."""
     taking = round_of_two(reducer=AUXILIARY)
-    taking._attesting = Attesting(ROUND, key(), lambda _peer: None)
+    taking._attesting = Attesting(ROUND, key_of("ada"), lambda _peer: None)
     with pytest.raises(AllreduceException, match="no valid token"):
         taking._take_attestation(AUXILIARY, b"anything")
 

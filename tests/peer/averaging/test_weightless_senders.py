@@ -10,13 +10,11 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 import pytest_asyncio
 import torch
-from cryptography.hazmat.primitives.asymmetric import rsa
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.compression import Float16Compression
 from hivemind.p2p import P2P, PeerID
 from hivemind.proto import averaging_pb2, runtime_pb2
 
-from auth.keys import RSA_BITS, RSA_EXPONENT, DeviceKey
 from auth.swarm.hivemind_patches import patch_hivemind
 from peer.averaging.all_reduce import Attesting, ExactAllReduce, take_averages
 from peer.averaging.error_feedback import ErrorFeedback
@@ -30,6 +28,7 @@ from peer.reduction.guard import Past, RoundGuard
 from peer.reduction.sizes import CHUNK_BYTES
 from peer.reduction.top_k import TOP_K
 from peer.reduction.weight_caps import CapsOfRound
+from tests.support.receipts import key_of
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [
@@ -43,7 +42,7 @@ SHAPES = (torch.Size((120, 80)), torch.Size((600,)))
 VALUES = sum(map(torch.Size.numel, SHAPES))
 VALUE_BYTES = 2  # of float16
 WORDS_BYTES = 2_000  # of a stream's opening message, with room
-KEY = DeviceKey(rsa.generate_private_key(public_exponent=RSA_EXPONENT, key_size=RSA_BITS))
+KEY = key_of("ada")
 
 
 NUMBERS = itertools.count()  # of rounds, of which each has a name of its own

@@ -8,11 +8,9 @@ from functools import cache
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
 from hivemind.p2p import PeerID
 from hivemind.proto import runtime_pb2
 
-from auth.keys import RSA_BITS, RSA_EXPONENT, DeviceKey
 from peer.reduction.attestation import (
     MAX_ATTESTATION_BYTES,
     Attestation,
@@ -26,6 +24,7 @@ from peer.reduction.attestation import (
     layout_of,
     split_digests,
 )
+from tests.support.receipts import key_of
 
 ROUND = AttestedRound("run", 1, 7, b"group.images", digest(b"order"))
 INPUTS, AVERAGES = [digest(b"first"), digest(b"second")], [digest(b"third"), digest(b"fourth")]
@@ -36,20 +35,15 @@ ATTESTATION = Attestation.of_round(ROUND, AVERAGES, [OTHER, LINE, KEEPER])
 
 
 @cache
-def key() -> DeviceKey:
-    return DeviceKey(rsa.generate_private_key(public_exponent=RSA_EXPONENT, key_size=RSA_BITS))
-
-
-@cache
 def signed() -> SignedAttestation:
-    return SignedAttestation.sign(key(), ATTESTATION)
+    return SignedAttestation.sign(key_of("ada"), ATTESTATION)
 
 
 def test_what_was_signed_is_read_again() -> None:
     """Two signatures of the same are told to be of the same; the round is whole."""
-    assert signed().opened(key().public_key) == ATTESTATION
+    assert signed().opened(key_of("ada").public_key) == ATTESTATION
     assert ATTESTATION.round == ROUND
-    again = SignedAttestation.sign(key(), ATTESTATION)
+    again = SignedAttestation.sign(key_of("ada"), ATTESTATION)
     assert again != signed()
     assert again.digest == signed().digest
 
@@ -69,7 +63,7 @@ def test_what_was_signed_is_read_again() -> None:
 def test_what_its_reducer_did_not_sign_is_refused(content: bytes) -> None:
     """Changed by a byte, cut off, or too long."""
     with pytest.raises(ValueError, match=r"attestation|bytes"):
-        SignedAttestation(content).opened(key().public_key)
+        SignedAttestation(content).opened(key_of("ada").public_key)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +84,7 @@ def test_another_form_is_refused_under_any_signature(field: str, value: Any) -> 
     changed = {**ATTESTATION.model_dump(mode="json"), field: value}
     body = json.dumps(changed, sort_keys=True, separators=(",", ":")).encode()
     with pytest.raises(ValueError, match="not of the form"):
-        SignedAttestation(body + b"\n" + key().sign(body)).opened(key().public_key)
+        SignedAttestation(body + b"\n" + key_of("ada").sign(body)).opened(key_of("ada").public_key)
 
 
 def require(attestation: Attestation = ATTESTATION, own: int = 1, **changed: Any) -> None:

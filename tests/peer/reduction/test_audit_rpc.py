@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from cryptography.hazmat.primitives.asymmetric import rsa
 from hivemind.averaging.allreduce import AllreduceException
 from hivemind.p2p import PeerID
 from hivemind.proto import averaging_pb2
 
-from auth.keys import RSA_BITS, RSA_EXPONENT, DeviceKey
 from peer.network.traffic import Traffic
 from peer.protocol.audit_pb2 import Input, Statement
 from peer.reduction.attestation import Attestation, AttestedRound, AttestedSender, SignedAttestation, digest_of
@@ -23,6 +20,7 @@ from peer.reduction.audit import Audit, Drawn, Evidence
 from peer.reduction.audit_rpc import MOST_AUDITS, Auditing
 from peer.reduction.compression import encode
 from peer.reduction.findings import Finding
+from tests.support.receipts import key_of
 from tests.support.waiting import PATIENCE_S
 
 PEERS = [PeerID(b"\x12\x20" + bytes([number]) * 32) for number in range(4)]
@@ -30,12 +28,6 @@ REDUCER = 2
 GROUP = b"group"
 ROUND = AttestedRound("run", 0, 7, GROUP, bytes(32))
 LENGTH = 100
-
-
-@cache
-def key() -> DeviceKey:
-    """The one that all sign with."""
-    return DeviceKey(rsa.generate_private_key(public_exponent=RSA_EXPONENT, key_size=RSA_BITS))
 
 
 class Talker:
@@ -52,8 +44,8 @@ class Talker:
         self.evidence.keep_returned(Drawn(REDUCER, 0), wire, returned, 16.0)
         line = AttestedSender.of_parts(4.0, self.evidence.inputs(REDUCER), [4.0])
         attestation = Attestation.of_round(ROUND, [digest_of(wire)], [line] * 4)
-        self.evidence.take(REDUCER, SignedAttestation.sign(key(), attestation), attestation)
-        self.audit = Audit(PEERS, self.peer, self.evidence, key_of=lambda _peer: key().public_key)
+        self.evidence.take(REDUCER, SignedAttestation.sign(key_of("ada"), attestation), attestation)
+        self.audit = Audit(PEERS, self.peer, self.evidence, key_of=lambda _peer: key_of("ada").public_key)
 
     async def rpc_compare_averages(self, request: Statement, timeout: float) -> Any:
         return await asyncio.wait_for(self.auditing.hear(request, self.caller), timeout)

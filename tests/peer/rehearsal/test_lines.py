@@ -27,14 +27,6 @@ def lines(env: simpy.Environment) -> Lines:
     return lines
 
 
-def test_a_transfer_is_as_fast_as_its_slowest_line(env: simpy.Environment, lines: Lines) -> None:
-    """Its bytes pass all lines together."""
-    transfer = lines.send({("a", "up"): 2 * MEGABYTE, ("fast", "down"): 2 * MEGABYTE})
-    env.run(transfer.done)
-    assert env.now == pytest.approx(2.0)
-    assert lines.moved("a", "up") == pytest.approx(2e6)
-
-
 def test_transfers_on_one_line_share_it_and_the_rest_goes_to_those_who_can_use_it(
     env: simpy.Environment, lines: Lines
 ) -> None:
@@ -54,16 +46,6 @@ def test_a_direction_is_slower_while_the_other_one_is_busy(
     env.run(transfer.done)
     assert env.now == pytest.approx(2.0 * (1 + BOTH_WAYS * busy))
     assert lines.moved("a", "up") == pytest.approx(2e6)
-
-
-def test_small_traffic_is_counted_and_slows_nothing(env: simpy.Environment, lines: Lines) -> None:
-    """As the DHT's is, which passes beside the transfers."""
-    transfer = lines.send({("a", "up"): MEGABYTE})
-    lines.passed("a", 5000.0)
-    env.run(transfer.done)
-    assert env.now == pytest.approx(1.0)
-    assert lines.moved("a", "up") == pytest.approx(1e6 + 5000)
-    assert lines.moved("a", "down") == 5000
 
 
 def test_a_stopped_transfer_leaves_its_line_to_the_others(env: simpy.Environment, lines: Lines) -> None:

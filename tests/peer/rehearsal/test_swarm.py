@@ -71,12 +71,6 @@ def test_traffic_beside_the_parts_counts() -> None:
         assert device.received_bytes == pytest.approx(device.sent_bytes, rel=0.01)
 
 
-def test_the_same_seed_gives_the_same_trace() -> None:
-    """To the byte; whatever is drawn follows from the seed."""
-    scenario = swarm_of(*map(volunteer, "abc"), volunteer("late", visits=(Visit(begin_s=100, end_s=300, ends="dies"),)))
-    assert rehearse(run_with(), scenario, 1).trace == rehearse(run_with(), scenario, 1).trace
-
-
 def test_samples_held_at_the_end_are_never_lost() -> None:
     """Not even when Python has closed the processes of the peers that were there."""
     scenario = Scenario(duration_s=580.0, parameters=1_000_000, devices=tuple(map(volunteer, "ab")))
@@ -129,8 +123,8 @@ def test_an_auxiliary_peer_takes_load_from_slow_lines() -> None:
     keeper = HomeLine(up_mbit_per_second=20, down_mbit_per_second=20)
     helper = Rehearsed(name="helper", line=HomeLine(up_mbit_per_second=100, down_mbit_per_second=100))
     rounds = [
-        rehearse(run_with(), swarm_of(*devices, keeper=keeper, line_mbit=20), seed=0).steps[-1].round_s
-        for devices in (homes, [*homes, helper])
+        rehearse(run_with(), scenario.model_copy(update={"duration_s": 200.0}), seed=0).steps[-1].round_s
+        for scenario in (swarm_of(*devices, keeper=keeper, line_mbit=20) for devices in (homes, [*homes, helper]))
     ]
     assert rounds[1] < 0.6 * rounds[0]
 

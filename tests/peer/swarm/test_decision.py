@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from peer.averaging.matchmaking import NEVER
 from peer.swarm.decision import (
     MOST_PAUSE_S,
     REFUSED_PAUSE_S,
-    Demands,
     DownloadPause,
     Move,
     Situation,
     decide,
-    demands_on_group,
     longest_hold_s,
-    may_average_alone,
-    patience_s,
     samples_at_once,
 )
-from peer.swarm.tracker import NOTHING_SEEN
 from tests.support.clocks import Clock
 
 READY = Situation(step=4, swarm_step=4, is_full=True)
 BEHIND = replace(READY, swarm_step=6)
-VIEW = replace(NOTHING_SEEN, step=3, averaging=4, arriving=1, live=6, newest_step=3, keepers=1, here=frozenset("abck"))
-USUAL: dict[str, Any] = {
-    "step": 3,
-    "own_id": "a",
-    "left_out": (),
-    "attempts": 0,
-    "has_waited": False,
-    "keeper_may_be_late": True,
-    "has_looked": True,
-}
 
 
 @pytest.mark.parametrize(
@@ -137,36 +120,3 @@ def test_the_last_samples_are_waited_for_in_the_order_of_speed(
 def test_a_microbatch_takes_at_most_a_quarter_of_a_step(rate: float, usual_s: float, samples: int) -> None:
     """Halved until it does, down to one sample; whole where the device's speed or the step's length is unknown."""
     assert samples_at_once(20, rate, usual_s) == samples
-
-
-@pytest.mark.parametrize(
-    ("view", "situation", "demands"),
-    [
-        (VIEW, {}, Demands(required=4, keeperless=NEVER, expected=5)),
-        (VIEW, {"left_out": "b"}, Demands(required=3, keeperless=NEVER, expected=4)),
-        (VIEW, {"has_waited": True}, Demands(required=3, keeperless=NEVER, expected=5)),
-        (VIEW, {"has_looked": False}, Demands(required=4, keeperless=NEVER, expected=0)),
-        (VIEW, {"step": 2}, Demands(required=4, keeperless=NEVER, expected=0)),
-        (replace(VIEW, keepers=0), {}, Demands(required=4, keeperless=NEVER, expected=0)),
-        (replace(VIEW, keepers=0), {"keeper_may_be_late": False}, Demands(required=4, keeperless=4, expected=5)),
-    ],
-)
-def test_a_group_is_whole_with_everybody_who_is_known_to_come(
-    view: Any, situation: dict[str, Any], demands: Demands
-) -> None:
-    """Peers that stayed away are not waited for; without a fresh view, or a keeper that may be late, nobody knows."""
-    assert demands_on_group(view, **(USUAL | situation)) == demands
-
-
-def test_only_who_is_alone_with_a_whole_batch_averages_alone() -> None:
-    """Not while the keeper may be late, or others are at another step."""
-    alone = replace(NOTHING_SEEN, live=1)
-    assert may_average_alone(alone, 8, 8, keeper_may_be_late=False)
-    assert not may_average_alone(alone, 7, 8, keeper_may_be_late=False)
-    assert not may_average_alone(alone, 8, 8, keeper_may_be_late=True)
-    assert not may_average_alone(replace(alone, live=2), 8, 8, keeper_may_be_late=False)
-
-
-def test_a_full_batch_waits_in_proportion_to_a_step() -> None:
-    """A microbatch may take minutes; in a quick run half of a round's limit is enough."""
-    assert (patience_s(60.0, 20.0), patience_s(60.0, 400.0)) == (30.0, 100.0)

@@ -536,10 +536,9 @@ class Trained:
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("seed", range(3))
-def test_a_joiner_whose_moments_were_rounded_stays_with_its_donor(seed: int, rule: str) -> None:
+def test_a_joiner_whose_moments_were_rounded_stays_with_its_donor(rule: str) -> None:
     """For hundreds of steps of the same averages, after a state of so many bytes a parameter."""
-    donor, joiner = Trained(seed, rule), Trained(seed + 1, rule)
+    donor, joiner = Trained(0, rule), Trained(1, rule)
     for _ in range(100):
         donor.take(donor.average())
     moved = donor.wire_bytes_to(joiner)

@@ -11,7 +11,7 @@ import pytest
 
 from peer.swarm import tracker as swarm_tracker
 from peer.swarm.records import PeerRecord
-from peer.swarm.refresh import REPORTS_PER_S
+from peer.swarm.refresh import REPORTS_PER_S, UNKNOWN_S
 from peer.swarm.tracker import NOTHING_SEEN, StepTracker
 from peer.swarm.view import TrainerPace
 
@@ -142,7 +142,14 @@ def test_in_a_crowd_each_reports_more_rarely() -> None:
 
 @pytest.mark.parametrize(
     ("live", "remaining_s", "seconds"),
-    [(10, 0.0, 0.5), (10, 8.0, 2.0), (60, 0.0, 1.0), (60, 300.0, 6.0), (600, 300.0, 10.0)],
+    [
+        (10, 0.0, 0.5),
+        (10, 8.0, 2.0),
+        (10, float("inf"), UNKNOWN_S),
+        (60, 0.0, 1.0),
+        (60, 300.0, 6.0),
+        (600, 300.0, 10.0),
+    ],
 )
 def test_in_a_crowd_each_looks_more_rarely(live: int, remaining_s: float, seconds: float) -> None:
     """So that what all looks take of a line does not grow with the swarm."""

@@ -77,18 +77,6 @@ def test_a_step_is_shared_once_another_peer_has_taken_it() -> None:
     assert view_of([keeper(3), *peers(record(step=3), role="auxiliary")]).step_is_shared
 
 
-def test_one_loud_trainer_does_not_set_the_step() -> None:
-    """A single claim of an enormous step changes nothing for the others."""
-    view = view_of(peers(record(step=3), record(step=3), record(step=10**9)))
-    assert view.step == 3
-
-
-def test_most_trainers_set_the_step() -> None:
-    """What more than half of the trainers have completed is the swarm's step, even if the keeper is behind."""
-    view = view_of([*peers(record(step=4), record(step=4), record(step=3)), keeper(3)])
-    assert view.step == 4
-
-
 def test_keeper_sets_the_step() -> None:
     """The keeper's step is the swarm's, although most trainers have not completed it."""
     view = view_of([*peers(record(step=3), record(step=3)), keeper(4)])
@@ -295,18 +283,6 @@ def test_claims_of_later_steps_push_no_report_out() -> None:
         scene.look(peers(*honest, liar), MEETING_S + claimed / 100)
     assert scene.course.sketch_at(50) == SOUND
     assert not scene.course.is_most_reported(60, FALSE)
-
-
-def test_two_members_who_differ_confirm_no_state() -> None:
-    """Half of the members are not most of them."""
-    scene = Scene(is_keeper=True)
-    members = [
-        KnownPeer(name, name, name, "trainer", record(step=50).model_copy(update={"sketch": sketch}))
-        for name, sketch in (("a", SOUND), ("liar", FALSE))
-    ]
-    scene.look(members, 0.0)
-    scene.look(members, MEETING_S)
-    assert scene.course.sketch_at(50) == ()
 
 
 @pytest.mark.parametrize(("reported", "step", "kinds"), [(FALSE, 50, []), (SOUND, 50, ["state"]), (SOUND, 49, [])])
