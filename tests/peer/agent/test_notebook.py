@@ -28,7 +28,8 @@ from peer.agent.notebook import (
 from peer.agent.terminal import DisplayEvent, PanelState
 from peer.config.phases import PhaseFacts
 from peer.control.events import Connected, Standing
-from peer.reporting.messages import Failed, Notice, PhaseEntered, Progress, Ready, StepReport, Stopped
+from peer.reporting.messages import Failed, Notice, PhaseEntered, Progress, Ready, Stopped
+from tests.support.reports import report
 
 HOSTILE = "<script>alert(1)</script>&\"'"
 
@@ -46,17 +47,7 @@ PROGRESS = Progress(
     loss=7.5,
 )
 
-REPORT = StepReport(
-    step=4,
-    samples=1060,
-    loss=7.25,
-    mlm_loss=6.6,
-    sop_loss=0.65,
-    group_size=3,
-    group_samples=4200,
-    averaging_s=0.5,
-    samples_per_second=5.0,
-)
+REPORT = report(4, 1060, 7.25, group_size=3, group_samples=4200)
 
 
 class Tags(HTMLParser):

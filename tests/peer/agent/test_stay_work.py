@@ -6,22 +6,10 @@ from dataclasses import replace
 
 from peer.agent.stay_work import StayWork
 from peer.control.events import Standing
-from peer.reporting.messages import Lost, StepReport
+from peer.reporting.messages import Lost
+from tests.support.reports import report
 
-REPORT = StepReport(
-    step=4,
-    samples=2048,
-    loss=7.25,
-    mlm_loss=6.6,
-    sop_loss=None,
-    group_size=3,
-    group_samples=2048,
-    averaging_s=0.5,
-    samples_per_second=5.0,
-    lost_samples=16,
-    lost_reason="late",
-    lost={"late": 16},
-)
+REPORT = report(4, 2048, lost_samples=16, lost_reason="late", lost={"late": 16})
 
 
 def test_samples_computed_in_vain_are_told_at_the_end_of_the_stay() -> None:

@@ -21,7 +21,8 @@ from peer.agent.terminal import (
 )
 from peer.config.phases import PhaseFacts
 from peer.control.events import Connected, Standing
-from peer.reporting.messages import Failed, Notice, PhaseEntered, Progress, Ready, StepReport, Stopped
+from peer.reporting.messages import Failed, Notice, PhaseEntered, Progress, Ready, Stopped
+from tests.support.reports import report
 
 START = PanelState(run="demo", member="ada")
 PROGRESS = Progress(
@@ -33,19 +34,7 @@ PROGRESS = Progress(
     samples_per_second=5.0,
     loss=7.5,
 )
-REPORT = StepReport(
-    step=4,
-    samples=60,
-    loss=7.25,
-    mlm_loss=6.6,
-    sop_loss=0.65,
-    group_size=3,
-    group_samples=104,
-    averaging_s=0.5,
-    samples_per_second=5.0,
-    lost_samples=8,
-    lost_reason="out of sync",
-)
+REPORT = report(4, 60, 7.25, group_size=3, group_samples=104, lost_samples=8, lost_reason="out of sync")
 
 
 @pytest.mark.parametrize(

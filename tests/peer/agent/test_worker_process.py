@@ -14,7 +14,7 @@ import pytest
 
 from auth.errors import ConfigError
 from peer.agent import worker_process
-from peer.agent.worker_process import TrialMain, Watchdog, WorkerMain, WorkerProcess, choose_device, default_trial_main
+from peer.agent.worker_process import TrialMain, Watchdog, WorkerProcess, choose_device, default_trial_main
 from peer.reporting.messages import (
     LineInDoubt,
     Notice,
@@ -56,13 +56,14 @@ async def test_events_arrive_in_order_and_then_the_end(tmp_path: Path) -> None:
     worker.end()
 
 
-@pytest.mark.parametrize("main", [worker_mains.dies_at_once])
-async def test_dead_worker_is_an_end_without_words(tmp_path: Path, main: WorkerMain) -> None:
-    """A worker that is killed says nothing, and the agent learns that at once."""
-    worker = WorkerProcess(plan_in(tmp_path), main)
+async def test_dead_worker_is_an_end_without_words(tmp_path: Path) -> None:
+    """A worker that is killed says nothing, and the agent learns that at once; it can be ended twice, and asked to."""
+    worker = WorkerProcess(plan_in(tmp_path), worker_mains.dies_at_once)
     worker.start()
     assert await asyncio.wait_for(events_of(worker), PATIENCE_S) == []
     worker.end()
+    worker.end()
+    worker.ask_to_stop("again")
 
 
 async def test_whole_group_is_ended(tmp_path: Path) -> None:
@@ -92,16 +93,6 @@ async def test_who_hangs_in_a_driver_holds_nobody_up(tmp_path: Path, monkeypatch
     assert worker.exit_code is None
     os.killpg(pid, signal.SIGKILL)
     process.join()
-
-
-async def test_ending_twice_is_fine(tmp_path: Path) -> None:
-    """An ended worker can be ended and asked to stop again."""
-    worker = WorkerProcess(plan_in(tmp_path), worker_mains.dies_at_once)
-    worker.start()
-    await asyncio.wait_for(events_of(worker), PATIENCE_S)
-    worker.end()
-    worker.end()
-    worker.ask_to_stop("again")
 
 
 def test_bytes_are_a_sign_of_life_until_the_worker_is_ready() -> None:

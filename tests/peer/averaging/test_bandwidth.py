@@ -157,21 +157,6 @@ def test_a_line_without_a_known_limit_never_gets_one() -> None:
     assert line.rate is None
 
 
-def test_a_doubted_line_is_measured_once_a_while() -> None:
-    """Doubts that are repeated do not bring the next measurement nearer; confirmed ones put it off."""
-    line = LineEstimate(1e6, clock := Clock(0.0), random.Random(1))
-    measured_at: list[float] = []
-    while clock.now < 4 * SOONEST_S + 3 * SPREAD_S:
-        line.doubt()
-        if line.is_due():
-            measured_at.append(clock.now)
-            line.measured(1e6)
-        clock.now += 1.0
-    assert len(measured_at) == 2
-    assert SOONEST_S <= measured_at[0] <= SOONEST_S + SPREAD_S + 1
-    assert measured_at[1] - measured_at[0] >= 2 * SOONEST_S
-
-
 def test_rates_stay_within_reason() -> None:
     """Neither a round nor a measurement makes a rate that others would not believe."""
     line = LineEstimate(1e6, Clock(0.0), random.Random(1))

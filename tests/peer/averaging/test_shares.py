@@ -82,25 +82,6 @@ def test_the_keeper_reduces_what_others_may_not() -> None:
     assert round_time(2 * VALUES, shares, rates) == pytest.approx(2 * VALUES / 1.25e6)
 
 
-def test_the_bound_costs_honest_groups_little() -> None:
-    """One line of 200 and seven of 10 Mbit/s need 1.64 times as long without a keeper; the field's example no more."""
-    rates = [25e6, *[1.25e6] * 7]
-    bound = round_time(2 * VALUES, reduction_shares(VALUES, rates, [True] * 8), rates)
-    free = round_time(2 * VALUES, reduction_shares(VALUES, rates, [True] * 8, [True] * 8), rates)
-    assert bound / free == pytest.approx(1.64, abs=0.01)
-    field = [rate * 1e6 / 8 for rate in [200.0] * 4 + [100.0] * 8 + [50.0] * 4]
-    assert reduction_shares(VALUES, field, [True] * 16) == reduction_shares(VALUES, field, [True] * 16, [True] * 16)
-
-
-def test_the_field_s_example_takes_as_long_as_the_slowest_lines_need_for_their_own_values() -> None:
-    """Four lines of 200, eight of 100, four of 50 Mbit/s, 17.8 million fp16 values: 5.7 s; 10.7 s with equal shares."""
-    rates = [rate * 1e6 / 8 for rate in [200.0] * 4 + [100.0] * 8 + [50.0] * 4]
-    shares = reduction_shares(VALUES, rates, [True] * 16)
-    assert round_time(2 * VALUES, shares, rates) == pytest.approx(5.7, abs=0.05)
-    assert round_time(2 * VALUES, [VALUES // 16] * 16, rates) == pytest.approx(10.7, abs=0.05)
-    assert shares[-1] < shares[4] < shares[0]
-
-
 def test_who_accepts_no_connections_reduces_nothing() -> None:
     """A peer in client mode has no share, however fast it claims to be."""
     shares = reduction_shares(VALUES, [1e9, 1e6, 1e6], [False, True, True])

@@ -85,11 +85,6 @@ def test_a_larger_model_makes_all_devices_slower_alike() -> None:
     assert ratios == pytest.approx([0.5] * len(ratios), rel=0.01)
 
 
-def test_layers_that_share_weights_work_as_much_as_others() -> None:
-    """ALBERT with weights of its own for each layer has many times the parameters, and the speed of the shared one."""
-    assert population(num_hidden_groups=24).devices == population(num_hidden_groups=1).devices
-
-
 def test_a_sample_of_albert_large_takes_a_teraflop() -> None:
     """The layers' products, by hand: 24 layers of 12.6 million weights and of attention over 512 tokens."""
     flops = training_flops(RunConfig.from_mapping(ALBERT_LARGE))

@@ -17,23 +17,12 @@ from auth.errors import StorageError
 from peer.reporting.messages import Lost, StepReport
 from peer.reporting.outbox import MOST_WAIT_S, Outbox
 from tests.support.clocks import Clock
+from tests.support.reports import report
 from tests.support.small_disks import fill, make_room, small_disk
 
 
 def a_report(step: int = 1, era: int = 0) -> StepReport:
-    return StepReport(
-        step=step,
-        samples=32,
-        loss=7.5,
-        mlm_loss=6.8,
-        sop_loss=0.7,
-        group_size=3,
-        group_samples=None,
-        averaging_s=0.5,
-        samples_per_second=12.0,
-        lost_reason="non-finite",
-        era=era,
-    )
+    return report(step, 32, era=era, mlm_loss=6.8, sop_loss=0.7, lost_reason="non-finite")
 
 
 def open_outbox(path: Path, capacity: int = 100) -> Outbox:

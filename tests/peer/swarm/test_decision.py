@@ -55,19 +55,6 @@ def test_the_move_fits_the_situation(situation: Situation, move: Move) -> None:
     assert decide(situation)[0] is move
 
 
-def test_each_reason_is_named() -> None:
-    """So that the log tells one download from another."""
-    reasons = {
-        decide(situation)[1]
-        for situation in (
-            replace(READY, has_drifted=True),
-            replace(READY, is_undone=True),
-            replace(BEHIND, can_follow=False),
-        )
-    }
-    assert len(reasons) == 3
-
-
 def test_downloads_that_bring_no_step_are_further_and_further_apart() -> None:
     """Each takes the donors' lines; a step that was taken with the others ends that."""
     clock = Clock()
