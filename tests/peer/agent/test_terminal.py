@@ -53,13 +53,19 @@ def test_events_change_the_panel(event: DisplayEvent, changes: dict[str, object]
     assert reduce_state(START, event) == replace(START, **changes)  # type: ignore[arg-type]
 
 
-def test_a_peer_that_stands_by_says_what_it_waits_for() -> None:
-    """As long as it does; then it trains again."""
-    training = replace(START, activity="training", device="cpu")
-    waiting = reduce_state(training, replace(PROGRESS, stands_by=True))
-    assert waiting.activity == "waiting for a faster line"
-    assert reduce_state(waiting, PROGRESS).activity == "training"
-    assert reduce_state(replace(START, activity="assisting"), PROGRESS).activity == "assisting"
+@pytest.mark.parametrize(
+    ("device", "doing", "progress", "waiting"),
+    [
+        ("cpu", "training", replace(PROGRESS, stands_by=True), "waiting for a faster line"),
+        ("cpu", "training", replace(PROGRESS, paused=True), "paused by the operator"),
+        ("", "assisting", replace(PROGRESS, paused=True), "paused by the operator"),
+    ],
+)
+def test_a_peer_says_what_it_waits_for(device: str, doing: str, progress: Progress, waiting: str) -> None:
+    """As long as it does; then it goes on with what it did."""
+    waits = reduce_state(replace(START, activity=doing, device=device), progress)
+    assert waits.activity == waiting
+    assert reduce_state(waits, PROGRESS).activity == doing
 
 
 def test_reports_add_up() -> None:
@@ -92,15 +98,6 @@ def test_that_the_coordinator_is_away_and_back_is_said_once_each() -> None:
     away, back = stream.getvalue().splitlines()
     assert away == "The coordinator does not answer; training goes on, reports are kept."
     assert back == "The coordinator answers again."
-
-
-@pytest.mark.parametrize(("device", "doing"), [("cpu", "training"), ("", "assisting")])
-def test_a_peer_of_a_paused_run_says_that_it_waits(device: str, doing: str) -> None:
-    """Until the operator lets the run go on."""
-    working = replace(START, activity=doing, device=device)
-    waiting = reduce_state(working, replace(PROGRESS, paused=True))
-    assert waiting.activity == "paused by the operator"
-    assert reduce_state(waiting, PROGRESS).activity == doing
 
 
 def test_a_pause_is_told_at_once_and_once() -> None:

@@ -205,24 +205,19 @@ def test_who_reduces_and_who_looks_after_it() -> None:
     assert lines.second_reducers == PEERS[:2]
 
 
-@pytest.mark.parametrize("accused", [True, False])
-def test_who_was_caught_or_missed_by_most_reduces_nothing(accused: bool) -> None:
-    """Whatever line it claims; one member that has caught it, and one that missed it, are two votes of three."""
-    caught, missed = said(1e6, accused=[3] if accused else []), said(1e6, missed=[3])
-    lines = lines_of(said(), caught, missed, said(1e9))
-    assert lines.reduces == (True, True, True, not accused)
-
-
-def test_whom_the_keeper_missed_reduces_nothing() -> None:
-    """Without the keeper there is no round, so its word is enough; another member's is not."""
-    assert lines_of(said(missed=[3]), said(), said(), said()).reduces == (True, True, True, False)
-    assert lines_of(said(), said(missed=[3]), said(), said()).reduces == (True, True, True, True)
-    assert lines_of(said(accused=[3]), said(), said(), said()).reduces == (True, True, True, True)
-
-
-def test_the_keeper_keeps_its_share() -> None:
-    """Members that are many might else decide alone what the averages are."""
-    assert lines_of(said(missed=[0]), *[said(missed=[0])] * 3).reduces == (True, True, True, True)
+@pytest.mark.parametrize(
+    ("words", "reduces"),
+    [
+        ([said(), said(accused=[3]), said(missed=[3]), said(1e9)], (True, True, True, False)),  # two votes of three
+        ([said(), said(1e6), said(1e6, missed=[3]), said(1e9)], (True,) * 4),
+        ([said(missed=[3]), said(), said(), said()], (True, True, True, False)),  # without the keeper there is no round
+        ([said(accused=[3]), said(), said(), said()], (True,) * 4),
+        ([said(), *[said(missed=[0])] * 3], (True,) * 4),  # members that are many do not decide alone
+    ],
+)
+def test_who_was_caught_or_missed_reduces_nothing(words: Sequence[Declaration], reduces: tuple[bool, ...]) -> None:
+    """Where most say so, whatever line it claims, or where the keeper missed it; the keeper itself keeps its share."""
+    assert lines_of(*words).reduces == reduces
 
 
 def test_a_member_s_devices_have_one_vote() -> None:

@@ -63,10 +63,23 @@ def view_of(known: list[KnownPeer]) -> SwarmView:
     return view_swarm(known, known, step, beacon, Allowances(target=1000))
 
 
-def test_samples_of_the_current_step_add_up() -> None:
-    """Samples of peers at the swarm's step count; those of a peer that lags do not."""
-    view = view_of([*peers(record(samples=10), record(samples=5), record(step=2, samples=99))])
-    assert (view.step, view.samples, view.trainers, view.averaging) == (3, 15, 3, 2)
+@pytest.mark.parametrize(
+    ("known", "seen"),
+    [
+        ([], (0, 0, 0, 0, 0.0)),
+        (peers(record(samples=10), record(samples=5), record(step=2, samples=99)), (3, 2, 3, 15, 3.0)),  # one lags
+        (peers(record(samples=4), record(training=False)), (3, 1, 1, 4, 1.0)),  # one still downloads the state
+        ([*peers(record(), record()), keeper(4)], (4, 1, 2, 0, 2.0)),  # whatever most trainers have completed
+        ([*peers(record(samples=8, rate=2.0)), keeper(3)], (3, 2, 1, 8, 2.0)),
+        ([*peers(record(samples=8)), *peers(*[record(7, 9, rate=5.0)] * 2, role="auxiliary")], (3, 1, 1, 8, 1.0)),
+        ([*peers(record(samples=8)), *peers(record(3, 9, rate=5.0), role="auxiliary")], (3, 2, 1, 8, 1.0)),
+        ([*peers(record(samples=5)), *peers(record(3, 9), role="observer"), keeper(3)], (3, 2, 1, 5, 1.0)),
+    ],
+)
+def test_who_is_waited_for_and_who_contributes(known: list[KnownPeer], seen: tuple[int, int, int, int, float]) -> None:
+    """Trainers at the step contribute; keeper and auxiliary peers are waited for; only the keeper may set the step."""
+    view = view_of(known)
+    assert (view.step, view.averaging, view.trainers, view.samples, view.rate) == seen
 
 
 def test_a_step_is_shared_once_another_peer_has_taken_it() -> None:
@@ -75,25 +88,6 @@ def test_a_step_is_shared_once_another_peer_has_taken_it() -> None:
     assert view_of([keeper(3), *peers(record(step=3))]).step_is_shared
     assert view_of([keeper(3), *peers(record(step=3, training=False))]).step_is_shared
     assert view_of([keeper(3), *peers(record(step=3), role="auxiliary")]).step_is_shared
-
-
-def test_keeper_sets_the_step() -> None:
-    """The keeper's step is the swarm's, although most trainers have not completed it."""
-    view = view_of([*peers(record(step=3), record(step=3)), keeper(4)])
-    assert (view.step, view.averaging) == (4, 1)
-
-
-def test_keeper_is_waited_for_but_contributes_nothing() -> None:
-    """The keeper takes part in averaging; it counts neither as a trainer nor for the rate."""
-    view = view_of([*peers(record(samples=8, rate=2.0)), keeper(3)])
-    assert (view.averaging, view.trainers, view.samples, view.rate) == (2, 1, 8, 2.0)
-
-
-def test_auxiliary_peer_is_waited_for_and_has_no_say() -> None:
-    """It takes part in averaging; neither its samples nor its rate nor its claim of a step count."""
-    assistants = peers(record(samples=9, rate=5.0), record(step=7), record(step=7), role="auxiliary")
-    view = view_of([*peers(record(samples=8, rate=2.0)), *assistants])
-    assert (view.step, view.averaging, view.trainers, view.samples, view.rate) == (3, 2, 1, 8, 2.0)
 
 
 def test_a_peer_that_one_look_misses_lives_until_it_has_been_silent_for_long() -> None:
@@ -114,12 +108,6 @@ def test_a_peer_that_has_not_returned_to_the_checkpoint_has_taken_no_step() -> N
     scene.look([keeper(3), *peers(record(step=8))])
     view = scene.look([keeper(2, era=1)], now=1.0)
     assert (view.live, view.newest_step) == (1, 2)
-
-
-def test_an_observer_is_not_waited_for() -> None:
-    """Whatever its record says, it may not average."""
-    view = view_of([*peers(record(3, 5)), *peers(record(3, 9), role="observer"), keeper(3)])
-    assert (view.averaging, view.samples, view.trainers) == (2, 5, 1)
 
 
 def test_the_census_counts_peers_by_role_and_reachability() -> None:
@@ -148,18 +136,6 @@ def test_the_lines_of_trainers_that_stand_by_are_known_whatever_their_state() ->
     assert scene.look([*known, replace(known[1], peer_id="second", record=second)]).slow_lines == (2e5,)
     assert scene.look([keeper(3, era=1)], 5.0).slow_lines == (2e5,)
     assert scene.look([keeper(3, era=1)], 20.0).slow_lines == ()
-
-
-def test_peer_that_has_not_begun_is_not_waited_for() -> None:
-    """A joining peer, still downloading state, is not part of the next averaging."""
-    view = view_of(peers(record(samples=4), record(training=False)))
-    assert (view.averaging, view.trainers) == (1, 1)
-
-
-def test_empty_swarm_is_at_its_beginning() -> None:
-    """Without any record there is no step, no sample and no rate."""
-    view = view_of([])
-    assert (view.step, view.samples, view.averaging, view.rate) == (0, 0, 0, 0.0)
 
 
 def test_a_member_with_many_devices_has_one_vote() -> None:
