@@ -186,17 +186,6 @@ def test_a_change_is_worth_it_and_is_the_last(rates: list[float | None], batch_s
     assert reconsider([found], COMMON, change.way) is None
 
 
-def test_a_live_run_does_not_change_for_little() -> None:
-    """Between too little and ample, both ways are kept."""
-    kept = 0
-    for mbit in range(1, 200):
-        found = homes(mbit)
-        if found.utilisation(EIGHT_BITS) >= TOO_LITTLE and found.utilisation(FLOAT16) < AMPLE:
-            assert reconsider([found], COMMON, EIGHT_BITS) is None
-            kept += 1
-    assert kept
-
-
 def test_a_way_that_was_not_measured_is_chosen_anew() -> None:
     """An operator's rank of 32, given back to the choice, is no way of its own."""
     found = reconsider([homes(1000)], COMMON, AveragingWay("float16", 32))
