@@ -158,9 +158,3 @@ def test_a_line_too_slow_for_the_rounds_stops_nobody_else(begin_s: float | None)
     assert run.steps[-1].peers == 4
     assert run.counted_share > 0.9
     assert thin.steps == len([step for step in run.steps if step.at_s < (begin_s or 0.0)])
-
-
-def test_a_line_too_slow_for_the_rounds_would_stop_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No step comes about where its peer takes part all the same."""
-    monkeypatch.setattr("peer.rehearsal.rounds.passes_in_time", lambda *_: True)
-    assert rehearse(run_with(), thin_lines(None), seed=0).steps == ()
