@@ -50,6 +50,7 @@ def test_of_a_false_claim_and_a_cut_weight_the_less_is_believed() -> None:
     claims = FalseClaims()
     claims.doubted.update(bad=4, other=1)
     cut = {"bad": AttestedWeight(20.0, 20.0, 1.5, 1.5), "other": AttestedWeight(20.0, 20.0, 0.0, 0.0)}
+    cut["good"] = AttestedWeight(20.0, 20.0, 19.0, 19.0)  # which rounding may do
     claims.round_ended([], {}, cut, Allowances(target=10), short=False)
     assert claims.believed == {"bad": 1, "other": 0}
 

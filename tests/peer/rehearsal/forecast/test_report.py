@@ -249,9 +249,14 @@ def test_a_run_that_chooses_is_rehearsed_with_its_choice(mbit: float, chosen: st
     assert rehearse_seeds(named, scenario_of, 1).figures() == report.figures()
 
 
-def test_a_planned_run_keeps_its_promise() -> None:
+@pytest.fixture(scope="module")
+def text() -> str:
+    """A planned run file."""
+    return plan_run("bn", 6, 0.3, "small", "south-asia", 1)
+
+
+def test_a_planned_run_keeps_its_promise(text: str) -> None:
     """The file loads, and a rehearsal of it as its comment says gives the figures at its head."""
-    text = plan_run("bn", 6, 0.3, "small", "south-asia", 1)
     config = RunConfig.from_mapping(yaml.safe_load(text))
     volunteers = DrawnVolunteers(ModelValues.of(config), 6, 0.3, "south-asia")
     report = rehearse_seeds(config, volunteers.scenario, 1)
@@ -279,9 +284,9 @@ def test_an_exact_plan_has_common_steps_that_wait_for_the_mean_of_whole_gradient
     assert averaging.target_batch_size == PROVEN_BATCH
 
 
-def test_each_chosen_value_of_a_plan_has_its_reason() -> None:
+def test_each_chosen_value_of_a_plan_has_its_reason(text: str) -> None:
     """A comment stands above every key of averaging, optimizer and schedule that begins a choice."""
-    lines = plan_run("en", 4, 0.2, "small", "world", 1).splitlines()
+    lines = text.splitlines()
     for key in (
         "averaging_timeout_s",
         "target_batch_size",
