@@ -25,18 +25,18 @@ from peer.data.batching.batches import (
     STATE_FILE,
     Batch,
     SampleMaker,
+    SavedPlaces,
     make_batches,
     open_batches,
     take_documents,
 )
 from peer.data.prepare import prepare_tokenizer
-from peer.data.sources.documents import MixedDocuments, Position, open_documents
+from peer.data.sources.documents import Position, open_documents
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.data.tokenization.words import WordStarts
 
 WORDS = [first + second + third for first in "bdgkm" for second in "aeiou" for third in "lnrst"]
 LENGTH = 32
-BATCHES_OF_SEVERAL_CHUNKS = 2500  # the place moves on when the stream takes up its next chunk of documents
 
 
 def document(number: int) -> str:
@@ -205,25 +205,6 @@ def test_two_devices_read_different_samples(folder: Path, tmp_path: Path) -> Non
     assert len(one & two) == 0
 
 
-def test_a_device_that_returns_does_not_start_again(folder: Path, tmp_path: Path) -> None:
-    """The second session goes on with the documents of the last batch, not with those of the first."""
-    first = first_batches(folder, tmp_path, BATCHES_OF_SEVERAL_CHUNKS)
-    second = first_batches(folder, tmp_path, 20)
-    assert json.loads((tmp_path / STATE_FILE).read_text())["batches"] >= BATCHES_OF_SEVERAL_CHUNKS
-    again = set(rows(second))
-    assert len(again & set(rows(first[:20]))) < len(again) / 10  # some are alike: the documents have come several times
-
-
-@pytest.mark.parametrize("microbatch_size", [5, 7, 8])
-def test_the_place_moves_on_with_every_chunk(folder: Path, tmp_path: Path, microbatch_size: int) -> None:
-    """Samples that are left over from a chunk of documents do not hold the place back."""
-    places = []
-    with open_batches(config_for(folder), folder / "tokenizer", tmp_path, 1, microbatch_size) as batches:
-        for _ in islice(batches, 3 * BATCHES_OF_SEVERAL_CHUNKS):
-            places.append((tmp_path / STATE_FILE).stat().st_mtime_ns)
-    assert len(set(places)) >= 3
-
-
 @pytest.mark.usefixtures("forked")
 def test_a_killed_device_goes_on_at_the_chunk_that_it_was_reading(folder: Path, tmp_path: Path) -> None:
     """`kill -9` costs no more than one chunk: of the documents before it, none comes again."""
@@ -248,6 +229,7 @@ def test_a_killed_device_goes_on_at_the_chunk_that_it_was_reading(folder: Path, 
     assert subprocess.run([sys.executable, "-c", code, *arguments], check=False).returncode == -9
     place = json.loads((tmp_path / STATE_FILE).read_text())
     assert place["documents"]["drawn"] == drawn[3]
+    assert place["batches"] == ends[3] // 7
     again = numbers_in(folder, first_batches(folder, tmp_path, 50))
     assert again <= {number for text in chunks[3] for number in numbers_of(text)}
     assert again
@@ -256,7 +238,7 @@ def test_a_killed_device_goes_on_at_the_chunk_that_it_was_reading(folder: Path, 
 def test_a_place_in_other_sources_means_nothing(folder: Path, tmp_path: Path) -> None:
     """After a change of the sources or of the device's identity, reading starts anew, without complaint."""
     expected = rows(first_batches(folder, tmp_path / "fresh", 3, seed=2))
-    first_batches(folder, tmp_path / "used", 400, seed=1)
+    first_batches(folder, tmp_path / "used", 20, seed=1)
     assert rows(first_batches(folder, tmp_path / "used", 3, seed=2)) == expected
 
 
@@ -273,12 +255,11 @@ def test_a_place_in_other_sources_means_nothing(folder: Path, tmp_path: Path) ->
 )
 def test_a_damaged_place_is_ignored_and_said(folder: Path, tmp_path: Path, damage: dict[str, Any]) -> None:
     """A file that is no position costs a volunteer nothing but the place."""
-    config, reports = config_for(folder), list[str]()
-    first_batches(folder, tmp_path, 3)
+    reports: list[str] = []
+    first_batches(folder, tmp_path, 1)
     content = json.loads((tmp_path / STATE_FILE).read_text())
     (tmp_path / STATE_FILE).write_text(json.dumps(content | damage), encoding="utf-8")
-    with open_batches(config, folder / "tokenizer", tmp_path, 1, 8, report=reports.append) as batches:
-        next(batches)
+    assert SavedPlaces(tmp_path / STATE_FILE, config_for(folder), 1).load(reports.append) is None
     [report] = reports
     assert "Ignoring the damaged place in the data" in report
 
@@ -311,34 +292,17 @@ def test_masks_are_drawn_anew_after_a_return(folder: Path, tmp_path: Path) -> No
     assert first[0].input_ids.tolist() != again[0].input_ids.tolist()
 
 
-def test_a_tiny_corpus_is_read_again_and_again(folder: Path, tmp_path: Path) -> None:
-    """A corpus shorter than one sample still fills batches."""
-    (tmp_path / "corpus.txt").write_text(document(1), encoding="utf-8")
-    config = config_for(tmp_path)
-    with open_batches(config, folder / "tokenizer", tmp_path, 1, microbatch_size=8) as batches:
-        assert next(batches).samples == 8
-
-
-def test_a_corpus_without_text_is_refused(folder: Path, tmp_path: Path) -> None:
-    """Sources that hold nothing but blanks end in one sentence, not in an endless search."""
-    (tmp_path / "corpus.txt").write_text(" \n\n \n", encoding="utf-8")
-    config = config_for(tmp_path)
-    with (
-        pytest.raises(ConfigError, match=r"no text|no documents"),
-        open_batches(config, folder / "tokenizer", tmp_path, 1, microbatch_size=8) as batches,
-    ):
-        next(batches)
-
-
 class Listed:
-    """A stream of these documents, again and again, from one of them on."""
+    """A stream of these documents, again and again, from one of them on; counts the characters that were taken."""
 
     def __init__(self, documents: list[str], begin: int = 0) -> None:
-        self._documents, self._taken = documents, begin
+        self._documents, self._taken, self.characters = documents, begin, 0
 
     def __next__(self) -> str:
+        taken = self._documents[self._taken % len(self._documents)]
         self._taken += 1
-        return self._documents[(self._taken - 1) % len(self._documents)]
+        self.characters += len(taken)
+        return taken
 
     @property
     def epoch(self) -> int:
@@ -378,34 +342,12 @@ def test_little_text_is_no_reason_to_refuse(folder: Path, documents: list[str], 
     assert [next(batches)[0].samples for _ in range(5)] == [1] * 5
 
 
-class Counted:
-    """A stream that notes how many characters were taken from it."""
-
-    def __init__(self, documents: MixedDocuments) -> None:
-        self._documents, self.characters = documents, 0
-
-    def __next__(self) -> str:
-        taken = next(self._documents)
-        self.characters += len(taken)
-        return taken
-
-    @property
-    def epoch(self) -> int:
-        return self._documents.epoch
-
-    def position(self) -> Position:
-        return self._documents.position()
-
-    def count(self, tokens: Sequence[int]) -> None:
-        self._documents.count(tokens)
-
-
 def test_the_first_batch_does_not_wait_for_much_text(folder: Path) -> None:
     """The trainer stands still until it comes; later chunks are larger, up to a limit."""
-    config = config_for(folder)
-    documents = Counted(open_documents(config, 1))
-    batches = make_batches(documents, SampleMaker(config, folder / "tokenizer", np.random.default_rng(0)), 4)
-    longest = max(len(document(number)) for number in range(3000))
+    texts = [document(number) for number in range(3000)]
+    documents, longest = Listed(texts), max(map(len, texts))
+    maker = SampleMaker(config_for(folder), folder / "tokenizer", np.random.default_rng(0))
+    batches = make_batches(documents, maker, 64)
     next(batches)
     assert documents.characters <= FIRST_CHUNK_CHARACTERS + longest
     chunks, before = [], documents.characters

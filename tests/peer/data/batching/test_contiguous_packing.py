@@ -45,28 +45,15 @@ def _first_token(row: list[int]) -> float:
 
 @given(chunks=CHUNKS, capacity=st.integers(2, 40))
 def test_samples_laid_end_to_end_are_the_text(chunks: list[list[int]], capacity: int) -> None:
-    """Every document's tokens come out once and in order, a separator after each, nothing between."""
+    """Every document's tokens come out once and in order, a separator after each; what waits would fill no sample."""
     rows, packer = pack_all(chunks, capacity)
     expected: list[int] = []
     for length in (length for lengths in chunks for length in lengths):
         start = len(expected) - expected.count(SEPARATOR)
         expected += [*range(start, start + length), SEPARATOR]
     assert [token for row in rows for token in row] + packer.carried.tolist() == expected
-
-
-@given(chunks=CHUNKS, capacity=st.integers(2, 40))
-def test_every_sample_is_full(chunks: list[list[int]], capacity: int) -> None:
-    """Nothing is padded, and what waits would not fill a sample."""
-    rows, packer = pack_all(chunks, capacity)
     assert {len(row) for row in rows} <= {capacity}
     assert len(packer.carried) < capacity
-
-
-def test_a_document_goes_on_in_the_next_chunks_first_sample() -> None:
-    """What did not fill a sample comes before the next documents."""
-    rows, packer = pack_all([[5], [4]], capacity=8)
-    assert rows == [[0, 1, 2, 3, 4, SEPARATOR, 5, 6]]
-    assert packer.carried.tolist() == [7, 8, SEPARATOR]
 
 
 def test_samples_of_one_text_do_not_follow_each_other() -> None:

@@ -61,11 +61,6 @@ def test_every_sample_has_the_same_number_of_masked_tokens() -> None:
     assert (counts == 15).all()
 
 
-def test_even_a_tiny_share_masks_one_token_of_each_sample() -> None:
-    """No sample is without something to guess."""
-    assert len(mask([sample([10, 11])] * 5, probability=0.01).positions) == 5
-
-
 def test_eight_tenths_are_masked_one_tenth_random_one_tenth_kept() -> None:
     """The shares of the paper, over many tokens."""
     masked = mask(many_samples(2000))
