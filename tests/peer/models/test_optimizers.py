@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from hivemind.compression import CompressionInfo
-from transformers import get_scheduler
 
 from peer.config.run import RunConfig
 from peer.config.training import Schedule
@@ -32,19 +31,6 @@ def with_optimizer(config: RunConfig, name: str, local_steps: int = 1, **options
     """The same run with another optimizer."""
     changes = {"optimizer": {"name": name, **options}, "averaging": {"local_steps": local_steps}}
     return RunConfig.from_mapping({**config.model_dump(), **changes})
-
-
-def test_only_matrices_are_decayed() -> None:
-    """Biases and LayerNorms are in the group without weight decay; every parameter is in exactly one group."""
-    config = tiny_config()
-    model = tiny_model(config)
-    decayed, plain = parameter_groups(model, config)
-    assert (decayed["weight_decay"], plain["weight_decay"]) == (config.optimizer.weight_decay, 0.0)
-    norms = {id(p) for module in model.modules() if isinstance(module, torch.nn.LayerNorm) for p in module.parameters()}
-    biases = {id(parameter) for name, parameter in model.named_parameters() if name.endswith("bias")}
-    assert {id(parameter) for parameter in plain["params"]} == norms | biases
-    everything = [id(parameter) for group in (decayed, plain) for parameter in group["params"]]
-    assert sorted(everything) == sorted(id(parameter) for parameter in model.parameters())
 
 
 def test_frozen_parameters_are_left_out() -> None:
@@ -78,11 +64,13 @@ def test_what_is_decayed_in_every_family(name: str) -> None:
     """Matrices and tables are decayed, vectors (biases, layer norms) are not, and frozen parameters are in no group."""
     config = family_config(name)
     model = family_model(config)
-    decayed, others = (group["params"] for group in parameter_groups(model, config))
+    groups = parameter_groups(model, config)
+    assert [group["weight_decay"] for group in groups] == [config.optimizer.weight_decay, 0.0]
+    decayed, others = (group["params"] for group in groups)
     names = {id(parameter): key for key, parameter in model.named_parameters()}
     assert not [names[id(p)] for p in decayed if "bias" in names[id(p)] or "norm" in names[id(p)].lower()]
     assert all("bias" in names[id(p)] or "norm" in names[id(p)].lower() or "ln_" in names[id(p)] for p in others)
-    assert {id(p) for p in (*decayed, *others)} == {id(p) for p in model.parameters() if p.requires_grad}
+    assert sorted(map(id, (*decayed, *others))) == sorted(id(p) for p in model.parameters() if p.requires_grad)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -167,25 +155,6 @@ def test_other_shapes_follow_their_formulas(step: int, start: int) -> None:
     assert found == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("shape", "theirs", "options"),
-    [
-        ("linear", "linear", {}),
-        ("cosine", "cosine", {}),
-        ("warmup_stable_decay", "warmup_stable_decay", {"num_decay_steps": 30, "decay_type": "1-sqrt"}),
-    ],
-)
-def test_shapes_are_transformers_after_the_warm_up(shape: str, theirs: str, options: dict[str, Any]) -> None:
-    """From the peak to the last step the rates are those of transformers' scheduler of the same name."""
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
-    make_scheduler: Any = get_scheduler
-    rate = make_scheduler(theirs, optimizer, 10, 100, options).lr_lambdas[0]
-    decay = options.get("num_decay_steps")
-    schedule = Schedule.model_validate({"shape": shape, "warmup_steps": 10, "total_steps": 100, "decay_steps": decay})
-    ours = [learning_rate_factor(step, schedule) for step in range(10, 101)]
-    assert ours == pytest.approx([rate(step) for step in range(10, 101)], abs=1e-12)
-
-
 def test_a_phase_brings_another_shape() -> None:
     """A constant rate goes on in a phase that begins a decay at once, as runs of an unknown length end."""
     schedule = {"shape": "warmup_stable_decay", "warmup_steps": 2, "total_steps": 1000, "decay_steps": 10}
@@ -248,45 +217,3 @@ def test_scheduler_sets_the_rate_of_each_global_step() -> None:
             optimizer.step()
             scheduler.step()
     assert rates == pytest.approx([0.5, 1.0, 1.0, 0.75])
-
-
-def test_reset_statistics_are_those_of_a_new_optimizer() -> None:
-    """After a reset the next step is bit for bit the one that a newly built optimizer takes."""
-    config = tiny_config()
-    used, new = tiny_model(config), tiny_model(config)
-    optimizer = build_optimizer(config, parameter_groups(used, config))
-    for seed in range(3):
-        optimizer.zero_grad()
-        transformers_outputs(used, random_batch(seed)).loss.backward()
-        optimizer.step()
-    new.load_state_dict(used.state_dict())
-    optimizer.reset_statistics()
-    optimizers = [optimizer, build_optimizer(config, parameter_groups(new, config))]
-    for model, each in zip((used, new), optimizers, strict=True):
-        each.zero_grad()
-        transformers_outputs(model, random_batch(9)).loss.backward()
-        each.step()
-    for left, right in zip(used.parameters(), new.parameters(), strict=True):
-        assert torch.equal(left, right)
-    assert all(int(state["step"]) == 1 for state in optimizer.state.values())
-
-
-def test_a_few_steps_lower_the_loss() -> None:
-    """The recipe learns: on one batch, ten steps take the loss down by a fifth."""
-    config = RunConfig.from_mapping(
-        {
-            **tiny_config().model_dump(),
-            "optimizer": {"learning_rate": 0.05},
-            "schedule": {"warmup_steps": 0, "total_steps": 1000},
-        }
-    )
-    model, batch = tiny_model(config), random_batch(1)
-    optimizer = build_optimizer(config, parameter_groups(model, config))
-    losses = []
-    for _ in range(11):
-        optimizer.zero_grad()
-        loss = transformers_outputs(model, batch).loss
-        loss.backward()
-        losses.append(loss.item())
-        optimizer.step()
-    assert losses[-1] < 0.8 * losses[0]

@@ -7,16 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
-import torch
 
 from peer.backends import MicrobatchResult
-from peer.backends.torch_cpu import TorchBackend
 from peer.data.batching.batches import Batch
 from peer.reporting.messages import Lost, Progress, StepReport
 from peer.swarm.swarm import StepOutcome, SwarmProgress
 from peer.training.trainer import train
 from tests.support.clocks import Clock
-from tests.support.tiny_albert import gradients, random_batch, tiny_config, tiny_model
+from tests.support.tiny_albert import random_batch
 
 TARGET = 6
 
@@ -206,13 +204,6 @@ def test_falling_behind_loses_the_accumulation_and_says_so() -> None:
     assert [(r.samples, r.loss, r.lost_samples, r.lost_reason) for r in reports] == [(6, 4.0, 2, "out of sync")]
 
 
-def test_step_without_own_samples_has_no_loss() -> None:
-    """A peer whose only microbatch was dropped still reports the step that it helped to average."""
-    outcome = StepOutcome(1, 0, True, 3, None, 0.5)
-    reports, _, _ = run([math.nan], FakeSwarm({0: outcome}))
-    assert [(r.samples, r.loss, r.mlm_loss, r.sop_loss, r.lost_samples) for r in reports] == [(0, None, None, None, 2)]
-
-
 def test_progress_is_sent_about_once_a_second() -> None:
     """Eight microbatches of three quarters of a second send four messages, the first at once."""
     _, progress, _ = run([5.0] * 8)
@@ -252,24 +243,3 @@ def test_nothing_lost_is_nothing_told() -> None:
     """A peer that leaves right after a step says nothing of losses."""
     sent, _ = messages([5.0, 4.0, 3.0])
     assert not any(isinstance(message, Lost) for message in sent)
-
-
-def test_two_peers_average_to_one_process() -> None:
-    """Two peers' mean gradients, averaged by their samples, are the mean gradient of one process."""
-    config = tiny_config()
-    shares = [[random_batch(1, samples=4), random_batch(2, samples=1)], [random_batch(3, samples=3)]]
-    averaged: dict[str, torch.Tensor] = {}
-    total = sum(batch.samples for share in shares for batch in share)
-    for share in shares:
-        model = tiny_model(config)
-        backend = TorchBackend(config, model)
-        samples = sum(backend.accumulate(batch).samples for batch in share)
-        for name, gradient in gradients(model).items():
-            averaged[name] = averaged.get(name, 0) + (gradient / samples) * (samples / total)
-    alone = tiny_model(config)
-    backend = TorchBackend(config, alone)
-    for share in shares:
-        for batch in share:
-            backend.accumulate(batch)
-    for name, gradient in gradients(alone).items():
-        torch.testing.assert_close(averaged[name], gradient / total, rtol=1e-4, atol=1e-6)
