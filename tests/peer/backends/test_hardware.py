@@ -8,11 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from auth.errors import ConfigError
 from peer.backends.hardware import (
-    describe_device,
     describe_devices,
     find_device,
     has_tpu,
@@ -42,13 +40,6 @@ def test_tpus_are_told_by_files_and_runtime(tmp_path: Path, monkeypatch: pytest.
     assert not has_tpu(devices)
 
 
-def test_a_picked_device_is_one_or_several_of_pytorchs() -> None:
-    """Several GPUs are numbered in its name; that touches none."""
-    assert torch_devices("cuda:0,2") == (torch.device("cuda", 0), torch.device("cuda", 2))
-    assert torch_devices("cpu") == (torch.device("cpu"),)
-    assert torch_devices("mps") == (torch.device("mps"),)
-
-
 def test_the_device_is_found_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is there is asked of PyTorch, and of the files."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
@@ -70,21 +61,11 @@ def test_precision_is_what_all_gpus_are_good_at(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_threads_are_as_wanted_or_as_many_as_may_be_used() -> None:
-    """Without a wish no more threads compute than this process has cores."""
+    """Without a wish no more threads compute than this process has cores; the error names the option."""
     assert pick_threads(3) == 3
-    assert 1 <= pick_threads(None) <= (os.cpu_count() or 1)
-
-
-def test_zero_threads_are_refused() -> None:
-    """The error names the option."""
     with pytest.raises(ConfigError, match="--threads"):
         pick_threads(0)
-
-
-@pytest.mark.parametrize(("threads", "line"), [(1, "cpu (1 thread)"), (2, "cpu (2 threads)")])
-def test_description_is_one_line(threads: int, line: str) -> None:
-    """A person reads what trains."""
-    assert describe_device(torch.device("cpu"), threads) == line
+    assert 1 <= pick_threads(None) <= (os.cpu_count() or 1)
 
 
 def test_several_gpus_are_counted_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,11 @@ import jax
 import pytest
 import torch
 
-from auth.errors import ConfigError
 from peer.backends.jax_backend import JaxBackend
 from peer.backends.local_steps import LocalSteps, own_model, with_local_steps
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.models.optimizers import build_optimizer, parameter_groups
-from peer.models.update_rules import OuterNesterov
 from tests.support.swarm_peer import moments
 from tests.support.tiny_albert import random_batch, tiny_config, tiny_model
 
@@ -195,44 +193,6 @@ def test_without_local_steps_the_backend_works_on_the_swarms_model() -> None:
     peer = Peer(config)
     assert peer.own is peer.common
     assert isinstance(peer.backend, TorchBackend)
-
-
-def test_nesterov_is_torchs() -> None:
-    """The outer optimizer takes the steps of torch's SGD with Nesterov momentum."""
-    generator = torch.Generator().manual_seed(1)
-    ours, theirs = (torch.nn.Parameter(torch.ones(50)) for _ in range(2))
-    outer = OuterNesterov([ours], lr=0.7, momentum=0.9)
-    reference = torch.optim.SGD([theirs], lr=0.7, momentum=0.9, nesterov=True)
-    for _ in range(5):
-        ours.grad = torch.randn(50, generator=generator)
-        theirs.grad = ours.grad.clone()
-        outer.step()
-        reference.step()
-    assert torch.allclose(ours, theirs, rtol=0, atol=1e-5)
-    outer.reset_statistics()
-    assert outer.state[ours]["momentum"].abs().sum() == 0
-
-
-@pytest.mark.parametrize(
-    ("averaging", "optimizer", "named"),
-    [
-        ({"local_steps": 8}, {}, "`averaging.local_steps` (8)"),
-        ({"local_steps": 0}, {}, "`averaging.local_steps` (0)"),
-        ({"local_steps": 1}, {"name": "sgd"}, "`optimizer.name` (sgd)"),
-        ({"outer_momentum": 1.0}, {}, "`averaging.outer_momentum` (1.0)"),
-        ({"compression": "9bit"}, {}, "`averaging.compression` ('9bit')"),
-        ({"powersgd_rank": -1}, {}, "`averaging.powersgd_rank` (-1)"),
-        ({"powersgd_rank": 2.5}, {}, "`averaging.powersgd_rank` (2.5)"),
-    ],
-)
-def test_what_does_not_fit_is_said_in_one_sentence(
-    averaging: dict[str, Any], optimizer: dict[str, Any], named: str
-) -> None:
-    """A combination that makes no sense names the key and its value."""
-    run = {"averaging": {"target_batch_size": 16} | averaging, "optimizer": optimizer, "data": {"microbatch_size": 4}}
-    with pytest.raises(ConfigError) as caught:
-        RunConfig.from_mapping(run)
-    assert named in str(caught.value)
 
 
 @pytest.mark.thorough

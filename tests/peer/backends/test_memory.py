@@ -57,24 +57,17 @@ def test_on_the_cpu_the_runs_size_is_taken(tmp_path: Path) -> None:
     assert size_of(backend, config, tmp_path) == config.data.microbatch_size
 
 
-def test_no_peer_makes_a_step_of_few_microbatches(tmp_path: Path) -> None:
-    """A step of the run's own microbatch is the least that is tried."""
+@pytest.mark.parametrize(
+    ("averaging", "size"),
+    [({"target_batch_size": 4}, 4), ({"target_batch_size": 4096, "local_steps": 64}, 64)],
+    ids=["the run's own microbatch", "a local step"],
+)
+def test_no_microbatch_is_larger_than_a_step(tmp_path: Path, averaging: dict[str, int], size: int) -> None:
+    """A step is made of whole microbatches, and the run's own one is the least that is tried."""
     config = tiny_config()
-    small = config.model_copy(
-        update={"averaging": config.averaging.model_copy(update={"target_batch_size": config.data.microbatch_size})}
-    )
-    backend = FindingBackend(small, tiny_model(small))
-    assert size_of(backend, small, tmp_path) == config.data.microbatch_size
-
-
-def test_no_microbatch_is_larger_than_a_local_step(tmp_path: Path) -> None:
-    """Where peers take local steps, one of them is made of whole microbatches."""
-    config = tiny_config()
-    local = config.model_copy(
-        update={"averaging": config.averaging.model_copy(update={"target_batch_size": 4096, "local_steps": 64})}
-    )
-    backend = FindingBackend(local, tiny_model(local))
-    assert size_of(backend, local, tmp_path) == local.averaging.local_batch_size
+    config = config.model_copy(update={"averaging": config.averaging.model_copy(update=averaging)})
+    backend = FindingBackend(config, tiny_model(config))
+    assert size_of(backend, config, tmp_path) == size
 
 
 @given(capacity=st.integers(0, 5000), limit=st.integers(1, 3000))

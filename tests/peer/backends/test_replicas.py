@@ -16,9 +16,10 @@ from peer.backends.replicas import ReplicaBackend
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
-from peer.models.build import build_model, copy_model
+from peer.models.build import copy_model
 from peer.models.objectives import Losses, compute_losses
-from tests.support.tiny_albert import SPECIAL, VOCABULARY, gradients, random_batch, tiny_config, tiny_model
+from tests.support.tiny_albert import gradients, random_batch, tiny_config, tiny_model
+from tests.support.tiny_families import family_batch, family_config, family_model
 from tests.support.waiting import PATIENCE_S
 
 CPU = torch.device("cpu")
@@ -252,17 +253,9 @@ def test_the_description_counts_the_devices() -> None:
 @pytest.mark.parametrize("architecture", ["gpt2", "roberta"])
 def test_a_copy_of_every_family_trains_alike(architecture: str) -> None:
     """What is done to a new module beside its weights, as GPT-2's gradient hook, is done to a replica too."""
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    objective = "clm" if architecture == "gpt2" else "mlm"
-    config = RunConfig.from_mapping(
-        {
-            "model": {"architecture": architecture, "max_position_embeddings": 32, **sizes, **EXACT},
-            "objective": {"name": objective},
-            "data": {"sequence_length": 24},
-        }
-    )
-    alone, model = (build_model(config, VOCABULARY, SPECIAL) for _ in range(2))
-    batch = Batch(**{**vars(random_batch(4, 4, sop=False)), "token_type_ids": None})
+    config = family_config(architecture, **EXACT)
+    alone, model = family_model(config), family_model(config)
+    batch = family_batch(config, samples=4)
     TorchBackend(config, alone).accumulate(batch)
     backend = ReplicaBackend(config, model, [CPU, CPU])
     backend.accumulate(batch)
