@@ -21,7 +21,6 @@ from peer.backends.local_steps import LocalSteps, own_model
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.models.optimizers import build_optimizer, parameter_groups
-from peer.models.update_rules import OuterNesterov
 from peer.network.traffic import Traffic
 from peer.swarm.swarm import Swarm
 from tests.support.swarm_peer import moments
@@ -373,19 +372,6 @@ def test_every_local_step_is_in_exactly_one_average(seed: int, new_peer: Callabl
     assert torch.allclose(flat(peer.common), start + moved + of_others, rtol=0, atol=2e-5)
 
 
-def test_a_lone_peer_guesses_the_step_that_it_takes(new_peer: Callable[[RunConfig], Peer]) -> None:
-    """Where the average is the peer's own pseudo-gradient, the copy jumps nowhere when it comes."""
-    peer = new_peer(delayed_run())
-    for seeds in ([1, 2], [3, 4], [5, 6]):
-        peer.train(*seeds)
-        peer.begin_beside()
-        peer.train(7, 8)
-        before = flat(peer.own)
-        peer.take_step(average_of([peer]))
-        assert torch.allclose(flat(peer.own), before, rtol=0, atol=1e-5)
-    assert not torch.allclose(flat(peer.own), flat(peer.common), rtol=0, atol=1e-3)
-
-
 def test_gradients_collected_beside_a_round_are_of_the_samples_since(new_peer: Callable[[RunConfig], Peer]) -> None:
     """Collected before the step, they are the local steps from the guess, times their samples."""
     peer = new_peer(delayed_run())
@@ -399,21 +385,6 @@ def test_gradients_collected_beside_a_round_are_of_the_samples_since(new_peer: C
     grads = [cast(torch.Tensor, p.grad).flatten() for p in peer.common.parameters() if p.requires_grad]
     assert torch.allclose(torch.cat(grads), LOCAL_BATCH * progress, rtol=0, atol=1e-5)
     assert progress.norm() > 0.01
-
-
-def test_a_guess_changes_nothing() -> None:
-    """The outer optimizer's foreseen parameters are those of its step, which it has not taken."""
-    draw = torch.Generator().manual_seed(1)
-    parameters = [torch.nn.Parameter(torch.randn(5, generator=draw)) for _ in range(2)]
-    outer = OuterNesterov(parameters, lr=0.7, momentum=0.9)
-    for _ in range(3):
-        for parameter in parameters:
-            parameter.grad = torch.randn(5, generator=draw)
-        state = [parameter.detach().clone() for parameter in parameters], moments(outer)
-        foreseen = outer.foresee({p: cast(torch.Tensor, p.grad) for p in parameters})
-        assert ([*map(torch.Tensor.tolist, parameters)], moments(outer)) == ([v.tolist() for v in state[0]], state[1])
-        outer.step()
-        assert all(torch.allclose(foreseen[p], p, rtol=0, atol=1e-6) for p in parameters)
 
 
 def test_who_takes_anothers_state_begins_at_the_common_parameters(new_peer: Callable[[RunConfig], Peer]) -> None:

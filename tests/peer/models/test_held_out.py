@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from coordinator.checkpoints.probe import probe_tensors
 from peer.config.run import RunConfig
-from peer.data.batching.batches import Batch, SampleMaker, parts_of
+from peer.data.batching.batches import Batch, SampleMaker
 from peer.data.batching.samples import IGNORED
 from peer.data.prepare import prepare_tokenizer
 from peer.data.selection.hashing import SALT, uniform
@@ -22,7 +22,7 @@ from peer.data.sources.documents import open_documents
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.models import held_out as evaluation, objectives
 from peer.models.build import evaluating
-from peer.models.held_out import HeldOutDocuments, Sums, draw_samples, evaluate, open_validation_set, unigram_loss
+from peer.models.held_out import HeldOutDocuments, draw_samples, evaluate, open_validation_set, unigram_loss
 from tests.support.tiny_families import LENGTH, NAMES, family_batch, family_config, family_model
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -105,20 +105,6 @@ def test_dropout_is_off_and_the_models_mode_comes_back() -> None:
     assert model.training
 
 
-def test_samples_are_cut_with_their_labels() -> None:
-    """The parts of a batch are what it was made of, label positions counted from each part's first token."""
-    config = family_config("albert")
-    batch = family_batch(config, samples=SAMPLES)
-    parts = list(parts_of(batch, 3))
-    assert [part.samples for part in parts] == [3, 3, 1]
-    assert torch.equal(torch.cat([part.input_ids for part in parts]), batch.input_ids)
-    assert torch.equal(torch.cat([part.labels for part in parts]), batch.labels)
-    whole = [part.label_positions + 3 * LENGTH * number for number, part in enumerate(parts)]
-    assert torch.equal(torch.cat(whole), batch.label_positions)
-    for name in ("token_type_ids", "sop_labels"):
-        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(batch, name))
-
-
 def test_evaluation_ends_when_told_to() -> None:
     """Half an evaluation is none."""
     config = family_config("bert")
@@ -134,14 +120,6 @@ def test_broken_weights_give_a_loss_that_says_so() -> None:
     result = evaluate(model, family_batch(config))
     assert result is not None
     assert result.mlm_loss != result.mlm_loss
-
-
-def test_means_are_weighted_by_what_they_are_over() -> None:
-    """A microbatch with more labels counts for more."""
-    one = Sums(samples=1, tokens=1, token_loss=4.0, token_hits=1, orders=1, order_loss=1.0)
-    many = Sums(samples=3, tokens=3, token_loss=0.0, orders=3, order_loss=1.0, order_hits=3)
-    means = (one + many).means()
-    assert (means.mlm_loss, means.accuracy, means.sop_loss, means.sop_accuracy) == (1.0, 0.25, 0.5, 0.75)
 
 
 def text(number: int) -> str:
