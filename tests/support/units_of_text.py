@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from itertools import islice
 
+from peer.data.sources.faults import Pauses
 from peer.data.sources.units import Record, State, Units
+
+
+class ShortPauses(Pauses):
+    """Nobody waits long for a source in a test; counts what was waited for, in seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: Counter[float] = Counter()
+
+    def __call__(self, seconds: float) -> None:
+        self.asked[seconds] += 1
+        super().__call__(min(seconds, 0.001))
 
 
 def read(units: Units, unit: int, state: State | None = None, limit: int | None = None) -> tuple[list[Record], State]:

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from peer.config.run import RunConfig
-from peer.data.batching.samples import IGNORED, PairPacker, Samples, cut_pieces, join_samples, open_packer
+from peer.data.batching.samples import (
+    IGNORED,
+    ContiguousPacker,
+    PairPacker,
+    Samples,
+    cut_pieces,
+    join_samples,
+    open_packer,
+)
 from peer.data.tokenization.encoding import EncodedChunk
 from peer.data.tokenization.special_tokens import SpecialIds
 
@@ -284,3 +292,40 @@ def test_a_sample_needs_room_for_two_segments() -> None:
     """A capacity of one token is the caller's mistake."""
     with pytest.raises(ValueError, match="two tokens"):
         packer_of(1, 0.5)
+
+
+SEPARATOR = -1
+
+
+def contiguous_packer(capacity: int, seed: int = 0) -> ContiguousPacker:
+    """A packer without sentence order: a plain run of text without a frame, cut into full samples."""
+    return ContiguousPacker(capacity, SPECIAL, np.random.default_rng(seed), framed=False, between=(SEPARATOR,))
+
+
+def first_token(row: list[int]) -> float:
+    """Where a sample stands in the text; one that begins with a separator stands just before its first token."""
+    return row[0] if row[0] != SEPARATOR else row[1] - 0.5 if len(row) > 1 else 0.0
+
+
+@given(chunks=st.lists(st.lists(st.integers(1, 30), max_size=8), max_size=5), capacity=st.integers(2, 40))
+def test_samples_laid_end_to_end_are_the_text(chunks: list[list[int]], capacity: int) -> None:
+    """Every document's tokens come out once and in order, a separator after each; what waits would fill no sample."""
+    packer, rows, expected, tokens = contiguous_packer(capacity), list[list[int]](), list[int](), 0
+    for lengths in chunks:
+        chunk = chunk_of([[length] for length in lengths], tokens)
+        rows += sorted(packer.pack(chunk).input_ids.tolist(), key=first_token)
+        for length in lengths:
+            expected += [*range(tokens, tokens + length), SEPARATOR]
+            tokens += length
+    assert [token for row in rows for token in row] + packer.carried.tolist() == expected
+    assert {len(row) for row in rows} <= {capacity}
+    assert len(packer.carried) < capacity
+
+
+def test_samples_of_one_text_do_not_follow_each_other() -> None:
+    """A microbatch is mixed: the samples come in random order, by the generator that is passed in."""
+    orders = []
+    for seed in (0, 0, 1):
+        orders.append(contiguous_packer(10, seed).pack(chunk_of([[1000]])).input_ids[:, 0].tolist())
+    assert orders[0] == orders[1] != orders[2]
+    assert orders[0] != sorted(orders[0])

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
-from auth.errors import ConfigError
 from peer.config.data import Filters, Source
 from peer.data.selection.filters import build_filters, have_length, keep_all
 from tests.support.small_scorers import write_unigram
@@ -80,14 +78,6 @@ def test_sampling_is_decided_by_the_text(tmp_path: Path) -> None:
     kept = together(texts)
     assert 20 < kept.sum() < 150
     assert [together([text])[0] for text in texts] == kept.tolist()
-
-
-def test_a_run_whose_tokenizer_cannot_score_is_told_so(tmp_path: Path) -> None:
-    """When its sources are opened, by name of what is missing."""
-    sampling = {"method": "gaussian", "scale": 0.6, "quartiles": [10.0, 60.0, 900.0], "width": 2.0}
-    source = Source.model_validate({"kind": "builtin", "sampling": sampling})
-    with pytest.raises(ConfigError, match="Sampling needs a scorer"):
-        build_filters(source, [], None)
 
 
 def test_a_scale_above_one_keeps_all_by_chance() -> None:

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from peer.config.run import RunConfig
 from peer.data.selection.hashing import SALT, Part, PartFilter, document_hash, uniform
 from peer.data.sources.documents import open_documents
-from peer.data.sources.units import builtin_documents
 
 SHARE = 0.3
 
@@ -22,7 +20,7 @@ TEXTS = [f"document number {number}" for number in range(60)]
 
 HELD_OUT = {text for text in TEXTS if uniform(text, SALT) < SHARE}
 
-DEVICES = (1, 2, 3)
+DEVICES = (1, 2)
 
 
 def source(kind: str, folder: Path) -> dict[str, str]:
@@ -50,20 +48,14 @@ def read(config: RunConfig, device: int, part: Part, epochs: int = 2) -> Counter
 
 @pytest.mark.parametrize("kind", ["text", "jsonl", "hub"])
 def test_no_device_ever_trains_on_what_is_held_out(tmp_path: Path, kind: str) -> None:
-    """From every kind of source, in every order and epoch, training sees all other documents and only these."""
+    """From every kind of source, in every order and epoch, training sees all others; validation reads just these."""
     config = RunConfig.from_mapping({"data": {"sources": [source(kind, tmp_path)], "validation": {"share": SHARE}}})
     assert 0 < len(HELD_OUT) < len(TEXTS)
     for device in DEVICES:
         seen = read(config, device, "training")
         assert seen.keys() == set(TEXTS) - HELD_OUT
         assert set(seen.values()) == {2}
-
-
-def test_validation_reads_just_what_is_held_out(tmp_path: Path) -> None:
-    """The two parts share nothing, and together they are the whole corpus."""
-    config = RunConfig.from_mapping({"data": {"sources": [source("text", tmp_path)], "validation": {"share": SHARE}}})
-    for device in DEVICES:
-        assert read(config, device, "validation").keys() == HELD_OUT
+        assert read(config, device, "validation", epochs=1).keys() == HELD_OUT
 
 
 def test_mixed_sources_hold_out_alike(tmp_path: Path) -> None:
@@ -86,17 +78,10 @@ def test_a_device_that_returns_goes_on_where_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize("share", [0.001, 0.02, 0.3])
 def test_the_share_is_that_of_the_run_file(share: float) -> None:
     """Of many documents nearly that share is held out, and the two filters never keep the same one."""
-    documents = list(builtin_documents())
-    documents += [f"{text} {number}" for number in range(4) for text in documents]
+    documents = [f"document {number}" for number in range(20_000)]
     held_out = PartFilter("validation", share).keep(documents)
     assert held_out.mean() == pytest.approx(share, abs=4 * (share / len(documents)) ** 0.5)
     assert (held_out != PartFilter("training", share).keep(documents)).all()
-
-
-def test_white_space_around_a_document_does_not_matter() -> None:
-    """However a source cuts a document off, its copies are held out together."""
-    keeps = PartFilter("validation", SHARE).keeps
-    assert all(keeps(f"\n  {text} \n") == keeps(text) for text in TEXTS)
 
 
 def test_without_a_share_nothing_is_held_out() -> None:
@@ -108,17 +93,3 @@ def test_without_a_share_nothing_is_held_out() -> None:
 def test_hash_is_the_same_everywhere() -> None:
     """The value is fixed for ever: a changed hash would let held-out documents into training."""
     assert document_hash("ক খ গ", "validation") == document_hash("  ক খ গ\n", "validation") == 0x6690A965301B8540
-
-
-def test_salts_are_independent() -> None:
-    """What one decision drops says nothing about another's."""
-    texts = [f"document {number}" for number in range(4000)]
-    first, second = ([uniform(text, salt) for text in texts] for salt in ("one", "two"))
-    assert abs(np.corrcoef(first, second)[0, 1]) < 0.05
-
-
-def test_numbers_are_uniform() -> None:
-    """A share of the documents is a share of the numbers."""
-    numbers = [uniform(f"document {number}", "share") for number in range(4000)]
-    assert np.allclose(np.quantile(numbers, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.03)
-    assert 0 <= min(numbers) <= max(numbers) < 1

@@ -13,16 +13,10 @@ import pytest
 from auth.errors import ConfigError
 from peer.config.run import RunConfig
 from peer.data.sources.documents import MixedDocuments, open_documents, sample_documents
-from peer.data.sources.faults import Pauses, StreamClosed
+from peer.data.sources.faults import StreamClosed
+from tests.support.units_of_text import ShortPauses
 
 BLOCK = 16
-
-
-class ShortPauses(Pauses):
-    """Nobody waits long for a source in a test."""
-
-    def __call__(self, seconds: float) -> None:
-        super().__call__(min(seconds, 0.001))
 
 
 def take(stream: MixedDocuments, count: int) -> list[str]:
@@ -136,21 +130,20 @@ def test_a_source_that_cannot_be_read_leaves_its_turns_to_the_others(tmp_path: P
     assert any("missing.jsonl" in report for report in reports)
 
 
-def test_sources_of_which_none_can_be_read_are_one_clear_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("exist", "message"),
+    [
+        (False, r"No file on this machine matches the data source `.*one\.txt`"),
+        (True, r"one\.txt` has no documents that are wanted"),
+    ],
+    ids=["missing", "empty"],
+)
+def test_sources_of_which_none_gives_a_document_are_one_clear_error(tmp_path: Path, exist: bool, message: str) -> None:
     """Nothing ever came: the run file must be mended."""
-    config = run_of([{"kind": "text", "path": str(tmp_path / name)} for name in ("one.txt", "two.txt")])
-    message = r"No file on this machine matches the data source `.*one\.txt`"
-    with (
-        open_documents(config, 1, report=print, pauses=ShortPauses()) as stream,
-        pytest.raises(ConfigError, match=message),
-    ):
-        next(stream)
-
-
-def test_a_source_without_documents_is_one_clear_error(tmp_path: Path) -> None:
-    """An empty file is the operator's mistake."""
-    config = run_with(tmp_path, empty=0)
-    message = r"empty\.txt` has no documents that are wanted"
+    paths = [tmp_path / "one.txt", tmp_path / "two.txt"]
+    for path in paths if exist else []:
+        path.touch()
+    config = run_of([{"kind": "text", "path": str(path)} for path in paths])
     with (
         open_documents(config, 1, report=print, pauses=ShortPauses()) as stream,
         pytest.raises(ConfigError, match=message),
@@ -188,6 +181,7 @@ def test_a_sample_for_the_tokenizer_holds_no_document_twice(tmp_path: Path) -> N
 
 def test_a_sample_needs_all_sources(tmp_path: Path) -> None:
     """Who prepares a run wants to know what cannot be read."""
-    config = run_of([{"kind": "builtin"}, {"kind": "jsonl", "path": str(tmp_path / "missing.jsonl")}])
+    good = run_with(tmp_path, good=30).data.sources[0].model_dump()
+    config = run_of([good, {"kind": "jsonl", "path": str(tmp_path / "missing.jsonl")}])
     with pytest.raises(ConfigError, match="missing"):
         list(sample_documents(config, limit=20))

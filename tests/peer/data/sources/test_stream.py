@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
@@ -19,21 +18,10 @@ from peer.config.data import Source
 from peer.config.run import RunConfig
 from peer.data.sources.documents import MixedDocuments, open_documents, open_units
 from peer.data.sources.faults import Pauses
+from tests.support.units_of_text import ShortPauses
 from tests.support.web_files import WebFiles, serve_files
 
 FILES, LINES = 6, 40
-
-
-class ShortPauses(Pauses):
-    """Nobody waits long for a source in a test; counts what was waited for, in seconds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: Counter[float] = Counter()
-
-    def __call__(self, seconds: float) -> None:
-        self.asked[seconds] += 1
-        super().__call__(min(seconds, 0.001))
 
 
 @pytest.fixture
@@ -130,18 +118,6 @@ def test_damaged_records_are_passed_over_and_counted(web: WebFiles) -> None:
     with opened(web, reports) as stream:
         assert epoch_of(stream) == everything()
     assert any("damaged records" in report and "text_field" in report for report in reports)
-
-
-@pytest.mark.parametrize("taken", [1, 17, 60, 200, 239, 240, 300])
-def test_a_place_is_kept_over_restarts(web: WebFiles, taken: int) -> None:
-    """Within a file, at its end, in the next epoch: the same documents follow."""
-    with opened(web, []) as stream:
-        for _ in range(taken):
-            next(stream)
-        position = json.loads(json.dumps(stream.position()))
-        expected = [next(stream) for _ in range(100)]
-    with opened(web, [], position) as again:
-        assert list(islice(iter(again.__next__, None), 100)) == expected
 
 
 def test_a_place_in_a_source_that_has_changed_begins_its_next_epoch(tmp_path: Path) -> None:

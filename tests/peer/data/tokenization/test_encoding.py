@@ -57,13 +57,6 @@ def test_a_tokenizer_that_cuts_words_at_vowel_signs_is_told(caplog: pytest.LogCa
     assert "the preset `byte-level`" in record.getMessage()
 
 
-def test_nothing_gives_an_empty_chunk() -> None:
-    """No documents, or none with text, are no error."""
-    for documents in ([], ["", "\n"]):
-        chunk = Encoder(word_tokenizer(), "en").encode(documents)
-        assert (len(chunk.tokens), len(chunk.sentence_ends), len(chunk.document_ends)) == (0, 0, 0)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @given(documents=st.lists(st.one_of(st.text(STRANGE, max_size=60), st.text(max_size=40)), max_size=5))
 def test_any_text_at_all_is_encoded_exactly(kind: Callable[[], Tokenizer], documents: list[str]) -> None:
