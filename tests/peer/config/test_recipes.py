@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-import yaml
 
 from auth.errors import ConfigError
 from peer.config.recipes import RECIPES, load_recipe, recipe_text
@@ -131,10 +130,3 @@ def test_what_there_is_not_is_one_clear_sentence(name: str, language: str | None
     assert message.endswith(".")
     assert "\n" not in message
     assert [part for part in parts if part not in message] == []
-
-
-def test_a_recipes_text_is_yaml_of_one_document() -> None:
-    """A parser that knows nothing of run files reads the same keys in each language."""
-    own, other = (yaml.safe_load(recipe_text("modernbert-base", code)) for code in (None, "bn"))
-    assert own.keys() == other.keys()
-    assert own["averaging"] == other["averaging"]

@@ -16,24 +16,15 @@ from peer.limits.policy import Readings
 from peer.limits.usage import UsageMeter
 from peer.network.traffic import BURST_S, HEADERS, Throttle, Traffic, passes_in_time, require_rate
 from peer.reporting.messages import Transferred
+from tests.support.clocks import Clock
 from tests.support.waiting import PATIENCE_S
 
 RATE = 1000.0  # bytes a second
 
 
-class Waits:
-    """A clock that only passes while somebody waits."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_rate_holds_over_time() -> None:
     """Whatever the sizes, what has passed is at most the rate times the time, and a short burst more."""
-    clock = Waits()
+    clock = Clock(100.0)
     throttle = Throttle(RATE, clock)
     for size in (100, 5000, 1, 700, 3000, 3000):
         clock.now += throttle.reserve(size)
@@ -43,7 +34,7 @@ def test_a_rate_holds_over_time() -> None:
 
 def test_a_silence_earns_no_more_than_a_burst() -> None:
     """After an hour nobody may send an hour's worth at once."""
-    clock = Waits()
+    clock = Clock()
     throttle = Throttle(RATE, clock)
     throttle.reserve(1000)
     clock.now += 3600
@@ -99,7 +90,7 @@ async def test_messages_pass_whole_and_in_order(monkeypatch: pytest.MonkeyPatch)
         for message in messages:
             yield message
 
-    clock = Waits()
+    clock = Clock()
     traffic = Traffic(Throttle(RATE, clock), Throttle(2 * RATE, clock))
     assert [message async for message in traffic.sending(stream())] == messages
     assert [message async for message in traffic.receiving(stream())] == messages

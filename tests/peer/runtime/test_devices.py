@@ -8,40 +8,27 @@ from auth.errors import ConfigError
 from peer.runtime.devices import CompileMode, Stay, Trial, check_device_name, gpu_numbers, pick_device, worth_trying
 
 
-def test_cpu_is_always_there() -> None:
-    """`--device cpu` gives the CPU on every machine."""
-    assert pick_device("cpu", gpus=3, tpu=True, mps=True) == "cpu"
-
-
 @pytest.mark.parametrize(
-    ("gpus", "tpu", "mps", "device"),
+    ("name", "gpus", "tpu", "mps", "device"),
     [
-        (0, False, False, "cpu"),
-        (1, False, False, "cuda:0"),
-        (3, False, False, "cuda:0,1,2"),
-        (0, False, True, "mps"),
-        (1, False, True, "cuda:0"),
-        (1, True, False, "tpu"),
+        ("auto", 0, False, False, "cpu"),
+        ("auto", 1, False, False, "cuda:0"),
+        ("auto", 3, False, False, "cuda:0,1,2"),
+        ("auto", 0, False, True, "mps"),
+        ("auto", 1, False, True, "cuda:0"),
+        ("auto", 1, True, False, "tpu"),
+        ("cpu", 3, True, True, "cpu"),
+        ("cuda", 4, True, False, "cuda:0,1,2,3"),
+        ("cuda:1", 4, True, False, "cuda:1"),
+        ("cuda:2,0", 4, True, False, "cuda:0,2"),
+        ("cuda:3,3", 4, True, False, "cuda:3"),
+        ("tpu", 1, False, False, "tpu"),
+        ("jax", 1, False, False, "jax"),
     ],
 )
-def test_auto_takes_the_best_device(gpus: int, tpu: bool, mps: bool, device: str) -> None:
-    """`--device auto` never fails, and takes all GPUs."""
-    assert pick_device("auto", gpus, tpu, mps) == device
-
-
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [("cuda", "cuda:0,1,2,3"), ("cuda:1", "cuda:1"), ("cuda:2,0", "cuda:0,2"), ("cuda:3,3", "cuda:3")],
-)
-def test_gpus_can_be_chosen(name: str, device: str) -> None:
-    """All of them, or those whose numbers are given, each once."""
-    assert pick_device(name, gpus=4, tpu=True) == device
-
-
-@pytest.mark.parametrize("name", ["tpu", "jax"])
-def test_jax_is_taken_where_it_is_asked_for(name: str) -> None:
-    """Whether it finds a device is seen when it starts."""
-    assert pick_device(name, gpus=1, tpu=False) == name
+def test_a_device_is_picked(name: str, gpus: int, tpu: bool, mps: bool, device: str) -> None:
+    """Unasked the best one, all GPUs or those whose numbers are given; JAX finds its devices when it starts."""
+    assert pick_device(name, gpus, tpu, mps) == device
 
 
 @pytest.mark.parametrize(
