@@ -25,7 +25,6 @@ from peer.doctor.contact import (
     check_names,
     check_proxy,
     check_route,
-    check_tcp,
     judge_connections,
     judge_line,
     judge_route,
@@ -107,16 +106,6 @@ def context_for(host: str, port: int = 7443, **more: object) -> Context:
     return Context(Options(Path("unused"), link), **more)  # type: ignore[arg-type]
 
 
-async def test_a_name_has_addresses() -> None:
-    """They are kept for the next stage."""
-    context = context_for("localhost")
-    outcome = await check_names(context)
-    assert outcome.verdict is OK
-    hosts = [address.host for address in context.addresses]
-    assert HERE in hosts or "::1" in hosts
-    assert outcome.data["addresses"] == hosts
-
-
 async def test_an_unknown_name_fails() -> None:
     """A name that exists nowhere is named, with what to look at."""
     outcome = await check_names(context_for("nobody.invalid"))
@@ -134,29 +123,6 @@ async def test_one_of_several_names_is_enough(name: str) -> None:
     assert outcome.verdict is WARNING
     assert name in outcome.found
     assert context.addresses == {Address(HERE, 7444): link.each()[1]}
-
-
-async def test_an_open_port_is_reached() -> None:
-    """A listener is enough; what it speaks is the next stage's question."""
-    server = await asyncio.start_server(lambda _, writer: writer.close(), HERE, 0)
-    context = context_for(HERE, server.sockets[0].getsockname()[1])
-    context.addresses = {context.link.address: context.link}
-    outcome = await check_tcp(context)
-    assert outcome.verdict is OK
-    assert context.reached == (context.link.address,)
-    server.close()
-
-
-async def test_a_port_nobody_listens_on_fails() -> None:
-    """A refused connection means that the coordinator is not there."""
-    (port,) = free_ports(HERE, 1)
-    context = context_for(HERE, port)
-    context.addresses = {context.link.address: context.link}
-    outcome = await check_tcp(context)
-    assert outcome.verdict is FAILED
-    assert "connection refused" in outcome.found
-    assert "operator" in outcome.remedy
-    assert context.reached == ()
 
 
 def test_dropped_connections_point_to_a_firewall() -> None:
@@ -183,16 +149,12 @@ def test_a_proxy_is_named_without_its_password(name: str) -> None:
     assert PASSWORD not in str(outcome)
 
 
-def test_a_proxy_does_not_matter_where_connections_work() -> None:
-    """It is mentioned, no more."""
-    context = context_for(HERE, environ={"HTTPS_PROXY": "http://proxy.example"})
-    context.reached = (context.link.address,)
+@pytest.mark.parametrize("value", ["http://proxy.example", ""])
+def test_a_proxy_does_not_matter_where_connections_work(value: str) -> None:
+    """It is mentioned, no more; an empty variable counts as none."""
+    context = context_for(HERE, environ={"HTTPS_PROXY": value})
+    context.reached = (context.link.address,) if value else ()
     assert check_proxy(context).verdict is OK
-
-
-def test_without_a_proxy_all_is_well() -> None:
-    """An empty variable counts as none."""
-    assert (check_proxy(context_for(HERE, environ={"HTTPS_PROXY": ""}))).verdict is OK
 
 
 def test_the_interface_to_the_coordinator_is_found() -> None:
@@ -206,15 +168,11 @@ def test_the_interface_to_the_coordinator_is_found() -> None:
 
 @pytest.mark.parametrize("interface", ["tun0", "wg-home", "utun3", "tailscale0", "ppp0"])
 def test_a_vpn_is_a_warning(interface: str) -> None:
-    """Tunnels are known by their names."""
+    """Tunnels are known by their names; some systems do not tell."""
     outcome = judge_route("10.8.0.2", interface)
     assert outcome.verdict is WARNING
     assert interface in outcome.found
-
-
-def test_an_unknown_interface_is_no_error() -> None:
-    """Some systems do not tell."""
-    assert judge_route("192.0.2.7", None).verdict is OK
+    assert judge_route("10.8.0.2", None).verdict is OK
 
 
 OK, WARNING, FAILED, SKIPPED = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.SKIPPED
@@ -241,6 +199,7 @@ async def test_a_real_coordinator_passes_every_stage(tmp_path: Path) -> None:
         write_status(coordinator, KEEPER)
         found = await examine(coordinator.link)
         assert set(verdicts(found).values()) == {OK}
+        assert found["names"].outcome.data == {"addresses": ["127.0.0.1"]}
         assert "4,096 samples of 512 tokens" in found["requirements"].outcome.found
         assert found["requirements"].outcome.data["swarm_addresses"] == [KEEPER]
         assert found["requirements"].outcome.data["swarm_samples_per_second"] == 7.5

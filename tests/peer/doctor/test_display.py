@@ -42,7 +42,8 @@ def test_json_for_scripts() -> None:
     stream = io.StringIO()
     play(CheckupJsonDisplay(stream), FINE, BAD, conclusion=UNFIT)
     first, second, last = map(json.loads, stream.getvalue().splitlines())
-    assert (first["stage"], first["verdict"], first["data"]) == ("disk", "ok", {"free_bytes": 1})
+    assert first == {"stage": "disk", "verdict": "ok", "found": "Room enough.", "remedy": "", "data": {"free_bytes": 1}}
+    assert second["remedy"] == "Install again."
     assert second["data"]["log"] == ["panic: no", "exit 2"]
     assert last == {"conclusion": {"fit": False, "text": "1 stage failed.", "samples_per_step": None, "joins_as": None}}
 

@@ -6,7 +6,6 @@ import errno
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,25 +35,23 @@ OK, WARNING, FAILED = Verdict.OK, Verdict.WARNING, Verdict.FAILED
 SIZE_BYTES = 64 * 1024
 
 
-@contextmanager
-def tiny_disk(folder: Path, full: bool, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A file system of 64 KiB at `folder`; where this user may mount none, readings as of one."""
-    folder.mkdir()
+@pytest.fixture
+def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A full file system of 64 KiB; where this user may mount none, what such a one says."""
+    (folder := tmp_path / "disk").mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "tmpfs", str(folder)]
     if subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        monkeypatch.setattr(machine, "read_free_disk", full_reading if full else lambda _: SIZE_BYTES)
-        yield
+
+        def full_reading(_: Path) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(machine, "read_free_disk", full_reading)
+        yield folder
         return
-    if full:
-        with pytest.raises(OSError, match="space"):
-            (folder / "filler").write_bytes(bytes(2 * SIZE_BYTES))
-    yield
+    with pytest.raises(OSError, match="space"):
+        (folder / "filler").write_bytes(bytes(2 * SIZE_BYTES))
+    yield folder
     subprocess.run(["umount", folder], check=True)
-
-
-def full_reading(_: Path) -> int:
-    """What a full disk says."""
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize(
@@ -73,6 +70,7 @@ def test_free_space(free_bytes: int, verdict: Verdict) -> None:
     assert outcome.verdict is verdict
     assert outcome.data == {"free_bytes": free_bytes}
     assert (outcome.remedy == "") == (verdict is OK)
+    assert ("200 MiB" in outcome.remedy) == (verdict is FAILED)
 
 
 def test_an_ordinary_disk_is_well(tmp_path: Path) -> None:
@@ -83,18 +81,9 @@ def test_an_ordinary_disk_is_well(tmp_path: Path) -> None:
     assert not folder.parent.exists()
 
 
-def test_a_small_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system without the room that is needed."""
-    with tiny_disk(tmp_path / "disk", full=False, monkeypatch=monkeypatch):
-        outcome = check_disk(Context(Options(tmp_path / "disk")))
-    assert outcome.verdict is FAILED
-    assert "200 MiB" in outcome.remedy
-
-
-def test_a_full_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_fails(full_disk: Path) -> None:
     """Where not a byte can be written, the system's reason is told."""
-    with tiny_disk(tmp_path / "disk", full=True, monkeypatch=monkeypatch):
-        outcome = check_disk(Context(Options(tmp_path / "disk")))
+    outcome = check_disk(Context(Options(full_disk)))
     assert outcome.verdict is FAILED
     assert "No space left" in outcome.found
 

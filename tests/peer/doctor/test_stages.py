@@ -151,16 +151,3 @@ def test_every_list_of_stages_is_in_order(stages: tuple[Stage[Context], ...]) ->
     assert len(set(names)) == len(names)
     for number, stage in enumerate(stages):
         assert set(stage.needs) <= set(names[:number])
-
-
-def test_a_finding_for_scripts_has_everything() -> None:
-    """Stage, verdict, the two sentences and the data."""
-    finding = StageResult("disk", failed("Full.", "Make room.", free_bytes=0))
-    assert finding.to_json() == {
-        "stage": "disk",
-        "verdict": "failed",
-        "found": "Full.",
-        "remedy": "Make room.",
-        "data": {"free_bytes": 0},
-    }
-    assert finding.sentence == "Full. Make room."
