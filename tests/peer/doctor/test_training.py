@@ -24,29 +24,11 @@ from peer.doctor.stages import StageResult, Verdict, run_stages
 from peer.doctor.training_helper import SPECIAL, compute, look
 from peer.reduction.sizes import RoundBytes
 from tests.support import doctor_mains
+from tests.support.tiny_families import LENGTH, family_config
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("forked")
 OK, WARNING, FAILED, SKIPPED = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.SKIPPED
-SMALL = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-}
-
-
-def small_config(architecture: str = "albert", **model: Any) -> RunConfig:
-    """A run that is trained within milliseconds."""
-    return RunConfig.from_mapping(
-        {
-            "model": {"architecture": architecture, **SMALL, **model},
-            "objective": {"name": ARCHITECTURES[architecture].objectives[0]},
-            "tokenizer": {"vocab_size": 200},
-            "data": {"sequence_length": 64, "microbatch_size": 3},
-        }
-    )
 
 
 def ticking() -> Callable[[], float]:
@@ -116,41 +98,33 @@ async def test_a_helper_that_dies_fails() -> None:
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
 def test_every_family_can_be_measured(architecture: str) -> None:
     """Each as its objective wants it."""
-    options: dict[str, Any] = {}
-    if architecture == "reformer":
-        options["options"] = {
-            "axial_pos_shape": [8, 8],
-            "axial_pos_embds_dim": [16, 16],
-            "attn_layers": ["local", "lsh"],
-        }
-    speed = computed(small_config(architecture, **options))
+    speed = computed(family_config(architecture))
     assert speed.error == ""
     assert speed.samples_per_second > 0
 
 
 def test_the_microbatch_is_the_one_that_a_worker_would_find() -> None:
     """Unless a person says another: on a CPU that of the run."""
-    chosen = computed(small_config())
-    alone = computed(small_config(), microbatch_size=None)
-    assert [speed.microbatch_size for speed in (chosen, alone)] == [3, 3]
+    chosen, alone = (computed(family_config("albert"), microbatch_size=size) for size in (3, None))
+    assert [speed.microbatch_size for speed in (chosen, alone)] == [3, 4]
 
 
 @pytest.mark.thorough
 def test_several_devices_have_a_microbatch_each() -> None:
     """Together they compute as many samples more."""
-    assert computed(small_config(), microbatch_size=None, device="jax").microbatch_size == 8 * 3
+    assert computed(family_config("albert"), microbatch_size=None, device="jax").microbatch_size == 8 * 4
 
 
 def test_the_rate_is_that_of_the_clock() -> None:
     """Samples over seconds, until the time is over; the warm-up does not count."""
-    speed = computed(small_config(), seconds=5.0)  # asks before each microbatch but the first two
+    speed = computed(family_config("albert"), seconds=5.0)  # asks before each microbatch but the first two
     assert speed.microbatches == 2 + 4
     assert speed.samples_per_second == 3 * 6 / 6
 
 
 def test_a_model_that_cannot_be_built_is_an_error() -> None:
     """One sentence, whatever a coordinator describes."""
-    crooked = small_config("reformer", options={"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16]})
+    crooked = family_config("reformer")
     crooked.model.options["axial_pos_embds_dim"] = [1, 1]
     speed = computed(crooked)
     assert "axial" in speed.error
@@ -159,13 +133,13 @@ def test_a_model_that_cannot_be_built_is_an_error() -> None:
 
 def test_a_random_batch_is_like_a_real_one() -> None:
     """Framed, with as many labels as the run asks for, and an order to guess."""
-    batch = random_batch(small_config(), 200, SPECIAL, 3, np.random.default_rng(0))
-    assert batch.input_ids.shape == (3, 64)
+    batch = random_batch(family_config("albert"), 200, SPECIAL, 3, np.random.default_rng(0))
+    assert batch.input_ids.shape == (3, LENGTH)
     assert batch.input_ids.max() < 200
-    assert len(batch.labels) == len(batch.label_positions) == 3 * round(0.15 * 62)
+    assert len(batch.labels) == len(batch.label_positions) == 3 * round(0.15 * (LENGTH - 2))
     assert batch.sop_labels is not None
-    causal = random_batch(small_config("gpt2"), 200, SPECIAL, 3, np.random.default_rng(0))
-    assert len(causal.labels) == 3 * 63
+    causal = random_batch(family_config("gpt2"), 200, SPECIAL, 3, np.random.default_rng(0))
+    assert len(causal.labels) == 3 * (LENGTH - 1)
     assert causal.sop_labels is None
     assert causal.token_type_ids is None
 
