@@ -23,13 +23,9 @@ def test_a_recipe_is_written_to_be_edited(name: str, tmp_path: Path) -> None:
 
 
 def test_a_recipe_is_printed_without_a_file() -> None:
-    """The output is the run file, in the recipe's own language unless another one is given."""
+    """The output is the run file, in the recipe's own language unless another one is given; `--exact` is heard."""
     result = CliRunner().invoke(app, ["gpt2-small"])
     assert RunConfig.from_text(result.output, "the output") == load_recipe("gpt2-small")
-
-
-def test_an_exact_recipe_is_one_word_away() -> None:
-    """`--exact` writes the file of the exact way, in any language."""
     result = CliRunner().invoke(app, ["gpt2-small", "--language", "fi", "--exact"])
     assert RunConfig.from_text(result.output, "the output") == load_recipe("gpt2-small", "fi", is_exact=True)
 

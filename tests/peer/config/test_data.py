@@ -39,6 +39,7 @@ def test_each_method_takes_its_own_parameters(content: dict[str, Any]) -> None:
         ({"quartiles": None}, "needs `quartiles`"),
         ({"width": None}, "needs `width`"),
         ({"factors": [1, 1, 1, 1]}, "takes no `factors`"),
+        ({"method": "stepwise", "width": None, "factors": [0, 0, 0, 0]}, "are all 0"),
         ({"quartiles": [2.0, 1.0, 3.0]}, "must rise"),
         ({"scale": 0.0}, "greater than 0"),
         ({"scorer": {"kind": "kenlm"}}, "needs a `model`"),
@@ -52,9 +53,3 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], sentence: str) -> 
     content = {"method": "gaussian", "scale": 1.0, "quartiles": QUARTILES, "width": 1.0} | change
     with pytest.raises(ValidationError, match=sentence):
         Sampling.model_validate({key: value for key, value in content.items() if value is not None})
-
-
-def test_factors_that_keep_nothing_are_refused() -> None:
-    """All four at 0 is a mistake."""
-    with pytest.raises(ValidationError, match="are all 0"):
-        Sampling.model_validate({"method": "stepwise", "scale": 1.0, "quartiles": QUARTILES, "factors": [0, 0, 0, 0]})

@@ -58,16 +58,6 @@ def test_the_run_file_says_what_is_filtered() -> None:
     )
 
 
-def test_duplicates_are_forgotten_when_filters_are_opened_anew() -> None:
-    """In the next epoch everything comes again, and is no copy of itself."""
-    source = Source.model_validate({"kind": "builtin", "duplicates": "exact"})
-    open_filters = build_filters(source, [], None)
-    for _ in range(2):
-        filters = open_filters()
-        assert keep_all(filters, ["one", "two", "one"]).tolist() == [True, True, False]
-        assert keep_all(filters, ["two", "six"]).tolist() == [False, True]
-
-
 def test_sampling_is_decided_by_the_text(tmp_path: Path) -> None:
     """In whatever company a document is scored."""
     write_unigram(tmp_path / "tokenizer.json")

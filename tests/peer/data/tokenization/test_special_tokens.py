@@ -15,13 +15,9 @@ def tokenizer_of(*tokens: str) -> Tokenizer:
 
 
 def test_berts_and_robertas_spellings_are_known() -> None:
-    """Wherever they stand in the vocabulary."""
+    """Wherever they stand in the vocabulary, and mixed: sahajBERT pads with `<pad>` and masks with `[MASK]`."""
     assert special_ids(tokenizer_of("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")) == SpecialIds(0, 1, 2, 3, 4)
     assert special_ids(tokenizer_of("a", "<s>", "<pad>", "</s>", "<unk>", "<mask>")) == SpecialIds(2, 4, 1, 3, 5)
-
-
-def test_the_spellings_may_be_mixed_as_in_sahajbert() -> None:
-    """sahajBERT pads with `<pad>` and masks with `[MASK]`."""
     mixed = tokenizer_of("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
     assert special_names(mixed)["pad"] == "<pad>"
     assert special_ids(mixed) == SpecialIds(0, 1, 2, 3, 4)
