@@ -27,12 +27,10 @@ from auth.errors import ConfigError
 from peer.config.run import RunConfig
 from peer.data.prepare import prepare_tokenizer, training_sample
 from peer.data.selection.hashing import uniform
-from peer.data.tokenization.encoding import Encoder
-from peer.data.tokenization.sentences import split_sentences
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.data.tokenization.tokenizers import check_tokenizer, load_special_ids, load_tokenizer, save_tokenizer
 from peer.data.tokenization.training import train_tokenizer
-from tests.support.many_scripts import EMOJI, PROSE, SPACES
+from tests.support.many_scripts import PROSE
 
 BENGALI = [
     "আমার সোনার বাংলা, আমি তোমায় ভালোবাসি। চিরদিন তোমার আকাশ, তোমার বাতাস, আমার প্রাণে বাজায় বাঁশি।",
@@ -102,17 +100,6 @@ def test_a_causal_models_tokenizer_puts_nothing_around_a_text(tmp_path: Path) ->
     assert auto.eos_token_id == load_special_ids(tmp_path).sep
 
 
-@pytest.mark.parametrize("steps", [{}, {"pre_tokenizers": ["byte-level"]}], ids=["now", "as before"])
-def test_byte_level_tokenizers_give_the_ids_of_plain_transformers(tmp_path: Path, steps: dict[str, object]) -> None:
-    """Those that keep marks with their letters, and those that were trained before and do not."""
-    run = family_config("roberta", preset="byte-level", vocab_size=400, **steps)
-    save_tokenizer(train_tokenizer(run, [*BENGALI, *PROSE]), run, tmp_path)
-    auto, ours = AutoTokenizer.from_pretrained(tmp_path), Encoder(load_tokenizer(tmp_path), "bn")
-    sentences = [sentence for text in (*BENGALI[:2], *PROSE, EMOJI, SPACES) for sentence in split_sentences(text, "bn")]
-    expected = [number for ids in auto(sentences, add_special_tokens=False)["input_ids"] for number in ids]
-    assert ours.encode(["\n\n".join(sentences)]).tokens.tolist() == expected
-
-
 @pytest.mark.parametrize("with_config", [True, False])
 def test_gpt2s_own_tokenizer_can_be_imported_for_a_causal_model(tmp_path: Path, with_config: bool) -> None:
     """It has one special token, and needs no more."""
@@ -132,15 +119,6 @@ def test_gpt2s_own_tokenizer_can_be_imported_for_a_causal_model(tmp_path: Path, 
     assert auto.eos_token == "<|endoftext|>"
     with pytest.raises(ConfigError, match="no mask token"):
         prepare_tokenizer(family_config("bert", path=str(given)), tmp_path / "other")
-
-
-def test_a_run_without_a_tokenizer_trains_one_on_its_documents(tmp_path: Path) -> None:
-    """The vocabulary comes from the run's own sources."""
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("\n\n".join(f"{text} {number}" for number, text in enumerate(BENGALI)), encoding="utf-8")
-    mapping = {"tokenizer": {"vocab_size": 150}, "data": {"sources": [{"kind": "text", "path": str(corpus)}]}}
-    prepare_tokenizer(RunConfig.from_mapping(mapping), tmp_path / "out")
-    assert any("ত" in token for token in load_tokenizer(tmp_path / "out").get_vocab())
 
 
 @pytest.mark.parametrize("form", ["folder", "file", "gzipped", "folder with a gzipped one"])
@@ -220,15 +198,6 @@ def test_no_tokenizer_is_trained_on_what_is_held_out(tmp_path: Path) -> None:
     assert all(uniform(document, "validation") >= 0.1 for document in trained_on)
 
 
-def test_a_tokenizer_without_a_mask_cannot_be_imported_for_a_masked_objective(tmp_path: Path) -> None:
-    """The operator learns which token is missing."""
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    given = tmp_path / "tokenizer.json"
-    Tokenizer(models.Unigram([(word, 0.0) for word in words], unk_id=1)).save(str(given))
-    with pytest.raises(ConfigError, match=r"no mask token, neither `\[MASK\]` nor `<mask>`"):
-        prepare_tokenizer(config(path=str(given)), tmp_path / "out")
-
-
 def test_single_sentences_are_told_when_a_tokenizer_is_imported(
     bengali: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -288,20 +257,20 @@ def run(architecture: str, objective: str, whole_words: bool = False) -> RunConf
     return RunConfig.from_mapping(sections)
 
 
-def test_other_encoders_do_without_padding() -> None:
-    """Nothing is ever padded; where a tokenizer has no padding its separator stands for it, and is trained."""
-    check_tokenizer(run("bert", "mlm"), words(), SpecialIds(pad=3, unk=1, cls=2, sep=3, mask=4))
-
-
-def test_every_family_takes_a_tokenizer_with_all_tokens() -> None:
-    """Nothing is asked for that is not needed."""
-    for architecture, objective in ("albert", "mlm+sop"), ("roberta", "mlm"), ("gpt2", "clm"):
-        check_tokenizer(run(architecture, objective), words(), FULL)
-
-
-def test_gpt2_needs_nothing_but_a_separator() -> None:
-    """Its own tokenizer has one special token."""
-    check_tokenizer(run("gpt2", "clm"), words(), GPT2)
+@pytest.mark.parametrize(
+    ("architecture", "objective", "special"),
+    [
+        ("albert", "mlm+sop", FULL),
+        ("roberta", "mlm", FULL),
+        ("gpt2", "clm", FULL),
+        ("gpt2", "clm", GPT2),
+        ("bert", "mlm", SpecialIds(pad=3, unk=1, cls=2, sep=3, mask=4)),
+    ],
+    ids=["albert", "roberta", "gpt2", "gpt2 with its own, a separator", "bert whose separator stands for padding"],
+)
+def test_nothing_is_asked_for_that_is_not_needed(architecture: str, objective: str, special: SpecialIds) -> None:
+    """Nothing is ever padded, and GPT-2 needs nothing but a separator."""
+    check_tokenizer(run(architecture, objective), words(), special)
 
 
 @pytest.mark.parametrize(
