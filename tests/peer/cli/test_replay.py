@@ -86,7 +86,8 @@ def test_all_nodes_are_on_one_clock(nodes: list[Path]) -> None:
 
 
 def test_a_step_can_be_looked_at_alone(nodes: list[Path]) -> None:
-    """From when the first had taken the step before until the last one took it."""
+    """From when the first had taken the step before until the last one took it; peers have their nodes' names."""
+    assert "group 00000002 of 3: run 50%, alice 25%, bob 25%" in run(*nodes, "--step", 2).stdout
     shown = [json.loads(line) for line in run(*nodes, "--step", 2, "--json").stdout.splitlines()]
     assert [(line["node"], line["kind"]) for line in shown] == [
         ("run", "step"),
@@ -96,11 +97,6 @@ def test_a_step_can_be_looked_at_alone(nodes: list[Path]) -> None:
         ("alice", "group"),
         ("run", "step"),
     ]
-
-
-def test_peers_have_their_names_beside_a_step_too(nodes: list[Path]) -> None:
-    """Their processes began before it."""
-    assert "group 00000002 of 3: run 50%, alice 25%, bob 25%" in run(*nodes, "--step", 2).stdout
 
 
 def test_kinds_can_be_chosen(nodes: list[Path]) -> None:

@@ -134,13 +134,6 @@ def test_each_global_step_is_reported_with_its_own_mean_loss() -> None:
     assert (first.lost_samples, first.lost_reason) == (0, "")
 
 
-def test_a_step_that_was_averaged_while_leaving_is_reported() -> None:
-    """What the others have taken from this peer counts, though it is told to stop before it has taken the step."""
-    last = StepOutcome(1, 4, averaged=True, group_size=2, group_samples=9, averaging_s=1.0)
-    reports, _, _ = run([5.0, 4.0, 3.0], FakeSwarm(outcomes={-1: last}), stop_after=2)
-    assert [(report.step, report.samples, report.loss) for report in reports] == [(1, 4, 4.5)]
-
-
 def test_report_measures_speed_and_waiting_per_step() -> None:
     """Speed is samples over the time since the last step; waiting is what the stream's total has grown by."""
     reports, _, _ = run([5.0] * 6)
@@ -230,16 +223,14 @@ def test_what_is_left_to_the_others_is_told_at_the_end() -> None:
     """Two microbatches that no step has taken, and one that was dropped since the last report, are told by cause."""
     sent, _ = messages([5.0, 4.0, 3.0, 2.0, math.nan, 1.0], stop_after=6)
     assert sent[-1] == Lost(2, {"left": 4, "non-finite": 2})
+    sent, _ = messages([5.0, 4.0, 3.0])  # leaves right after a step
+    assert not any(isinstance(message, Lost) for message in sent)
 
 
-def test_a_step_averaged_while_leaving_is_not_lost() -> None:
-    """Only what came after the round is."""
+def test_a_step_that_was_averaged_while_leaving_is_reported() -> None:
+    """What the others have taken from this peer before it was told to stop counts; only what came after is lost."""
     last = StepOutcome(1, 4, averaged=True, group_size=2, group_samples=9, averaging_s=1.0)
     sent, _ = messages([5.0, 4.0, 3.0, 2.0], FakeSwarm({-1: last}, target=100), stop_after=3)
+    [report] = [message for message in sent if isinstance(message, StepReport)]
+    assert (report.step, report.samples, report.loss) == (1, 4, 4.0)
     assert [message for message in sent if isinstance(message, Lost)] == [Lost(1, {"left": 2})]
-
-
-def test_nothing_lost_is_nothing_told() -> None:
-    """A peer that leaves right after a step says nothing of losses."""
-    sent, _ = messages([5.0, 4.0, 3.0])
-    assert not any(isinstance(message, Lost) for message in sent)

@@ -1,11 +1,11 @@
-"""The worker's edges; whole workers train in tests/system."""
+"""The worker's edges, and the loop of a peer that only averages; whole workers train in tests/system."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,12 +23,12 @@ from peer.config.run import RunConfig
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.limits.usage import CACHE_FOLDER
 from peer.models.build import build_model
-from peer.reporting.messages import Failed, KeeperAt, Ready, Stop, Stopped, WorkerPlan
+from peer.reporting.messages import Failed, KeeperAt, Progress, Ready, StepReport, Stop, Stopped, WorkerPlan
 from peer.runtime.processes import LOG_FILE
-from peer.swarm.swarm import Swarm
+from peer.swarm.swarm import StepOutcome, Swarm, SwarmProgress
 from peer.training import worker
 from peer.training.bootstrap import StateTaking
-from peer.training.worker import REMAINDERS_FILE, Worker, run_worker
+from peer.training.worker import ASSIST_POLL_S, REMAINDERS_FILE, Worker, assist, run_worker
 from tests.support.small_run import make_small_run
 from tests.support.stores import empty_store
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -182,3 +182,48 @@ def test_remainders_are_taken_up_just_before_training(tmp_path: Path, monkeypatc
     model = build_model(config, vocabulary, special)
     Worker(plan, done.append)._prepare_training(config, model, vocabulary, special)(swarm, "Qm1")
     assert [type(each) if isinstance(each, Ready) else each for each in done] == [Ready, "remainders", "train"]
+
+
+@dataclass
+class Stepping:
+    """Has these outcomes one after another, then none."""
+
+    outcomes: list[StepOutcome | None]
+    calls: list[str] = field(default_factory=list)
+
+    def begin_training(self) -> None:
+        self.calls.append("begin")
+
+    def advance(self) -> StepOutcome | None:
+        self.calls.append("advance")
+        return self.outcomes.pop(0) if self.outcomes else None
+
+    def progress(self) -> SwarmProgress:
+        return SwarmProgress(4, 0, 30, 64, 2, 0.0)
+
+
+def assisted(outcomes: list[StepOutcome | None], rounds: int) -> tuple[Stepping, list[Progress | StepReport]]:
+    swarm, sent, now = Stepping(outcomes), list[Progress | StepReport](), [100.0]
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    assist(swarm, sent.append, lambda: now[0] >= 100.0 + rounds * ASSIST_POLL_S, lambda: now[0], wait)
+    return swarm, sent
+
+
+def test_an_assistant_reports_each_step_with_what_was_averaged_and_no_samples() -> None:
+    """Bytes are credited; there is no loss, no time spent training, and nothing for a step that was only taken over."""
+    taken_over = StepOutcome(5, 0, False, 0, None, 1.0)
+    averaged = StepOutcome(6, 0, True, 4, 64, 0.25, averaged_bytes=1234)
+    swarm, sent = assisted([None, taken_over, averaged], rounds=5)
+    [report] = [message for message in sent if isinstance(message, StepReport)]
+    assert (report.step, report.samples, report.averaged_bytes, report.group_size) == (6, 0, 1234, 4)
+    assert (report.loss, report.elapsed_s, report.samples_per_second, report.lost_samples) == (None, 0.0, 0.0, 0)
+    assert swarm.calls == ["begin", *["advance"] * 5]
+
+
+def test_an_assistant_sends_progress_about_once_a_second() -> None:
+    """Though the swarm is asked far more often."""
+    _, sent = assisted([], rounds=70)
+    assert [type(message) for message in sent] == [Progress] * 3
