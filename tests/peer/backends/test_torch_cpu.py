@@ -161,10 +161,10 @@ def test_each_microbatch_that_overflows_halves_the_loss_scale_once() -> None:
     config = tiny_config()
     model = tiny_model(config)
     backend = TorchBackend(config, model, precision="fp16")
-    backend._passes.scale.value = 2.0**40
+    backend._passes.scale.value = 2.0**32
     for seed in range(3):
         assert backend.accumulate(random_batch(seed, samples=8)).finite
-    assert backend._passes.scale.value == 2.0**37
+    assert backend._passes.scale.value == 2.0**29
     assert all(gradient.isfinite().all() for gradient in gradients(model).values())
 
 
@@ -287,7 +287,7 @@ def test_one_sample_that_does_not_fit_is_one_clear_error(room_for: Callable[[int
     backend = TorchBackend(config, model)
     room_for(0)
     with pytest.raises(MemoryLimitError, match=r"Not even one sample.*Tried to allocate 2.00 GiB.\)"):
-        backend.accumulate(random_batch(1, samples=5))
+        backend.accumulate(random_batch(1, samples=2))
     assert not save_memory(model)  # it is done already
     with pytest.raises(MemoryLimitError):
-        backend._passes.find_fitting_size(8, lambda samples: random_batch(1, samples=samples))
+        backend._passes.find_fitting_size(2, lambda samples: random_batch(1, samples=samples))
