@@ -27,7 +27,7 @@ from peer.doctor.swarm_helper import describe
 from peer.protocol import control_pb2
 from tests.support import doctor_mains
 from tests.support.control_plane import connected, serving
-from tests.support.strange_coordinators import OldCoordinator, SilentCoordinator, strange_coordinator
+from tests.support.strange_coordinators import SilentCoordinator, strange_coordinator
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("forked")
@@ -145,6 +145,7 @@ async def test_a_run_without_a_keeper_fails() -> None:
     """The coordinator is up, but knows no address."""
     found, _ = await examine()
     assert found["swarm-tcp"].verdict is FAILED
+    assert "keeper has not started" in found["swarm-tcp"].outcome.found
     assert "keeper" in found["swarm-tcp"].outcome.remedy
 
 
@@ -238,16 +239,6 @@ async def test_a_port_that_is_taken_cannot_be_reached(tmp_path: Path) -> None:
     assert outcome.verdict is Verdict.FAILED
     assert str(port) in outcome.found
     assert "--listen" in outcome.remedy
-
-
-async def test_an_older_coordinator_cannot_dial(tmp_path: Path) -> None:
-    """Nothing is concluded from that."""
-    async with strange_coordinator(tmp_path, OldCoordinator()) as link:
-        client = await ControlClient.connect(link, time.time)
-        context = context_with(client)
-        assert (await REACHABILITY.examine(context)).verdict is Verdict.SKIPPED
-        assert context.reachable is None
-        await client.close()
 
 
 @pytest.mark.parametrize(
