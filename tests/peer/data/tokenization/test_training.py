@@ -57,14 +57,8 @@ def test_transformers_tokenizes_alike(tmp_path: Path, preset: str, algorithm: st
     assert (auto.pad_token_id, auto.unk_token_id, auto.mask_token_id) == (special.pad, special.unk, special.mask)
     assert (auto.cls_token_id, auto.sep_token_id) == (special.cls, special.sep)
     assert (auto.bos_token_id, auto.eos_token_id) == (special.cls, special.sep)
-
-
-@pytest.mark.parametrize(("preset", "algorithm"), KINDS)
-def test_special_tokens_have_the_first_ids(preset: str, algorithm: str) -> None:
-    """BERT's order, or RoBERTa's where its tokens are."""
-    expected = [0, 2, 1, 3, 4] if preset == "byte-level" else [2, 3, 0, 1, 4]  # cls, sep, pad, unk, mask
-    special = special_ids(trained(preset, algorithm))
-    assert [special.cls, special.sep, special.pad, special.unk, special.mask] == expected
+    expected_ids = [0, 2, 1, 3, 4] if preset == "byte-level" else [2, 3, 0, 1, 4]  # RoBERTa's order, and BERT's
+    assert [special.cls, special.sep, special.pad, special.unk, special.mask] == expected_ids
 
 
 @pytest.mark.parametrize(("preset", "algorithm"), KINDS)
@@ -82,7 +76,7 @@ STRANGE = st.sampled_from("the cat. আমি।\n\t\u00a0\u200b\u200c\ufffd\u25
 
 @pytest.mark.parametrize(("preset", "algorithm"), KINDS)
 @given(documents=st.lists(st.one_of(st.text(STRANGE, max_size=60), st.text(max_size=40)), max_size=4))
-@settings(max_examples=40)
+@settings(max_examples=10)  # of each of the kinds
 def test_the_data_path_gives_the_tokenizers_own_ids(preset: str, algorithm: str, documents: list[str]) -> None:
     """Any text at all, words remembered or not."""
     tokenizer = trained(preset, algorithm)
