@@ -116,6 +116,18 @@ class Site:
         self.wait_until("the keeper has said where the swarm stands", up)
         return command
 
+    def serve_without_keeper(self) -> Command:
+        """The coordinator's service alone; returns once it has said its link."""
+        command = self.start("serve", "coordinator", "serve", str(self.run.path), "--service-only")
+
+        def up() -> bool:
+            said = command.log_path.read_text()
+            assert command.process.poll() is None, said
+            return "Join link:" in said
+
+        self.wait_until("the service is up", up)
+        return command
+
     def join(self, name: str, first: bool, *more: str) -> Command:
         """A volunteer, by invite the first time."""
         options = [*more, "--threads", "1", "--listen", f"/ip4/{HOST}/tcp/0", "--no-panel"]

@@ -16,11 +16,11 @@ import httpx2
 import pytest
 import yaml
 
-from auth.errors import ConfigError, LoginDeniedError, LoginExpiredError, NotAllowedError, ProviderError
+from auth.errors import ConfigError, LoginDeniedError
 from coordinator.run.directory import RunDirectory
 from peer.cli.join import WHO_LEARNS_THE_ADDRESS
+from tests.support.commands import Site
 from tests.support.openid_provider import OpenIdProvider, running
-from tests.support.small_run import make_small_run
 from tests.support.waiting import PATIENCE_S, wait_until
 
 MANYHANDS = (sys.executable, "-m", "manyhands")
@@ -37,29 +37,16 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A service without a keeper, whose volunteers log in with a provider on this machine."""
-    base = tmp_path_factory.mktemp("served")
-    directory = make_small_run(base)
-    settings = directory.path / "settings.yaml"
-    with running(OpenIdProvider()) as provider, (base / "serve.log").open("w") as log:
+    site = Site(tmp_path_factory.mktemp("served"))
+    settings = site.run.path / "settings.yaml"
+    with running(OpenIdProvider()) as provider:
         content = yaml.safe_load(settings.read_text()) | {"providers": {"test": provider.settings()}}
         settings.write_text(yaml.safe_dump(content))
-        directory = RunDirectory.open(directory.path)
-        for entry in ("test:alice", "test-org:neuropark"):
-            subprocess.run(
-                [*MANYHANDS, "coordinator", "allow", str(directory.path), entry], check=True, timeout=PATIENCE_S
-            )
-        command = [*MANYHANDS, "coordinator", "serve", str(directory.path), "--service-only"]
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        said = Path(log.name)
-        wait_until(
-            "the service is up or has ended",
-            lambda: "Join link:" in said.read_text() or process.poll() is not None,
-            said,
-        )
-        assert process.poll() is None, said.read_text()
-        yield Served(directory, provider)
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=PATIENCE_S)
+        command = [*MANYHANDS, "coordinator", "allow", str(site.run.path), "test:alice"]
+        subprocess.run(command, check=True, timeout=PATIENCE_S)
+        site.serve_without_keeper()
+        yield Served(site.run, provider)
+        site.close()
 
 
 class Joining:
@@ -138,32 +125,6 @@ def test_refused_login(served: Served, tmp_path: Path) -> None:
     joining = Joining(served, tmp_path / "new")
     enter(served, joining.prompt(), "Alice", approve="no")
     assert_refused(joining.end(), LoginDeniedError.exit_code, "Test Login")
-
-
-def test_account_that_is_not_on_the_list(served: Served, tmp_path: Path) -> None:
-    """The sentence names the account that logged in."""
-    joining = Joining(served, tmp_path / "new")
-    enter(served, joining.prompt(), "bob")
-    assert_refused(joining.end(), NotAllowedError.exit_code, "test:bob")
-
-
-def test_login_that_expires(served: Served, tmp_path: Path) -> None:
-    """A code that the provider has forgotten ends the command."""
-    joining = Joining(served, tmp_path / "new")
-    prompt = joining.prompt()
-    for credential in served.provider.devices.values():
-        credential["expires_at"] = 0.0
-    assert prompt["user_code"]
-    assert_refused(joining.end(), LoginExpiredError.exit_code, "in time")
-
-
-def test_provider_that_is_out_of_order(served: Served, tmp_path: Path) -> None:
-    """It is the provider that is named, not the coordinator."""
-    served.provider.down = True
-    try:
-        assert_refused(Joining(served, tmp_path / "new").end(), ProviderError.exit_code, "Test Login")
-    finally:
-        served.provider.down = False
 
 
 def test_unknown_provider(served: Served, tmp_path: Path) -> None:
