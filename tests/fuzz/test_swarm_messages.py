@@ -30,12 +30,13 @@ from auth.swarm.authorizer import (
     token_subkey,
 )
 from auth.swarm.hivemind_patches import patch_hivemind
-from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
+from auth.tokens import AccessToken
 from peer.reduction.compression import BLOCKWISE, decode, encode
 from peer.reporting.suspicions import Suspicions
 from peer.swarm.records import NewestRecords, PeerRecord, read_records
 from peer.swarm.view import SwarmCourse
 from tests.support.inputs import ANY_TEXT, JSON, NUMBERS, inputs, spoilt, tuples_in_tuples
+from tests.support.tokens import admitted
 
 RUN, NOW = "run", 1_000.0
 dumps = DHTProtocol.serializer.dumps
@@ -46,12 +47,8 @@ DTYPES = st.sampled_from(("float32", "float64", "object", "U99999999", "bool", "
 @pytest.fixture(scope="module")
 def device(tmp_path_factory: pytest.TempPathFactory) -> Credentials:
     """A member's."""
-    credentials, authority = Credentials(tmp_path_factory.mktemp("device")), AuthorityKey.generate()
-    key = credentials.device_key
-    token = AccessToken("Ada", "device", key.peer_id, key.public_key.decode(), "trainer", RUN, NOW, NOW + 60, "a" * 64)
-    revocations = issue_revocations(authority, RevocationList(RUN, 0, NOW, frozenset()))
-    credentials.store_grant(RUN, authority.public_bytes, issue_token(authority, token), revocations)
-    return credentials
+    directory = tmp_path_factory.mktemp("device")
+    return admitted(directory, AuthorityKey.generate(), RUN, issued_at=NOW, lasts_s=60.0)
 
 
 def a_record() -> list[Any]:

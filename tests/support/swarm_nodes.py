@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from auth.credentials import Credentials
 from auth.keys import AuthorityKey
-from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
 from peer.network.placement import Placement
+from tests.support.tokens import admitted
 from tests.support.waiting import wait_until
 from tests.system.swarm_node import RUN, NodePlan
 
@@ -53,7 +51,9 @@ class NodeProcess:
 
     def _hear(self) -> Any:
         assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
+        said = self.process.stdout.readline()
+        assert said, "the node has ended"
+        return json.loads(said)
 
 
 class NodeSwarm:
@@ -69,10 +69,12 @@ class NodeSwarm:
         initial: Sequence[str] = (),
         relays: Sequence[str] = (),
         enter: Callable[[], object] | None = None,
+        authority: AuthorityKey | None = None,
     ) -> NodeProcess:
-        """A node at this place, of a process that first calls `enter`."""
+        """A node at this place, of a process that first calls `enter`; `authority`: another than the swarm's."""
+        credentials = admitted(self._directory / name, authority or self._authority, RUN)
         plan = NodePlan(
-            _member(self._directory / name, self._authority),
+            str(credentials.directory),
             place.reach,
             list(place.host_maddrs),
             list(place.announce_maddrs or ()),
@@ -92,13 +94,3 @@ def _process(plan: NodePlan, enter: Callable[[], object] | None) -> Iterator[sub
         finally:
             if process.returncode is None:
                 process.communicate()  # ends its input
-
-
-def _member(directory: Path, authority: AuthorityKey) -> str:
-    credentials, now = Credentials(directory), time.time()
-    key, name = credentials.device_key, directory.name
-    pseudonym = key.receipt_key(RUN).pseudonym
-    token = AccessToken(name, name, key.peer_id, key.public_key.decode(), "trainer", RUN, now, now + 3600, pseudonym)
-    revocations = issue_revocations(authority, RevocationList(RUN, 0, now, frozenset()))
-    credentials.store_grant(RUN, authority.public_bytes, issue_token(authority, token), revocations)
-    return str(directory)
