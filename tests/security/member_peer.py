@@ -32,7 +32,6 @@ from tests.security.bad_parts import send_bad_parts
 from tests.security.false_reducer import return_false_averages, show_false_inputs
 from tests.security.insider import Insider, believe_less, give_false_states
 from tests.security.processes import Orders
-from tests.security.slow_member import answer_slowly
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
 
 MICROBATCHES = 4  # that each trainer computes again and again, so that the loss falls
@@ -94,7 +93,6 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
     return_false_averages(orders)
     show_false_inputs(orders)
     send_bad_parts(orders)
-    answer_slowly(orders)
     believe_less(orders)
     suspicions.SAME_PAUSE_S, shared_state.DISAGREEMENT_S = SAME_PAUSE_S, DISAGREEMENT_S
     swarm_state.random = _ByName  # type: ignore[assignment]

@@ -1,6 +1,6 @@
 """Matchmaking: when a group of averaging peers begins, and which leaders an averager asks, or not again.
 
-Real groups are in tests/system/test_pace.py, an observer that tries is in tests/security/test_roles.py.
+Real groups are in tests/system/test_pace.py, an observer that tries is in tests/auth/swarm/test_access.py.
 """
 
 from __future__ import annotations
