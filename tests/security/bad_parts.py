@@ -12,7 +12,7 @@ from hivemind.averaging.allreduce import AllReduceRunner
 from hivemind.compression import deserialize_torch_tensor, serialize_torch_tensor
 from hivemind.proto import averaging_pb2
 
-from tests.security.processes import Orders
+from tests.support.peer_processes import Orders
 
 HUGE = 1e30
 INFLATED = 20
@@ -92,6 +92,6 @@ def send_bad_parts(orders: Orders, runner: type[AllReduceRunner] = AllReduceRunn
     honest = runner._generate_input_for_peer
 
     def parts(self: Any, peer_index: int) -> AsyncIterator[Part]:
-        return twisted(orders.attack, honest(self, peer_index))
+        return twisted(orders.told, honest(self, peer_index))
 
     runner._generate_input_for_peer = parts

@@ -18,7 +18,7 @@ from peer.reduction.attestation import SignedAttestation, digest_of, digest_of_a
 from peer.reduction.audit import Drawn, Evidence
 from peer.reduction.combine import PartReducer, ReducedPart
 from peer.reduction.compression import decode, encode
-from tests.security.processes import Orders
+from tests.support.peer_processes import Orders
 
 FALSE_AVERAGES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {  # given to all
     "not finite": lambda average: torch.full_like(average, float("nan")),
@@ -34,7 +34,7 @@ def return_false_averages(orders: Orders) -> None:
 
     async def accumulate_part(reducer: PartReducer, *args: Any, **kwargs: Any) -> ReducedPart:
         reduced = await honest(reducer, *args, **kwargs)
-        falsify = FALSE_AVERAGES.get(orders.attack)
+        falsify = FALSE_AVERAGES.get(orders.told)
         return replace(reduced, average=falsify(reduced.average)) if falsify else reduced
 
     async def stream(
@@ -43,8 +43,8 @@ def return_false_averages(orders: Orders) -> None:
         digests: list[bytes] = []
         async with aclosing(honest_stream(reducing, parts, sender_index)) as answers:
             async for answer in answers:
-                if orders.attack in ("unlike", "two accounts") and sender_index % 2:
-                    yield _other_answer(reducing, answer, digests, orders.attack == "two accounts")
+                if orders.told in ("unlike", "two accounts") and sender_index % 2:
+                    yield _other_answer(reducing, answer, digests, orders.told == "two accounts")
                 else:
                     yield answer
 
@@ -74,7 +74,7 @@ def show_false_inputs(orders: Orders) -> None:
 
     def sent(evidence: Evidence, drawn: Drawn) -> tuple[runtime_pb2.Tensor, list[bytes]] | None:
         kept = honest(evidence, drawn)
-        if kept is None or orders.attack != "frames":
+        if kept is None or orders.told != "frames":
             return kept
         return encode(-decode(kept[0]), kept[0].compression), kept[1]
 

@@ -31,7 +31,7 @@ from peer.swarm.swarm import Swarm
 from tests.security.bad_parts import send_bad_parts
 from tests.security.false_reducer import return_false_averages, show_false_inputs
 from tests.security.insider import Insider, believe_less, give_false_states
-from tests.security.processes import Orders
+from tests.support.peer_processes import Orders
 from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch
 
 MICROBATCHES = 4  # that each trainer computes again and again, so that the loss falls
@@ -125,9 +125,9 @@ def run_member(plan: MemberPlan, orders: Orders) -> None:
                     "step", **asdict(outcome), sketch=sketch_of(model.parameters()), loss=loss_of(model, config, SEEDS)
                 )
         insider.act()
-        if orders.attack == "another state":
+        if orders.told == "another state":
             _hold_another_state(swarm, plan.seed)
-            orders.attack = ""
+            orders.told = ""
     swarm.leave()
 
 

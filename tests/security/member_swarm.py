@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,47 +14,30 @@ from typing import Any
 from auth.credentials import Credentials
 from auth.keys import AuthorityKey
 from auth.receipts import open_receipt, read_receipt
-from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
-from peer.backends.torch_cpu import TorchBackend
+from auth.tokens import Role
 from peer.config.run import RunConfig
-from peer.models.build import build_model
-from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
 from peer.reporting.suspicions import KINDS
 from peer.swarm.fingerprint import drifted
 from tests.security.member_peer import MICROBATCHES, SEEDS, MemberPlan, loss_of, microbatch, run_member
-from tests.security.processes import PeerProcess, Said
+from tests.support.peer_processes import PeerProcess, Said
 from tests.support.ports import free_ports
-from tests.support.swarm_peer import SPECIAL, VOCABULARY
+from tests.support.swarms import CONFIG as HONEST_CONFIG, TARGET, PlainTraining
+from tests.support.tokens import admitted
 from tests.support.waiting import wait_until
 
 RUN = "attacked"
 INSIDER = "mallory"
 HONEST = ("alice", "bob")
-TARGET = 32
 ATTACKED_STEPS = 2  # so many under each attack; by then the insider is named
 MARGIN = 0.25  # of what a clean run has learnt by the last step
 
-CONFIG: dict[str, Any] = {
+CONFIG: dict[str, Any] = HONEST_CONFIG | {
     "run": {"name": RUN},
-    "model": {
-        "embedding_size": 16,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-        "max_position_embeddings": 32,
-    },
-    "data": {"sequence_length": 16, "microbatch_size": 4},
     "optimizer": {"learning_rate": 0.1},
     "schedule": {"warmup_steps": 2, "total_steps": 1000},
-    "averaging": {
-        "target_batch_size": TARGET,
-        "matchmaking_time_s": 2.0,
-        "averaging_timeout_s": 20.0,
-        "statistics_expiration_s": 10.0,
-        "progress_refresh_s": 0.1,
-        "compression": "none",
-    },
+    "membership": {},  # what strangers claim counts in part
+    "averaging": HONEST_CONFIG["averaging"]
+    | {"matchmaking_time_s": 2.0, "averaging_timeout_s": 20.0, "statistics_expiration_s": 10.0},
 }
 
 
@@ -66,7 +48,6 @@ class MemberSwarm:
         self,
         directory: Path,
         bandwidths: Mapping[str, float] = MappingProxyType({}),
-        insider_role: Role = "trainer",
         honest: Sequence[str] = HONEST,
         insiders: Sequence[str] = (INSIDER,),
         more_devices: int = 0,
@@ -75,7 +56,7 @@ class MemberSwarm:
     ) -> None:
         """`bandwidths`: what peers claim their lines to be (bytes per second), by name; others: as fast as any.
 
-        An insider's program trains, whatever its token allows. The first has so many more devices, without programs.
+        The first insider has so many more devices, without programs.
         `grows_after`: the step after which all gradients are a million times as large. `clocks`: the seconds by which
         members' clocks are ahead, by name.
         """
@@ -103,7 +84,7 @@ class MemberSwarm:
                     MemberPlan(
                         "trainer",
                         CONFIG,
-                        str(self._grant(device, name, insider_role if name in insiders else "trainer")),
+                        str(self._grant(device, name, "trainer")),
                         self.addresses,
                         1 + (number - len(insiders)) % len(members),  # the honest members' first
                         bandwidth=bandwidths.get(name),
@@ -164,13 +145,7 @@ class MemberSwarm:
 
     def _grant(self, device: str, member: str, role: Role) -> Path:
         """A device that has joined the run."""
-        credentials = Credentials(self.directory / device)
-        key, now = credentials.device_key, time.time()
-        pseudonym = key.receipt_key(RUN).pseudonym
-        token = AccessToken(member, device, key.peer_id, key.public_key.decode(), role, RUN, now, now + 3600, pseudonym)
-        revocations = issue_revocations(self.authority, RevocationList(RUN, 0, now, frozenset()))
-        credentials.store_grant(RUN, self.authority.public_bytes, issue_token(self.authority, token), revocations)
-        return self.directory / device
+        return admitted(self.directory / device, self.authority, RUN, member=member, role=role).directory
 
     @property
     def step(self) -> int:
@@ -216,20 +191,11 @@ class MemberSwarm:
 def _training_cleanly() -> Iterator[float]:
     """The loss before and after each step of a clean run: one plain process with all of the honest members' samples."""
     config = RunConfig.from_mapping(CONFIG)
-    model = build_model(config, VOCABULARY, SPECIAL)
-    optimizer = build_optimizer(config, parameter_groups(model, config))
-    scheduler, backend = build_scheduler(config, optimizer), TorchBackend(config, model)
+    plain = PlainTraining(config)
+    batches = [microbatch(config, seed, part) for seed in SEEDS for part in range(MICROBATCHES)]
     while True:
-        yield loss_of(model, config, SEEDS)
-        samples = sum(
-            backend.accumulate(microbatch(config, seed, part)).samples for seed in SEEDS for part in range(MICROBATCHES)
-        )
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.grad.div_(samples)
-        optimizer.step()
-        optimizer.zero_grad()
-        scheduler.step()
+        yield loss_of(plain.model, config, SEEDS)
+        plain.take_step(batches)
 
 
 _clean_run = _training_cleanly()

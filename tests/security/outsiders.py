@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from auth.credentials import Credentials
-from auth.tokens import AccessToken, RevocationList, issue_revocations, issue_token
+from auth.tokens import RevocationList, issue_revocations
 from tests.security.member_swarm import INSIDER, RUN, MemberSwarm
+from tests.support.tokens import admitted
 from tests.support.waiting import PATIENCE_S
 from tests.support.zygote import forking_python
 
@@ -24,14 +25,8 @@ Prepare = Callable[[MemberSwarm, Path], "Path | None"]  # makes its credentials 
 
 def _token(swarm: MemberSwarm, directory: Path, lasts_s: float) -> Credentials:
     """A device of the insider's, with a token that was issued an hour ago."""
-    credentials = Credentials(directory)
-    key, issued_at = credentials.device_key, time.time() - ISSUED_BEFORE_S
-    ends_at, public_key = issued_at + lasts_s, key.public_key.decode()
-    pseudonym = key.receipt_key(RUN).pseudonym
-    token = AccessToken(INSIDER, directory.name, key.peer_id, public_key, "trainer", RUN, issued_at, ends_at, pseudonym)
-    revocations = issue_revocations(swarm.authority, RevocationList(RUN, 0, issued_at, frozenset()))
-    credentials.store_grant(RUN, swarm.authority.public_bytes, issue_token(swarm.authority, token), revocations)
-    return credentials
+    issued_at = time.time() - ISSUED_BEFORE_S
+    return admitted(directory, swarm.authority, RUN, member=INSIDER, issued_at=issued_at, lasts_s=lasts_s)
 
 
 def _copied(swarm: MemberSwarm, directory: Path) -> Path:

@@ -15,7 +15,6 @@ from tests.security.member_swarm import HONEST, INSIDER, MemberSwarm, go_on_unde
 from tests.security.outsiders import OUTSIDERS, Outsider
 
 MOST_RETURNS = 3  # of a keeper
-ENTRIES_OF_A_DEVICE = 4  # its record, its token, its addresses, and whether it looks for a group
 MORE_DEVICES = 11  # of the insider, beside the one that trains
 
 
@@ -52,37 +51,6 @@ def test_outsiders_gain_nothing_by_tokens_that_do_not_count(swarm: MemberSwarm) 
         outsiders = {shows: stack.enter_context(Outsider(swarm, shows)) for shows in OUTSIDERS}
         gained = {shows: doors for shows, outsider in outsiders.items() if (doors := outsider.doors_opened())}
     assert gained == {}
-    go_on_under(swarm, "nothing")
-
-
-def test_replayed_and_forged_records(swarm: MemberSwarm) -> None:
-    """Nobody stores another's older record, nor one or a token in another's name, or of an unknown device."""
-    swarm.insider.tell("keep records")
-    assert swarm.insider.wait_for_event("kept")["records"] >= len(HONEST) + 1
-    go_on_under(swarm, "nothing")
-    swarm.insider.tell("replay")
-    answers = swarm.insider.wait_for_event("replayed")
-    assert any(answers.pop("own"))
-    records = ("older", "in_anothers_name", "with_anothers_signature", "of_an_unknown_device", "over_all")
-    for kind in (*records, "token_in_anothers_name", "token_for_longer"):
-        assert answers[kind]
-        assert not any(answers[kind]), kind
-    go_on_under(swarm, "nothing")
-
-
-def test_nobody_fills_the_nodes(swarm: MemberSwarm) -> None:
-    """A member's thousands of keys are stored nowhere, nor under the run's keys more than each device has there."""
-    swarm.insider.tell("fill the nodes")
-    filled = swarm.insider.wait_for_event("filled")
-    held = {}
-    for name, peer in zip((*HONEST, "keeper"), (*swarm.honest, swarm.keeper), strict=True):
-        peer.tell("count")
-        held[name] = peer.wait_for_event("held")
-    assert {kind: sum(taken) for kind, taken in filled["taken"].items()} == dict.fromkeys(filled["taken"], 0), held
-    assert len(filled["taken"]["foreign keys"]) == len(held)
-    for said in held.values():
-        assert said["keys"] <= len(("peers", "group"))
-        assert said["entries"] <= ENTRIES_OF_A_DEVICE * (len(held) + 1 + MORE_DEVICES)
     go_on_under(swarm, "nothing")
 
 

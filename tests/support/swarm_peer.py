@@ -1,16 +1,12 @@
-"""One real peer of a real swarm, as a process of its own: `python swarm_peer.py PLAN.json`.
+"""One real peer of a real swarm, in a process of its own (peer_processes.py).
 
-Tests start several, read one JSON object a line from their standard output, and stop them by closing standard input.
-The data is made up and fixed by (seed, step, part), so that a plain process can repeat what the swarm did.
+An order is the number of its new last step. The data is made up and fixed by (seed, step, part), so that a plain
+process can repeat what the swarm did.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import sys
-import threading
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,7 +14,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import PreTrainedModel
 
 from auth.credentials import Credentials
 from peer.backends.choice import StartBackend, choose_backend
@@ -30,9 +25,9 @@ from peer.data.batching.batches import Batch
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.models.build import build_model
 from peer.network.placement import Placement
-from peer.network.traffic import Throttle, Traffic
+from peer.network.traffic import Traffic
 from peer.swarm.swarm import Swarm
-from tests.support.waiting import wait_until
+from tests.support.peer_processes import Orders
 
 VOCABULARY = 120
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
@@ -44,7 +39,7 @@ LENGTH = 16
 class Plan:
     """What one peer is to do."""
 
-    role: str  # "keeper", "trainer" or "auxiliary"
+    role: str  # "keeper" or "trainer"
     config: dict[str, Any]
     credentials_dir: str
     initial_peers: list[str]
@@ -58,25 +53,8 @@ class Plan:
     device: str = "cpu"  # or "jax", or "replicas" on three CPU devices that stand for GPUs
     client_mode: bool = False
     port: int = 0  # to listen on; 0: any
-    upload_rate: float | None = None  # bytes a second
-    asks_again: bool = False  # for the state, until a donor gives it
     changes: list[dict[str, Any]] = field(default_factory=list)  # of the operator's, which the keeper tells all
-    asks_after: str = ""  # say so and wait for this file before asking for the state
     parameters_file: str = ""  # written on leaving
-
-
-class Orders:
-    """Standard input: a line is the new last step, and its end tells the peer to stop."""
-
-    def __init__(self, last_step: int | None) -> None:
-        self.last_step = last_step
-        self.stop = threading.Event()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        while said := os.read(0, 20):  # not sys.stdin: a forked child would wait for ever for the lock held here
-            self.last_step = int(said)
-        self.stop.set()
 
 
 def fixed_batch(samples: int, seed: int, step: int, part: int, length: int = LENGTH) -> Batch:
@@ -112,58 +90,43 @@ def moments(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     return sums
 
 
-def replicas(config: RunConfig, model: PreTrainedModel) -> StartBackend:
-    """As several GPUs would be started, on as many CPU devices."""
-    return lambda threads: ReplicaBackend(config, model, [torch.device("cpu")] * 3)
-
-
-def say(event: str, **facts: Any) -> None:
-    """One line for the test."""
-    print(json.dumps({"event": event, "time": time.time()} | facts), flush=True)  # noqa: T201
-
-
 def take_part(plan: Plan, orders: Orders) -> None:
     """Join, train or keep until stopped, leave."""
+    logging.basicConfig(level=logging.WARNING)
+    torch.set_num_threads(1)
     config = RunConfig.from_mapping(plan.config)
     model = build_model(config, VOCABULARY, SPECIAL)
     own = own_model(config, model)
-    start_backend = (
-        replicas(config, own) if plan.device == "replicas" else choose_backend(plan.device, "auto", config, own)
-    )
+    if plan.device == "replicas":
+        start_backend: StartBackend = lambda _: ReplicaBackend(config, own, [torch.device("cpu")] * 3)  # noqa: E731
+    else:
+        start_backend = choose_backend(plan.device, "auto", config, own)
     swarm = Swarm.join(
         config=config,
         model=model,
         credentials=Credentials(Path(plan.credentials_dir)),
         initial_peers=plan.initial_peers,
         place=Placement("client" if plan.client_mode else "direct", (f"/ip4/127.0.0.1/tcp/{plan.port}",)),
-        traffic=Traffic(Throttle(plan.upload_rate)),
+        traffic=Traffic(),
     )
     if plan.changes:
         swarm.steer(Steering(changes=tuple(Change(**change) for change in plan.changes)))
-    if plan.asks_after:
-        say("ready")
-        wait_until("the test lets it ask for the state", Path(plan.asks_after).exists)
-    asked = 1
-    while not (downloaded := plan.role != "keeper" and swarm.state.download()) and plan.asks_again:
-        asked += 1
-        time.sleep(0.5)
-    if plan.role == "auxiliary":
-        swarm.begin_training()
+    downloaded = plan.role != "keeper" and swarm.state.download()
     backend = with_local_steps(config, start_backend(1), own, model, swarm)
     target = swarm.progress().target_batch_size
-    say(
+    orders.say(
         "joined",
         addresses=swarm.addresses,
         step=swarm.step,
         downloaded=downloaded,
-        asked=asked,
         target_batch_size=target,
     )
     done_this_step = part = 0
     spoil_after = plan.spoil_after_step
     while not orders.stop.is_set():
+        last_step = int(orders.told) if orders.told else plan.last_step
         quota = plan.microbatches_per_step
-        if plan.role == "trainer" and swarm.step != orders.last_step and (quota is None or done_this_step < quota):
+        if plan.role == "trainer" and swarm.step != last_step and (quota is None or done_this_step < quota):
             data = config.at_step(swarm.step).data
             batch = fixed_batch(data.microbatch_size, plan.seed, swarm.step, part, data.sequence_length)
             result = backend.accumulate(batch)
@@ -173,13 +136,13 @@ def take_part(plan: Plan, orders: Orders) -> None:
             done_this_step, part = done_this_step + 1, part + 1
         else:
             time.sleep(0.05)
-        if orders.last_step is not None and swarm.step >= orders.last_step:
+        if last_step is not None and swarm.step >= last_step:
             continue
         outcome = swarm.advance(backend.collect)
         if outcome is not None:
             backend.synchronize()
             now = swarm.progress()
-            say(
+            orders.say(
                 "step",
                 **asdict(outcome),
                 target_batch_size=now.target_batch_size,
@@ -192,17 +155,5 @@ def take_part(plan: Plan, orders: Orders) -> None:
                 spoil_after = None
     parameters = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
     save_file(parameters, plan.parameters_file)
-    say("left", step=swarm.step, moments=moments(swarm.state.optimizer), turned_away=swarm.state.turned_away)
+    orders.say("left", step=swarm.step, moments=moments(swarm.state.optimizer))
     swarm.leave()
-
-
-def main() -> None:
-    """Read the plan, take part."""
-    logging.basicConfig(level=logging.WARNING)
-    torch.set_num_threads(1)
-    plan = Plan(**json.loads(Path(sys.argv[1]).read_text()))
-    take_part(plan, Orders(plan.last_step))
-
-
-if __name__ == "__main__":
-    main()

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import queue
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
-from auth.credentials import Credentials
 from auth.keys import AuthorityKey
-from auth.tokens import AccessToken, RevocationList, Role, issue_revocations, issue_token
+from auth.tokens import Role
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
+from peer.data.batching.batches import Batch
 from peer.models.build import build_model
-from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
+from peer.models.optimizers import build_optimizer, parameter_groups, rate_in_phase
 from peer.swarm.fingerprint import DRIFT_TOLERANCE
+from tests.support.peer_processes import PeerProcess, Said
 from tests.support.ports import free_ports
-from tests.support.swarm_peer import SPECIAL, VOCABULARY, Plan, fixed_batch
-from tests.support.waiting import PATIENCE_S, wait_until
+from tests.support.swarm_peer import SPECIAL, VOCABULARY, Plan, fixed_batch, take_part
+from tests.support.tokens import admitted
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 RUN = "swarm-test"
@@ -67,85 +60,28 @@ LOSING: dict[str, Any] = CONFIG | {
 }
 
 
-class Peer:
-    """A started peer process and what it has said so far."""
+class Peer(PeerProcess):
+    """A started peer that can be told to go on, and has parameters when it leaves."""
 
-    def __init__(self, plan: Plan, directory: Path, name: str) -> None:
-        self.parameters_file = directory / f"{name}.safetensors"
-        plan_file = directory / f"{name}.json"
-        plan_file.write_text(json.dumps(asdict(plan) | {"parameters_file": str(self.parameters_file)}))
-        script = ROOT / "tests/support/swarm_peer.py"
-        self.log = directory / f"{name}.log"
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, str(script), str(plan_file)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-                cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
-            )
-        self.last_outcome: dict[str, Any] | None = None  # of those that were waited for or passed over
-        self._said: queue.Queue[dict[str, Any]] = queue.Queue()
-        assert self.process.stdout is not None
-        self._listener = threading.Thread(target=self._listen, args=(self.process.stdout,), daemon=True)
-        self._listener.start()
+    def __init__(self, plan: Plan, directory: Path, name: str, fresh: bool) -> None:
+        self._parameters = directory / f"{name}.safetensors"
+        plan = replace(plan, parameters_file=str(self._parameters))
+        super().__init__(take_part, plan, directory / f"{name}.log", fresh)
 
-    def _listen(self, lines: IO[str]) -> None:
-        with contextlib.suppress(ValueError):  # closed after a kill
-            for line in lines:
-                self._said.put(json.loads(line))
-
-    def wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The next thing said that is `wanted`; fails the test if none comes."""
-        found: list[dict[str, Any]] = []
-
-        def has_come() -> bool:
-            has_ended = not self._listener.is_alive()
-            while not found and not self._said.empty():
-                said = self._said.get()
-                if said["event"] == "step":
-                    self.last_outcome = said
-                found.extend([said] if wanted(said) else [])
-            assert found or not has_ended, f"the peer said nothing more:\n{self.log.read_text()[-3000:]}"
-            return bool(found)
-
-        wait_until("the peer has said what is waited for", has_come, self.log)
-        return found[0]
-
-    def wait_for_step(self, step: int) -> dict[str, Any]:
-        """The outcome that brought the peer to `step` or beyond, or the newest if it is there already."""
-        if self.last_outcome is not None and self.last_outcome["step"] >= step:
-            return self.last_outcome
-        return self.wait_for(lambda said: said["event"] == "step" and said["step"] >= step)
-
-    def joined(self) -> dict[str, Any]:
+    def joined(self) -> Said:
         """The first message of the peer after it has joined."""
-        return self.wait_for(lambda said: said["event"] == "joined")
+        return self.wait_for_event("joined")
 
     def go_on_to(self, step: int) -> None:
         """Have another step be the peer's last."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{step}\n")
-        self.process.stdin.flush()
-
-    def kill(self) -> None:
-        """SIGKILL to the peer and all that it forked, as a power cut would."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        for stream in self.process.stdin, self.process.stdout:
-            if stream is not None:
-                stream.close()
+        self.tell(str(step))
 
     def stop(self) -> dict[str, torch.Tensor]:
         """Let the peer leave; returns its parameters."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        assert self.process.wait(timeout=PATIENCE_S) == 0
-        return load_file(self.parameters_file)
+        self.tell("stop")
+        self.process.join(PATIENCE_S)
+        assert self.process.exitcode == 0, self.log.read_text()
+        return load_file(self._parameters)
 
 
 class SwarmFactory:
@@ -158,23 +94,19 @@ class SwarmFactory:
         [self.keeper_port] = free_ports("127.0.0.1", 1)
         self.peers: list[Peer] = []
 
-    def credentials(self, name: str, role: Role, member: str = "") -> Credentials:
-        """A device that has joined the run, of a member of its own or of this one."""
-        credentials = Credentials(self.directory / f"{name}-credentials")
-        key, now = credentials.device_key, time.time()
-        pseudonym = key.receipt_key(RUN).pseudonym
-        token = AccessToken(
-            member or name, name, key.peer_id, key.public_key.decode(), role, RUN, now, now + 3600, pseudonym
-        )
-        revocations = issue_revocations(self.authority, RevocationList(RUN, 0, now, frozenset()))
-        credentials.store_grant(RUN, self.authority.public_bytes, issue_token(self.authority, token), revocations)
-        return credentials
-
-    def start(self, name: str, role: Role, config: dict[str, Any] = CONFIG, member: str = "", **options: Any) -> Peer:
-        """Start a peer; the first keeper's address is where the others go."""
-        directory = str(self.credentials(name, role, member).directory)
+    def start(
+        self,
+        name: str,
+        role: Role,
+        config: dict[str, Any] = CONFIG,
+        *,
+        fresh: bool = False,
+        **options: Any,
+    ) -> Peer:
+        """Start a peer; the first keeper's address is where the others go. `fresh`: with an interpreter of its own."""
+        credentials = admitted(self.directory / f"{name}-credentials", self.authority, RUN, member=name, role=role)
         known = [] if role == "keeper" else self.addresses  # the keeper is the first node
-        peer = Peer(Plan(role, config, directory, known, **options), self.directory, name)
+        peer = Peer(Plan(role, config, str(credentials.directory), known, **options), self.directory, name, fresh)
         self.peers.append(peer)
         return peer
 
@@ -212,22 +144,44 @@ def require_one_state(together: Sequence[dict[str, torch.Tensor]]) -> None:
         assert relative_difference(parameters, together[0]) < DRIFT_TOLERANCE
 
 
-def train_alone(steps: int, seeds: list[int], parts: int, content: dict[str, Any] = CONFIG) -> dict[str, torch.Tensor]:
-    """The same training in one plain process: every part of every peer's batch, one optimizer step for all of them."""
-    config = RunConfig.from_mapping(content)
-    model = build_model(config, VOCABULARY, SPECIAL)
-    optimizer = build_optimizer(config, parameter_groups(model, config))
-    scheduler = build_scheduler(config, optimizer)
-    backend = TorchBackend(config, model)
-    for step in range(steps):
-        samples = 0
-        for seed in seeds:
-            for part in range(parts):
-                samples += backend.accumulate(fixed_batch(MICROBATCH, seed, step, part)).samples
-        for parameter in model.parameters():
+class PlainTraining:
+    """The same training in one plain process; at a boundary a fresh phase gets an optimizer that is really new."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config, self._step = config, 0
+        self.model = build_model(config, VOCABULARY, SPECIAL)
+        self._backend = TorchBackend(config, self.model)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.optimizer = build_optimizer(self._config, parameter_groups(self.model, self._config))
+
+    def take_step(self, batches: Iterable[Batch]) -> None:
+        """One optimizer step for all of these."""
+        if self._config.starts_optimizer(self._step):
+            self._begin()
+        samples = sum(self._backend.accumulate(batch).samples for batch in batches)
+        for parameter in self.model.parameters():
             if parameter.grad is not None:
                 parameter.grad.div_(samples)
-        optimizer.step()
-        optimizer.zero_grad()
-        scheduler.step()
-    return {name: tensor.detach() for name, tensor in model.named_parameters()}
+        for group in self.optimizer.param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * rate_in_phase(self._step, self._config)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self._step += 1
+
+    @property
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """Where it has come to."""
+        return {name: tensor.detach() for name, tensor in self.model.named_parameters()}
+
+
+def train_alone(steps: int, seeds: list[int], parts: int, content: dict[str, Any] = CONFIG) -> PlainTraining:
+    """Every part of every peer's batch in one plain process."""
+    config = RunConfig.from_mapping(content)
+    plain = PlainTraining(config)
+    for step in range(steps):
+        data = config.at_step(step).data
+        size, length = data.microbatch_size, data.sequence_length
+        plain.take_step(fixed_batch(size, seed, step, part, length) for seed in seeds for part in range(parts))
+    return plain

@@ -1,4 +1,4 @@
-"""Many join at once: nobody's donor gives more than it can, and a checkpoint spares it."""
+"""Who joins takes the run's state from a checkpoint, which spares the donor."""
 
 from __future__ import annotations
 
@@ -6,30 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from coordinator.checkpoints.manifest import newest_verified
 from tests.support.commands import NAMES, Command, Site
-from tests.support.swarms import SwarmFactory
 from tests.support.waiting import PATIENCE_S
-
-UPLOAD_RATE = 40_000.0  # bytes a second: the small state takes seconds
-
-
-def test_a_donor_serves_a_few_and_the_others_come_back(swarm: SwarmFactory) -> None:
-    """Of one member's four devices two are served at once; the others ask again and get the same state."""
-    keeper = swarm.start_keeper(upload_rate=UPLOAD_RATE)
-    go = swarm.directory / "go"
-    joiners = [
-        swarm.start(
-            f"joiner-{n}", "trainer", member="ada", microbatches_per_step=0, asks_again=True, asks_after=str(go)
-        )
-        for n in range(4)
-    ]
-    for joiner in joiners:
-        joiner.wait_for(lambda said: said["event"] == "ready")
-    go.touch()  # all ask at the same time, however far apart they were started
-    joined = [joiner.joined() for joiner in joiners]
-    assert all(said["downloaded"] for said in joined)
-    assert max(said["asked"] for said in joined) > 1
-    keeper.stop()
-    assert keeper.wait_for(lambda said: said["event"] == "left")["turned_away"] > 0
 
 
 def test_who_joins_a_run_that_waits_takes_the_checkpoint_over_the_web(site: Site) -> None:

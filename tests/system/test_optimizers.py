@@ -1,4 +1,4 @@
-"""Muon, and a growing batch, in a real swarm: peers equal one plain process, and a late joiner takes the whole state.
+"""Muon in a real swarm: peers equal one plain process, and a late joiner takes the whole state.
 
 Muon holds matrices and, for the other parameters, AdamW's moments. The other optimizers are tried without a swarm.
 """
@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from peer.config.run import RunConfig
 from tests.support.swarms import (
     CONFIG,
     TARGET,
     SwarmFactory,
-    begin_together,
     relative_difference,
     require_one_state,
     train_alone,
@@ -53,27 +51,4 @@ def test_all_peers_take_the_same_steps(swarm: SwarmFactory) -> None:
     statistics = [peer.wait_for(lambda said: said["event"] == "left")["moments"] for peer in peers]
     require_one_state(together)
     assert all(each == pytest.approx(statistics[0], rel=1e-3) for each in statistics)
-    assert relative_difference(first, train_alone(LAST, SEEDS, PARTS, MUON)) < 1e-4
-
-
-BATCHES = [8, 16, 24, 32]
-
-
-def test_all_peers_let_the_batch_grow_alike(swarm: SwarmFactory) -> None:
-    """Each step has the batch that its number gives, at the keeper and at every trainer."""
-    growing = {"initial_batch_size": BATCHES[0], "batch_warmup_steps": 3}
-    config = CONFIG | {"averaging": CONFIG["averaging"] | growing}
-    run = RunConfig.from_mapping(config)
-    assert [run.at_step(step).averaging.target_batch_size for step in range(4)] == BATCHES
-    keeper = swarm.start_keeper(config=config, last_step=LAST)
-    trainers = [swarm.start(f"trainer-{seed}", "trainer", config, seed=seed, last_step=0) for seed in SEEDS]
-    begin_together(trainers, LAST)
-    for peer in [*trainers, keeper]:
-        step = 0
-        while step < LAST:
-            outcome = peer.wait_for_step(step + 1)
-            step = outcome["step"]
-            assert outcome["target_batch_size"] == ([*BATCHES, TARGET])[step]
-            if outcome["averaged"]:
-                assert outcome["group_samples"] >= BATCHES[step - 1]
-    require_one_state([peer.stop() for peer in [*trainers, keeper]])
+    assert relative_difference(first, train_alone(LAST, SEEDS, PARTS, MUON).parameters) < 1e-4

@@ -1,8 +1,7 @@
-"""Ways to average less, each in a real swarm: local steps with sparse gradients; delayed steps with PowerSGD.
+"""Ways to average less, each in a real swarm: local steps with sparse gradients; codes of gradients, PowerSGD's too.
 
-One swarm changes between codes of gradients at some of its steps.
-Local steps are tried with rounds that are waited for, and beside rounds. Each test trains some global steps of a few
-seconds with four or five peers.
+One swarm changes between codes at some of its steps. Local steps are tried with rounds that are waited for, and beside
+rounds. Each test trains some global steps of a few seconds with four or five peers.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import torch
 
 from peer.swarm.credit import HEADROOM
 from tests.support.swarms import (
-    CONFIG,
     LOSING,
     MICROBATCH,
     TARGET,
@@ -31,9 +29,6 @@ LOCAL: dict[str, Any] = LOSING | {
     | {"compression": "topk-2bit", "target_batch_size": 2 * TARGET, "local_steps": 2 * TARGET // MICROBATCH // 2},
 }
 DELAYED_LOCAL: dict[str, Any] = LOCAL | {"averaging": LOCAL["averaging"] | {"delay": True}}
-FACTORED: dict[str, Any] = LOSING | {
-    "averaging": LOSING["averaging"] | {"delay": True, "compression": "float16", "powersgd_rank": 2}
-}
 # From which steps on which code of gradients is in force; before the first the run file's, 16 bits.
 CODES: list[dict[str, Any]] = [
     {"from_step": 3, "compression": "8bit-blockwise"},
@@ -73,24 +68,6 @@ def test_local_steps_survive_what_happens_to_peers(swarm: SwarmFactory, config: 
     assert all(torch.equal(state[name], states[0][name]) for state in states for name in states[0])
 
 
-def test_delayed_steps_survive_a_killed_peer(swarm: SwarmFactory) -> None:
-    """Peers train on while they average: no sample is lost or counted twice, and all end with the same parameters."""
-    last = 8
-    keeper = swarm.start_keeper(config=FACTORED, last_step=last)
-    first, second = (
-        swarm.start(f"trainer-{seed}", "trainer", FACTORED, seed=seed, microbatch_s=0.2, last_step=0) for seed in (1, 2)
-    )
-    victim = swarm.start("victim", "trainer", FACTORED, seed=3, microbatch_s=0.2, last_step=0)
-    begin_together([first, second, victim], last)
-    victim.wait_for_step(2)
-    victim.kill()  # it has begun the next step, and may be averaging
-    peers = [keeper, first, second]
-    outcomes = [outcomes_until(peer, last) for peer in peers]
-    assert complete_steps(outcomes, TARGET)
-    assert any(outcome["begun_with"] > 0 for of_peer in outcomes[1:] for outcome in of_peer.values())
-    require_one_state([peer.stop() for peer in peers])
-
-
 def test_the_code_of_gradients_changes_at_a_step_on_all_peers(swarm: SwarmFactory) -> None:
     """In 16 bits, in 8, as factors in 8, in 16 again, while one peer is killed and another joins: all have one state.
 
@@ -121,25 +98,6 @@ def test_the_code_of_gradients_changes_at_a_step_on_all_peers(swarm: SwarmFactor
     in_16, in_8, as_factors, in_16_again = received
     assert max(as_factors) < min(in_8) <= max(in_8) < min(in_16 + in_16_again)
     require_one_state([peer.stop() for peer in peers])
-
-
-def test_a_complete_group_waits_for_no_window_to_end(swarm: SwarmFactory) -> None:
-    """However long the run lets groups be looked for: when everybody is there, the round begins.
-
-    In most of the steps the group has everybody, and spends less time in averaging than the window has.
-    """
-    last, window_s = 6, 20.0
-    patient = CONFIG | {
-        "averaging": CONFIG["averaging"] | {"matchmaking_time_s": window_s, "averaging_timeout_s": 2 * window_s}
-    }
-    swarm.start_keeper(config=patient, last_step=last)
-    trainers = [
-        swarm.start(f"trainer-{seed}", "trainer", patient, seed=seed, microbatch_s=0.2, last_step=0) for seed in (1, 2)
-    ]
-    begin_together(trainers, last)
-    for outcomes in [outcomes_until(trainer, last) for trainer in trainers]:
-        together = [outcome for outcome in outcomes.values() if outcome["group_size"] == 3]
-        assert sum(outcome["averaging_s"] < window_s for outcome in together) > last / 2
 
 
 def complete_steps(outcomes: list[dict[int, dict[str, Any]]], target: int) -> list[int]:

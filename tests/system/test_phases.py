@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
-from peer.backends.torch_cpu import TorchBackend
-from peer.config.run import RunConfig
-from peer.models.build import build_model
-from peer.models.optimizers import build_optimizer, parameter_groups, rate_in_phase
-from tests.support.swarm_peer import SPECIAL, VOCABULARY, fixed_batch, moments
-from tests.support.swarms import CONFIG, LOSING, SwarmFactory, begin_together, relative_difference, require_one_state
+from tests.support.swarm_peer import moments
+from tests.support.swarms import (
+    CONFIG,
+    LOSING,
+    SwarmFactory,
+    begin_together,
+    relative_difference,
+    require_one_state,
+    train_alone,
+)
 
 BOUNDARY, LAST = 2, 4
 PARTS = 4  # microbatches of each trainer in a step
@@ -31,30 +34,6 @@ def phased_config(optimizer: str, like: dict[str, Any] = CONFIG) -> dict[str, An
         "averaging": {**like["averaging"], "target_batch_size": 4 * PARTS * len(SEEDS)},
         "phases": [phase | {"learning_rate": 0.02, "warmup_steps": 3}],
     }
-
-
-def train_alone(config: RunConfig) -> tuple[dict[str, torch.Tensor], torch.optim.Optimizer]:
-    """The same training in one plain process; at the boundary a fresh phase gets an optimizer that is really new."""
-    model = build_model(config, VOCABULARY, SPECIAL)
-    optimizer = build_optimizer(config, parameter_groups(model, config))
-    backend = TorchBackend(config, model)
-    for step in range(LAST):
-        if config.starts_optimizer(step):
-            optimizer = build_optimizer(config, parameter_groups(model, config))
-        data = config.at_step(step).data
-        samples = 0
-        for seed in SEEDS:
-            for part in range(PARTS):
-                batch = fixed_batch(data.microbatch_size, seed, step, part, data.sequence_length)
-                samples += backend.accumulate(batch).samples
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.grad.div_(samples)
-        for group in optimizer.param_groups:
-            group["lr"] = config.optimizer.learning_rate * rate_in_phase(step, config)
-        optimizer.step()
-        model.zero_grad()
-    return {name: tensor.detach() for name, tensor in model.named_parameters()}, optimizer
 
 
 @pytest.mark.parametrize("optimizer", ["fresh", "keep"])
@@ -81,11 +60,11 @@ def test_all_peers_enter_the_phase_at_the_same_step(swarm: SwarmFactory, optimiz
     together = [peer.stop() for peer in peers]
     statistics = [peer.wait_for(lambda said: said["event"] == "left")["moments"] for peer in peers]
     require_one_state(together)
-    alone, plain_optimizer = train_alone(RunConfig.from_mapping(config))
-    assert relative_difference(together[0], alone) < 1e-4
+    alone = train_alone(LAST, SEEDS, PARTS, config)
+    assert relative_difference(together[0], alone.parameters) < 1e-4
     assert all(each == pytest.approx(statistics[0], rel=1e-3) for each in statistics)
     steps = LAST - BOUNDARY if optimizer == "fresh" else LAST
-    assert statistics[0] == pytest.approx(moments(plain_optimizer) | {"step": steps * len(alone)}, rel=1e-3)
+    assert statistics[0] == pytest.approx(moments(alone.optimizer) | {"step": steps * len(alone.parameters)}, rel=1e-3)
 
 
 def test_trouble_at_the_boundary_leaves_all_in_the_same_phase(swarm: SwarmFactory) -> None:

@@ -1,7 +1,7 @@
-"""Peers of a swarm under attack, each a process of its own that the test talks to through a pipe.
+"""Peers of a real swarm, each a process of its own that the test talks to through a pipe.
 
-All are forked from a process that has imported torch and hivemind once, so that a swarm of five starts in a few seconds
-on a small machine.
+They are forked from a process that has imported torch and hivemind once, so that a swarm of five starts in a few
+seconds on a small machine.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.waiting import wait_until
-from tests.support.zygote import forking_python
+from tests.support.zygote import forking_python, fresh_python
 
-MAX_ATTACK_BYTES = 40
+MAX_ORDER_BYTES = 40
 Said = dict[str, Any]
 
 
 class Orders:
-    """What the test has told a peer so far: which attack to play, and whether to stop."""
+    """What the test has told a peer so far, and whether it is to stop, as it is when the test's process is gone."""
 
     def __init__(self, pipe: Connection) -> None:
-        self._attack = mp.Array("c", MAX_ATTACK_BYTES)  # shared with what the peer forks
+        self._told = mp.Array("c", MAX_ORDER_BYTES)  # shared with what the peer forks
         self.stop = threading.Event()
         self._pipe = pipe
         self._sending = threading.Lock()
         threading.Thread(target=self._listen, daemon=True).start()
 
     @property
-    def attack(self) -> str:
-        """Which to play now; empty for none."""
-        return bytes(self._attack.value).decode()
+    def told(self) -> str:
+        """The last order; empty for none."""
+        return bytes(self._told.value).decode()
 
-    @attack.setter
-    def attack(self, attack: str) -> None:
-        self._attack.value = attack.encode()
+    @told.setter
+    def told(self, order: str) -> None:
+        self._told.value = order.encode()
 
     def _listen(self) -> None:
         with contextlib.suppress(EOFError, OSError):
             while (order := self._pipe.recv()) != "stop":
-                self.attack = order
+                self.told = order
         self.stop.set()
 
     def say(self, event: str, **facts: Any) -> None:
@@ -70,12 +70,13 @@ def _begin(main: Callable[[Any, Orders], None], plan: Any, pipe: Connection, log
 class PeerProcess:
     """A started peer and what it has said so far."""
 
-    def __init__(self, main: Callable[[Any, Orders], None], plan: Any, log: Path) -> None:
+    def __init__(self, main: Callable[[Any, Orders], None], plan: Any, log: Path, fresh: bool = False) -> None:
+        """`fresh`: with an interpreter of its own, as in earnest."""
         context = mp.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self.log = log
         self.process = context.Process(target=_begin, args=(main, plan, theirs, str(log)))
-        with forking_python():
+        with fresh_python() if fresh else forking_python():
             self.process.start()
         theirs.close()
         self.said: list[Said] = []
@@ -85,7 +86,7 @@ class PeerProcess:
         self._listener.start()
 
     def tell(self, order: str) -> None:
-        """Let the peer play this attack, or stop."""
+        """Give the peer an order, such as `stop`."""
         self._pipe.send(order)
 
     def _listen(self) -> None:
@@ -114,7 +115,10 @@ class PeerProcess:
         return self.wait_for(lambda said: said["event"] == event)
 
     def wait_for_step(self, step: int) -> Said:
-        """The outcome that brought the peer to `step` or beyond."""
+        """The outcome that brought the peer to `step` or beyond, or the newest if it is there already."""
+        passed = [said for said in self.said[: self._read] if said["event"] == "step"]
+        if passed and passed[-1]["step"] >= step:
+            return passed[-1]
         return self.wait_for(lambda said: said["event"] == "step" and said["step"] >= step)
 
     @property
