@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.data.data_path import SPECIAL_PLACES, Plan, datasets_map, environment, manyhands
+from benchmarks.data.data_path import SPECIAL_PLACES, Plan, datasets_map, manyhands
 from peer.config.run import RunConfig
 from peer.data.prepare import prepare_tokenizer
 from peer.data.tokenization.encoding import Encoder
@@ -47,9 +47,3 @@ def test_our_passes_are_two_halves_and_another_epoch(plan: Plan) -> None:
     assert first.tokens + second.tokens == later.tokens
     assert plan.tokens - 3 * BATCH * (LENGTH - SPECIAL_PLACES) < later.tokens <= plan.tokens
     assert all(outcome.seconds > 0 for outcome in (first, second, later))
-
-
-def test_every_library_is_held_to_the_cores() -> None:
-    """One core means one thread of each, and none that share it."""
-    assert set(environment(1).values()) == {"1", "false"}
-    assert environment(2)["RAYON_NUM_THREADS"] == "2"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from benchmarks.support.reporting import Figure, argument_parser, as_json_text, as_table
+from benchmarks.support.reporting import Figure, as_json_text, as_table
 
 SPEED = Figure("speed", 1_200_000.0, "tokens/s", 400_000.0, "plain")
 LONE = Figure("memory", 12.5, "MiB")
@@ -28,11 +28,3 @@ def test_the_json_names_unit_baseline_and_ratio() -> None:
 def test_a_baseline_of_nothing_has_no_ratio() -> None:
     """Where the baseline is zero, nothing is divided by it."""
     assert Figure("lost", 0.0, "%", 0.0, "plain").ratio is None
-
-
-def test_every_benchmark_has_a_quick_form_and_json() -> None:
-    """Both options are there, and off by default."""
-    options = argument_parser("x").parse_args([])
-    assert (options.quick, options.json) == (False, False)
-    options = argument_parser("x").parse_args(["--quick", "--json"])
-    assert (options.quick, options.json) == (True, True)

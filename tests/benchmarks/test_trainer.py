@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.training.trainer import Outcome, Plan, main, measure
+from benchmarks.training.trainer import Outcome, Plan, measure
 from peer.config.run import RunConfig
 from tests.support.tiny_families import VOCABULARY, family_config
 
@@ -27,13 +27,6 @@ def test_both_variants_have_equal_losses(family: str, dropout: float) -> None:
     )
     assert len(ours) == len(theirs) == 3
     assert ours == pytest.approx(theirs, rel=1e-5)
-
-
-def test_a_model_and_all_recipes_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    """The usage says so, before anything is measured."""
-    with pytest.raises(SystemExit):
-        main(["--recipes", "--model", "small"])
-    assert "argument --model: not allowed with argument --recipes" in capsys.readouterr().err
 
 
 def test_speed_and_memory_are_measured() -> None:

