@@ -8,10 +8,9 @@ import re
 import shlex
 import subprocess
 import sys
-import threading
 from fnmatch import fnmatch
 from functools import cache
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,6 +20,7 @@ import yaml
 from coordinator.cli.configure import RUN_FILE, VARIABLES
 from coordinator.service.supervisor import LONGEST_STOP_S as LONGEST_STOP_OF_SERVE_S
 from peer.agent.agent import LONGEST_STOP_S as LONGEST_STOP_OF_AGENT_S
+from tests.support.local_servers import LocalServer, in_thread
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
@@ -166,14 +166,6 @@ def test_an_image_is_small_and_pinned(dockerfile: Path) -> None:
     assert "pip" not in " ".join(arguments(last_stage(dockerfile), "RUN"))
 
 
-def test_both_images_are_built_alike() -> None:
-    """Up to what is installed and copied, the two files build in the same way: one is mended when the other is."""
-    first, second = ({rest for name, rest in instructions(path) if name == "RUN"} for path in IMAGES)
-    (guide,) = (rest for rest in first if "mkdocs" in rest)
-    assert first - second == {"install -d -o manyhands -g manyhands -m 0700 /backups", guide}
-    assert second < first
-
-
 def test_the_image_starts_what_it_copies() -> None:
     """The coordinator's command is a program that can be executed, in a shell that understands it."""
     stage = last_stage(DOCKER / "coordinator.Dockerfile")
@@ -196,13 +188,10 @@ def test_the_health_check_fails_with_the_services_own_reason(status: int, code: 
             self.end_headers()
             self.wfile.write(b"the keeper has been silent")
 
-        def log_message(self, *_arguments: object) -> None:
-            """Keep the tests' output clean."""
-
     (check,) = arguments(last_stage(DOCKER / "coordinator.Dockerfile"), "HEALTHCHECK")
     _, flag, program = json.loads(check.partition("CMD ")[2])
-    with HTTPServer(("127.0.0.1", 0), Readyz) as server:
-        threading.Thread(target=server.handle_request, daemon=True).start()
+    server = LocalServer(Readyz)
+    with in_thread(server):
         environment = os.environ | {"MANYHANDS_WEB_PORT": str(server.server_port)}
         command = [sys.executable, flag, program.strip()]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.support.local_servers import LocalServer, in_thread
 
 
 @dataclass
@@ -36,17 +37,8 @@ class ChatServer:
 def chat_server() -> Iterator[ChatServer]:
     """The server, on a free port, as long as the block lasts."""
     chat = ChatServer()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"chat": chat}))
-    server.daemon_threads = True
-    chat.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    with in_thread(LocalServer(_Handler, chat=chat)) as chat.address:
         yield chat
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -72,6 +64,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(self.chat.body)))
         self.end_headers()
         self.wfile.write(self.chat.body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """A test's output is its own."""

@@ -14,10 +14,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import MappingProxyType
 from typing import Any
 
+from tests.support.local_servers import LocalServer, in_thread
 from tests.support.waiting import PATIENCE_S
 
 TOKEN = "hf_of_the_test"
@@ -167,33 +168,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(raw)
 
-    def log_message(self, *arguments: Any) -> None:
-        """Say nothing."""
-
 
 def _git_hash(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that was killed is nothing to tell of."""
 
 
 @contextmanager
 def local_hub() -> Iterator[Hub]:
     """The hub, served until the end of the block."""
     hub = Hub()
-    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield hub
-    finally:
-        hub.released.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with in_thread(LocalServer(_Handler, hub=hub)) as hub.url:
+        try:
+            yield hub
+        finally:
+            hub.released.set()

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from tests.support.local_servers import LocalServer, in_thread
 
 TOKEN = "a token"
 
 
-class MetadataServer(ThreadingHTTPServer):
+class MetadataServer(LocalServer):
     """Says that the machine is its owner's until `taken_back` is set."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.taken_back = False
         self.asked: list[str] = []  # paths
 
@@ -57,18 +58,10 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write((body or "").encode())
 
-    def log_message(self, *_: object) -> None:
-        """Quietly."""
-
 
 @contextmanager
 def metadata_server() -> Iterator[MetadataServer]:
     """Served for the time of the block."""
-    with MetadataServer() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    server = MetadataServer()
+    with in_thread(server):
+        yield server

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,6 +26,8 @@ from joserfc import jwt
 from joserfc.errors import SecurityWarning
 from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
 from werkzeug.serving import make_server
+
+from tests.support.local_servers import in_thread
 
 CLIENT_ID = "manyhands-test"
 SECRET = "of the client"
@@ -357,11 +358,5 @@ def running(provider: OpenIdProvider) -> Iterator[OpenIdProvider]:
     """Serve the provider on a free port for the time of the block."""
     server = make_server("127.0.0.1", 0, make_app(provider), threaded=True)
     provider.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
+    with in_thread(server):
         yield provider
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -7,7 +7,9 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from tests.support.local_servers import LocalServer, in_thread
 
 
 class WebFiles:
@@ -34,18 +36,11 @@ class WebFiles:
 def serve_files() -> Iterator[WebFiles]:
     """The server, on a free port, as long as the block lasts."""
     web = WebFiles()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"web": web}))
-    server.daemon_threads = True
-    web.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield web
-    finally:
-        web.released.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with in_thread(LocalServer(_Handler, web=web)) as web.address:
+        try:
+            yield web
+        finally:
+            web.released.set()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -113,6 +108,3 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(part)
         except ConnectionError:  # the reader had enough
             self.close_connection = True
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """A test's output is its own."""
