@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from transformers import PreTrainedModel
@@ -30,7 +32,13 @@ def run_model(run: RunDirectory, seed: int) -> PreTrainedModel:
 
 
 def add_checkpoint(
-    run: RunDirectory, database: Database, step: int, seed: int = 0, model: PreTrainedModel | None = None
+    run: RunDirectory,
+    database: Database,
+    step: int,
+    seed: int = 0,
+    model: PreTrainedModel | None = None,
+    probe: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    probe_loss: float | None = None,
 ) -> StoredCheckpoint:
     """Write a checkpoint of `step`, of this model or one with the seed's weights, and record it."""
     model = model or run_model(run, seed)
@@ -43,8 +51,8 @@ def add_checkpoint(
         era=era,
         texts={"config.json": json.dumps(checkpoint_config(model)), "run.yaml": run.config.to_yaml()},
         tokenizer_dir=run.tokenizer_dir,
-        probe={},
-        probe_loss=None,
+        probe=probe,
+        probe_loss=probe_loss,
         created_at=0.0,
     )
     record_checkpoint(
