@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import base64
-import os
 import re
 import struct
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,13 +12,10 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from coordinator.ledger.ledger import Ledger
-from coordinator.members.membership import Membership
-from coordinator.run.directory import RunDirectory
-from tests.support.live_notebooks import database_of, open_notebook, outputs, printed, served_run, shown
+from tests.support.commands import Site
+from tests.support.live_notebooks import open_notebook, outputs, printed, served_run, shown
 from tests.support.ports import free_ports
 from tests.support.served_page import FakeRun, PageServer, fake_run
-from tests.support.waiting import PATIENCE_S, wait_until
 from tests.support.zygote import forking_python
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
@@ -62,8 +55,8 @@ async def test_draws_a_run_that_trains(tmp_path: Path, monkeypatch: pytest.Monke
     It takes about twenty seconds: coordinator, keeper and a volunteer start, and take two steps.
     """
     with served_run(tmp_path) as served:
-        train_two_steps(served, tmp_path)
-        client = await explore(f"127.0.0.1:{served.settings.web_port}", tmp_path, monkeypatch)
+        train_two_steps(served)
+        client = await explore(f"127.0.0.1:{served.run.settings.web_port}", tmp_path, monkeypatch)
     assert len(pictures(client)) == 2
     assert all(width > height > 300 for width, height in pictures(client))
     standing, members = tables(client)[:2]
@@ -72,25 +65,15 @@ async def test_draws_a_run_that_trains(tmp_path: Path, monkeypatch: pytest.Monke
     assert re.search(r"1 \| mara \| [\d,]+ \| 100.0%", members)
 
 
-def train_two_steps(served: RunDirectory, directory: Path) -> None:
+def train_two_steps(site: Site) -> None:
     """A volunteer joins, trains and leaves."""
-    database = database_of(served)
-    code = Membership(database, served.authority, "small", 3600, time.time).invite("mara")[0]
-    command = [sys.executable, "-m", "manyhands", "join", str(served.join_link), "--threads", "1"]
     with forking_python():
-        volunteer = subprocess.Popen(
-            [*command, "--state-dir", str(directory / "mara"), "--listen", "/ip4/127.0.0.1/tcp/0"],
-            env=os.environ | {"MANYHANDS_INVITE": code},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-    try:
-        ledger = Ledger(database, served.config)
-        wait_until("the ledger has two steps", lambda: len(ledger.steps()) >= 2)
-    finally:
-        volunteer.terminate()
-        volunteer.wait(PATIENCE_S)
-    wait_until("all samples are confirmed", lambda: not any(row.pending_samples for row in ledger.contributions()))
+        volunteer = site.join("mara", first=True)
+    site.wait_until("the ledger has two steps", lambda: len(site.ledger.steps()) >= 2)
+    volunteer.terminate()
+    site.wait_until(
+        "all samples are confirmed", lambda: not any(row.pending_samples for row in site.ledger.contributions())
+    )
 
 
 async def test_a_run_without_data_is_said_to_have_none(

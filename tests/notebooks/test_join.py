@@ -11,12 +11,9 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -27,14 +24,14 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from uv import find_uv_bin
 
-from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import online_sessions
-from coordinator.members.membership import Membership
 from coordinator.run.directory import RunDirectory
 from peer.cli.join import WHO_LEARNS_THE_ADDRESS
 from peer.runtime.software import CONSTRAINTS
 from peer.runtime.version import software_version
-from tests.support.live_notebooks import database_of, open_notebook, outputs, printed, served_run, shown
+from tests.support.archives import plain_host
+from tests.support.commands import Site
+from tests.support.live_notebooks import open_notebook, outputs, printed, served_run, shown
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
@@ -48,10 +45,10 @@ print(sys.prefix, *sys.argv[1:], end=f", invite of {len(os.environ['MANYHANDS_IN
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDirectory]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A small run that is being served."""
-    with served_run(tmp_path_factory.mktemp("served")) as run:
-        yield run
+    with served_run(tmp_path_factory.mktemp("served")) as site:
+        yield site
 
 
 @pytest.fixture(autouse=True)
@@ -65,17 +62,11 @@ def own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MANYHANDS_SOFTWARE", "none")
 
 
-def invite(run: RunDirectory, name: str) -> str:
-    """A new code."""
-    membership = Membership(database_of(run), run.authority, run.config.run.name, 3600, time.time)
-    return membership.invite(name)[0]
-
-
-def prepare(run: RunDirectory, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def prepare(site: Site, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Say beforehand what the cell would ask, and keep the worker small."""
-    monkeypatch.setenv("MANYHANDS_LINK", str(run.join_link))
+    monkeypatch.setenv("MANYHANDS_LINK", str(site.run.join_link))
     monkeypatch.setenv("MANYHANDS_INVITE", code)
-    options = f"--threads 1 --listen /ip4/127.0.0.1/tcp/0 --data-folder {run.path.parent}"  # its text lies there
+    options = f"--threads 1 --listen /ip4/127.0.0.1/tcp/0 --data-folder {site.base}"  # its text lies there
     monkeypatch.setenv("MANYHANDS_OPTIONS", options)
 
 
@@ -94,20 +85,19 @@ async def run_cell(client: NotebookClient, true: Callable[[], object], *, interr
 
 
 async def test_one_cell_joins_trains_leaves_and_goes_on(
-    served: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It joins by invite, shows a panel, counts and leaves in order; run again it goes on, without a question.
 
     Interrupted twice it ends at once, and leaves no process behind: neither the agent nor its worker and that one's
     children.
     """
-    code = invite(served, "<i>nora</i>")
+    code = served.membership.invite("<i>nora</i>")[0]
     prepare(served, code, monkeypatch)
-    ledger = Ledger(database_of(served), served.config)
     client = open_notebook("join.ipynb", tmp_path)
 
     def samples() -> int:
-        return sum(row.samples for row in ledger.contributions())
+        return sum(row.samples for row in served.ledger.contributions())
 
     async with client.async_setup_kernel():
         await run_cell(client, samples)
@@ -124,21 +114,18 @@ async def test_one_cell_joins_trains_leaves_and_goes_on(
         await run_cell(client, lambda: samples() > before, interrupts=2)
     assert "Ended at once" in printed(client)
     assert len(shown(client, "text/html")) == 1
-    assert [(row.member, row.devices) for row in ledger.contributions() if row.samples] == [("<i>nora</i>", 1)]
+    assert [(row.member, row.devices) for row in served.ledger.contributions() if row.samples] == [("<i>nora</i>", 1)]
     await eventually("no process of the notebook is left", lambda: nothing_left(tmp_path))
 
 
-async def test_nothing_outlives_the_kernel(
-    served: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_outlives_the_kernel(served: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that is restarted, or killed, takes its volunteer with it; so the cell can be run anew."""
-    prepare(served, invite(served, "pia"), monkeypatch)
+    prepare(served, served.membership.invite("pia")[0], monkeypatch)
     client = open_notebook("join.ipynb", tmp_path)
-    database = database_of(served)
     async with client.async_setup_kernel():
         running = asyncio.create_task(client.async_execute_cell(client.nb.cells[1], 1))
         await eventually(
-            "pia is online", lambda: any(one.member == "pia" for one in online_sessions(database, time.time()))
+            "pia is online", lambda: any(one.member == "pia" for one in online_sessions(served.database, time.time()))
         )
         assert client.km is not None
         await client.km.shutdown_kernel(now=True)
@@ -158,9 +145,7 @@ def nothing_left(home: Path) -> bool:
     return not any(is_of_it(process) for process in psutil.process_iter() if process.pid != os.getpid())
 
 
-async def test_a_wrong_invite_is_one_sentence(
-    served: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_wrong_invite_is_one_sentence(served: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cell ends with the command's sentence and its exit code, no traceback, and does not show the code."""
     prepare(served, "wrong-wrong-wrong", monkeypatch)
     client = open_notebook("join.ipynb", tmp_path)
@@ -190,13 +175,8 @@ def stand_in_wheel(tmp_path: Path) -> Iterator[str]:
     served.mkdir()
     with zipfile.ZipFile(served / WHEEL, "w") as archive:
         archive.writestr("peer/installer/__main__.py", STAND_IN_INSTALLER)
-    handler = partial(SimpleHTTPRequestHandler, directory=str(served))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        serving = threading.Thread(target=server.serve_forever, args=(0.05,))
-        serving.start()
-        yield f"http://127.0.0.1:{server.server_port}/{WHEEL}"
-        server.shutdown()
-        serving.join()
+    with plain_host(served) as address:
+        yield f"{address}{WHEEL}"
 
 
 async def test_cell_installs_into_an_environment_of_its_own(
@@ -260,20 +240,19 @@ def fresh_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 async def test_a_machine_without_a_checkout_gets_all_from_the_run(
-    served: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_host: str
+    served: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_host: str
 ) -> None:
     """The notebook that the run serves asks for the invite alone, installs from the run, and its samples count."""
-    prepare(served, invite(served, "olga"), monkeypatch)
+    prepare(served, served.membership.invite("olga")[0], monkeypatch)
     monkeypatch.delenv("MANYHANDS_SOFTWARE")
     monkeypatch.delenv("MANYHANDS_LINK")
     place = {"metadata": {"path": tmp_path}}
     client = NotebookClient(
-        served_notebook(served), timeout=2 * int(PATIENCE_S), kernel_name=fresh_host, resources=place
+        served_notebook(served.run), timeout=2 * int(PATIENCE_S), kernel_name=fresh_host, resources=place
     )
-    ledger = Ledger(database_of(served), served.config)
 
     def counted() -> bool:
-        return any(row.member == "olga" and row.samples for row in ledger.contributions())
+        return any(row.member == "olga" and row.samples for row in served.ledger.contributions())
 
     async with client.async_setup_kernel():
         await run_cell(client, counted)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,42 +10,24 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
-from coordinator.ledger.presence import read_swarm_status
-from coordinator.run.directory import RunDirectory
-from coordinator.store.engine import Database, open_engine
-from tests.support.small_run import make_small_run
-from tests.support.waiting import PATIENCE_S, wait_until
+from tests.support.commands import Site
+from tests.support.waiting import PATIENCE_S
 from tests.support.zygote import forking_python
 
 NOTEBOOKS = Path(__file__).parent.parent.parent / "notebooks"
 
 
 @contextmanager
-def served_run(directory: Path) -> Iterator[RunDirectory]:
+def served_run(directory: Path) -> Iterator[Site]:
     """A small run, made and served in `directory`; its processes are forked, those of the notebooks are not."""
-    run = make_small_run(directory)
-    with (directory / "coordinator.log").open("w") as log, forking_python():
-        server = subprocess.Popen(
-            [sys.executable, "-m", "manyhands", "coordinator", "serve", str(run.path)],
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    site = Site(directory)
     try:
-        wait_until(
-            "the keeper has said where the swarm stands",
-            lambda: read_swarm_status(database_of(run)) is not None,
-            directory / "coordinator.log",
-        )
-        yield run
+        with forking_python():
+            serve = site.serve()
+        yield site
+        serve.terminate()
     finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(PATIENCE_S)
-
-
-def database_of(run: RunDirectory) -> Database:
-    """The run's store."""
-    return Database(open_engine(run.database_url))
+        site.close()
 
 
 def open_notebook(name: str, directory: Path, typed: tuple[str, ...] = ()) -> NotebookClient:
