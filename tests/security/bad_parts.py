@@ -58,18 +58,12 @@ def _turned_round(part: Part) -> Part:
 
 TWISTS: dict[str, Callable[[Part], Part]] = {
     "huge weight": _with_weight(HUGE),
-    "negative weight": _with_weight(-1.5),
-    "no weight": _with_weight(math.nan),
     "no number": _with_values(lambda values: torch.full_like(values, math.nan)),
-    "infinite": _with_values(lambda values: torch.full_like(values, math.inf)),
     "thousandfold": _with_values(lambda values: -1000 * values),
     "opposite": _turned_round,
     "20 times": _with_times_weight(INFLATED),
     "20 times, opposite": lambda part: _with_times_weight(INFLATED)(_turned_round(part)),
-    "another shape": _with_values(lambda values: values[:1]),
-    "another kind": _with_values(torch.Tensor.double),
     "garbage": _with_bytes(lambda _: b"garbage"),
-    "truncated": _with_bytes(lambda whole: whole[:-1]),
 }
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import pytest
 
 from peer.averaging.declarations import MAX_BANDWIDTH
-from peer.reduction.screening import LEAST_ROUNDS
 from tests.security.member_swarm import HONEST, INSIDER, TARGET, MemberSwarm, clean_losses, hold_one_state
 from tests.support.waiting import wait_until
 
@@ -60,10 +59,7 @@ def require_learning(swarm: MemberSwarm, last: int) -> None:
         assert said["loss"] <= losses[last] + MARGIN * (losses[0] - losses[last])
 
 
-@pytest.mark.parametrize(
-    ("attack", "kind"),
-    [("not finite", "average"), ("flipped", "reduction"), ("a little larger", "reduction"), ("frames", "shown")],
-)
+@pytest.mark.parametrize(("attack", "kind"), [("flipped", "reduction"), ("frames", "shown")])
 def test_a_member_that_lies_about_averages_parts_nobody_and_is_named(
     swarm: MemberSwarm, attack: str, kind: str
 ) -> None:
@@ -74,14 +70,6 @@ def test_a_member_that_lies_about_averages_parts_nobody_and_is_named(
         assert hold_one_state(swarm.steps_at(step))
         assert all(said["group_samples"] is None or said["group_samples"] >= TARGET for said in swarm.steps_at(step))
     require_learning(swarm, last)
-    assert {said["member"] for said in swarm.all_named()} == {INSIDER}
-
-
-def test_averages_a_million_times_too_large_are_named(swarm: MemberSwarm) -> None:
-    """Once a few rounds have shown how large averages are: neither a member's own gradient nor another's has grown."""
-    swarm.honest[0].wait_for_step(LEAST_ROUNDS + 1)
-    attack_until_named(swarm, "huge", "average")
-    require_learning(swarm, go_on(swarm))
     assert {said["member"] for said in swarm.all_named()} == {INSIDER}
 
 
