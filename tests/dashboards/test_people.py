@@ -235,18 +235,6 @@ def test_a_certificate_can_be_downloaded(page: Page, server: PageServer) -> None
     assert download.value.suggested_filename == f"certificate-{number}.json"
 
 
-@pytest.mark.parametrize("number", ["99", "", "<b>1</b>"])
-def test_nobodys_page_says_so(page: Page, server: PageServer, number: str) -> None:
-    """In the frame, with nothing that does not load, and leads back."""
-    answer = page.goto(f"{server.url}member?number={number}")
-    assert answer is not None
-    assert answer.status == 404
-    expect(page.locator("h1")).to_have_text("Page not found")
-    assert barriers(page) == []
-    page.get_by_role("link", name="To the overview").click()
-    expect(page.locator("#loss")).to_be_visible()
-
-
 def test_a_chosen_name_is_seen_everywhere(page: Page, server: PageServer, run: FakeRun, complaints: list[str]) -> None:
     """A member who wants to be anonymous is, within seconds, and without a reload."""
     page.goto(f"{server.url}participants")

@@ -14,7 +14,6 @@ from playwright.sync_api import Browser, Page, Route, expect
 from benchmarks.coordinator.recorded_run import HOSTILE_NAME, QUICK, LiveRun, record
 from coordinator.context.services import open_run_services
 from coordinator.keeper.alarm_watch import AlarmWatch
-from coordinator.ledger.presence import close_session, online_sessions
 from coordinator.ledger.reading import SETTLED_S
 from coordinator.statistics.alarms import MODEL_KINDS, Alarm, write_alarms
 from dashboards import catalogs
@@ -243,27 +242,6 @@ def test_a_visitor_without_an_installation_takes_part_by_one_line(
     keep_screenshot(page, "take-part")
 
 
-def test_a_run_that_most_have_left_is_not_green(
-    page: Page, server: PageServer, run: FakeRun, complaints: list[str]
-) -> None:
-    """When two of three devices have gone the page says so, although steps go on."""
-    run.add_member("grace")
-    fill(run, 12)
-    page.goto(server.url)
-    verdict = page.locator("#verdict")
-    expect(verdict).to_have_attribute("data-state", "healthy")
-    now = run.services.clock()
-    for stay in online_sessions(run.services.database, now)[1:]:
-        close_session(run.services.database, stay.session_id, now)
-    run.devices = {"grace": run.devices["grace"]}
-    run.keeper_says(12)
-    expect(verdict).to_contain_text("Needs attention 2 of 3 devices have left within the last 10 min")
-    expect(verdict).to_have_attribute("data-state", "trouble")
-    assert barriers(page) == []
-    assert complaints == []
-    keep_screenshot(page, "departures")
-
-
 def test_a_loss_that_leaves_its_course_is_told_with_the_way_back(
     page: Page, server: PageServer, run: FakeRun, complaints: list[str]
 ) -> None:
@@ -306,17 +284,6 @@ def test_silent_keeper_is_visible(page: Page, server: PageServer, run: FakeRun) 
     expect(peers).to_have_attribute("data-age", re.compile("min. ago"))
     run.keeper_says(2)
     expect(page.locator("[data-age]")).to_have_count(0)
-
-
-def test_without_scripts_it_shows_the_moment(browser: Browser, server: PageServer, run: FakeRun) -> None:
-    """Numbers and curve are in the page itself, and so is the word that they will not change."""
-    fill(run, 5)
-    with fresh_page(browser, java_script_enabled=False) as page:
-        while page.goto(server.url) and page.locator("#loss").inner_text() != "8.500":
-            page.wait_for_timeout(200)  # until the server has seen the newest step
-        expect(page.locator(".loss-curve polyline")).to_have_count(1)
-        assert "With JavaScript they would update themselves" in page.content()
-        expect(page.locator("#chart-choices")).to_be_hidden()
 
 
 def test_the_curve_as_the_reader_wants_it(

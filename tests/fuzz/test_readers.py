@@ -16,7 +16,6 @@ import yaml
 from hypothesis import given, strategies as st
 
 from auth.errors import ConfigError, LinkError, ManyhandsError, RequestError, StorageError, TokenError
-from auth.invite_codes import hash_invite_code, new_invite_code
 from auth.join_link import JoinLink
 from auth.keys import AuthorityKey
 from auth.tokens import (
@@ -121,13 +120,6 @@ def test_join_links(text: str) -> None:
         assert JoinLink.parse(str(link)) == link
 
     only(LinkError, read)
-
-
-@inputs(300)
-@given(spoilt_text(new_invite_code()) | ANY_TEXT)
-def test_invite_codes(code: str) -> None:
-    """Anything that a person types has a hash."""
-    assert len(hash_invite_code(code)) == 32
 
 
 @inputs(100)

@@ -17,10 +17,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from coordinator.checkpoints.validations import validations
 from coordinator.checkpoints.validator import open_validator
 from coordinator.context.open_run import open_run
-from coordinator.ledger.presence import read_swarm_status
-from coordinator.ledger.speed import run_speed
 from coordinator.store.ledger_models import LostSamples
-from coordinator.store.models import Report, UnigramBaseline
+from coordinator.store.models import UnigramBaseline
 from peer.config.run import BUILTIN_RUNS, RunConfig
 from tests.support.ports import free_ports
 from tests.system.demo_command import Finished, run_demo
@@ -77,25 +75,6 @@ def test_summary_says_what_happened(finished: dict[str, object]) -> None:
         lost = session.scalar(select(func.sum(LostSamples.samples))) or 0
     assert sum(max(0, target - samples) for samples in by_step.values()) <= lost
     assert sum(by_member.values()) == sum(by_step.values())
-
-
-def test_the_runs_speed_is_the_sum_of_its_members(finished: dict[str, object]) -> None:
-    """By their own reports and clocks, whatever they or others believe of their speed.
-
-    A member's time is the run's but for less than a step at either end: with five steps and more, none of which takes
-    half of the time, the two figures are within a factor of two.
-    """
-    with open_run(run_of(finished)) as run:
-        steps = run.ledger.steps()
-        found = run_speed(run.database, steps[-1].completed_at)
-        said = read_swarm_status(run.database)
-        own = select(func.sum(Report.samples) / func.sum(Report.elapsed_s)).where(Report.step > steps[0].step)
-        with run.database() as session:
-            members = session.scalars(own.group_by(Report.device_id)).all()
-    assert len(members) == 2
-    assert sum(members) / 2 < found < sum(members) * 2
-    assert said is not None
-    assert said.samples_per_second > 0
 
 
 def test_checkpoint_loads_in_plain_transformers(finished: dict[str, object]) -> None:

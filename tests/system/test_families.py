@@ -1,7 +1,7 @@
 """A family of each objective trains in `manyhands demo --config`: all is real, from the documents to the checkpoint.
 
-All families build, learn and are saved without a swarm in `tests/peer/models` and `tests/coordinator/checkpoints`. What
-else a demo starts, its validator and the model that answers, `test_demo.py` has.
+All families build, learn and are saved without a swarm in `tests/peer/models` and `tests/coordinator/checkpoints`.
+ALBERT, and what else a demo starts, its validator and the model that answers, `test_demo.py` has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import (
-    AlbertForPreTraining,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
@@ -33,7 +32,6 @@ STEPS = 2
 DISCRIMINATOR_WEIGHT = 50.0  # the default
 # What the run files say beside sizes.
 RUNS: dict[str, dict[str, Any]] = {
-    "albert": {"model": {"embedding_size": 16}, "objective": {"whole_words": True}},
     "electra": {"model": {"embedding_size": 16}, "objective": {"name": "rtd", "generator_size": 0.5}},
     "modernbert": {
         "objective": {"name": "mlm"},
@@ -74,7 +72,7 @@ def test_a_family_trains(demos: dict[str, Future[Finished]], architecture: str) 
     assert 0 < summary["last_loss"] < 2 * math.log(VOCABULARY) + weight
     path = Path(summary["checkpoint"])
     manifest = json.loads((path / "manifest.json").read_text())
-    kinds = {"albert": AlbertForPreTraining, "electra": AutoModelForPreTraining, "gpt2": AutoModelForCausalLM}
+    kinds = {"electra": AutoModelForPreTraining, "gpt2": AutoModelForCausalLM}
     kind = kinds.get(architecture, AutoModelForMaskedLM)
     model, report = kind.from_pretrained(path, output_loading_info=True)
     assert not report["missing_keys"]

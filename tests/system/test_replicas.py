@@ -113,27 +113,6 @@ def test_a_second_coordinator_takes_over_whole(site: Site) -> None:
     assert site.ledger.current_era() == 0
 
 
-def test_outage_of_the_database_ends_no_command(site: Site, server: PostgresServer) -> None:
-    """The keeper ends and waits; once the database is back, the same command's keeper says where the swarm stands."""
-    serve = site.serve()
-
-    def says(words: str) -> bool:
-        log = serve.log_path.read_text()
-        assert serve.process.poll() is None, log
-        return words in log
-
-    server.stop()
-    site.wait_until("the keeper waits for the database", lambda: says("the database does not answer"))
-    began = time.time()
-    server.start()
-    site.wait_until("this process is the keeper again", lambda: says("this is the run's keeper now"))
-    site.wait_until(
-        "the keeper has said again where the swarm stands",
-        lambda: (status := read_swarm_status(site.database)) is not None and status.updated_at > began,
-    )
-    assert serve.terminate() == (0, [])
-
-
 def kept_at(site: Site) -> int:
     """The step that a keeper holds now."""
     status = read_swarm_status(site.database)
