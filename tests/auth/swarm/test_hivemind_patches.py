@@ -313,27 +313,6 @@ def test_the_bound_is_exact_and_leaves_nothing_behind() -> None:
             MSGPackSerializer.loads(tuples_in_tuples(MAX_NESTING + 1))
 
 
-def test_a_process_of_the_swarm_survives_what_kills_plain_hivemind() -> None:
-    """Ten kilobytes end an interpreter that has hivemind alone; patched they are a `ValueError`."""
-    script = """
-from hivemind.utils.serializer import MSGPackSerializer
-from auth.swarm.hivemind_patches import patch_hivemind
-from tests.support.inputs import tuples_in_tuples
-{0}
-try:
-    MSGPackSerializer.loads(tuples_in_tuples(4000))
-except ValueError:
-    print("refused")
-"""
-    results = [
-        subprocess.run(
-            [sys.executable, "-c", script.format(line)], capture_output=True, text=True, cwd=ROOT, check=False
-        )
-        for line in ("", "patch_hivemind()")
-    ]
-    assert [(result.returncode == 0, result.stdout) for result in results] == [(False, ""), (True, "refused\n")]
-
-
 @pytest.mark.parametrize(("last_act", "told"), [("kill -9 $$", "exit code -9, SIGKILL"), ("exit 3", "exit code 3")])
 async def test_a_daemon_that_dies_is_told_of_with_its_last_lines(
     caplog: pytest.LogCaptureFixture, last_act: str, told: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -275,18 +275,6 @@ async def test_a_record_may_come_before_its_token(swarm: Swarm) -> None:
     assert set(reader.held) == set(holder.held)
 
 
-async def test_a_renewed_token_takes_the_olders_place(swarm: Swarm) -> None:
-    """Where it was shown, and where its owner's entries are read."""
-    holder, author, reader = [await swarm.node(swarm.credentials(name)) for name in ("holder", "author", "reader")]
-    await author.look(holder)
-    await reader.look(holder)
-    renewed = replace(author.credentials.access_token(time.time()), expires_at=NEVER + 1)
-    author.credentials.store_token(issue_token(swarm.authority, renewed))
-    await author.look(holder)
-    await reader.look(holder)
-    assert loads(reader.held[token_subkey(renewed.peer_id)]) == author.credentials.token_jwt
-
-
 async def test_nothing_in_a_cache_hides_what_a_node_holds(swarm: Swarm) -> None:
     """A member that asks to have its record cached until long after the others is served no other way."""
     holder, author, mallory, reader = [await swarm.node(swarm.credentials(f"node-{number}")) for number in range(4)]
@@ -326,12 +314,12 @@ async def test_those_who_look_for_a_group_are_found_likewise(swarm: Swarm) -> No
 
 
 async def test_no_node_stores_what_is_not_the_runs(swarm: Swarm) -> None:
-    """A member's 4000 keys of 16 kB, entries of its own making under the run's keys, or a value over all of them."""
+    """A member's 400 keys of 16 kB, entries of its own making under the run's keys, or a value over all of them."""
     holder, mallory = [await swarm.node(swarm.credentials(name)) for name in ("holder", "mallory")]
     await mallory.look(holder)
     before = [(key, len(item.value)) for key, item in holder.protocol.storage.items()]
     large, expires_at = bytes(16_000), time.time() + SOON
-    for number in range(4000):
+    for number in range(400):
         key = DHTID.generate(source=number)
         stored = await mallory.protocol.call_store(
             holder.peer_id,
@@ -357,7 +345,7 @@ async def test_a_device_has_four_entries_at_a_node_whoever_stores_them(swarm: Sw
     """Its record, its token, its addresses, and that it looks for a group; stored again they take no more room."""
     holder, author, other = [await swarm.node(swarm.credentials(name)) for name in ("holder", "author", "other")]
     subkey = addresses_subkey(author.credentials.device_key.peer_id)
-    for number in range(200):
+    for number in range(50):
         ends_at = NEVER + number
         assert await author.report(holder, number, ends_at)
         assert await author.store(holder, subkey, author.signed(dumps([HOME]), ends_at, subkey), ends_at)
