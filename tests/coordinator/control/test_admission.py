@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,41 +16,22 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from auth.keys import TLS_NAME
-from coordinator.context.services import open_run_services
 from coordinator.control.door import DoorLimits
-from coordinator.control.server import SERVICE_NAME, ControlServer, TlsFiles
-from coordinator.run.directory import RunDirectory
-from coordinator.run.settings import Settings
-from peer.config.run import RunConfig
+from coordinator.control.server import SERVICE_NAME
 from peer.protocol import MAX_PEER_MESSAGE_BYTES, PROTOCOL_VERSION, control_pb2, control_pb2_grpc
-from tests.support.stores import put_tables
+from tests.support.control_plane import TestCoordinator, serving
 from tests.support.waiting import PATIENCE_S
 
 LIMITS = DoorLimits(handshake_s=PATIENCE_S, first_message_s=PATIENCE_S, idle_s=PATIENCE_S)
-METHODS = ("Challenge", "Join", "Renew", "FetchFile", "Checkpoint", "Session", "Describe", "Probe", "DialBack")
 CODE = grpc.StatusCode
 
 
 @asynccontextmanager
-async def served(path: Path, limits: DoorLimits = LIMITS) -> AsyncIterator[ControlServer]:
-    """A run's control plane on a free port."""
-    config = RunConfig.from_mapping({"run": {"name": "test"}})
-    directory = RunDirectory.create(path / "run", config, Settings(bind_host="127.0.0.1"), prepare=put_tables)
-    tls = TlsFiles(directory.tls_key_path, directory.tls_cert_path)
-    with open_run_services(directory, time.time) as services:
-        server = await ControlServer.start(services, "127.0.0.1", 0, tls, limits)
-        try:
-            yield server
-        finally:
-            await server.stop()
-
-
-@asynccontextmanager
-async def called(path: Path, server: ControlServer) -> AsyncIterator[grpc.aio.Channel]:
+async def called(coordinator: TestCoordinator) -> AsyncIterator[grpc.aio.Channel]:
     """A stranger's connection."""
-    credentials = grpc.ssl_channel_credentials((path / "run" / "keys" / "tls.crt").read_bytes())
+    credentials = grpc.ssl_channel_credentials(coordinator.directory.tls_cert_path.read_bytes())
     options = [("grpc.ssl_target_name_override", TLS_NAME), ("grpc.use_local_subchannel_pool", 1)]
-    async with grpc.aio.secure_channel(f"127.0.0.1:{server.port}", credentials, options) as channel:
+    async with grpc.aio.secure_channel(f"127.0.0.1:{coordinator.server.port}", credentials, options) as channel:
         yield channel
 
 
@@ -98,24 +78,16 @@ async def until_closed(reader: asyncio.StreamReader) -> None:
 async def test_a_request_that_never_comes_is_not_waited_for(tmp_path: Path, method: str) -> None:
     """A call whose message does not arrive ends in time and holds its place no longer; the next is answered."""
     limits = replace(LIMITS, calls_per_caller=1, first_message_s=0.5)
-    async with served(tmp_path, limits) as server, called(tmp_path, server) as channel:
+    async with serving(tmp_path, limits=limits) as coordinator, called(coordinator) as channel:
         assert await asyncio.wait_for(status_of(raw(channel, method)()), PATIENCE_S) is CODE.INVALID_ARGUMENT
         await until_served(channel)
-
-
-async def test_a_call_without_a_request_is_refused(tmp_path: Path) -> None:
-    """A stream that ends before its one message is no internal error."""
-    async with served(tmp_path) as server, called(tmp_path, server) as channel:
-        call = raw(channel, "Join")()
-        await call.done_writing()
-        assert await status_of(call) is CODE.INVALID_ARGUMENT
 
 
 async def test_an_address_holds_so_many_calls(tmp_path: Path) -> None:
     """Streams that say nothing fill their own address's share, and give it back when they end."""
     async with (
-        served(tmp_path, replace(LIMITS, calls_per_caller=3)) as server,
-        called(tmp_path, server) as channel,
+        serving(tmp_path, limits=replace(LIMITS, calls_per_caller=3)) as coordinator,
+        called(coordinator) as channel,
     ):
         calls = [raw(channel, "Join")() for _ in range(4)]
         ends = {asyncio.create_task(status_of(call)): call for call in calls}
@@ -131,7 +103,7 @@ async def test_an_address_holds_so_many_calls(tmp_path: Path) -> None:
 async def test_an_address_calls_so_often(tmp_path: Path) -> None:
     """A flood is refused without a record in the database, in words by which a peer comes again later."""
     limits = replace(LIMITS, calls_per_minute=5)
-    async with served(tmp_path, limits) as server, called(tmp_path, server) as channel:
+    async with serving(tmp_path, limits=limits) as coordinator, called(coordinator) as channel:
         request = control_pb2.RenewRequest().SerializeToString()
         ends = [await one(channel, "Renew", request) for _ in range(8)]
     assert ends == [CODE.INVALID_ARGUMENT] * 5 + [CODE.UNAVAILABLE] * 3
@@ -150,7 +122,7 @@ async def one(channel: grpc.aio.Channel, method: str, message: bytes) -> grpc.St
 
 async def test_a_large_message_is_refused(tmp_path: Path) -> None:
     """Its size is known before it is read."""
-    async with served(tmp_path) as server, called(tmp_path, server) as channel:
+    async with serving(tmp_path, limits=LIMITS) as coordinator, called(coordinator) as channel:
         for method in ("Join", "Session"):
             assert await one(channel, method, b"\x0a" * (MAX_PEER_MESSAGE_BYTES + 1)) is CODE.RESOURCE_EXHAUSTED
         await until_served(channel)
@@ -158,36 +130,11 @@ async def test_a_large_message_is_refused(tmp_path: Path) -> None:
 
 async def test_nobody_watches_health_for_ever(tmp_path: Path) -> None:
     """Health is asked for and answered; there is no stream of it to hold."""
-    async with served(tmp_path) as server, called(tmp_path, server) as channel:
+    async with serving(tmp_path, limits=LIMITS) as coordinator, called(coordinator) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service="")
         assert (await stub.Check(request, timeout=PATIENCE_S)).status == health_pb2.HealthCheckResponse.SERVING
         assert await status_of(stub.Watch(request)) is CODE.UNIMPLEMENTED
-
-
-async def silent(_writer: asyncio.StreamWriter) -> None:
-    """Say nothing, not even a greeting."""
-
-
-async def garbage(writer: asyncio.StreamWriter) -> None:
-    """Say what is no TLS."""
-    writer.write(b"GET / HTTP/1.1\r\n\r\n" * 100)
-
-
-async def stutter(writer: asyncio.StreamWriter) -> None:
-    """Begin a greeting that never ends."""
-    writer.write(b"\x16\x03\x01\x02\x00\x01")
-
-
-@pytest.mark.parametrize("attack", [silent, garbage, stutter])
-async def test_a_handshake_has_its_time(tmp_path: Path, attack: Callable[[asyncio.StreamWriter], Any]) -> None:
-    """Who does not speak TLS in time is cut off."""
-    async with served(tmp_path, replace(LIMITS, handshake_s=1.0)) as server, called(tmp_path, server) as channel:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        await attack(writer)
-        await until_closed(reader)
-        writer.close()
-        await until_served(channel)
 
 
 @pytest.mark.parametrize("frames", [b"", b"no frames at all, but text " * 50, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"])
@@ -196,8 +143,8 @@ async def test_a_connection_without_a_call_is_closed(tmp_path: Path, frames: byt
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
-    async with served(tmp_path, replace(LIMITS, handshake_s=1.0, idle_s=2.0)) as server:
-        reader, writer = await within_the_handshakes_time(server.port, context)
+    async with serving(tmp_path, limits=replace(LIMITS, handshake_s=1.0, idle_s=2.0)) as coordinator:
+        reader, writer = await within_the_handshakes_time(coordinator.server.port, context)
         writer.write(frames)
         await until_closed(reader)
         writer.close()
@@ -216,37 +163,10 @@ async def within_the_handshakes_time(
                 raise
 
 
-def strange_messages(count: int) -> list[tuple[str, bytes]]:
-    """Random bytes, and proper messages with some bytes changed or cut off, for every method."""
-    rng = random.Random(0)
-    proper = control_pb2.JoinRequest(nonce=b"n" * 32, public_key=b"k" * 200, signature=b"s" * 64, invite_code="code")
-
-    def strange() -> bytes:
-        if rng.random() < 0.5:
-            return rng.randbytes(rng.randrange(200))
-        data = bytearray(proper.SerializeToString())
-        for _ in range(rng.randrange(1, 8)):
-            data[rng.randrange(len(data))] = rng.randrange(256)
-        return bytes(data[: rng.randrange(1, len(data) + 1)])
-
-    return [(rng.choice(METHODS), strange()) for _ in range(count)]
-
-
-async def test_no_bytes_are_an_internal_error(tmp_path: Path) -> None:
-    """Whatever a stranger sends as a message, the answer is a refusal in our words or a proper reply."""
-    async with (
-        served(tmp_path, replace(LIMITS, calls_per_minute=10_000)) as server,
-        called(tmp_path, server) as channel,
-    ):
-        for method, data in strange_messages(400):
-            assert await one(channel, method, data) not in {CODE.INTERNAL, CODE.UNKNOWN}, (method, data)
-        await until_served(channel)
-
-
 async def test_nobodys_address_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A refusal is in the log and in the database; the address that it went to is in neither."""
     caplog.set_level("INFO")
-    async with served(tmp_path) as server, called(tmp_path, server) as channel:
+    async with serving(tmp_path, limits=LIMITS) as coordinator, called(coordinator) as channel:
         assert await one(channel, "Renew", b"") is CODE.INVALID_ARGUMENT
     assert "Refused a renew request" in caplog.text
     stored = b"".join(path.read_bytes() for path in (tmp_path / "run").glob("manyhands.db*"))

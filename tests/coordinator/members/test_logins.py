@@ -66,6 +66,23 @@ class Terminal:
 
 
 @asynccontextmanager
+async def served_with(provider: OpenIdProvider, path: Path) -> AsyncIterator[tuple[TestCoordinator, ControlClient]]:
+    """A run in which people log in at this provider, and a volunteer's client."""
+    async with (
+        serving(path, providers={"test": provider.settings()}) as coordinator,
+        connected(coordinator) as client,
+    ):
+        yield coordinator, client
+
+
+@pytest.fixture
+def page_provider() -> Iterator[OpenIdProvider]:
+    """A provider that has no device flow, so that the coordinator's page is needed."""
+    with running(OpenIdProvider(device_flow=False)) as served:
+        yield served
+
+
+@asynccontextmanager
 async def browser_of(coordinator: TestCoordinator, **cookies: str) -> AsyncIterator[httpx2.AsyncClient]:
     """A browser that sees the coordinator's page at its address; `cookies` are for the provider."""
     app = create_app(WebState(coordinator.directory, coordinator.services))
@@ -86,28 +103,24 @@ async def follow_link(browser: httpx2.AsyncClient, prompt: LoginPrompt) -> str:
 
 async def test_device_login_over_the_control_plane(provider: OpenIdProvider, tmp_path: Path, key: DeviceKey) -> None:
     """The volunteer sees a code and an address, agrees at the provider, and holds a token in the member's name."""
-    async with serving(tmp_path, providers={"test": provider.settings()}) as coordinator:
+    async with served_with(provider, tmp_path) as (coordinator, client):
         coordinator.services.membership.allow("test:alice")
-        async with connected(coordinator) as client:
-            assert [(each.name, each.title) for each in client.login_providers] == [("test", "Test Login")]
-            terminal = Terminal(client, key)
-            prompt = await terminal.prompt()
-            assert prompt.address == f"{provider.url}/activate"
-            provider.decide(prompt.user_code, "Alice")
-            reply = await terminal.result
-            token = read_token(reply.token, reply.authority_key, "test")
-            assert (token.member, token.peer_id) == ("test:alice", key.peer_id)
-            assert (await client.join(key)).member == "test:alice"
+        assert [(each.name, each.title) for each in client.login_providers] == [("test", "Test Login")]
+        terminal = Terminal(client, key)
+        prompt = await terminal.prompt()
+        assert prompt.address == f"{provider.url}/activate"
+        provider.decide(prompt.user_code, "Alice")
+        reply = await terminal.result
+        token = read_token(reply.token, reply.authority_key, "test")
+        assert (token.member, token.peer_id) == ("test:alice", key.peer_id)
+        assert (await client.join(key)).member == "test:alice"
 
 
 async def test_each_refused_login_raises_its_own_error(
     provider: OpenIdProvider, tmp_path: Path, key: DeviceKey
 ) -> None:
     """Refused there, not on the list, a token for another, an unknown provider, one that is down."""
-    async with (
-        serving(tmp_path, providers={"test": provider.settings()}) as coordinator,
-        connected(coordinator) as client,
-    ):
+    async with served_with(provider, tmp_path) as (coordinator, client):
         terminal = Terminal(client, key)
         provider.decide((await terminal.prompt()).user_code, "bob", approved=False)
         with pytest.raises(LoginDeniedError, match="Test Login"):
@@ -132,10 +145,7 @@ async def test_each_refused_login_raises_its_own_error(
 
 async def test_login_needs_the_devices_signature(provider: OpenIdProvider, tmp_path: Path, key: DeviceKey) -> None:
     """A signature made for joining does not begin a login: nothing is asked of the provider."""
-    async with (
-        serving(tmp_path, providers={"test": provider.settings()}) as coordinator,
-        connected(coordinator) as client,
-    ):
+    async with served_with(provider, tmp_path) as (coordinator, client):
         nonce = (await client.greet()).nonce
         request = control_pb2.LoginRequest(
             nonce=nonce,
@@ -155,10 +165,7 @@ async def test_waiting_logins_are_bounded_and_end_with_the_connection(
 ) -> None:
     """One caller holds only so many; a terminal that is closed gives its place back."""
     monkeypatch.setattr(limits, "WAITING_PER_CALLER", 1)
-    async with (
-        serving(tmp_path, providers={"test": provider.settings()}) as coordinator,
-        connected(coordinator) as client,
-    ):
+    async with served_with(provider, tmp_path) as (_, client):
         first = Terminal(client, key)
         await first.prompt()
         with pytest.raises(RequestError, match="waiting"):
@@ -180,10 +187,7 @@ async def test_caller_may_begin_only_so_many_logins_a_minute(
 ) -> None:
     """Beyond the pace the provider is not asked."""
     provider.down = True
-    async with (
-        serving(tmp_path, providers={"test": provider.settings()}) as coordinator,
-        connected(coordinator) as client,
-    ):
+    async with served_with(provider, tmp_path) as (_, client):
         for _ in range(limits.LOGINS_PER_MINUTE):
             with pytest.raises(ProviderError):
                 await Terminal(client, key).result
@@ -193,57 +197,55 @@ async def test_caller_may_begin_only_so_many_logins_a_minute(
         assert len(provider.asked) == asked
 
 
-async def test_page_login_where_there_is_no_device_flow(tmp_path: Path, key: DeviceKey) -> None:
+async def test_page_login_where_there_is_no_device_flow(
+    page_provider: OpenIdProvider, tmp_path: Path, key: DeviceKey
+) -> None:
     """The page shows the terminal's code; its link leads to the provider and back, and the terminal goes on."""
-    with running(OpenIdProvider(device_flow=False)) as provider:
-        async with serving(tmp_path, providers={"test": provider.settings()}) as coordinator:
-            coordinator.services.membership.allow("test-org:neuropark")
-            async with connected(coordinator) as client, browser_of(coordinator, account="carol") as browser:
-                terminal = Terminal(client, key)
-                prompt = await terminal.prompt()
-                assert prompt.complete_address == f"{WEB}/login/{prompt.user_code}"
-                back = (await browser.get(await follow_link(browser, prompt))).headers["location"]
-                done = await browser.get(back)
-                assert (done.status_code, "Logged in" in done.text) == (200, True)
-                assert (await terminal.result).member == "test:carol"
-                assert (await browser.get(back)).status_code == 404
-                assert (await browser.get(prompt.complete_address)).status_code == 404
+    async with (
+        served_with(page_provider, tmp_path) as (coordinator, client),
+        browser_of(coordinator, account="carol") as browser,
+    ):
+        coordinator.services.membership.allow("test-org:neuropark")
+        terminal = Terminal(client, key)
+        prompt = await terminal.prompt()
+        assert prompt.complete_address == f"{WEB}/login/{prompt.user_code}"
+        back = (await browser.get(await follow_link(browser, prompt))).headers["location"]
+        done = await browser.get(back)
+        assert (done.status_code, "Logged in" in done.text) == (200, True)
+        assert (await terminal.result).member == "test:carol"
+        assert (await browser.get(back)).status_code == 404
+        assert (await browser.get(prompt.complete_address)).status_code == 404
 
 
-async def test_page_protects_from_others_links(tmp_path: Path, key: DeviceKey) -> None:
+async def test_page_protects_from_others_links(page_provider: OpenIdProvider, tmp_path: Path, key: DeviceKey) -> None:
     """The way to the provider and the way back each work only in the browser that was shown the code."""
-    with running(OpenIdProvider(device_flow=False)) as provider:
-        async with (
-            serving(tmp_path, providers={"test": provider.settings()}) as coordinator,
-            connected(coordinator) as client,
-            browser_of(coordinator, account="carol") as victim,
-        ):
-            terminal = Terminal(client, key)
-            prompt = await terminal.prompt()
-            assert (await victim.get(f"{prompt.complete_address}/go")).status_code == 404
-            async with browser_of(coordinator, account="mallory") as attacker:
-                shown = await attacker.get(prompt.complete_address)
-                (link,) = re.findall(r'href="(/login/[^"]+)"', shown.text)
-                assert (await victim.get(link)).status_code == 404
-                back = (await attacker.get((await attacker.get(link)).headers["location"])).headers["location"]
-                assert (await victim.get(back)).status_code == 404
-            assert not terminal.result.done()
-            terminal.result.cancel()
+    async with (
+        served_with(page_provider, tmp_path) as (coordinator, client),
+        browser_of(coordinator, account="carol") as victim,
+        browser_of(coordinator, account="mallory") as attacker,
+    ):
+        terminal = Terminal(client, key)
+        prompt = await terminal.prompt()
+        assert (await victim.get(f"{prompt.complete_address}/go")).status_code == 404
+        shown = await attacker.get(prompt.complete_address)
+        (link,) = re.findall(r'href="(/login/[^"]+)"', shown.text)
+        assert (await victim.get(link)).status_code == 404
+        back = (await attacker.get((await attacker.get(link)).headers["location"])).headers["location"]
+        assert (await victim.get(back)).status_code == 404
+        assert not terminal.result.done()
+        terminal.result.cancel()
 
 
-async def test_refusal_at_the_provider_reaches_page_and_terminal(tmp_path: Path, key: DeviceKey) -> None:
+async def test_refusal_at_the_provider_reaches_page_and_terminal(
+    page_provider: OpenIdProvider, tmp_path: Path, key: DeviceKey
+) -> None:
     """Nobody waits for a login that was refused."""
-    with running(OpenIdProvider(device_flow=False)) as provider:
-        async with (
-            serving(tmp_path, providers={"test": provider.settings()}) as coordinator,
-            connected(coordinator) as client,
-            browser_of(coordinator) as browser,
-        ):
-            terminal = Terminal(client, key)
-            back = (await browser.get(await follow_link(browser, await terminal.prompt()))).headers["location"]
-            assert (await browser.get(back)).status_code == 403
-            with pytest.raises(LoginDeniedError):
-                await terminal.result
+    async with served_with(page_provider, tmp_path) as (coordinator, client), browser_of(coordinator) as browser:
+        terminal = Terminal(client, key)
+        back = (await browser.get(await follow_link(browser, await terminal.prompt()))).headers["location"]
+        assert (await browser.get(back)).status_code == 403
+        with pytest.raises(LoginDeniedError):
+            await terminal.result
 
 
 @contextmanager
