@@ -18,7 +18,6 @@ from coordinator.store.engine import open_engine
 
 FOREVER_S = 3600.0
 FORK_FILE = "fork.pid"
-EVALUATING_FILE = "evaluating.pid"
 
 
 def runs(directory: Path, parent_pid: int, ready: Callable[..., None]) -> None:
@@ -63,15 +62,3 @@ def forks(directory: Path, parent_pid: int, ready: Callable[..., None]) -> None:
         (directory / FORK_FILE).write_text(str(pid))
         ready()
     time.sleep(FOREVER_S)
-
-
-def evaluates_for_ever(directory: Path, parent_pid: int, ready: Callable[..., None]) -> None:
-    """The validator with a model so large that it never ends with a checkpoint."""
-    from coordinator.checkpoints import validator
-
-    def evaluate(*_arguments: object) -> None:
-        (directory / EVALUATING_FILE).write_text(str(os.getpid()))
-        time.sleep(FOREVER_S)
-
-    validator.evaluate = evaluate  # type: ignore[assignment]  # in this process, which is ours alone
-    validator.run_validator(directory, threading.Event())

@@ -21,7 +21,7 @@ from tests.support.sound_checkpoints import publish_to
 from tests.support.waiting import wait_until
 from tests.support.zygote import forking_python
 
-KILLS = int(os.environ.get("MANYHANDS_KILLS", "25"))
+KILLS = int(os.environ.get("MANYHANDS_KILLS", "10"))
 MOST_S = 0.25  # from the first whole checkpoint to the kill: several are written in that time
 
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import AlbertForPreTraining, AutoTokenizer
 
-from coordinator.checkpoints.probe import make_probe, make_probes, probe_loss, probe_tensors
-from coordinator.checkpoints.writing import take_snapshot, write_checkpoint
+from coordinator.checkpoints.probe import make_probe, make_probes, probe_loss
 from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
 from peer.data.prepare import prepare_tokenizer
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
-from peer.models.build import build_model, checkpoint_config
-from peer.models.optimizers import build_optimizer, parameter_groups
+from peer.models.build import build_model
 
 CONFIG = RunConfig.from_mapping(
     {
@@ -56,44 +51,12 @@ def test_probe_is_the_same_at_every_start(tokenizer_dir: Path, probe: Batch) -> 
     assert torch.equal(again.label_positions, probe.label_positions)
 
 
-def test_plain_transformers_reproduces_the_loss(tmp_path: Path, tokenizer_dir: Path, probe: Batch) -> None:
-    """`AlbertForPreTraining.from_pretrained` gives the manifest's loss on the stored probe, to 1e-5."""
-    vocabulary = load_tokenizer(tokenizer_dir).get_vocab_size()
-    model = build_model(CONFIG, vocabulary, load_special_ids(tokenizer_dir))
-    optimizer = build_optimizer(CONFIG, parameter_groups(model, CONFIG))
-    stored = write_checkpoint(
-        tmp_path / "checkpoints",
-        take_snapshot(1, model, optimizer),
-        run="demo",
-        era=0,
-        texts={"config.json": json.dumps(checkpoint_config(model)), "run.yaml": CONFIG.to_yaml()},
-        tokenizer_dir=tokenizer_dir,
-        probe=probe_tensors(probe, CONFIG),
-        probe_loss=probe_loss(model, probe, CONFIG),
-        created_at=0.0,
-    )
-    plain, report = AlbertForPreTraining.from_pretrained(stored.path, output_loading_info=True)
-    assert not report["missing_keys"]
-    assert not report["unexpected_keys"]
-    with torch.no_grad():
-        output = plain.eval()(**load_file(stored.path / "probe.safetensors"))
-    assert stored.manifest.probe_loss == pytest.approx(float(output.loss), abs=1e-5)
-
-
 def test_probe_restores_the_models_mode(tokenizer_dir: Path, probe: Batch) -> None:
     """A model in training mode is in training mode afterwards."""
     vocabulary = load_tokenizer(tokenizer_dir).get_vocab_size()
     model = build_model(CONFIG, vocabulary, load_special_ids(tokenizer_dir))
     probe_loss(model, probe, CONFIG)
     assert model.training
-
-
-def test_tokenizer_of_a_checkpoint_loads(tokenizer_dir: Path) -> None:
-    """The checkpoint's tokenizer files are all that AutoTokenizer needs, with the run's ids."""
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_dir)
-    text = "The quick brown fox"
-    own = load_tokenizer(tokenizer_dir)
-    assert tokenizer(text)["input_ids"] == own.encode(text).ids
 
 
 def test_each_phase_has_a_probe_of_its_length(tokenizer_dir: Path) -> None:

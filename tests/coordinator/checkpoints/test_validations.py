@@ -27,15 +27,6 @@ def test_what_is_recorded_is_read_in_order(database: Database) -> None:
     assert validations(database) == sorted(rows, key=lambda row: row.step)
 
 
-def test_the_newest_checkpoint_comes_first_and_each_once(database: Database) -> None:
-    """What waits is what was recorded and not evaluated yet."""
-    for step in (5, 10, 15):
-        checkpoint(database, step)
-    assert [row.step for row in pending_checkpoints(database)] == [15, 10, 5]
-    record_validation(database, validation_row(10, manifest_sha256=FIRST))
-    assert [row.step for row in pending_checkpoints(database)] == [15, 5]
-
-
 def test_another_checkpoint_of_the_same_step_is_evaluated_too(database: Database) -> None:
     """After a return the step is reached anew with other weights, and their measure takes the old one's place."""
     checkpoint(database, 10, FIRST)

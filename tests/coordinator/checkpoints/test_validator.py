@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +21,6 @@ from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import record_checkpoint
 from coordinator.service.parts import VALIDATOR, Part, PartProcess
 from peer.models.held_out import open_validation_set
-from tests.support import part_mains
 from tests.support.small_checkpoints import add_checkpoint, run_model
 from tests.support.small_run import make_small_run
 from tests.support.waiting import wait_until
@@ -230,22 +227,6 @@ def test_a_process_with_nothing_to_evaluate_holds_no_torch(run: OpenRun, validat
         add_checkpoint(run.directory, run.database, 1, seed=1)
         wait_until("the checkpoint is validated", lambda: steps(run) == [1])
         assert "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
-
-
-def test_killed_in_the_middle_it_goes_on_where_it_was(run: OpenRun) -> None:
-    """An evaluation that `kill -9` cuts short leaves nothing; the next process makes it good, none a second time."""
-    started = run.directory.path / part_mains.EVALUATING_FILE
-    with running(run, Part("validator", part_mains.evaluates_for_ever)):
-        add_checkpoint(run.directory, run.database, 1, seed=1)
-        wait_until("the validator has said how it started", lambda: started.exists() and started.read_text() != "")
-        os.kill(int(started.read_text()), signal.SIGKILL)
-    assert steps(run) == []
-    with running(run, VALIDATOR) as process:
-        wait_until("the first checkpoint is validated", lambda: steps(run) == [1])
-        first = validations(run.database)
-        add_checkpoint(run.directory, run.database, 2, seed=2)
-        wait_until("the second checkpoint is validated", lambda: steps(run) == [1, 2])
-        assert validations(run.database)[:1] == first
         process.ask_to_stop()
         wait_until("the validator has ended", process.has_ended)
         assert process.end() == 0
