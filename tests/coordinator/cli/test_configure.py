@@ -37,11 +37,6 @@ def settled(before: Settings, **given: str) -> Settings:
     return settle(before, read_environment(environ))
 
 
-def test_host_alone_is_enough() -> None:
-    """With nothing but the host all else is the default."""
-    assert settled(Settings()) == Settings(public_host="training.example.org")
-
-
 @pytest.mark.parametrize("environ", [{}, {"MANYHANDS_HOST": ""}, {"MANYHANDS_HOST": "  "}])
 def test_missing_host_is_named(environ: dict[str, str]) -> None:
     """Without a host there is one sentence with the variable and where it is explained."""
@@ -182,13 +177,6 @@ def test_nothing_is_left_of_a_first_start_that_fails(tmp_path: Path, run_file: P
     assert list((tmp_path / "data").iterdir()) == []
 
 
-def test_missing_variable_makes_nothing(tmp_path: Path) -> None:
-    """Without the host nothing is begun."""
-    with pytest.raises(ConfigError, match="MANYHANDS_HOST"):
-        configure(tmp_path / "run")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_later_start_changes_what_the_environment_changes(tmp_path: Path) -> None:
     """Keys and members stay, settings follow the variables and are said, and all others are left alone."""
     before = make_small_run(tmp_path)
@@ -252,16 +240,3 @@ def test_database_that_is_away_is_one_sentence(tmp_path: Path, run_file: Path) -
         )
     assert "hidden" not in str(caught.value)
     assert not (tmp_path / "run").exists()
-
-
-def test_default_run_is_the_demos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody names a run file, it is the demo's."""
-    made: list[str] = []
-
-    def note(path: Path, config: object, settings: Settings) -> RunDirectory:
-        made.append(config.run.name)  # type: ignore[attr-defined]
-        return make_small_run(tmp_path)
-
-    monkeypatch.setattr(configuring, "create_run", note)
-    configure(tmp_path / "other", HOST="example.org")
-    assert made == ["demo"]

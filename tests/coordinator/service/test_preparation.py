@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import pytest
 
-from auth.errors import ConfigError, PortTakenError
+from auth.errors import PortTakenError
 from coordinator.run.settings import Settings
-from coordinator.service.parts import ANSWERER, HERALD, KEEPER, PUBLISHER, SERVICE, SINKS, VALIDATOR
+from coordinator.service.parts import ANSWERER, HERALD, KEEPER, PUBLISHER, SERVICE, SINKS, VALIDATOR, Part
 from coordinator.service.preparation import chosen_parts, dashboard_url, listeners, prepare
 from peer.config.run import RunConfig
 from tests.support.small_run import HOST, make_small_run
@@ -30,47 +27,29 @@ def test_taken_port_is_named_before_anything_starts(tmp_path: Path, key: str) ->
         prepare(run.path)
 
 
-def silent(content: Mapping[str, Any] = MappingProxyType({})) -> RunConfig:
-    """A run file by which the model answers no visitors."""
-    return RunConfig.from_mapping({"dashboard": {"try_it": False}, **content})
+SILENT = RunConfig.from_mapping({"dashboard": {"try_it": False}})  # the model answers no visitors
+NOT_HELD_OUT = RunConfig.from_mapping({"dashboard": {"try_it": False}, "data": {"validation": {"share": 0.0}}})
 
 
-def test_the_validator_stands_beside_the_keeper() -> None:
-    """It is where the checkpoints are, and nowhere if nothing is held out."""
-    config, without = silent(), silent({"data": {"validation": {"share": 0.0}}})
-    assert chosen_parts(config, service_only=False, keeper_only=False) == (SERVICE, KEEPER, VALIDATOR)
-    assert chosen_parts(config, service_only=True, keeper_only=False) == (SERVICE,)
-    assert chosen_parts(config, service_only=False, keeper_only=True) == (KEEPER, VALIDATOR)
-    assert chosen_parts(without, service_only=False, keeper_only=True) == (KEEPER,)
-
-
-def test_the_answerer_stands_where_the_checkpoints_are() -> None:
-    """Once, beside the keeper, unless the run file says that visitors may not try the model."""
-    assert chosen_parts(RunConfig(), service_only=False, keeper_only=True) == (KEEPER, VALIDATOR, ANSWERER)
-    assert chosen_parts(RunConfig(), service_only=True, keeper_only=False) == (SERVICE,)
-    assert ANSWERER not in chosen_parts(silent(), service_only=False, keeper_only=False)
-
-
-def test_one_herald_tells_of_milestones() -> None:
-    """Where there is a webhook; a service alone tells nothing, or replicas would tell it several times."""
-    config = silent()
-    assert chosen_parts(config, service_only=False, keeper_only=True, has_webhooks=True) == (KEEPER, VALIDATOR, HERALD)
-    assert chosen_parts(config, service_only=True, keeper_only=False, has_webhooks=True) == (SERVICE,)
-
-
-def test_sinks_are_written_beside_the_keeper() -> None:
-    """Where there are any; a service alone writes none, or two machines would write the same."""
-    config = silent()
-    assert chosen_parts(config, service_only=False, keeper_only=True, has_sinks=True) == (KEEPER, VALIDATOR, SINKS)
-    assert chosen_parts(config, service_only=True, keeper_only=False, has_sinks=True) == (SERVICE,)
-
-
-def test_the_publisher_stands_where_the_checkpoints_are() -> None:
-    """If the settings name a place to publish to."""
-    config = silent()
-    both = chosen_parts(config, service_only=False, keeper_only=False, publishes=True)
-    assert both == (SERVICE, KEEPER, VALIDATOR, PUBLISHER)
-    assert chosen_parts(config, service_only=True, keeper_only=False, publishes=True) == (SERVICE,)
+@pytest.mark.parametrize(
+    ("config", "settings", "beside_the_keeper"),
+    [
+        (NOT_HELD_OUT, {}, ()),
+        (SILENT, {}, (VALIDATOR,)),
+        (RunConfig(), {}, (VALIDATOR, ANSWERER)),
+        (SILENT, {"has_webhooks": True}, (VALIDATOR, HERALD)),
+        (SILENT, {"has_sinks": True}, (VALIDATOR, SINKS)),
+        (SILENT, {"publishes": True}, (VALIDATOR, PUBLISHER)),
+    ],
+)
+def test_all_parts_but_the_service_stand_beside_the_keeper(
+    config: RunConfig, settings: dict[str, bool], beside_the_keeper: tuple[Part, ...]
+) -> None:
+    """There are the checkpoints; a service alone has none of them, or replicas would tell everything several times."""
+    keeper = (KEEPER, *beside_the_keeper)
+    assert chosen_parts(config, service_only=False, keeper_only=False, **settings) == (SERVICE, *keeper)
+    assert chosen_parts(config, service_only=False, keeper_only=True, **settings) == keeper
+    assert chosen_parts(config, service_only=True, keeper_only=False, **settings) == (SERVICE,)
 
 
 def test_one_part_alone_needs_only_its_own_ports(tmp_path: Path) -> None:
@@ -79,15 +58,6 @@ def test_one_part_alone_needs_only_its_own_ports(tmp_path: Path) -> None:
     settings = run.settings
     assert [item.port for item in listeners(run, (SERVICE,))] == [settings.control_port, settings.web_port]
     assert [item.port for item in listeners(run, (KEEPER,))] == [settings.swarm_port]
-
-
-def test_impossible_address_is_a_configuration_error(tmp_path: Path) -> None:
-    """An address that is not this machine's is told as such, not as a taken port."""
-    run = make_small_run(tmp_path)
-    settings = run.settings.model_copy(update={"bind_host": "192.0.2.1"})
-    (run.path / "settings.yaml").write_text(settings.to_yaml())
-    with pytest.raises(ConfigError, match="bind_host"):
-        prepare(run.path)
 
 
 def test_dashboard_address_has_brackets_around_ipv6() -> None:
