@@ -5,25 +5,20 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
-import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import cast
 
 import pytest
 from sqlalchemy import update
-from typer.testing import CliRunner
 
 from auth.errors import ConfigError, PortTakenError, UnreachableError, WorkerError
 from coordinator.checkpoints.validations import record_validation
-from coordinator.cli import demo as demo_command
-from coordinator.cli.demo import default_directory
 from coordinator.context.open_run import OpenRun
-from coordinator.ledger.presence import record_checkpoint, write_swarm_status
+from coordinator.ledger.presence import record_checkpoint
 from coordinator.ledger.reading import Contribution, StepRow
 from coordinator.service import demo as demo_run
 from coordinator.service.demo import (
@@ -31,17 +26,15 @@ from coordinator.service.demo import (
     Demo,
     DemoPlan,
     StoppedEarlyError,
-    answers,
     choose_settings,
-    member_names,
     prepare_run,
     stop_in_order,
 )
-from coordinator.service.demo_report import SETTLE_S, StepFollower, step_line, summarize, summary_lines
+from coordinator.service.demo_report import SETTLE_S, StepFollower, summarize, summary_lines
 from coordinator.store.models import Device
 from peer.config.data import Source
 from peer.reporting.messages import StepReport
-from tests.support.ledgers import deliver
+from tests.support.ledgers import deliver, keeper_at
 from tests.support.ports import free_ports
 from tests.support.receipts import keeper_confirms, key_of, pseudonym_of
 from tests.support.served_page import validation_row
@@ -101,17 +94,7 @@ class Machine:
         process = FakeProcess(name, list(arguments), log_path, environment or {}, order=self.order)
         self.processes.append(process)
         if arguments[0] == "coordinator" and self.keeper_writes:
-            write_swarm_status(
-                self.run.database,
-                step=self.keeper_step,
-                samples_accumulated=0,
-                target_batch_size=TARGET_BATCH_SIZE,
-                peers=0,
-                samples_per_second=0.0,
-                eta_s=None,
-                addresses=(),
-                now=FAR_AHEAD,
-            )
+            keeper_at(self.run.database, self.keeper_step, FAR_AHEAD)
         return cast(CommandProcess, process)
 
     def volunteer(self, name: str) -> FakeProcess:
@@ -333,43 +316,6 @@ def test_what_is_wrong_with_a_new_run_is_said(tmp_path: Path) -> None:
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_a_late_signal_does_not_cut_off_the_summary(opened_run: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal between two of its lines is the demo's first, and ends nothing."""
-
-    class Ended:
-        """A demo that has done its steps."""
-
-        def __init__(self, *_: object) -> None: ...
-
-        def start(self, peers: int) -> None: ...
-
-        def follow(self, steps: int | None) -> None: ...
-
-        def stop(self) -> None: ...
-
-        def kill(self) -> None: ...
-
-        def summary(self) -> dict[str, object]:
-            return {}
-
-    def lines(_: Mapping[str, object]) -> Iterator[str]:
-        yield "first line"
-        os.kill(os.getpid(), signal.SIGTERM)
-        yield "last line"
-
-    late: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: late.append(number))
-    monkeypatch.setattr(demo_command, "Demo", Ended)
-    monkeypatch.setattr(demo_command, "summary_lines", lines)
-    try:
-        result = CliRunner().invoke(demo_command.app, ["--dir", str(opened_run.directory.path)])
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert result.exit_code == 0, result.output
-    assert result.output.endswith("first line\nlast line\n")
-    assert late == []
-
-
 def test_existing_run_is_continued_on_free_ports(tmp_path: Path) -> None:
     """A directory with a run keeps its keys and configuration; its ports may be others."""
     before = make_small_run(tmp_path)
@@ -411,22 +357,6 @@ def test_port_that_was_asked_for_is_given_to_nothing_else(monkeypatch: pytest.Mo
     assert (settings.web_port, settings.control_port, settings.swarm_port) == (wished, *others[:2])
 
 
-def test_names_are_enough_for_all() -> None:
-    """However many volunteers, no two have the same name."""
-    assert len(set(member_names(16))) == 16
-
-
-def test_demos_have_directories_of_their_own() -> None:
-    """Each demo's default directory carries its time."""
-    moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
-    assert default_directory(moment).name == "demo-20260102-030405"
-
-
-def test_nobody_answers_on_a_free_port() -> None:
-    """A dashboard that is not up yet is no error."""
-    assert not answers(f"http://{HOST}:{choose_settings(None).web_port}/healthz")
-
-
 def test_step_is_told_when_all_have_reported() -> None:
     """A step with a report missing waits, and those after it wait too, so that the order is right."""
     follower = StepFollower()
@@ -440,11 +370,6 @@ def test_step_is_told_at_last_although_a_report_is_missing() -> None:
     follower = StepFollower()
     assert follower.take([row(1, devices=1)], peers=2, now=10.0) == []
     assert len(follower.take([row(1, devices=1)], peers=2, now=10.0 + SETTLE_S)) == 1
-
-
-def test_step_without_a_loss_says_so() -> None:
-    """An unknown loss is unknown, not zero."""
-    assert "loss unknown" in step_line(row(1, loss=None), None)
 
 
 def test_summary_of_nothing_is_still_a_summary() -> None:
@@ -467,17 +392,6 @@ def test_summary_for_people_names_what_matters() -> None:
     assert "ada 40, grace 24" in text
     assert "/c/2" in text
     assert "held-out" not in text
-
-
-def test_summary_for_people_tells_what_held_out_text_says() -> None:
-    """The loss of the first and the last checkpoint, and how often the last one is right."""
-    rows = [validation_row(5, 8.0), validation_row(12, 6.25)]
-    lines = summary_lines(summarize([row(12)], [], rows, 32, 9.0, None))
-    told = "Loss on held-out text: 8.5000 (step 5) -> 6.7500 (step 12); accuracy 12.5%, sentence order 75.0%."
-    assert told in lines
-    broken = [validation_row(5, None, sop_accuracy=None)]
-    (line,) = [line for line in summary_lines(summarize([row(5)], [], broken, 32, 9.0, None)) if "held-out" in line]
-    assert line == "Loss on held-out text: ? (step 5) -> ? (step 5); accuracy 12.5%."
 
 
 @pytest.mark.usefixtures("forked")

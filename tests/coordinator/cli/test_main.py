@@ -14,7 +14,6 @@ import yaml
 from auth.errors import ConfigError
 from auth.join_link import JoinLink
 from auth.keys import DeviceKey
-from auth.tokens import verify_revocations
 from coordinator.checkpoints.validations import record_validation
 from coordinator.cli import members
 from coordinator.context.open_run import open_run
@@ -27,12 +26,12 @@ from coordinator.statistics.alarms import MODEL_KINDS, SPLIT, Alarm, write_alarm
 from coordinator.store.ledger_models import SteeringAct
 from peer.config.recipes import load_recipe
 from peer.data.tokenization.tokenizers import load_tokenizer
-from peer.reporting.messages import StepReport
 from peer.runtime.software import install_commands
 from tests.support.ledgers import deliver
 from tests.support.operator_commands import call
 from tests.support.postgres import PASSWORD, new_database
 from tests.support.receipts import keeper_confirms
+from tests.support.reports import report
 from tests.support.served_page import validation_row
 from tests.support.small_run import TARGET_BATCH_SIZE, make_small_run, small_config
 from tests.support.web_files import serve_files
@@ -51,18 +50,7 @@ def join_and_report(run_dir: Path, key_path: Path, name: str, samples: int) -> N
     with open_run(run_dir, clock=lambda: NOW) as run:
         pseudonym = key.receipt_key(run.directory.config.run.name).pseudonym
         grant = run.membership.join(key.public_key, run.membership.invite(name)[0], receipt_key=pseudonym)
-        report = StepReport(
-            step=1,
-            samples=samples,
-            loss=8.5,
-            mlm_loss=None,
-            sop_loss=None,
-            group_size=2,
-            group_samples=samples,
-            averaging_s=0.5,
-            samples_per_second=100.0,
-        )
-        assert deliver(run.ledger, grant.device_id, None, 1, report, NOW).accepted
+        assert deliver(run.ledger, grant.device_id, None, 1, report(1, samples, 8.5), NOW).accepted
         keeper_confirms(run.database, run.membership, run.ledger, run.directory.config.run.name, 1)
 
 
@@ -276,19 +264,6 @@ def test_refusals_are_listed_with_why(run_dir: Path) -> None:
     assert "[red]wrong[/red] code" in call("refusals", run_dir).output
 
 
-def test_revoke_shuts_a_member_out(run_dir: Path, tmp_path: Path) -> None:
-    """After `revoke` the member's device is on the signed list, and the reason is kept."""
-    join_and_report(run_dir, tmp_path / "key", "mallory", 20)
-    result = json.loads(call("revoke", run_dir, "mallory", "--reason", "sends garbage", "--json").output)
-    assert result == {"member": "mallory", "devices_revoked": 1}
-    with open_run(run_dir) as run:
-        revoked = verify_revocations(
-            run.membership.revocations_jwt(), run.membership.authority_public, run.directory.config.run.name
-        )
-        assert (revoked.serial, len(revoked.peer_ids)) == (1, 1)
-    assert "sends garbage" in call("members", run_dir).output
-
-
 def test_a_device_is_quarantined_and_released(run_dir: Path, tmp_path: Path) -> None:
     """`quarantine` imposes, lists and lifts; `devices` shows it, and every act is on record."""
     join_and_report(run_dir, tmp_path / "key", "ada", 20)
@@ -315,6 +290,8 @@ def test_a_device_is_quarantined_and_released(run_dir: Path, tmp_path: Path) -> 
         call("quarantine", run_dir, "lift")
     acts = [entry["act"] for entry in json.loads(call("audit", run_dir, "--json").output)]
     assert acts == ["lift-quarantine", "quarantine"]
+    revoked = json.loads(call("revoke", run_dir, "ada", "--reason", "sends garbage", "--json").output)
+    assert revoked == {"member": "ada", "devices_revoked": 1}
 
 
 def test_one_device_is_listed_and_revoked(run_dir: Path, tmp_path: Path) -> None:
