@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,22 +25,24 @@ from tests.support.served_page import FakeRun, fake_run
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-@pytest.fixture
-def run(run: FakeRun) -> FakeRun:
-    """A run of 102 steps with a hostile member."""
-    run.add_member(HOSTILE)
-    for step in range(1, 103):
-        run.add_step(step, 9.0 - step / 50)
-    run.add_checkpoint(100)
-    run.add_validation(100)
-    return run
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeRun]:
+    """A run of 102 steps with a hostile member, which no test changes."""
+    with fake_run(tmp_path_factory.mktemp("filled"), Clock()) as made:
+        made.add_member(HOSTILE)
+        for step in range(1, 103):
+            made.add_step(step, 9.0 - step / 50)
+        made.add_checkpoint(100)
+        made.add_validation(100)
+        yield made
 
 
-@pytest.fixture
-def archive(run: FakeRun, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def archive(filled: FakeRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its archive."""
-    write_archive(run.directory, Wish(tmp_path / "archive", "https://example.org/run/"), run.services.clock())
-    return tmp_path / "archive"
+    made = tmp_path_factory.mktemp("made") / "archive"
+    write_archive(filled.directory, Wish(made, "https://example.org/run/"), filled.services.clock())
+    return made
 
 
 def answer(archive: Path, name: str) -> dict[str, object]:
@@ -63,14 +66,14 @@ def test_every_view_is_there_in_every_language(archive: Path) -> None:
         assert "<img src=x" not in text
 
 
-def test_its_host_has_a_page_for_what_is_not_there(archive: Path, run: FakeRun, tmp_path: Path) -> None:
+def test_its_host_has_a_page_for_what_is_not_there(archive: Path, filled: FakeRun, tmp_path: Path) -> None:
     """Hosts show it at any path, so its links are whole addresses, where the archive's own is known."""
     text = (archive / "404.html").read_text()
     assert "There is no page at this address." in text
     links = re.findall(r'(?:href|src)="([^"#?]+)"', text)
     assert all(link.startswith("https://example.org/run/") for link in links)
     assert {"https://example.org/run/index.html", "https://example.org/run/404.es.html"} <= set(links)
-    write_archive(run.directory, Wish(tmp_path / "elsewhere"), run.services.clock())
+    write_archive(filled.directory, Wish(tmp_path / "elsewhere"), filled.services.clock())
     assert 'href="index.html"' in (tmp_path / "elsewhere" / "404.html").read_text()
 
 
@@ -85,7 +88,7 @@ def test_it_says_what_the_page_would_ask(archive: Path) -> None:
     assert 'content="https://example.org/run/card.png"' in (archive / "index.html").read_text()
 
 
-def test_it_tells_of_everybody(archive: Path, run: FakeRun) -> None:
+def test_it_tells_of_everybody(archive: Path) -> None:
     """A file for each member, by number; leaderboards of all days and hardware; the timeline up to its moment."""
     members = answer(archive, "participants.json")["participants"]
     assert [each["number"] for each in members] == [1]  # type: ignore[attr-defined]
@@ -103,11 +106,12 @@ def test_it_tells_of_everybody(archive: Path, run: FakeRun) -> None:
     assert (stays["since"], stays["until"], stays["members"]) == (1_799_913_600.0, 1_800_000_000.0, {"1": HOSTILE})
 
 
+@pytest.mark.usefixtures("three_steps")
 def test_who_joins_meanwhile_has_a_page(run: FakeRun) -> None:
     """The members are looked for when everything that could name them has been asked."""
-    asked = questions(run.services.database, 102, run.services.clock())
+    asked = questions(run.services.database, 3, run.services.clock())
     assert next(asked) == ("overview", {})
-    run.add_member("ada")
+    run.add_member("grace")
     numbers = [person.number for person in people(run.services.database, run.services.clock())]
     assert len(numbers) == 2
     assert [path for path, _ in asked][-2:] == [f"participants/{number}" for number in numbers]
@@ -122,11 +126,11 @@ def test_its_manifest_names_every_file(archive: Path) -> None:
     assert (manifest.run, manifest.step) == ("test-run", 102)
 
 
-def test_a_web_hosts_user_can_read_it(run: FakeRun, tmp_path: Path) -> None:
+def test_a_web_hosts_user_can_read_it(filled: FakeRun, tmp_path: Path) -> None:
     """Also where the operator's files are nobody else's."""
     before = os.umask(0o077)
     try:
-        write_archive(run.directory, Wish(tmp_path / "archive"), run.services.clock())
+        write_archive(filled.directory, Wish(tmp_path / "archive"), filled.services.clock())
     finally:
         os.umask(before)
     paths = [tmp_path / "archive", *(tmp_path / "archive").rglob("*")]
@@ -134,20 +138,23 @@ def test_a_web_hosts_user_can_read_it(run: FakeRun, tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in paths if path.is_file()} == {0o644}
 
 
-def test_nothing_secret_is_in_it(archive: Path, run: FakeRun) -> None:
+def test_nothing_secret_is_in_it(archive: Path, filled: FakeRun) -> None:
     """Neither keys nor places on the operator's disk, nor what is for administrators."""
     texts = [path.read_bytes() for path in archive.rglob("*") if path.suffix in {".html", ".json"}]
-    for word in (str(run.directory.path).encode(), b"checkpoints/step", b"BEGIN"):
+    for word in (str(filled.directory.path).encode(), b"checkpoints/step", b"BEGIN"):
         assert not any(word in text for text in texts)
 
 
-def test_only_an_archive_of_the_same_run_is_replaced(archive: Path, run: FakeRun, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("three_steps")
+def test_only_an_archive_of_the_same_run_is_replaced(run: FakeRun, tmp_path: Path) -> None:
     """And only where that is wanted; what else is in the way stays."""
+    archive = tmp_path / "archive"
+    write_archive(run.directory, Wish(archive), run.services.clock())
     again = Wish(archive, overwrite=True)
     with pytest.raises(ConfigError, match="not empty"):
         write_archive(run.directory, Wish(archive), run.services.clock())
-    run.add_step(103, 6.0)
-    assert write_archive(run.directory, again, run.services.clock()).step == 103
+    run.add_step(4, 6.0)
+    assert write_archive(run.directory, again, run.services.clock()).step == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["archive", "run"]
     with fake_run(tmp_path / "other") as other, pytest.raises(ConfigError, match="another run"):
         write_archive(other.directory, again, other.services.clock())
@@ -167,6 +174,7 @@ def test_a_run_that_has_not_begun_can_be_archived(tmp_path: Path) -> None:
     assert "og:image" not in (tmp_path / "archive" / "index.html").read_text()
 
 
+@pytest.mark.usefixtures("three_steps")
 def test_the_command_says_what_it_wrote(run: FakeRun, tmp_path: Path) -> None:
     """For people and for scripts; a wrong address is refused before anything is written."""
     target = str(tmp_path / "out")
@@ -175,9 +183,9 @@ def test_the_command_says_what_it_wrote(run: FakeRun, tmp_path: Path) -> None:
     assert isinstance(refused.exception, ConfigError)
     assert not (tmp_path / "out").exists()
     told = runner.invoke(app, ["archive", place, target])
-    assert "`test-run` as of step 102" in " ".join(told.output.split())
+    assert "`test-run` as of step 3" in " ".join(told.output.split())
     facts = json.loads(runner.invoke(app, ["archive", place, target, "--overwrite", "--json"]).output)
-    assert (facts["run"], facts["step"], facts["files"] > 50) == ("test-run", 102, True)
+    assert (facts["run"], facts["step"], facts["files"] > 50) == ("test-run", 3, True)
 
 
 @pytest.mark.parametrize(
