@@ -8,8 +8,6 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,12 +37,8 @@ def outcome(run: RunDirectory, stage: str, now: float = NOW) -> CheckResult:
     return asyncio.run(wanted.examine(RunDirectory.open(run.path)))
 
 
-@contextmanager
-def settings_with(run: RunDirectory, **values: object) -> Iterator[None]:
-    path = run.path / "settings.yaml"
-    changed = run.settings.model_copy(update=values)
-    path.write_text(changed.to_yaml())
-    yield
+def change_settings(run: RunDirectory, **values: object) -> None:
+    (run.path / "settings.yaml").write_text(run.settings.model_copy(update=values).to_yaml())
 
 
 def test_a_new_run_is_fit(small_run: RunDirectory) -> None:
@@ -108,9 +102,8 @@ def test_a_database_is_its_owners_alone(small_run: RunDirectory) -> None:
 
 def test_a_trusted_proxy_on_this_machine_is_told_of(small_run: RunDirectory) -> None:
     """Settings that an earlier version wrote trust it by default, and then every local user."""
-    settings = small_run.path / "settings.yaml"
-    settings.write_text(small_run.settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]}).to_yaml())
-    found = outcome(RunDirectory.open(small_run.path), "configuration")
+    change_settings(small_run, trusted_proxies=["127.0.0.1"])
+    found = outcome(small_run, "configuration")
     assert found.verdict is Verdict.WARNING
     assert "trusted_proxies" in found.found
 
@@ -189,15 +182,15 @@ def test_a_clock_that_went_back_is_found(small_run: RunDirectory) -> None:
 )
 def test_the_public_address_is_judged(small_run: RunDirectory, host: str, verdict: Verdict) -> None:
     """This machine's and a private network's are for few; an unknown name is for nobody."""
-    with settings_with(small_run, public_host=host):
-        assert outcome(small_run, "address").verdict is verdict
+    change_settings(small_run, public_host=host)
+    assert outcome(small_run, "address").verdict is verdict
 
 
 def test_an_unknown_fallback_address_is_found(small_run: RunDirectory) -> None:
     """It stands in the join link, so it is to be right before it is needed."""
-    with settings_with(small_run, public_host="8.8.8.8", fallback_addresses=("no-such-host.invalid:7443",)):
-        found = outcome(small_run, "address")
-        assert (found.verdict, "no-such-host.invalid:7443" in found.found) == (Verdict.WARNING, True)
+    change_settings(small_run, public_host="8.8.8.8", fallback_addresses=("no-such-host.invalid:7443",))
+    found = outcome(small_run, "address")
+    assert (found.verdict, "no-such-host.invalid:7443" in found.found) == (Verdict.WARNING, True)
 
 
 def test_missing_auxiliary_peers_are_counted(small_run: RunDirectory) -> None:

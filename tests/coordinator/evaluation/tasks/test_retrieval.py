@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from pathlib import Path
 from typing import Any
 
@@ -30,34 +29,30 @@ pytestmark = [
 PLACES = {"queries": "queries.jsonl", "corpus": "corpus.jsonl", "test": "test.tsv"}
 
 
-def independent_scores(judged: dict[str, dict[str, int]], ranked: dict[str, list[str]]) -> dict[str, float]:
-    """The definitions, written out: DCG by rank, the best DCG, the first hit, the share that was found."""
-    rows = []
-    for query, grades in judged.items():
-        dcg = 0.0
-        for place in range(min(10, len(ranked[query]))):
-            dcg += grades.get(ranked[query][place], 0) * math.log(2) / math.log(place + 2)
-        best = sum(
-            grade * math.log(2) / math.log(place + 2)
-            for place, grade in enumerate(sorted(grades.values(), reverse=True)[:10])
-        )
-        hits = [place for place, name in enumerate(ranked[query]) if grades.get(name, 0) > 0]
-        relevant = [name for name, grade in grades.items() if grade > 0]
-        first = hits[0] + 1 if hits and hits[0] < 10 else math.inf
-        rows.append((dcg / best, 1 / first, len([place for place in hits if place < 100]) / len(relevant)))
-    sums = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-    return dict(zip(("ndcg_at_10", "mrr_at_10", "recall_at_100"), sums, strict=True))
+BEHIND_TEN, BEHIND_HUNDRED = [f"x{n}" for n in range(10)], [f"x{n}" for n in range(100)]
+TWELVE = {f"d{n}": 1 for n in range(12)}
 
 
-def test_rankings_are_scored_by_the_definitions() -> None:
-    """Graded judgements, more relevant documents than ten, hits behind the tenth and the hundredth place, no hit."""
-    rng = random.Random(0)
-    names = [f"d{number}" for number in range(200)]
-    judged = {f"q{n}": {name: rng.choice([0, 1, 2, 3]) for name in rng.sample(names, 30)} | {"d0": 1} for n in range(9)}
-    judged["none"] = {"elsewhere": 2}
-    ranked = {query: rng.sample(names, 120) for query in judged}
-    assert retrieval_scores(judged, ranked) == pytest.approx(independent_scores(judged, ranked))
-    assert retrieval_scores({"q": {"a": 2, "b": 1}}, {"q": ["a", "b"]})["ndcg_at_10"] == 1.0
+@pytest.mark.parametrize(
+    ("grades", "ranked", "ndcg", "mrr", "recall"),
+    [
+        ({"a": 2, "b": 1}, ["a", "b"], 1.0, 1.0, 1.0),
+        ({"a": 3, "b": 1, "c": 0}, ["c", "b", "a"], (1 / math.log2(3) + 3 / 2) / (3 + 1 / math.log2(3)), 1 / 2, 1.0),
+        ({"a": 1, "b": 1}, [*BEHIND_TEN[:9], "a"], 1 / math.log2(11) / (1 + 1 / math.log2(3)), 1 / 10, 1 / 2),
+        ({"a": 1}, [*BEHIND_TEN, "a"], 0.0, 0.0, 1.0),
+        ({"a": 1}, [*BEHIND_HUNDRED, "a"], 0.0, 0.0, 0.0),
+        (TWELVE, list(TWELVE), 1.0, 1.0, 1.0),
+    ],
+    ids=["ideal", "graded", "the tenth", "behind the tenth", "behind the hundredth", "more than ten"],
+)
+def test_rankings_are_scored_by_the_definitions(
+    grades: dict[str, int], ranked: list[str], ndcg: float, mrr: float, recall: float
+) -> None:
+    """Grades are gains; a query of which nothing is found halves the means."""
+    scores = {"ndcg_at_10": ndcg, "mrr_at_10": mrr, "recall_at_100": recall}
+    assert retrieval_scores({"q": grades}, {"q": ranked}) == pytest.approx(scores)
+    found = retrieval_scores({"q": grades, "none": {"elsewhere": 2}}, {"q": ranked, "none": ["x"]})
+    assert found == pytest.approx({name: score / 2 for name, score in scores.items()})
 
 
 def test_files_in_beirs_layout_are_read() -> None:
