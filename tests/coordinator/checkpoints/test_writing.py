@@ -71,22 +71,6 @@ def write(directory: Path, tokenizer_dir: Path, step: int, snapshot: StateSnapsh
     )
 
 
-def test_restores_model_and_optimizer_exactly(tmp_path: Path, tokenizer_dir: Path) -> None:
-    """Weights, tied ones included, and optimizer statistics come back bit for bit."""
-    model, optimizer = trained_model()
-    stored = write(tmp_path / "c", tokenizer_dir, 7, take_snapshot(7, model, optimizer))
-    other, other_optimizer = trained_model()
-    with torch.no_grad():
-        for tensor in [*other.parameters(), *(v for s in other_optimizer.state.values() for v in s.values())]:
-            tensor.zero_()
-    restore_model(other, stored.path)
-    restore_optimizer(other, other_optimizer, stored.path)
-    for restored, original in zip(other.parameters(), model.parameters(), strict=True):
-        assert torch.equal(restored, original)
-        for key, value in optimizer.state[original].items():
-            assert torch.equal(other_optimizer.state[restored][key], value)
-
-
 def take_made_up_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
     """One global step from made-up averages."""
     generator = torch.Generator().manual_seed(seed)
@@ -95,28 +79,10 @@ def take_made_up_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
     optimizer.step()
 
 
-def test_an_outer_momentum_goes_on_exactly(tmp_path: Path, tokenizer_dir: Path) -> None:
-    """Where peers take local steps, the step after a restart is the one that would have been taken, bit by bit."""
-    torch.manual_seed(1)
-    models = [TiedModel(), TiedModel()]
-    optimizers = [OuterNesterov(model.parameters()) for model in models]
-    for seed in (1, 2):
-        take_made_up_step(models[0], optimizers[0], seed)
-    stored = write(tmp_path / "c", tokenizer_dir, 2, take_snapshot(2, models[0], optimizers[0]))
-    restore_model(models[1], stored.path)
-    restore_optimizer(models[1], optimizers[1], stored.path)
-    for model, optimizer in zip(models, optimizers, strict=True):
-        take_made_up_step(model, optimizer, seed=3)
-    for went_on, restored in zip(*(model.parameters() for model in models), strict=True):
-        assert torch.equal(went_on, restored)
-
-
-@pytest.mark.parametrize("name", ["lamb", "adamw", "stable_adamw", "muon"])
-def test_a_resumed_run_goes_on_exactly(name: str, tmp_path: Path, tokenizer_dir: Path) -> None:
-    """With every optimizer the steps after a restart are those that would have been taken, bit by bit."""
-    config = RunConfig.from_mapping({**family_config("bert").model_dump(), "optimizer": {"name": name}})
-    models = [family_model(config), build_model(config, VOCABULARY, SPECIAL)]
-    optimizers = [build_optimizer(config, parameter_groups(model, config)) for model in models]
+def go_on(
+    models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer], tmp_path: Path, tokenizer_dir: Path
+) -> None:
+    """Take three steps with the first model, restore them into the second, and take two more with both."""
     for seed in (1, 2, 3):
         take_made_up_step(models[0], optimizers[0], seed)
     stored = write(tmp_path / "c", tokenizer_dir, 3, take_snapshot(3, models[0], optimizers[0]))
@@ -127,6 +93,21 @@ def test_a_resumed_run_goes_on_exactly(name: str, tmp_path: Path, tokenizer_dir:
             take_made_up_step(model, optimizer, seed)
     for went_on, restored in zip(*(model.parameters() for model in models), strict=True):
         assert torch.equal(went_on, restored)
+
+
+def test_an_outer_momentum_goes_on_exactly(tmp_path: Path, tokenizer_dir: Path) -> None:
+    """Where peers take local steps, the steps after a restart are those that would have been taken, bit by bit."""
+    torch.manual_seed(1)
+    models: list[torch.nn.Module] = [TiedModel(), TiedModel()]
+    go_on(models, [OuterNesterov(model.parameters()) for model in models], tmp_path, tokenizer_dir)
+
+
+@pytest.mark.parametrize("name", ["lamb", "adamw", "stable_adamw", "muon"])
+def test_a_resumed_run_goes_on_exactly(name: str, tmp_path: Path, tokenizer_dir: Path) -> None:
+    """With every optimizer of a run file likewise."""
+    config = RunConfig.from_mapping({**family_config("bert").model_dump(), "optimizer": {"name": name}})
+    models: list[torch.nn.Module] = [family_model(config), build_model(config, VOCABULARY, SPECIAL)]
+    go_on(models, [build_optimizer(config, parameter_groups(each, config)) for each in models], tmp_path, tokenizer_dir)
 
 
 def test_another_optimizers_state_is_refused(tmp_path: Path, tokenizer_dir: Path) -> None:
