@@ -18,11 +18,9 @@ from coordinator.evaluation.evaluations import (
     record_evaluation,
     remove_evaluator,
 )
-from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import record_checkpoint
 from coordinator.store.engine import Database
 from peer.config.evaluation import Task
-from peer.config.run import RunConfig
 from tests.support.evaluated_runs import FILL, NER, made_up
 
 FIRST, SECOND = "1" * 64, "2" * 64
@@ -55,23 +53,6 @@ def test_the_newer_word_counts_and_an_old_one_sent_again_does_not(database: Data
     assert record_evaluation(database, row(10, value=0.6, at=200.0))
     assert record_evaluation(database, row(10, value=0.5, at=100.0))
     assert [each.result.mean() for each in evaluations(database)] == [0.6]
-
-
-def test_what_the_run_does_not_know_is_not_recorded(database: Database) -> None:
-    """Neither a step without a checkpoint nor another checkpoint of that step."""
-    checkpoint(database, 10)
-    assert not record_evaluation(database, row(11))
-    assert not record_evaluation(database, row(10, SECOND))
-    assert evaluations(database) == []
-
-
-def test_a_return_to_a_checkpoint_takes_later_results_along(database: Database) -> None:
-    """They were of weights that are no part of the run any more."""
-    for step, manifest in ((10, FIRST), (20, SECOND)):
-        checkpoint(database, step, manifest)
-        record_evaluation(database, row(step, manifest))
-    Ledger(database, RunConfig(), lambda: 0.0).roll_back(10)
-    assert [each.step for each in evaluations(database)] == [10]
 
 
 def test_what_is_withheld_is_not_evaluated(database: Database) -> None:

@@ -22,7 +22,6 @@ from coordinator.evaluation.tasks.examples import (
     read_squad,
     read_texts,
 )
-from coordinator.evaluation.tasks.metrics import tag_scores
 from peer.config.evaluation import Columns, Examples, Task
 
 
@@ -191,19 +190,18 @@ def test_every_form_gives_the_same_sentences(text: str) -> None:
     assert read_conll(text, "file", Columns()) == TWO
 
 
-def test_a_word_may_hold_what_ends_lines_elsewhere() -> None:
-    """U+2028, U+0085 and a no-break space within a word stay in it."""
-    assert read_conll("New\u00a0York\u2028\x85x\tB-LOC\n", "file", Columns())[0].words == ("New\u00a0York\u2028\x85x",)
-
-
-def test_words_with_spaces_are_whole_where_tabs_divide_columns() -> None:
-    """In a line with a tab spaces belong to the words."""
-    assert read_conll("New York\tB-LOC\n", "file", Columns()) == [Tagged(("New York",), ("B-LOC",))]
-
-
-def test_columns_are_chosen_by_number() -> None:
+@pytest.mark.parametrize(
+    ("line", "columns", "word", "tag"),
+    [
+        ("New\u00a0York\u2028\x85x\tB-LOC\n", Columns(), "New\u00a0York\u2028\x85x", "B-LOC"),
+        ("New York\tB-LOC\n", Columns(), "New York", "B-LOC"),
+        ("1\tAda\tNNP\tx\n", Columns(text=1, label=2), "Ada", "NNP"),
+    ],
+    ids=["what ends lines elsewhere", "a space where tabs divide columns", "columns by number"],
+)
+def test_a_word_is_all_that_its_column_holds(line: str, columns: Columns, word: str, tag: str) -> None:
     """The second column of four is as good a tag as the last."""
-    assert read_conll("1\tAda\tNNP\tx\n", "file", Columns(text=1, label=2)) == [Tagged(("Ada",), ("NNP",))]
+    assert read_conll(line, "file", columns) == [Tagged((word,), (tag,))]
 
 
 CONLLU = """\
@@ -240,14 +238,6 @@ def test_only_the_words_of_conllu_are_read(words: int | None, tags: int | None) 
     assert [list(zip(each.words, each.tags, strict=True)) for each in found] == words_by_their_numbers(CONLLU)
     assert found[0].words == ("Vamos", "nos", "a", "el", "mar", "#")
     assert found[1].words == ("20 000",)
-
-
-def test_scores_on_conllu_are_over_its_words() -> None:
-    """A tagger that says NOUN of everything is right in one word of seven, as an independent count says."""
-    sentences = read_conll(CONLLU.replace("\n", "\r\n"), "file", Columns())
-    scores = tag_scores([each.tags for each in sentences], [["NOUN"] * len(each.words) for each in sentences])
-    tags = [tag for sentence in words_by_their_numbers(CONLLU) for _, tag in sentence]
-    assert scores["accuracy"] == tags.count("NOUN") / len(tags) == 1 / 7
 
 
 def test_words_and_questions_may_be_json_lines(tmp_path: Path) -> None:

@@ -20,12 +20,9 @@ import torch
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from coordinator.evaluation.tasks.data import DataFolders
-from coordinator.evaluation.tasks.examples import read_squad
 from coordinator.evaluation.tasks.metrics import answer_scores, normalized_answer
-from coordinator.evaluation.tasks.pretrained import Pretrained
 from coordinator.evaluation.tasks.question_answering import (
     AnswerCandidate,
-    Answering,
     best_span,
     best_threshold,
     token_span,
@@ -70,22 +67,6 @@ def test_scores_equal_those_of_squads_script(model: Path, tmp_path: Path, unansw
     assert found.seeds[0].scores == pytest.approx(script.scores(test, threshold))
     assert found.seeds[0].dev_score == pytest.approx(script.scores(dev, threshold)["f1"])
     assert (found.mean() or 0.0) > 0.9
-
-
-def test_each_candidate_is_that_of_an_independent_search(model: Path, tmp_path: Path) -> None:
-    """With a head that knows nothing, too: the same span, and the same margin of the least null score."""
-    paragraphs = write_squad(tmp_path / "test", 3, unanswerable=True)
-    asked = read_squad((tmp_path / "test").read_text(), "test")
-    recipe = {"seeds": [0], "max_length": MAX_LENGTH}
-    task = Task.model_validate({"name": "qa", "kind": "qa", "train": "x", "test": "test", "recipe": recipe})
-    subject = Answering(Pretrained(str(model)), task, asked, asked, asked)
-    network = subject.model(5)
-    network.save_pretrained(tmp_path / "kept")
-    AutoTokenizer.from_pretrained(model).save_pretrained(tmp_path / "kept")
-    script = SquadEvaluation(tmp_path / "kept")
-    for found, paragraph in zip(subject.candidates(network, asked), paragraphs, strict=True):
-        text, doubt = script.predicted(paragraph["qas"][0]["question"], paragraph["context"])
-        assert (found.text, found.doubt) == (text, pytest.approx(doubt, abs=1e-4))
 
 
 def test_the_best_span_stands_against_the_least_null_score_of_all_windows() -> None:

@@ -81,11 +81,6 @@ def test_a_result_that_is_none_is_refused(change: dict[str, object]) -> None:
         TaskResult.model_validate({**content, **change})
 
 
-def test_results_survive_json() -> None:
-    """What is written is read back equal."""
-    assert TaskResult.model_validate_json(result(0.5, failed=0.1).model_dump_json()) == result(0.5, failed=0.1)
-
-
 def test_the_table_marks_the_best_and_leaves_gaps() -> None:
     """A row for each checkpoint, a column for each task."""
     ours, theirs = Contestant("ours", {"ner": result(0.6, 0.7)}), Contestant("theirs", {"ner": result(0.5)})
