@@ -29,6 +29,9 @@ from tests.support.clocks import Clock
 from tests.support.stores import KINDS, empty_store
 
 REACHED = 10
+CONFIG = RunConfig.from_mapping(
+    {"averaging": {"target_batch_size": 64}, "checkpoints": {"every_steps": 10}, "data": {"microbatch_size": 8}}
+)
 
 
 @pytest.fixture(params=KINDS)
@@ -43,10 +46,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 @pytest.fixture
 def steersman(database: Database) -> Steersman:
-    config = RunConfig.from_mapping(
-        {"averaging": {"target_batch_size": 64}, "checkpoints": {"every_steps": 10}, "data": {"microbatch_size": 8}}
-    )
-    return Steersman(database, config, "os:tester", Clock(5.0))
+    return Steersman(database, CONFIG, "os:tester", Clock(5.0))
 
 
 def test_a_pause_holds_until_it_is_lifted(database: Database, steersman: Steersman) -> None:
@@ -193,8 +193,8 @@ def test_the_code_of_gradients_holds_from_its_step(database: Database, steersman
     said = steersman.change(20, compression="8bit-blockwise", powersgd_rank=8)
     assert said == "From step 20 on: compression 8bit-blockwise, powersgd rank 8."
     steersman.change(30, powersgd_rank=0, confirmed=True)
-    helm, config = read_helm(database), steersman._config
-    found = [helm.averaging_after(step, config) for step in (19, 20, 30)]
+    helm = read_helm(database)
+    found = [helm.averaging_after(step, CONFIG) for step in (19, 20, 30)]
     assert [(each.compression, each.powersgd_rank) for each in found] == [
         ("float16", 0),
         ("8bit-blockwise", 8),

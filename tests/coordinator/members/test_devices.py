@@ -192,7 +192,7 @@ def test_of_many_devices_at_once_no_more_than_allowed_come_in(membership: Member
     assert sum(admitted) == MOST
 
 
-def test_the_keeper_is_no_members_device(membership: Membership, keys: list[bytes]) -> None:
+def test_the_keeper_is_no_members_device(database: Database, keys: list[bytes]) -> None:
     """No number of devices keeps the run's own keeper out."""
-    narrow = Membership(membership._database, AUTHORITY, "demo", LIFETIME_S, max_devices=1)
+    narrow = Membership(database, AUTHORITY, "demo", LIFETIME_S, max_devices=1)
     assert all(narrow.grant_keeper(key).role == "keeper" for key in keys[:2])

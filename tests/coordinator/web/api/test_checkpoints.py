@@ -14,11 +14,11 @@ from starlette.testclient import TestClient
 
 from coordinator.checkpoints.manifest import StoredCheckpoint
 from coordinator.checkpoints.writing import take_snapshot, write_checkpoint
-from coordinator.ledger.presence import record_checkpoint
 from coordinator.throttling.rate_limits import CallerPlaces
 from coordinator.web.app import create_app
 from coordinator.web.state.web_state import WebState
 from tests.support.served_page import FakeRun
+from tests.support.sound_checkpoints import record
 
 STEP = 7
 WHOLE = f"/api/v1/checkpoints/{STEP}.tar"
@@ -42,20 +42,8 @@ def stored(run: FakeRun) -> StoredCheckpoint:
         probe_loss=None,
         created_at=0.0,
     )
-    record(run, written)
+    record(run.services.database, written)
     return written
-
-
-def record(run: FakeRun, stored: StoredCheckpoint, withheld: str = "") -> None:
-    """Tell the database of it."""
-    record_checkpoint(
-        run.services.database,
-        step=STEP,
-        size_bytes=stored.size_bytes,
-        manifest_sha256=stored.manifest_sha256,
-        now=0.0,
-        withheld=withheld,
-    )
 
 
 @pytest.fixture
@@ -139,7 +127,7 @@ def test_nothing_else_is_served(client: TestClient, path: str) -> None:
 
 def test_what_did_not_pass_the_gate_stays_here(run: FakeRun, stored: StoredCheckpoint) -> None:
     """It is listed with the reason, and not given away."""
-    record(run, stored, withheld="its loss is not finite")
+    record(run.services.database, stored, withheld="its loss is not finite")
     with TestClient(create_app(WebState(run.directory, run.services))) as client:
         assert client.get("/api/v1/checkpoints").json()["checkpoints"][0]["withheld"] == "its loss is not finite"
         assert client.get(WEIGHTS).status_code == client.get(WHOLE).status_code == 404
