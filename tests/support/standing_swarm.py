@@ -1,11 +1,20 @@
-"""A swarm whose step a test sets, for the keeper's checkpoints."""
+"""A swarm whose step a test sets, and the keeper's checkpoints of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
+
+from coordinator.checkpoints.probe import make_probes
+from coordinator.context.open_run import OpenRun
+from coordinator.keeper.checkpointing import Checkpointing
+from coordinator.ledger.ledger import Ledger
+from peer.models.optimizers import build_optimizer, parameter_groups
+from tests.support.small_checkpoints import run_model
 
 
 @dataclass
@@ -25,3 +34,26 @@ class StandingSwarm:
     def lock(self) -> AbstractContextManager[None]:
         """Nothing moves here anyway."""
         return nullcontext()
+
+
+def checkpointing_of(run: OpenRun, clock: Callable[[], float] = lambda: 0.0) -> Checkpointing:
+    """The run's checkpoints, without its keeper, of a swarm that has taken no step."""
+    model, config = run_model(run.directory, 1), run.directory.config
+    swarm: Any = StandingSwarm(0, build_optimizer(config, parameter_groups(model, config)))
+    return Checkpointing(
+        directory=run.directory,
+        config=config,
+        model=model,
+        swarm=swarm,
+        ledger=Ledger(run.database, config),
+        database=run.database,
+        probes=make_probes(config, run.directory.tokenizer_dir),
+        newest=None,
+        clock=clock,
+    )
+
+
+def reach(checkpointing: Checkpointing, step: int) -> None:
+    """Let the swarm have come to this step, and write the checkpoint that is due."""
+    cast(StandingSwarm, checkpointing.swarm).step = step
+    checkpointing.write_if_due()

@@ -5,25 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
 from coordinator.checkpoints.manifest import stored_steps
-from coordinator.checkpoints.probe import make_probes
 from coordinator.context.open_run import OpenRun, open_run
-from coordinator.keeper.checkpointing import JOINERS_EVERY_S, Checkpointing, is_due, removable, why_withheld
-from coordinator.ledger.ledger import Ledger
+from coordinator.keeper.checkpointing import JOINERS_EVERY_S, is_due, removable, why_withheld
 from coordinator.ledger.presence import checkpoints
 from coordinator.statistics.alarms import MODEL_KINDS, Alarm, write_alarms
 from peer.config.run import Checkpoints
-from peer.models.optimizers import build_optimizer, parameter_groups
 from tests.support.clocks import Clock
-from tests.support.small_checkpoints import run_model
 from tests.support.small_run import make_small_run
-from tests.support.standing_swarm import StandingSwarm
+from tests.support.standing_swarm import checkpointing_of, reach
 
 WHOLE = {"weight": torch.zeros(3), "bias": torch.ones(2)}
 GOOD: dict[str, Any] = {"loss": 2.0, "last_loss": 2.0, "most_rise": 1.5, "is_own": True}
@@ -39,62 +35,43 @@ def run(tmp_path: Path) -> Iterator[OpenRun]:
         yield opened
 
 
-def standing(run: OpenRun) -> tuple[Clock, StandingSwarm, Checkpointing]:
-    """The checkpoints of a keeper whose swarm and clock the test moves."""
-    clock, model, config = Clock(), run_model(run.directory, 1), run.directory.config
-    swarm = StandingSwarm(0, build_optimizer(config, parameter_groups(model, config)))
-    checkpointing = Checkpointing(
-        directory=run.directory,
-        config=config,
-        model=model,
-        swarm=cast(Any, swarm),
-        ledger=Ledger(run.database, config),
-        database=run.database,
-        probes=make_probes(config, run.directory.tokenizer_dir),
-        newest=None,
-        clock=clock,
-    )
-    return clock, swarm, checkpointing
-
-
 def test_checkpoints_for_joiners_pass_and_displace_none(run: OpenRun) -> None:
     """One a minute at most, gone with the next, counted as none of those that are kept, and no reason to be late."""
-    clock, swarm, checkpointing = standing(run)
+    clock = Clock()
+    checkpointing = checkpointing_of(run, clock)
 
-    def reach(step: int, joiners: bool = False, after_s: float = JOINERS_EVERY_S) -> list[int]:
+    def reached(step: int, joiners: bool = False, after_s: float = JOINERS_EVERY_S) -> list[int]:
         clock.now += after_s
-        swarm.step = step
-        checkpointing.write_if_due()
+        reach(checkpointing, step)
         if joiners:
             checkpointing.write_for_joiners()
         assert [row.step for row in reversed(checkpoints(run.database))] == stored_steps(run.directory.checkpoints_dir)
         return stored_steps(run.directory.checkpoints_dir)
 
-    assert reach(5) == [5]
-    assert reach(6, joiners=True) == [5, 6]
-    assert reach(6, joiners=True, after_s=1.0) == [5, 6]
-    assert reach(7, joiners=True, after_s=1.0) == [5, 6]
-    assert reach(8, joiners=True) == [5, 8]
-    assert reach(10) == [5, 10]
-    assert reach(14, joiners=True) == [5, 10, 14]
-    assert reach(15) == [10, 15]
+    assert reached(5) == [5]
+    assert reached(6, joiners=True) == [5, 6]
+    assert reached(6, joiners=True, after_s=1.0) == [5, 6]
+    assert reached(7, joiners=True, after_s=1.0) == [5, 6]
+    assert reached(8, joiners=True) == [5, 8]
+    assert reached(10) == [5, 10]
+    assert reached(14, joiners=True) == [5, 10, 14]
+    assert reached(15) == [10, 15]
 
 
 def test_the_checkpoint_that_an_alarm_names_is_kept_until_it_is_over(run: OpenRun) -> None:
     """Also one that was written for joiners, while newer ones displace the others."""
-    clock, swarm, checkpointing = standing(run)
+    clock = Clock()
+    checkpointing = checkpointing_of(run, clock)
     alarm = Alarm("loss_diverges", 8, "the loss is 9, and was 4")
     for step in range(5, 25):
         clock.now += JOINERS_EVERY_S
-        swarm.step = step
-        checkpointing.write_if_due()
+        reach(checkpointing, step)
         if step == 7:
             checkpointing.write_for_joiners()
             run.database.transact(lambda session: write_alarms(session, MODEL_KINDS, [alarm], clock.now))
     assert stored_steps(run.directory.checkpoints_dir) == [7, 15, 20]
     run.database.transact(lambda session: write_alarms(session, MODEL_KINDS, [], clock.now))
-    swarm.step = 25
-    checkpointing.write_if_due()
+    reach(checkpointing, 25)
     assert stored_steps(run.directory.checkpoints_dir) == [20, 25]
 
 

@@ -13,7 +13,7 @@ import pytest
 from auth.errors import ConfigError
 from coordinator.keeper.choosing import MEASURED_STEPS, STEPS_BETWEEN, WayChooser
 from coordinator.ledger.ledger import Ledger
-from coordinator.ledger.presence import checked_claim, open_session, touch_sessions, write_swarm_status
+from coordinator.ledger.presence import checked_claim, open_session, touch_sessions
 from coordinator.ledger.steering import BY_KEEPER, LEAD_STEPS, Steersman, read_helm
 from coordinator.members.audit import audit_log
 from coordinator.store.engine import Database
@@ -22,6 +22,7 @@ from peer.averaging.shares import GroupLines
 from peer.config.run import RunConfig
 from peer.config.steering import MAX_CHANGES
 from tests.support.clocks import Clock
+from tests.support.ledgers import keeper_at
 from tests.support.stores import empty_store
 
 CHOOSES = RunConfig.from_mapping({"averaging": {"compression": "auto", "averaging_timeout_s": 1000.0}})
@@ -57,17 +58,7 @@ class LiveRun:
 
     def tell_step(self) -> None:
         """Write the step as the keeper does."""
-        write_swarm_status(
-            self.database,
-            step=self.step,
-            samples_accumulated=0,
-            target_batch_size=64,
-            peers=5,
-            samples_per_second=1.0,
-            eta_s=None,
-            addresses=(),
-            now=self.clock(),
-        )
+        keeper_at(self.database, self.step, self.clock())
 
     @property
     def ways(self) -> list[tuple[int, str | None, int | None]]:
@@ -113,7 +104,7 @@ def test_the_way_follows_the_lines_but_not_every_one_of_them(run: LiveRun) -> No
 
 def test_a_line_that_is_now_slow_and_now_fast_changes_a_run_ever_more_seldom(run: LiveRun) -> None:
     """After each return to a finer way the next one has to wait twice as long."""
-    for _ in range(32):
+    for _ in range(16):
         run.take(2 * STEPS_BETWEEN, SLOW)
         run.take(2 * STEPS_BETWEEN, FAST)
     returns = [step for step, _, rank in run.ways if rank == 0]

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from sqlalchemy.exc import DBAPIError
@@ -16,20 +15,15 @@ from auth.errors import TokenError
 from auth.keys import DeviceKey
 from coordinator.backup.database import sqlite_address
 from coordinator.checkpoints.manifest import newest_verified, stored_steps
-from coordinator.checkpoints.probe import make_probes
 from coordinator.checkpoints.writing import RESERVE_BYTES
 from coordinator.context.open_run import OpenRun, open_run
-from coordinator.keeper.checkpointing import Checkpointing
-from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.presence import checkpoints
 from coordinator.members.membership import Membership
-from peer.models.optimizers import build_optimizer, parameter_groups
 from tests.support.control_plane import a_report, joined, serving
 from tests.support.raw_sessions import greeted
-from tests.support.small_checkpoints import run_model
 from tests.support.small_disks import FILLER, fill, make_room, small_disk
 from tests.support.small_run import make_small_run
-from tests.support.standing_swarm import StandingSwarm
+from tests.support.standing_swarm import checkpointing_of, reach
 from tests.support.waiting import eventually
 
 SIZE_BYTES = 2 * RESERVE_BYTES
@@ -44,45 +38,12 @@ def run(tmp_path: Path) -> Iterator[OpenRun]:
         yield opened
 
 
-@pytest.fixture
-def checkpointing(run: OpenRun) -> Checkpointing:
-    return checkpointing_of(run)
-
-
-def checkpointing_of(run: OpenRun) -> Checkpointing:
-    """The keeper's, without the keeper."""
-    model = run_model(run.directory, 1)
-    config = run.directory.config
-    swarm: Any = StandingSwarm(0, build_optimizer(config, parameter_groups(model, config)))
-    return Checkpointing(
-        directory=run.directory,
-        config=config,
-        model=model,
-        swarm=swarm,
-        ledger=Ledger(run.database, config),
-        database=run.database,
-        probes=make_probes(config, run.directory.tokenizer_dir),
-        newest=None,
-        clock=lambda: 0.0,
-    )
-
-
-def reach(checkpointing: Checkpointing, step: int) -> None:
-    """The swarm has come to this step, at which a checkpoint is due."""
-    cast(StandingSwarm, checkpointing.swarm).step = step
-    checkpointing.write_if_due()
-
-
 @pytest.mark.parametrize("left_bytes", [RESERVE_BYTES // 2, 100_000, 0])
 def test_a_full_disk_is_told_and_harms_nothing(
-    run: OpenRun,
-    checkpointing: Checkpointing,
-    left_bytes: int,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    run: OpenRun, left_bytes: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log says what to do, the old checkpoint stays, and the next one is written when there is space again."""
-    directory = run.directory.checkpoints_dir
+    directory, checkpointing = run.directory.checkpoints_dir, checkpointing_of(run)
     reach(checkpointing, 5)
     if left_bytes < RESERVE_BYTES // 2:  # filled up after the look at the free space: the write itself fails
         monkeypatch.setattr("coordinator.checkpoints.writing.RESERVE_BYTES", -SIZE_BYTES)
