@@ -138,13 +138,14 @@ def truncate_database(run: RunDirectory) -> None:
     os.truncate(run.path / "manyhands.db", 100_000)
 
 
-COMMANDS = (["status"], ["members"], ["invite", "ada"], ["serve"], ["backup", "TARGET"], ["rotate-key"])
+COMMANDS = (["members"], ["invite", "ada"], ["serve"], ["backup", "TARGET"], ["rotate-key"])
+SPOILERS = (remove_database, empty_database, replace_database, damage_database, truncate_database)
 
 
 @pytest.mark.parametrize(
-    "spoil", [remove_database, empty_database, replace_database, damage_database, truncate_database]
+    ("command", "spoil"),
+    [*((command, remove_database) for command in COMMANDS), *((["status"], spoil) for spoil in SPOILERS)],
 )
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_a_lost_database_is_not_replaced(
     small_run: RunDirectory, tmp_path: Path, spoil: Callable[[RunDirectory], None], command: list[str]
 ) -> None:
