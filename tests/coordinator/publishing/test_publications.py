@@ -14,8 +14,6 @@ from coordinator.publishing.publications import (
     is_due,
     newest_at,
     pause_s,
-    pending_publication,
-    publications,
     record_failure,
     record_published,
 )
@@ -43,31 +41,6 @@ def checkpoint(database: Database, step: int, withheld: str = "") -> CheckpointR
         withheld=withheld,
     )
     return row
-
-
-def test_only_the_newest_that_may_be_published_waits(run: FakeRun) -> None:
-    """Until it is there; a checkpoint of the same step with other weights is another."""
-    database = run.services.database
-    assert pending_publication(database, PLACE) is None
-    checkpoint(database, 5)
-    six = checkpoint(database, 6)
-    checkpoint(database, 7, withheld="bad")
-    pending = pending_publication(database, PLACE)
-    assert pending is not None
-    assert pending == (six, None)
-    record_published(database, PLACE, six, "s3://models/ours/x", 1.0)
-    assert pending_publication(database, PLACE) is None
-    assert pending_publication(database, "hf://us/model") == (six, None)
-
-
-def test_what_fails_is_counted_until_it_succeeds(run: FakeRun) -> None:
-    """The last reason stays until then."""
-    database = run.services.database
-    row = checkpoint(database, 5)
-    assert [record_failure(database, PLACE, row, why, 1.0) for why in ("away", "still away")] == [1, 2]
-    assert publications(database)[0].error == "still away"
-    record_published(database, PLACE, row, "there", 2.0)
-    assert (publications(database)[0].error, publications(database)[0].published_at) == ("", 2.0)
 
 
 def test_pauses_grow_to_an_hour() -> None:
