@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -34,7 +34,6 @@ from coordinator.members.quarantine import quarantine_device
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
 from coordinator.store.engine import Database
-from coordinator.store.models import Device, Member as MemberRow
 from coordinator.store.notify import Topic
 from coordinator.store.service_models import RelayOffer
 from coordinator.web.state.live import LiveSnapshot
@@ -59,7 +58,6 @@ from tests.support.crowds import touch
 from tests.support.postgres import new_database
 from tests.support.raw_sessions import drained, greeted
 from tests.support.receipts import keeper_confirms
-from tests.support.stores import Kind, empty_store
 from tests.support.waiting import PATIENCE_S, eventually
 
 NOW = 1_800_000_000.0
@@ -67,19 +65,6 @@ NOW = 1_800_000_000.0
 LONG_S = 3600.0
 
 PAUSED: dict[str, Any] = {"step": 0, "own_samples": 0, "samples_per_second": 0.0, "state": "paused"}
-
-
-@pytest.fixture
-def database(tmp_path: Path, store_kind: Kind) -> Iterator[Database]:
-    """A database that knows a member with two devices."""
-    with empty_store(tmp_path, store_kind) as store:
-        with store.begin() as session:
-            ada = MemberRow(name="Ada", created_at=0.0)
-            session.add_all(
-                Device(id=name, member=ada, number=number, peer_id=name, public_key=b"", role="trainer", created_at=0.0)
-                for number, name in enumerate(("laptop", "desktop"))
-            )
-        yield store
 
 
 @dataclass(frozen=True)
@@ -244,46 +229,50 @@ def live_page(coordinator: TestCoordinator) -> LiveSnapshot:
     return LiveSnapshot(take, coordinator.services.bell.ear(Topic.PROGRESS))
 
 
+@pytest.mark.usefixtures("members")
 def test_a_relay_is_offered_while_its_device_is_here(database: Database) -> None:
     """Taken back, gone silent or gone, it is named no longer; and its address is not kept."""
-    stays = {name: open_session(database, name, "", "", NOW) for name in ("laptop", "desktop")}
+    stays = {name: open_session(database, name, "", "", NOW) for name in ("ada-1", "ada-2")}
     for name, stay in stays.items():
         offer_relay(database, stay, f"/{name}")
-    assert sorted(relays(database, NOW)) == ["/desktop", "/laptop"]
-    offer_relay(database, stays["laptop"], "")
-    assert relays(database, NOW) == ["/desktop"]
-    offer_relay(database, stays["laptop"], "/laptop")
-    close_session(database, stays["desktop"], NOW + 1)
-    assert relays(database, NOW + 1) == ["/laptop"]
+    assert sorted(relays(database, NOW)) == ["/ada-1", "/ada-2"]
+    offer_relay(database, stays["ada-1"], "")
+    assert relays(database, NOW) == ["/ada-2"]
+    offer_relay(database, stays["ada-1"], "/ada-1")
+    close_session(database, stays["ada-2"], NOW + 1)
+    assert relays(database, NOW + 1) == ["/ada-1"]
     assert relays(database, NOW + 60) == []
 
 
+@pytest.mark.usefixtures("members")
 def test_what_a_killed_replica_has_left_is_forgotten(database: Database) -> None:
     """The address of a device that is silent for minutes goes; of one that was silent for a moment it stays."""
-    stays = {name: open_session(database, name, "", "", NOW) for name in ("laptop", "desktop")}
+    stays = {name: open_session(database, name, "", "", NOW) for name in ("ada-1", "ada-2")}
     for name, stay in stays.items():
         offer_relay(database, stay, f"/{name}")
-    touch(database, stays["laptop"], **PAUSED, now=NOW + 60)
+    touch(database, stays["ada-1"], **PAUSED, now=NOW + 60)
     forget_relays_of_the_gone(database, NOW + FORGOTTEN_S)
     for stay in stays.values():
         touch(database, stay, **PAUSED, now=NOW + FORGOTTEN_S)
-    assert relays(database, NOW + FORGOTTEN_S) == ["/laptop"]
+    assert relays(database, NOW + FORGOTTEN_S) == ["/ada-1"]
 
 
+@pytest.mark.usefixtures("members")
 def test_a_device_that_comes_back_has_left_its_offer(database: Database) -> None:
     """It says again whether it relays."""
-    offer_relay(database, open_session(database, "laptop", "", "", NOW), "/laptop")
-    open_session(database, "laptop", "", "", NOW + 1)
+    offer_relay(database, open_session(database, "ada-1", "", "", NOW), "/ada-1")
+    open_session(database, "ada-1", "", "", NOW + 1)
     with database() as session:
         assert session.query(RelayOffer).count() == 0
 
 
+@pytest.mark.usefixtures("members")
 def test_sessions_that_another_replaced_are_found(database: Database) -> None:
     """Of any number of open ones."""
-    first, other = open_session(database, "laptop", "", "", NOW), open_session(database, "desktop", "", "", NOW)
+    first, other = open_session(database, "ada-1", "", "", NOW), open_session(database, "ada-2", "", "", NOW)
     many = [f"{number:032x}" for number in range(1200)]
     assert ended_elsewhere(database, [first, *many, other]) == set()
-    second = open_session(database, "laptop", "", "", NOW + 1)
+    second = open_session(database, "ada-1", "", "", NOW + 1)
     assert ended_elsewhere(database, [*many, first, second, other]) == {first}
     assert ended_elsewhere(database, []) == set()
 
