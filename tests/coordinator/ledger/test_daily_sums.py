@@ -60,8 +60,6 @@ def test_undone_steps_count_nowhere(ledger: Ledger, database: Database) -> None:
     assert shares(database)[1] == ("ada-2", 9, 0, 0, 0, 0, 7, 0.0)
 
 
-Act = tuple[str, int, int, str]
-
 _acts = st.lists(
     st.tuples(
         st.sampled_from(["ada-1", "ada-2", "bob-1"]),
@@ -109,11 +107,6 @@ def sums_over_reports(database: Database) -> list[Share]:
             of_day = sums[row.device_id, day_of(row.completed_at)]
             of_day[:] = map(operator.add, of_day, amounts)
     return [(*key, *amounts) for key, amounts in sorted(sums.items()) if any(amounts)]
-
-
-def test_days_begin_at_midnight_utc() -> None:
-    """The last instant of a day is not the next day's."""
-    assert [day_of(at) for at in (0.0, DAY - 0.001, DAY)] == [0, 0, 1]
 
 
 pytestmark = pytest.mark.usefixtures("members")

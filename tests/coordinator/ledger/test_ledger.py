@@ -63,21 +63,6 @@ def test_reports_without_a_loss_do_not_move_it(ledger: Ledger) -> None:
     assert (ledger.steps()[0].loss, ledger.steps()[0].devices) == (3.0, 2)
 
 
-def test_repeated_report_is_counted_once(ledger: Ledger) -> None:
-    """A peer that did not hear the acknowledgement sends again, and is told again that all is well."""
-    assert [record(ledger, "ada-1", 1, samples=30) for _ in range(3)] == [ACCEPTED] * 3
-    assert (ledger.steps()[0].samples, ledger.steps()[0].devices) == (30, 1)
-
-
-def test_second_report_for_a_step_is_refused(ledger: Ledger) -> None:
-    """A new sequence number does not make the same step count twice."""
-    record(ledger, "ada-1", 1, seq=1, samples=30)
-    verdict = record(ledger, "ada-1", 1, seq=2, samples=30)
-    assert not verdict.accepted
-    assert "already reported" in verdict.reason
-    assert ledger.steps()[0].samples == 30
-
-
 def test_refused_report_is_counted_as_refused(ledger: Ledger, database: Database) -> None:
     """A claim that cannot be true changes no step, and the operator sees who made it and why it was refused."""
     verdict = record(ledger, "bob-1", 1, loss=math.nan)
@@ -129,27 +114,11 @@ def test_a_step_that_its_era_did_not_reach_is_refused_for_good(
     assert record(ledger, "ada-1", 30, seq=31, era=1).ahead
 
 
-def test_without_a_keeper_the_ledger_goes_by_its_own_steps(ledger: Ledger) -> None:
-    """Before the keeper has written, reports may lead the ledger by two."""
-    assert record(ledger, "ada-1", 2).accepted
-    assert not record(ledger, "ada-1", 5).accepted
-    assert record(ledger, "ada-1", 4).accepted
-
-
 def test_reports_of_a_time_without_keeper_are_accepted(ledger: Ledger, database: Database, clock: Clock) -> None:
     """While the keeper was away the swarm trained on: its steps are plausible for the time that passed."""
     keeper_at(database, step=10, now=clock.now)
     clock.now += 600
     assert all(record(ledger, "ada-1", step).accepted for step in range(11, 200))
-
-
-def test_late_reports_are_counted(ledger: Ledger, database: Database, clock: Clock) -> None:
-    """Reports that waited while the coordinator was away are counted for their own steps."""
-    keeper_at(database, step=50, now=clock.now)
-    record(ledger, "ada-1", 50)
-    assert all(record(ledger, "bob-1", step).accepted for step in range(1, 51))
-    assert ledger.steps(after=49)[0].devices == 2
-    assert len(ledger.steps()) == 50
 
 
 def test_clock_of_a_peer_cannot_lead_ours(ledger: Ledger, clock: Clock) -> None:
@@ -203,16 +172,6 @@ def test_roll_back_undoes_what_was_said_of_later_checkpoints(ledger: Ledger, dat
         assert [list(session.scalars(select(kind.step))) for kind in (Receipt, Evaluation)] == [[5], [5]]
 
 
-def test_late_report_of_an_undone_step_is_kept_but_not_counted(ledger: Ledger) -> None:
-    """A peer that was cut off reports a step that was undone meanwhile: accepted, stored, without effect."""
-    for step in (1, 2):
-        record(ledger, "ada-1", step)
-    ledger.roll_back(1)
-    record(ledger, "ada-1", 2, seq=3, era=1, samples=20)
-    assert record(ledger, "bob-1", 2, era=0, samples=50) == ACCEPTED
-    assert ledger.steps(after=1)[0].samples == 20
-
-
 def test_late_report_of_a_kept_step_is_counted(ledger: Ledger) -> None:
     """What an earlier era did before the checkpoint still counts, even if nobody else reported that step."""
     for step in (1, 2, 4):
@@ -231,15 +190,6 @@ def test_each_return_is_an_era_of_its_own(ledger: Ledger) -> None:
     assert ledger.roll_back(1) == 2
     assert record(ledger, "bob-1", 2, era=0).accepted
     assert [row.step for row in ledger.steps()] == [1]
-
-
-def test_reports_at_once_are_all_counted(ledger: Ledger) -> None:
-    """Threads that report the same step, some of them twice, lose nothing and double nothing."""
-    reports = [(device, step) for device in ("ada-1", "ada-2", "bob-1") for step in (1, 2)] * 2
-    with ThreadPoolExecutor(4) as pool:
-        verdicts = list(pool.map(lambda arguments: record(ledger, *arguments), reports))
-    assert verdicts == [ACCEPTED] * len(reports)
-    assert [(row.samples, row.devices) for row in ledger.steps()] == [(30, 3), (30, 3)]
 
 
 def test_a_return_waits_for_reports_that_are_being_counted(database: Database, ledger: Ledger) -> None:

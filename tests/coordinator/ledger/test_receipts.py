@@ -100,22 +100,6 @@ def test_samples_nobody_received_are_not_counted(ledger: Ledger, database: Datab
     assert refused(database) == []
 
 
-def test_an_unconfirmed_claim_moves_no_steps_time(ledger: Ledger) -> None:
-    """The run's speed follows from these times, and whoever claims old steps late would distort it."""
-    keeper_receives(ledger, {"ada": 30})
-    report(ledger, "ada", 30)
-    report(ledger, "bob", 5, completed_at=1500.0)
-    assert [row.completed_at for row in ledger.steps()] == [1000.0]
-
-
-def test_a_loss_weighs_what_is_confirmed_of_its_samples(ledger: Ledger) -> None:
-    """Not what is claimed; nothing of a report that nobody else has confirmed yet, while others' are confirmed."""
-    report(ledger, "ada", 30, {"bob": 10, "dan": 30}, loss=3.0)
-    report(ledger, "bob", 20, loss=4.0)
-    report(ledger, "dan", 30, loss=5.0)
-    assert [row.loss for row in ledger.steps()] == [pytest.approx((10 * 4.0 + 30 * 5.0) / 40)]
-
-
 def test_who_brought_nothing_moves_no_loss(ledger: Ledger) -> None:
     """An outsider to the group that reports a step has no say about it, before and after the others report."""
     report(ledger, "bob", 90, loss=99.0)
@@ -168,14 +152,6 @@ def test_alone_there_is_no_proof(ledger: Ledger, database: Database) -> None:
     keeper_receives(ledger, {"ada": 60, "ada-2": 40})
     assert counted(ledger) == {"Ada": (100, 0)}
     assert refused(database) == []
-
-
-def test_the_keeper_who_saw_half_a_group_denies_nobody_else(ledger: Ledger) -> None:
-    """Who is not in the keeper's receipt brought nothing, whatever a friend says."""
-    report(ledger, "ada", 30, {"bob": 50})
-    report(ledger, "bob", 50, {"ada": 30})
-    keeper_receives(ledger, {"ada": 30})
-    assert counted(ledger) == {"Ada": (30, 0)}
 
 
 def test_of_two_different_receipts_the_first_counts(ledger: Ledger, database: Database) -> None:
