@@ -11,16 +11,14 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import inspect
 
-from auth.errors import ConfigError, StorageError
+from auth.errors import ConfigError
 from auth.join_link import JoinLink
 from auth.keys import certificate_fingerprint
 from coordinator.context.open_run import open_run
 from coordinator.context.services import open_run_services
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
-from coordinator.store.engine import open_engine
 from coordinator.web.app import create_app
 from coordinator.web.state.web_state import WebState
 from peer.config.run import Run, RunConfig
@@ -51,61 +49,10 @@ def test_join_link_names_the_certificate(directory: RunDirectory) -> None:
     assert link.fingerprint == certificate_fingerprint(directory.tls_cert_path.read_bytes())
 
 
-def test_database_is_ready(directory: RunDirectory) -> None:
-    """Members can be invited before the first `serve`."""
-    engine = open_engine(directory.database_url)
-    assert {"members", "reports", "eras"} <= set(inspect(engine).get_table_names())
-    engine.dispose()
-
-
 def test_secrets_are_private(directory: RunDirectory) -> None:
     """No file of the run can be read by others, and its directories not entered."""
     for path in [directory.path, *directory.path.rglob("*")]:
         assert not stat.S_IMODE(path.stat().st_mode) & 0o077 or path.name.startswith("manyhands.db"), path
-
-
-def test_existing_run_is_not_overwritten(directory: RunDirectory) -> None:
-    """A second `create` at the same place is refused and changes nothing."""
-    before = directory.join_link
-    with pytest.raises(ConfigError, match="not empty"):
-        RunDirectory.create(directory.path, CONFIG, Settings())
-    assert RunDirectory.open(directory.path).join_link == before
-
-
-def test_empty_directory_may_be_used(tmp_path: Path) -> None:
-    """A directory that somebody made in advance becomes the run's."""
-    (tmp_path / "run").mkdir()
-    assert RunDirectory.create(tmp_path / "run", CONFIG, Settings()).config == CONFIG
-
-
-def test_failure_leaves_nothing_behind(tmp_path: Path) -> None:
-    """If the last thing to prepare fails, there is no half-made run, not even aside."""
-
-    def fail(directory: RunDirectory) -> None:
-        assert directory.config == CONFIG
-        raise ConfigError("no documents to train a tokenizer on")
-
-    with pytest.raises(ConfigError, match="no documents"):
-        RunDirectory.create(tmp_path / "run", CONFIG, Settings(), prepare=fail)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_prepare_adds_is_kept(tmp_path: Path) -> None:
-    """The tokenizer that `prepare` writes is part of the run."""
-    run = RunDirectory.create(
-        tmp_path / "run",
-        CONFIG,
-        Settings(),
-        prepare=lambda unfinished: (unfinished.tokenizer_dir / "tokenizer.json").write_text("{}") and None,
-    )
-    assert (run.tokenizer_dir / "tokenizer.json").read_text() == "{}"
-
-
-def test_place_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
-    """A parent that is a file is one clear error."""
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError):
-        RunDirectory.create(tmp_path / "file" / "run", CONFIG, Settings())
 
 
 def test_a_run_that_was_moved_has_its_checkpoints(tmp_path: Path) -> None:
@@ -178,19 +125,3 @@ def test_the_link_has_the_fallback_addresses(tmp_path: Path) -> None:
     )
     assert "//example.org:7443,standby.example.net:7443,[2001:db8::1]:7445/" in str(run.join_link)
     assert JoinLink.parse(str(run.join_link)) == run.join_link
-
-
-def test_the_link_of_a_run_over_ipv6_is_read_again(tmp_path: Path) -> None:
-    """Its host stands in brackets there."""
-    run = RunDirectory.create(tmp_path / "run", CONFIG, Settings(public_host="[2001:db8::1]"))
-    assert "//[2001:db8::1]:7443/" in str(run.join_link)
-    assert JoinLink.parse(str(run.join_link)) == run.join_link
-
-
-def test_named_database_is_used(tmp_path: Path) -> None:
-    """`database_url` replaces the SQLite file in the directory."""
-    url = f"sqlite:///{tmp_path}/elsewhere.db"
-    run = RunDirectory.create(tmp_path / "run", CONFIG, Settings(database_url=url))
-    assert run.database_url == url
-    assert (tmp_path / "elsewhere.db").exists()
-    assert not (run.path / "manyhands.db").exists()

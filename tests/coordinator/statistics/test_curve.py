@@ -10,7 +10,6 @@ import pytest
 from coordinator.statistics.curve import (
     HEIGHT,
     MAX_POINTS,
-    decimate,
     draw_curve,
     groups,
     kept_places,
@@ -50,20 +49,6 @@ def test_close_ones_share_a_mark() -> None:
 
 
 WAVE = [(float(x), math.sin(x / 30) + (5.0 if x == 700 else 0.0)) for x in range(2000)]
-
-
-def test_short_curves_are_left_alone() -> None:
-    """Nothing is left out that fits."""
-    assert decimate(WAVE[:50], 100) == WAVE[:50]
-
-
-def test_long_curves_keep_ends_and_peaks() -> None:
-    """At most so many points, the first and last among them, and the one outlier that matters."""
-    few = decimate(WAVE, 100)
-    assert len(few) == 100
-    assert (few[0], few[-1]) == (WAVE[0], WAVE[-1])
-    assert WAVE[700] in few
-    assert few == sorted(few)
 
 
 def test_drawing_is_valid_and_bounded() -> None:

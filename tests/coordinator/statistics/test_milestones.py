@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
 from coordinator.ledger.reading import StepRow
-from coordinator.statistics.milestones import milestones, power_of_ten, round_number
+from coordinator.statistics.milestones import milestones
 from tests.support.served_page import validation_row
 
 
@@ -67,9 +65,3 @@ def test_more_history_never_changes_what_was_reached() -> None:
         found = keys(milestones(steps(samples, devices)[:count], [row for row in rows if row.step <= count]))
         assert set(before) <= set(found)
         before = found
-
-
-@pytest.mark.parametrize(("number", "power", "rounded"), [(1, 1, 1), (9, 1, 5), (10, 10, 10), (499, 100, 200)])
-def test_thresholds(number: int, power: int, rounded: int) -> None:
-    """The largest ones that are no larger."""
-    assert (power_of_ten(number), round_number(number)) == (power, rounded)
