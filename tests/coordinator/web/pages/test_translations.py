@@ -33,12 +33,6 @@ def test_each_language_is_whole(language: str) -> None:
             assert names_in(text) == names_in(english[key]), key
 
 
-def test_there_are_the_languages_to_begin_with() -> None:
-    """English, which is the default, Bengali, Spanish and Indonesian."""
-    assert LANGUAGES[0] == "en"
-    assert {"bn", "es", "id"} <= set(LANGUAGES)
-
-
 def test_an_english_text_is_that_of_the_english_pages() -> None:
     """Without values, too, where its {names} stay for a script."""
     translation = texts_of("en")

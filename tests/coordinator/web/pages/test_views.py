@@ -18,7 +18,7 @@ from coordinator.web.pages import views
 from coordinator.web.pages.views import LANGUAGE_COOKIE, VIEWS, View
 from coordinator.web.state.snapshot import STALE_AFTER_S
 from coordinator.web.state.web_state import WebState
-from dashboards import WEB, page_files, page_version
+from dashboards import page_version
 from peer.config.run import RunConfig
 from tests.support.clocks import Clock
 from tests.support.served_page import FakeRun, fake_run
@@ -73,15 +73,6 @@ def test_all_that_a_page_loads_is_there(client: TestClient, view: View) -> None:
     for address in loaded:
         assert not address.startswith(("/", "http"))
         assert client.get(f"/{address}").status_code == 200, address
-
-
-def test_numbers_and_curve_are_in_the_page(client: TestClient) -> None:
-    """Who has no script sees the moment's loss, batch and curve."""
-    html = client.get("/").text
-    assert '<dd id="loss">5.000</dd>' in html
-    assert '<progress id="batch" aria-labelledby="batch-title" max="100" value="40">' in html
-    assert '<polyline class="curve"' in html
-    assert "<style" not in html  # the policy would not allow it
 
 
 def test_a_page_never_says_that_there_is_nothing_where_there_is(client: TestClient, tmp_path: Path) -> None:
@@ -179,14 +170,6 @@ def test_files_of_this_version_are_kept_for_ever(client: TestClient) -> None:
         assert client.get(address).headers["cache-control"] == "no-cache"
         assert client.get(address).content == kept.content
     assert "immutable" in client.get(f"/plotly.min.js?{page_version()}").headers["cache-control"]
-
-
-def test_each_view_has_its_files() -> None:
-    """A template, a module and a style of its name."""
-    names = {view.name for view in VIEWS}
-    for name in names:
-        assert {f"{name}.js", f"{name}.css"} <= page_files().keys()
-    assert {file.stem for file in WEB.glob("*.html")} >= {*names, "frame"}
 
 
 def test_the_charts_are_compressed_once_for_all_who_ask_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
