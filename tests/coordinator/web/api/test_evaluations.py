@@ -113,13 +113,6 @@ def test_a_forged_or_malformed_report_is_refused(client: TestClient, evaluator_k
     assert client.post(ADDRESS, json={**signed, "body": "x" * 70_000}).status_code == 413
 
 
-def test_the_operators_own_results_are_shown_alike(client: TestClient, services: RunServices) -> None:
-    """What the evaluator on the run's machine writes needs no report."""
-    assert record_evaluation(services.database, EvaluationRow(3, MANIFEST, "operator", made_up(FILL, 12.5), 1.0))
-    with TestClient(client.app) as fresh:
-        assert fresh.get(ADDRESS).json()["tasks"][1]["points"][0]["evaluator"] == "operator"
-
-
 @pytest.mark.parametrize("path", ["/home/operator/private/test.conll", "../elsewhere/test.conll", "~/test.conll"])
 def test_no_folder_of_the_operators_is_published(
     services: RunServices, tmp_path: Path, clock: Clock, path: str

@@ -117,12 +117,6 @@ async def test_an_endless_head_is_refused() -> None:
         assert b"400" in await status_of(server.port, b"GET / HTTP/1.1\r\nX: " + b"a" * 5000)
 
 
-async def test_garbage_is_refused() -> None:
-    """What is no HTTP gets 400."""
-    async with served() as server:
-        assert b"400" in await status_of(server.port, b"\x16\x03\x01\x00\xff rubbish\r\n\r\n")
-
-
 async def test_an_answer_nobody_reads_is_given_up() -> None:
     """Who asks for much and reads nothing does not hold it in the server's memory."""
     async with served(replace(LIMITS, reading_s=0.3)) as server:
