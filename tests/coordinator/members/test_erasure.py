@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from auth.errors import ConfigError, ManyhandsError, RevokedError
+from auth.errors import ManyhandsError, RevokedError
 from coordinator.backup.database import save_as_file
 from coordinator.cli.main import app
 from coordinator.control.relays import offer_relay
 from coordinator.ledger.presence import online_sessions
 from coordinator.members.audit import AuditLog, audit_log
 from coordinator.members.erasure import erase
-from coordinator.members.names import display_names, set_display_name
-from coordinator.web.state.snapshot import take_snapshot
+from coordinator.members.names import set_display_name
 from tests.support.receipts import key_of
 from tests.support.served_page import FakeRun, fake_run
 from tests.support.stores import Kind, database_address
@@ -90,22 +89,6 @@ def test_nobody_comes_back_as_the_erased_one(run: FakeRun) -> None:
         membership.join(key.public_key, unused)
     newcomer = key_of("newcomer")
     assert membership.join(newcomer.public_key, membership.invite("grace")[0]).member == "grace"
-
-
-def test_the_public_sees_the_chosen_name(run: FakeRun) -> None:
-    """The snapshot, from which page and API come, has the pseudonym; without one it has the name again."""
-    database = run.services.database
-    set_display_name(database, NAME, SHOWN)
-    assert {row.member for row in take_snapshot(run.services, None).contributions} == {SHOWN, "Ada"}
-    set_display_name(database, NAME, "")
-    assert display_names(database) == {}
-
-
-@pytest.mark.parametrize("taken", ["ADA", "ａｄａ", "keeper", "two\nlines"])
-def test_a_shown_name_is_nobody_elses(run: FakeRun, taken: str) -> None:
-    """No member can pass for another, in another case or width either."""
-    with pytest.raises(ConfigError):
-        set_display_name(run.services.database, NAME, taken)
 
 
 def test_the_command_asks_first_and_is_recorded(run: FakeRun) -> None:

@@ -15,7 +15,6 @@ from starlette.testclient import TestClient
 
 from coordinator.ledger.presence import KEEPER_SILENT_S
 from coordinator.store.models import SwarmStatus
-from coordinator.web.api.run import overview_events
 from coordinator.web.app import create_app
 from coordinator.web.state.live import LiveSnapshot
 from coordinator.web.state.snapshot import STALE_AFTER_S, Snapshot, take_snapshot
@@ -61,14 +60,6 @@ def test_checkpoints_are_listed_without_their_place(client: TestClient, run: Fak
         assert [row["step"] for row in listed["checkpoints"]] == [3, 5]
         assert listed["checkpoints"][-1] == fresh.get("/api/v1/overview").json()["checkpoint"]
         assert set(listed["checkpoints"][0]) == {"step", "size_bytes", "manifest_sha256", "created_at", "withheld"}
-
-
-def test_steps_come_in_columns_and_pages(client: TestClient) -> None:
-    """One point a step, above a given one and at most so many."""
-    steps = client.get("/api/v1/steps").json()
-    assert (steps["step"], steps["loss"]) == ([1, 2, 3], [9.0, 8.0, 7.0])
-    assert client.get("/api/v1/steps", params={"after": 1, "limit": 1}).json()["step"] == [2]
-    assert client.get("/api/v1/steps", params={"after": -1}).status_code == 422
 
 
 def test_overview_tells_the_phases(tmp_path: Path, clock: Clock) -> None:
@@ -179,17 +170,6 @@ async def test_failed_refresh_keeps_the_last_good_snapshot(run: FakeRun, monkeyp
             pass
 
 
-async def test_events_send_the_overview(client: TestClient) -> None:
-    """The stream's first event is the current overview."""
-
-    web: WebState = client.app.state.web  # type: ignore[attr-defined]
-    async for event in overview_events(web, web.live.updates()):
-        name, data, *_ = event.decode().splitlines()
-        assert name == "event: overview"
-        assert json.loads(data.removeprefix("data: "))["totals"]["steps"] == 3
-        break
-
-
 def test_every_answer_has_the_security_headers(client: TestClient) -> None:
     """Scripts come from here only; nobody may frame the page or guess types."""
     for path in ("/", "/api/v1/overview", "/static/frame.js", "/nowhere"):
@@ -217,12 +197,6 @@ def test_plotly_comes_from_its_wheel_compressed(client: TestClient) -> None:
     script = gzip.decompress(raw)
     assert b"Plotly" in script
     assert len(raw) < len(script) / 2
-
-
-def test_only_the_pages_own_files_are_served(client: TestClient) -> None:
-    """No path leads to another file."""
-    for name in ("nothing.js", "..%2F__init__.py", "%2e%2e/%2e%2e/settings.yaml"):
-        assert client.get(f"/static/{name}").status_code == 404
 
 
 def test_health_and_readiness(client: TestClient, run: FakeRun) -> None:
