@@ -39,12 +39,11 @@ from coordinator.store.engine import Database
 from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import Device, Refusal
 from peer.control.events import CutOff
-from peer.protocol import control_pb2
 from peer.reporting.suspicions import Suspicion
 from tests.support.clocks import Clock
 from tests.support.control_plane import TestCoordinator, connected, join_as, joined, serving
 from tests.support.receipts import key_of
-from tests.support.stores import device_keys, let_others_wait
+from tests.support.stores import let_others_wait
 from tests.support.waiting import eventually
 
 NOW = 10_000.0
@@ -163,17 +162,6 @@ async def test_a_suspicion_of_nobody_is_dropped_and_recorded(tmp_path: Path) -> 
         await eventually(
             "the bad request is recorded as refused", lambda: ("session", "bad-request") in coordinator.refusals()
         )
-
-
-async def test_an_older_coordinator_is_told_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that does not say that it hears suspicions would end the session over one."""
-    silent = control_pb2.Welcome
-    monkeypatch.setattr(control_pb2, "Welcome", lambda hears_suspicions, **fields: silent(**fields))
-    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as member:
-        member.suspicions.put(Suspicion("QmNobody", "whoever", "d9", "step", 7, "claims step 1000000000"))
-        member.start()
-        await eventually("the member has heard where it stands", lambda: bool(member.heard.standings))
-        assert len(member.suspicions.take()) == 1
 
 
 @pytest.mark.parametrize(
@@ -408,28 +396,6 @@ async def test_a_session_ends_with_the_reason_and_opens_again_when_lifted(tmp_pa
         bob.heard.events.clear()
         bob.start()
         await eventually("Bob has heard where he stands", lambda: bool(bob.heard.standings))
-
-
-async def test_a_member_caught_by_the_keeper_is_sent_away(tmp_path: Path) -> None:
-    """What the keeper writes into the database reaches the session of the caught within moments."""
-    async with serving(tmp_path) as coordinator, joined(coordinator, tmp_path) as mallory:
-        services, peer_id = coordinator.services, mallory.credentials.device_key.peer_id
-        keeper = services.membership.grant_keeper(device_keys(tmp_path, 1)[0]).device_id
-        mallory.start()
-        await eventually("Mallory has heard where she stands", lambda: bool(mallory.heard.standings))
-        for minute in range(services.quarantine.strikes):
-            at = services.clock() + 60 * minute
-            hear(
-                services.database,
-                services.quarantine,
-                SuspicionReport(peer_id, "step", 7, "claims step 99"),
-                keeper,
-                at,
-            )
-        assert mallory.running is not None
-        with pytest.raises(QuarantinedError, match="step 3 times"):
-            await mallory.running
-        assert ("quarantine", "quarantined") in coordinator.refusals()
 
 
 def test_a_revocation_beside_a_quarantine_is_for_good(run: Run) -> None:
