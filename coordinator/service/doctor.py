@@ -120,7 +120,7 @@ def check_database(directory: RunDirectory) -> CheckResult:
             sqlite = engine.dialect.name == "sqlite"
             verdict = str(connection.scalar(text("PRAGMA quick_check(1)" if sqlite else "SELECT 'ok'")))
     except DBAPIError as error:
-        return failed(trouble(error) or own_words(error))
+        return failed(str(trouble(error) or own_words(error)))
     finally:
         engine.dispose()
     if verdict != "ok":

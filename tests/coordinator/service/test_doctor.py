@@ -27,6 +27,7 @@ from coordinator.service.preparation import prepare
 from coordinator.statistics.swarm_health import write_figures
 from peer.doctor.stages import CheckResult, Stage, Verdict, ok
 from peer.reporting.metrics import RoundTally
+from tests.support.ports import free_ports
 
 NOW = time.time()
 
@@ -132,6 +133,16 @@ def test_a_missing_database_is_found_and_not_made(small_run: RunDirectory) -> No
     assert re.search(r"manyhands\.db is missing.*restore", found.found)
     assert CliRunner().invoke(app, ["doctor", str(small_run.path)]).exception.__class__ is UnfitError
     assert not (small_run.path / "manyhands.db").exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_database_that_does_not_answer_is_found(small_run: RunDirectory, options: tuple[str, ...]) -> None:
+    """A server that is away is a finding in one sentence, for people and for scripts."""
+    [port] = free_ports("127.0.0.1", 1)
+    with settings_with(small_run, database_url=f"postgresql+psycopg://nobody@127.0.0.1:{port}/none"):
+        told = CliRunner().invoke(app, ["doctor", str(small_run.path), *options])
+    assert told.exception.__class__ is UnfitError
+    assert "The database cannot be opened" in told.stdout
 
 
 def test_a_taken_port_is_named(small_run: RunDirectory) -> None:
