@@ -68,8 +68,11 @@ def hear(database: Database, policy: Policy, claim: SuspicionReport, witness_id:
     nobody here.
     """
     claim.check()
-    for line in database.transact(lambda session: _take(session, policy, claim, witness_id, now)):
-        logger.warning("%s", line)
+    suspicion, cut_off = database.transact(lambda session: _take(session, policy, claim, witness_id, now))
+    if suspicion:
+        logger.warning("%s", suspicion)
+    if cut_off:  # by a call of its own: a storm of suspicions must not keep it out of the log
+        logger.warning("%s", cut_off)
 
 
 @dataclass(frozen=True)
@@ -191,14 +194,14 @@ def release(database: Database, name: str, device_id: str, actor: str, now: floa
     return database.transact(lift)
 
 
-def _take(session: Session, policy: Policy, claim: SuspicionReport, witness_id: str, now: float) -> list[str]:
-    """Store a suspicion and act on it; returns the lines to log."""
+def _take(session: Session, policy: Policy, claim: SuspicionReport, witness_id: str, now: float) -> tuple[str, str]:
+    """Store a suspicion and act on it; returns the lines to log about it and about the quarantine, "" for none."""
     device = session.scalar(select(Device).where(Device.peer_id == claim.peer_id).with_for_update())
     if device is None:
         raise RequestError(f"No device here is the suspected peer {claim.peer_id!r:.80}.")
     witness = session.get_one(Device, witness_id)
     if _was_said(session, device, witness, claim.kind, now):
-        return []
+        return "", ""
     reason = f"{witness.member.name} noticed at step {claim.step}: {device.member.name}'s device {claim.detail}"
     add_refusal(session, "suspicion", claim.kind, reason, device.id, now)
     step = min(claim.step, 2**63 - 1)
@@ -209,9 +212,9 @@ def _take(session: Session, policy: Policy, claim: SuspicionReport, witness_id: 
     )
     session.flush()
     _forget_oldest(session, witness.member)
-    lines = [f"suspicious: {reason} (device {device.id}, peer {device.peer_id})"]
+    line = f"suspicious: {reason} (device {device.id}, peer {device.peer_id})"
     verdict = None if device.role == KEEPER_ROLE else _judge(session, policy, device, now)
-    return lines if verdict is None else [*lines, _cut_off(session, device, verdict, now)]
+    return line, "" if verdict is None else _cut_off(session, device, verdict, now)
 
 
 def _was_said(session: Session, device: Device, witness: Device, kind: str, now: float) -> bool:
@@ -283,10 +286,10 @@ def _standing(session: Session, now: float) -> tuple[int, int]:
 
 
 def _cut_off(session: Session, device: Device, verdict: QuarantineDecision, now: float) -> str:
-    """Put it in quarantine, where the operator sees it; returns what to log."""
+    """Put it in quarantine, where the operator sees it; returns what to log, "" for no news."""
     actor, reason = BY_KEEPER if verdict.by_keeper else BY_MEMBERS, verdict.reason
     if not put_in_quarantine(session, device, reason, actor, now):
-        return f"{device.member.name}'s device {device.id} is cut off already"
+        return ""  # it is there already
     add_refusal(session, "quarantine", "quarantined", f"{device.member.name}'s device: {reason}", device.id, now)
     add_entry(session, actor, "quarantine", device.member.name, f"{device.id} {reason}", now)
     return f"{device.member.name}'s device {device.id} is in quarantine: {reason}"

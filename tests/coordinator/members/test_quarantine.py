@@ -40,6 +40,7 @@ from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import Device, Refusal
 from peer.control.events import CutOff
 from peer.reporting.suspicions import Suspicion
+from peer.runtime.repeats import MOST_WARNINGS, RepeatFilter
 from tests.support.clocks import Clock
 from tests.support.control_plane import TestCoordinator, connected, join_as, joined, serving
 from tests.support.receipts import key_of
@@ -271,6 +272,14 @@ def test_two_members_words_suffice_one_members_never_do(run: Run, keys: list[byt
     [row] = quarantines(run.database)
     assert (row.member, row.actor) == ("Mallory", "run:members")
     assert {word.witness for word in row.words} == {"Ada", "Bob"}
+
+
+def test_a_storm_of_suspicions_keeps_no_quarantine_out_of_the_log(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor do suspicions of a device that is cut off already."""
+    with caplog.filtering(RepeatFilter(Clock(0.0))):
+        run.say("keeper", "Ada", 3 + 2 * MOST_WARNINGS)
+        run.say("keeper", "Bob", 3)
+    assert [text.partition("'s device")[0] for text in caplog.messages if "is in quarantine" in text] == ["Ada", "Bob"]
 
 
 def test_who_is_cut_off_or_speaks_of_itself_is_no_witness(run: Run) -> None:
