@@ -243,7 +243,7 @@ def _going_on(what: str) -> Iterator[None]:
         found = trouble(error)
         if found is None:
             raise
-        logger.error("%s: %s", what, found)
+        logger.error("%s: %s", what, found, stacklevel=3)  # each `with` is a cause of its own in the log
 
 
 def _grant(membership: Membership, credentials: Credentials, run: str) -> Grant:

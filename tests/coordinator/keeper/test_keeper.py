@@ -343,10 +343,12 @@ def test_it_trains_on_while_its_database_takes_nothing(database: Database, caplo
     scene = Scene(database, recorded=0, step=0, disk_is_full=True)
     scene.keeper().run(lambda: scene.step >= 3)
     assert scene.done == [*["advanced", "still the only one"] * 3, "last checkpoint", "left"]
-    assert {record.getMessage().partition(" (")[0] for record in caplog.records if record.levelname == "ERROR"} == {
+    told = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert {record.getMessage().partition(" (")[0] for record in told} == {
         f"{what}: The disk of the run's database is full"
         for what in ("the receipt is not counted", "the keeper is neither steered nor seen")
     }
+    assert len({record.lineno for record in told}) == 2  # so the log counts their repetitions apart
 
 
 def test_a_return_without_a_checkpoint_ends_it_with_a_sentence(database: Database, tmp_path: Path) -> None:
