@@ -114,7 +114,7 @@ class SparingReports:
         self._last, self._last_until = "", clock()
 
     def __call__(self, text: str) -> None:
-        logger.warning(text)
+        logger.warning(text, stacklevel=2)  # the caller is the cause by which the log knows repetitions
         with self._lock:
             now = self._clock()
             if now < self._silent_until or (text == self._last and now < self._last_until):

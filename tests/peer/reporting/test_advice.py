@@ -17,6 +17,7 @@ from peer.reporting.advice import (
     advice,
 )
 from peer.reporting.messages import LostCause, Notice
+from peer.runtime.repeats import MOST_WARNINGS, RepeatFilter
 from tests.support.clocks import Clock
 
 LATE = LostCause.LATE.value
@@ -104,6 +105,16 @@ def test_warnings_that_come_thick_and_fast_are_summed_up() -> None:
         "fault 4 (The log has 3 more warnings since the last one.)",
         "fault 6 (The log has 1 more warnings since the last one.)",
     ]
+
+
+def test_the_log_knows_warnings_by_who_reports_them(caplog: pytest.LogCaptureFixture) -> None:
+    """A fault that repeats keeps no other one out of the log."""
+    report = SparingReports(lambda _: None, lambda: 0.0)
+    with caplog.filtering(RepeatFilter(Clock(0.0))):
+        for number in range(20):
+            report(f"fault {number}")
+        report("another fault")
+    assert caplog.messages == [*(f"fault {number}" for number in range(MOST_WARNINGS)), "another fault"]
 
 
 def test_what_stays_wrong_is_not_said_every_minute() -> None:
