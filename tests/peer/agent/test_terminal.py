@@ -142,6 +142,13 @@ def test_json_lines_hold_everything() -> None:
     assert second == {"event": "Connected", "up": True}
 
 
+def test_a_long_notice_is_shown() -> None:
+    """In a time that grows with its length alone: for this one, its square would be hours."""
+    stream = io.StringIO()
+    LineDisplay(stream, as_json=False, clock=lambda: 0.0).show(Notice("warning", "a" * 300_000))
+    assert "a" * 300_000 in stream.getvalue()
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_notices_that_repeat_are_counted_once_a_minute(as_json: bool) -> None:
     """In plain and in JSON lines; steps and other news pass between them."""
