@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from traceback import format_exception, format_exception_only
 
 WINDOW_S = 60.0
+TRACE_S = 3600.0  # between two stack traces of a cause
 MOST_WARNINGS = 5  # of a cause that are told within a window
 MOST_NEWS = 30  # the same for information: a fast run's steps
 MOST_CAUSES = 10_000  # that are remembered
@@ -68,12 +69,14 @@ class RepeatFilter(logging.Filter):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._warnings, self._news = Repeats(clock, MOST_WARNINGS), Repeats(clock, MOST_NEWS)
+        self._traces = Repeats(clock, window_s=TRACE_S)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write the line; one with a count of those left out before it has no stack trace."""
+        """Return whether to write the line; a stack trace stands in the first line of its cause in an hour."""
         failure = record.exc_info[1] if record.exc_info else None
         repeats = self._news if record.levelno <= logging.INFO else self._warnings
-        left_out = repeats.take((record.pathname, record.lineno, type(failure)))
+        cause = record.pathname, record.lineno, type(failure)
+        left_out = repeats.take(cause)
         if left_out is None:
             return False
         try:
@@ -83,7 +86,12 @@ class RepeatFilter(logging.Filter):
         message = message if len(message) <= MAX_MESSAGE_CHARS else f"{message[:MAX_MESSAGE_CHARS]}..."
         record.msg, record.args = counted(message, left_out), ()
         if failure is not None:
-            told = format_exception_only(failure) if left_out else format_exception(failure)
-            trace, half = "".join(told).rstrip(), MAX_TRACE_CHARS // 2
-            record.exc_text = trace if len(trace) <= MAX_TRACE_CHARS else f"{trace[:half]}\n...\n{trace[-half:]}"
+            record.exc_text = _described(failure, with_trace=self._traces.take(cause) is not None)
         return True
+
+
+def _described(failure: BaseException, with_trace: bool) -> str:
+    """Return an exception's text, cut in its middle."""
+    text = "".join(format_exception(failure) if with_trace else format_exception_only(failure)).rstrip()
+    half = MAX_TRACE_CHARS // 2
+    return text if len(text) <= MAX_TRACE_CHARS else f"{text[:half]}\n...\n{text[-half:]}"

@@ -15,6 +15,7 @@ from peer.runtime.repeats import (
     MOST_CAUSES,
     MOST_NEWS,
     MOST_WARNINGS,
+    TRACE_S,
     WINDOW_S,
     RepeatFilter,
     Repeats,
@@ -94,18 +95,17 @@ def test_a_failure_is_known_by_its_place_and_class(log: logging.Logger, written:
     assert written.getvalue().count("ValueError: attempt") == MOST_WARNINGS
 
 
-def test_a_line_with_a_count_has_the_exception_without_its_trace(
-    log: logging.Logger, written: io.StringIO, stepped: Clock
-) -> None:
-    """The first lines of the storm had it; one trace a minute would fill a disk within weeks."""
-    for number in range(MOST_WARNINGS + 2):
-        stepped.now = WINDOW_S * (number > MOST_WARNINGS)
+def test_a_trace_is_written_once_an_hour(log: logging.Logger, written: io.StringIO, stepped: Clock) -> None:
+    """The lines between have the exception alone: four traces a minute would fill a volunteer's disk within weeks."""
+    for second in range(0, round(TRACE_S), 15):
+        stepped.now = float(second)
         try:
             raise ConnectionError("refused")
         except ConnectionError:
             log.exception("a poll failed")
-    assert written.getvalue().count("Traceback") == MOST_WARNINGS
-    assert lines(written)[-2:] == ["a poll failed (the last of 2 more like it)", "ConnectionError: refused"]
+    assert written.getvalue().count("ConnectionError: refused") == TRACE_S / 15
+    assert written.getvalue().count("Traceback") == 1
+    assert lines(written)[-2:] == ["a poll failed", "ConnectionError: refused"]
 
 
 def test_a_failure_that_cannot_be_shown_is_logged(log: logging.Logger, written: io.StringIO) -> None:
