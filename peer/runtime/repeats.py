@@ -91,7 +91,10 @@ class RepeatFilter(logging.Filter):
 
 
 def _described(failure: BaseException, with_trace: bool) -> str:
-    """Return an exception's text, cut in its middle."""
-    text = "".join(format_exception(failure) if with_trace else format_exception_only(failure)).rstrip()
+    """Return an exception's text, cut in its middle; the name of its class where its attributes raise."""
+    try:
+        text = "".join(format_exception(failure) if with_trace else format_exception_only(failure)).rstrip()
+    except Exception:  # noqa: BLE001 - a log's filter must not fail its caller, and a formatter would try the same
+        return type(failure).__name__
     half = MAX_TRACE_CHARS // 2
     return text if len(text) <= MAX_TRACE_CHARS else f"{text[:half]}\n...\n{text[-half:]}"

@@ -125,6 +125,22 @@ def test_a_failure_that_cannot_be_shown_is_logged(log: logging.Logger, written: 
     assert "HiddenError" in written.getvalue()
 
 
+@pytest.mark.parametrize("name", ["__cause__", "__notes__", "text"])
+def test_a_failure_whose_attributes_raise_is_logged(
+    log: logging.Logger, written: io.StringIO, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its class, without failing the caller."""
+
+    def refuse(_: object) -> str:
+        raise ValueError("no text")
+
+    failure = type("HiddenError", (SyntaxError,), {name: property(refuse)})("hidden")
+    log.error("a poll failed", exc_info=failure)
+    assert lines(written)[0] == "a poll failed"
+    assert "HiddenError" in lines(written)[-1]
+    assert capsys.readouterr().err == ""
+
+
 def test_long_texts_are_cut(log: logging.Logger, written: io.StringIO) -> None:
     """A message at its end, a trace in its middle."""
     try:
