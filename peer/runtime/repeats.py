@@ -45,7 +45,7 @@ class Repeats:
         if window is None or now >= window.until:
             if len(self._windows) >= MOST_CAUSES:
                 self._windows.clear()
-            left_out = window.left_out if window else 0
+            left_out = window.left_out if window and now < window.until + self._window_s else 0  # no old storm's
             self._windows[cause] = _Window(now + self._window_s, 0 if left_out else self._most - 1)
             return left_out
         if window.room:

@@ -108,6 +108,22 @@ def test_a_trace_is_written_once_an_hour(log: logging.Logger, written: io.String
     assert lines(written)[-2:] == ["a poll failed", "ConnectionError: refused"]
 
 
+def test_what_fails_again_after_a_storm_is_told_as_new(
+    log: logging.Logger, written: io.StringIO, stepped: Clock
+) -> None:
+    """With its trace, and without the count of lines that were left out days before."""
+    for moment in (*[0.0] * (MOST_WARNINGS + 3), *[48 * TRACE_S] * 2):
+        stepped.now = moment
+        try:
+            raise ConnectionError(f"refused at {moment:.0f}")
+        except ConnectionError:
+            log.exception("a poll failed")
+    storm, _, later = written.getvalue().rpartition("a poll failed\nTraceback")
+    assert storm.count("Traceback") == 1
+    assert later.count("ConnectionError: refused at 172800") == 2
+    assert "more like it" not in written.getvalue()
+
+
 def test_a_failure_that_cannot_be_shown_is_logged(log: logging.Logger, written: io.StringIO) -> None:
     """An exception whose `repr` raises does not fail the caller."""
 
