@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from auth.errors import PublicationError
 from auth.files import sync
@@ -63,7 +63,8 @@ class HubPlace(Place):
 
     def __init__(self, settings: PlaceSettings, secret: Secret, *, space: bool = False) -> None:
         super().__init__(settings, secret)
-        self._kind, self._sdk = ("space", "docker") if space else ("model", None)
+        self._kind = "space" if space else "model"
+        self._sdk: Literal["docker"] | None = "docker" if space else None
 
     def _bring(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
         from huggingface_hub import CommitOperationAdd, HfApi  # only where it is needed: it takes a while
@@ -94,7 +95,7 @@ class FolderPlace(Place):
     def _bring(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
         import fsspec  # with s3fs and the like, which take a while
 
-        options = {"use_listings_cache": False, "skip_instance_cache": True}
+        options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
         options |= {**self._settings.options, **self._secret.options}
         fs, root = fsspec.core.url_to_fs(self._settings.to, **options)
         name = published_name(checkpoint)

@@ -108,7 +108,7 @@ class JsonLines(logging.Formatter):
 
     def __init__(self, process: str, style: LogStyle, step: Callable[[], int | None] = lambda: None) -> None:
         super().__init__()
-        self._process, self._style = process, style
+        self._process, self._run_style = process, style
         self.step = step  # the process's present one
 
     def format(self, record: logging.LogRecord) -> str:
@@ -117,15 +117,15 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
             "level": LEVELS.get(record.levelno) or record.levelname.lower(),
             "logger": record.name,
-            "message": redacted(record.getMessage(), self._style.own_hosts),
+            "message": redacted(record.getMessage(), self._run_style.own_hosts),
             "process": self._process,
         }
         step = getattr(record, "step", self.step())
-        known = {"run": self._style.run or None, "session": _session.get() or None, "step": step}
+        known = {"run": self._run_style.run or None, "session": _session.get() or None, "step": step}
         line |= {name: value for name, value in known.items() if value is not None}
         if record.exc_info:
             trace = record.exc_text or self.formatException(record.exc_info)
-            line["exception"] = redacted(trace, self._style.own_hosts)
+            line["exception"] = redacted(trace, self._run_style.own_hosts)
         return json.dumps(line, ensure_ascii=False)
 
 
