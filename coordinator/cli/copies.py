@@ -42,6 +42,8 @@ def backup(
     as_json: bool = JSON,
 ) -> None:
     """Back the run up, while it is served or not: database, settings, keys, checkpoints, each verified."""
+    if scratch is not None and not verify:
+        raise ConfigError("`--scratch` belongs to `--verify`: give both, or neither.")
     with open_run(directory) as run, run.audit.act("backup", str(target)):
         made = back_up(run.directory, target, time.time(), checkpoints=not no_checkpoints, confirmed=yes)
     if not as_json:
@@ -71,6 +73,8 @@ def restore(
     """Make a run anew from a backup; nothing that exists is ever overwritten."""
     if check == (directory is not None) or (check and settings is not None):
         raise ConfigError("Name the directory to make; or give `--check`, and neither directory nor `--settings`.")
+    if scratch is not None and not check:
+        raise ConfigError("`--scratch` belongs to `--check`: give both, or neither.")
     if directory is None:
         _check(backup, scratch, as_json)
         return

@@ -100,3 +100,11 @@ def test_a_restore_has_a_directory_or_is_a_check(tmp_path: Path, given: tuple[st
     """Neither, or both, is a mistake."""
     with pytest.raises(ConfigError, match="or give `--check`"):
         call("restore", tmp_path / "backup", *given)
+
+
+@pytest.mark.parametrize(("command", "option"), [("backup", "--verify"), ("restore", "--check")])
+def test_a_place_for_a_check_without_a_check_is_refused(tmp_path: Path, command: str, option: str) -> None:
+    """Nothing is made: the operator meant a check, or the place of something else."""
+    with pytest.raises(ConfigError, match=f"`--scratch` belongs to `{option}`"):
+        call(command, tmp_path / "from", tmp_path / "to", "--scratch", tmp_path)
+    assert left_in(tmp_path) == []
