@@ -17,7 +17,7 @@ from coordinator.store.engine import Database
 from coordinator.store.eras import current_era
 from coordinator.store.models import Era, Step
 
-MOST_AT_ONCE = 200
+MOST_AT_ONCE = 20  # steps, and as many evaluations: a process that is killed leaves out no more
 EVALUATED = ("loss", "perplexity", "accuracy", "sop_accuracy", "detection_accuracy", "detection_f1")
 
 

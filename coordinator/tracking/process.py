@@ -2,8 +2,8 @@
 
 The process knows the run by the database alone. Each sink has a thread of its own, so that one which hangs holds up no
 other; the process ends without those that hang. A failed write is tried again later, and nothing waits for it. The
-position of a sink is on disk before points are written: if the process is killed meanwhile, points that were under way
-may be missing, and none is written twice.
+position of a sink is on disk before points are written: if the process is killed meanwhile, the few points that were
+under way may be missing, and none is written twice. If a sink cannot flush, the same points are written to it again.
 """
 
 from __future__ import annotations
@@ -63,15 +63,16 @@ class SinkWriter:
         """Open the sink, go on where it ends, and close it when told to stop; raises whatever it raises."""
         position, sink = self.position(), self.open()
         try:
-            while not stop.is_set():
-                before = position
-                position = self.write_some(sink, position, self.clock() - SETTLED_S)
+            while True:
+                before, is_last = position, stop.is_set()
+                position = self.write_some(sink, position, self.clock() - (0.0 if is_last else SETTLED_S))
                 if self.failures:
                     logger.info("%s takes what is written again", self.name)
                     self.failures = 0
                 if position == before:
+                    if is_last:
+                        return
                     stop.wait(POLL_S)
-            self.write_some(sink, position, self.clock())
         finally:
             sink.close()
 
@@ -92,7 +93,7 @@ class SinkWriter:
                 reached = reached.after(point)
             sink.flush()
         except Exception:
-            self._settle(reached)
+            self._settle(position if reached == end else reached)  # the flush failed: nobody knows how far it came
             raise
         return end
 

@@ -55,6 +55,7 @@ class ListSink(Sink):
     rows: list[tuple[int, int, bool]] = field(default_factory=list)
     fails_at: int = -1
     fails_by: type[BaseException] = ConnectionError
+    disk_is_full: bool = False
     rewound: list[int] = field(default_factory=list)
     closed: int = 0
 
@@ -67,7 +68,10 @@ class ListSink(Sink):
         self.rewound.append(step)
 
     def flush(self) -> None:
-        """Nothing is buffered."""
+        """Lose everything if the disk is full."""
+        if self.disk_is_full:
+            self.rows.clear()
+            raise OSError(28, "No space left on device")
 
     def close(self) -> None:
         self.closed += 1
@@ -108,6 +112,37 @@ def test_failing_at_any_row_nothing_is_written_twice_or_left_out(run: FakeRun, f
     sink.fails_at = -1
     writer_of(run, sink).write_until(stopped())
     assert sink.rows == EVERYTHING
+
+
+def test_points_that_were_not_flushed_are_written_again(run: FakeRun) -> None:
+    """And so is a return to a checkpoint."""
+    sink = ListSink(disk_is_full=True)
+    with pytest.raises(OSError, match="No space left"):
+        writer_of(run, sink).write_until(stopped())
+    sink.disk_is_full = False
+    writer_of(run, sink).write_until(stopped())
+    assert sink.rows == EVERYTHING
+    run.services.ledger.roll_back(1)
+    sink.disk_is_full = True
+    with pytest.raises(OSError, match="No space left"):
+        writer_of(run, sink).write_until(stopped())
+    sink.disk_is_full = False
+    writer_of(run, sink).write_until(stopped())
+    assert sink.rewound == [1, 1]
+
+
+def test_a_kill_leaves_out_few_points_and_a_stop_none(run: FakeRun) -> None:
+    """A long history is written in small batches, to its end, even if the process is told to stop meanwhile."""
+    for step in range(4, 101):
+        run.add_step(step, 6.0)
+    sink = ListSink(fails_at=50, fails_by=KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        writer_of(run, sink).write_until(stopped())
+    sink.fails_at = -1
+    writer_of(run, sink).write_until(stopped())
+    steps = [step for _, step, evaluated in sink.rows if not evaluated]
+    assert len(steps) >= 80
+    assert steps[-1] == 100
 
 
 def test_killed_at_a_row_nothing_is_written_twice(run: FakeRun) -> None:
