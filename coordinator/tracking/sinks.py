@@ -26,17 +26,21 @@ class Sink:
 
     def write(self, row: int, point: Point) -> None:
         """Take a point; rows are numbered from 0."""
-        self._run.log({GLOBAL_STEP: point.step, "completed_at": point.at, **point.values}, step=row)
+        self._run.log(_values(point), step=row)
 
     def rewind(self, step: int) -> None:
         """The run has returned to the checkpoint of this step; rows go on, and `train/era` tells them apart."""
 
     def flush(self) -> None:
-        """Have what was taken be seen by readers; a tracker's library does so by itself."""
+        """Have readers see the points that were taken; a tracker's library sends them by itself."""
 
     def close(self) -> None:
         """Wait until all is sent, or on disk."""
         self._run.finish()
+
+
+def _values(point: Point) -> dict[str, float]:
+    return {GLOBAL_STEP: point.step, "completed_at": point.at, **point.values}
 
 
 class TensorBoardSink(Sink):
@@ -105,6 +109,10 @@ class WandbSink(Sink):
             ),
         )
         self._run.define_metric("*", step_metric=GLOBAL_STEP)
+
+    def write(self, row: int, point: Point) -> None:
+        """Take a point, complete: without `commit` the library keeps it until the next one comes."""
+        self._run.log(_values(point), step=row, commit=True)
 
 
 class TrackioSink(Sink):
