@@ -104,7 +104,10 @@ class SinkWriter:
         except FileNotFoundError:
             return SinkPosition()
         except (OSError, ValidationError) as error:
-            raise StorageError(f"Cannot read {self.book}: remove it to have the sink written anew.") from error
+            raise StorageError(
+                f"{self.book} cannot be read, or is of another version of manyhands: remove it and what this sink "
+                "holds of the run, to have that written anew."
+            ) from error
 
     def _settle(self, position: SinkPosition) -> None:
         write_private(self.book, position.model_dump_json().encode())

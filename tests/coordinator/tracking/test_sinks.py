@@ -402,9 +402,9 @@ def test_a_secret_that_others_can_read_is_not_used(run: FakeRun) -> None:
         writer.open()
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"rows": "x"}', '{"rows": 1, "y": 1}'])
-def test_a_damaged_position_is_an_error_that_names_its_file(run: FakeRun, content: str) -> None:
+@pytest.mark.parametrize("content", ["", "[]", '{"rows": "x"}', '{"rows": 1, "y": 1}', '{"position": {}, "ahead": []}'])
+def test_a_position_that_cannot_be_read_is_an_error_that_names_its_file(run: FakeRun, content: str) -> None:
     """Rather than a sink that is written twice."""
     (run.directory.sinks_dir / "list.json").write_text(content)
-    with pytest.raises(StorageError, match=r"list\.json"):
+    with pytest.raises(StorageError, match=r"list\.json .* another version .* remove it and what this sink holds"):
         writer_of(run, ListSink()).write_until(stopped())
