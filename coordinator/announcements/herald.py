@@ -4,8 +4,8 @@ A process of its own beside the keeper, of low priority, so that nobody waits fo
 is one. It knows the run by the database alone; it alone reads the webhooks' secrets. `run_herald` is its main function.
 
 Discord and Slack are posted to a webhook's address, Matrix by `PUT /_matrix/client/v3/rooms/.../send`. A request goes
-over HTTPS, without redirects, and waits 10 s for the connection and for the answer, of which only
-status and headers are read.
+over HTTPS, without redirects, and waits 10 s for the connection and for the answer, of which only status and headers
+are read.
 
 apprise is not used. It tells only success or failure, so that a message that may have been shown would be repeated or
 lost; it waits out a chat's limit itself, names Matrix messages by a counter of its own, and reads answers of any size.
@@ -119,7 +119,10 @@ def judge(status: int, retry_after: str | None) -> Reply:
 
 
 def _wait_s(retry_after: str | None) -> float | None:
-    """Read the seconds of a `Retry-After` header, which all three chats send; None for a date or nonsense."""
+    """Read the seconds of a `Retry-After` header; None for a date or nonsense.
+
+    An old Matrix server names them only in the answer's body, which is not read: then our own pauses count.
+    """
     try:
         seconds = float(retry_after or "")
     except ValueError:
