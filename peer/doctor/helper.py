@@ -74,6 +74,8 @@ class Helper:
         Raises `HelperError`, after which the next question starts a new helper.
         """
         running = self._running = self._running or self._start()
+        log = Path(running.folder.name) / LOG
+        known_bytes = log.stat().st_size if log.exists() else 0  # of earlier questions, which explain nothing
         running.pipe.send((question, arguments))
         answered = await asyncio.to_thread(_wait, running, self._timeout_s)
         if answered:
@@ -82,7 +84,7 @@ class Helper:
             except (EOFError, OSError):
                 pass  # it ended without a word
         died = answered or has_ended(running.pid)
-        words = " ".join(last_lines(Path(running.folder.name) / LOG, LAST_WORDS)) or "it left no word"
+        words = " ".join(last_lines(log, LAST_WORDS, after_bytes=known_bytes)) or "it left no word"
         await self.end()
         ending = "died" if died else f"did not answer within {self._timeout_s:.0f} s"
         raise HelperError(f"The doctor's helper {ending} ({words}).", died)

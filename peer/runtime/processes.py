@@ -156,10 +156,10 @@ def write_output_to(path: Path, max_bytes: int) -> None:
     os.close(descriptor)
 
 
-def last_lines(path: Path, count: int, max_line_chars: int = 300) -> list[str]:
-    """Return a log's last lines that are not empty; an empty list without a log."""
+def last_lines(path: Path, count: int, max_line_chars: int = 300, after_bytes: int = 0) -> list[str]:
+    """Return a log's last lines that are not empty, of those after so many bytes; an empty list without a log."""
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_bytes()[after_bytes:].decode(errors="replace")
     except OSError:
         return []
     return [line[:max_line_chars] for line in text.splitlines() if line.strip()][-count:]

@@ -16,6 +16,12 @@ def echo(word: str) -> tuple[str, int]:
     return word, os.getpid()
 
 
+def prints(word: str) -> None:
+    """Answer nothing, and leave the word in the log."""
+    sys.stderr.write(f"{word}\n")
+    sys.stderr.flush()
+
+
 def dies(_: Path) -> None:
     """As a process does whose libraries cannot be loaded."""
     sys.stderr.write("Traceback ...\nImportError: libcudart.so.12 is missing\n")

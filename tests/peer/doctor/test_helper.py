@@ -55,8 +55,9 @@ async def test_a_helper_that_cannot_start_leaves_its_last_words() -> None:
 
 
 async def test_a_helper_that_is_killed_at_work_is_noticed() -> None:
-    """Without a word, and without waiting for the timeout."""
+    """Without a word, even if an earlier question left one, and without waiting for the timeout."""
     async with helper_with() as helper:
+        await helper.ask("tests.support.doctor_mains:prints", "Terminated p2pd")
         with pytest.raises(HelperError, match="no word") as caught:
             await helper.ask("os:_exit", 137)
         assert caught.value.died

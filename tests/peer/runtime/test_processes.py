@@ -90,6 +90,7 @@ def test_last_lines_are_few_and_short(tmp_path: Path) -> None:
     log = tmp_path / "worker.log"
     log.write_bytes(b"one\n\n" + b"y" * 50 + b"\xff\nlast\n")
     assert last_lines(log, 2, max_line_chars=5) == ["yyyyy", "last"]
+    assert last_lines(log, 2, after_bytes=log.stat().st_size) == []
     assert last_lines(tmp_path / "none", 2) == []
 
 
