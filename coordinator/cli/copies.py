@@ -20,6 +20,7 @@ from coordinator.run.authority_key import rotate
 from coordinator.run.database_owner import claim_database
 from peer.reporting.outbox import ACKNOWLEDGED_KEPT
 from peer.runtime.console import say, say_json
+from peer.runtime.processes import exit_at_sigterm
 
 app = typer.Typer()
 
@@ -97,6 +98,7 @@ def restore(
 
 def _check(path: Path, scratch: Path | None, as_json: bool) -> None:
     """Check a backup, and tell what was compared."""
+    exit_at_sigterm()  # a copy of the run's keys must not stay
     checked = check_backup(path, scratch)
     if as_json:
         say_json({**_facts(checked), "verified": True})

@@ -63,6 +63,11 @@ def stop_at_sigterm() -> threading.Event:
     return stop
 
 
+def exit_at_sigterm() -> None:
+    """Have SIGTERM end this process as an exit does, so that what it made for a time is removed."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+
+
 def lead_own_group() -> None:
     """Make this process lead a new session and group, so that a terminal's Ctrl-C reaches only its parent."""
     with suppress(PermissionError):  # it leads one already

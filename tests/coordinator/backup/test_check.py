@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +24,7 @@ from tests.support.operator_commands import call
 from tests.support.receipts import key_of
 from tests.support.small_disks import small_disk
 from tests.support.stores import Kind, database_address, put_tables
+from tests.support.waiting import PATIENCE_S
 
 NOW = 1_800_000_000.0
 
@@ -93,6 +96,31 @@ def test_a_full_disk_is_one_sentence_and_nothing_stays(
         assert left_in(scratch) == []
     with pytest.raises(StorageError, match="name another folder by `--scratch`"):
         check(backup.path, tmp_path / "nowhere")
+
+
+HANGING_CHECK = """
+import sys, time
+from coordinator.backup import restore
+from coordinator.cli.main import app
+restore.seal = lambda folder: (print("copied", flush=True), time.sleep(3600))
+app(["restore", sys.argv[1], "--check"])
+"""
+
+
+@pytest.mark.parametrize("store_kind", ["sqlite"], indirect=True)
+def test_a_check_that_is_told_to_stop_leaves_nothing(backup: Backup) -> None:
+    """As `docker stop` and systemd do: the run's keys had been copied."""
+    command = [sys.executable, "-c", HANGING_CHECK, str(backup.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "copied\n"
+            assert len(left_in(backup.path.parent)) == 2
+            process.terminate()
+            assert process.wait(PATIENCE_S) == 143
+        finally:
+            process.kill()
+    assert left_in(backup.path.parent) == ["monday"]
 
 
 @pytest.mark.parametrize("given", [(), ("again", "--check"), ("--check", "--settings", "settings.yaml")])
