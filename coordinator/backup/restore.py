@@ -41,6 +41,7 @@ def restore(backup_path: Path, target: Path, settings_file: Path | None = None) 
             copy_file(backup.path / RUN / name, aside / name)
         copy_file(backup.path / DATABASE, database)
         require_files(aside, {**manifest.files, database.name: manifest.database})
+        _require_rows(backup, database)
         for folder in (run.keys_dir, run.keeper_dir, run.tokenizer_dir, run.checkpoints_dir):  # some may be empty
             make_private_directory(folder)
         if new_settings is not None:
@@ -78,9 +79,19 @@ def check(backup_path: Path, scratch: Path | None = None) -> Backup:
     return backup
 
 
+def _require_rows(backup: Backup, database: Path) -> None:
+    """Raise `StorageError` unless each table of the copied file has the rows that the manifest tells."""
+    rows, expected = count_rows(database), backup.manifest.tables
+    if lost := [name for name, count in expected.items() if rows.get(name) != count]:
+        raise StorageError(
+            f"The backup {backup.path} does not restore to what it is of: the table `{lost[0]}` comes back with "
+            f"{rows.get(lost[0], 0):,} rows instead of {expected[lost[0]]:,}."
+        )
+
+
 def _bring_up_to_date(backup: Backup, database: Path) -> None:
     """Give the restored file this version's tables, and forget the checkpoints that are not in the backup."""
-    engine, tables = open_engine(sqlite_address(database)), backup.manifest.tables
+    engine = open_engine(sqlite_address(database))
     try:
         migrate(engine)
         sessions = Database(engine)
@@ -90,12 +101,6 @@ def _bring_up_to_date(backup: Backup, database: Path) -> None:
         raise StorageError(f"The database cannot be written ({error.orig}): is the disk full?") from error
     finally:
         engine.dispose()
-    rows, expected = count_rows(database), {**tables, "checkpoints": tables.get("checkpoints", 0) - len(gone)}
-    if lost := [name for name, count in expected.items() if rows.get(name) != count]:
-        raise StorageError(
-            f"The backup {backup.path} does not restore to what it is of: the table `{lost[0]}` comes back with "
-            f"{rows.get(lost[0], 0):,} rows instead of {expected[lost[0]]:,}. Make another one now."
-        )
 
 
 def _move_rows(database: Path, address: str) -> None:

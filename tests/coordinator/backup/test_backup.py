@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 
 from auth.errors import ConfigError, ManyhandsError, ShrunkenRunError, StorageError
 from coordinator.backup import restore as restoring
@@ -27,7 +27,7 @@ from coordinator.context.open_run import OpenRun, open_run
 from coordinator.ledger.presence import checkpoints, record_checkpoint
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
-from coordinator.store.engine import open_engine
+from coordinator.store.engine import migrate, open_engine
 from coordinator.store.models import Era, Member, Step
 from peer.config.run import Run, RunConfig
 from tests.support.operator_commands import call
@@ -175,6 +175,22 @@ def test_a_backup_without_checkpoints_restores_to_none(run: RunDirectory, tmp_pa
     assert list(restored.checkpoints_dir.iterdir()) == []
     with open_run(restored.path) as opened:
         assert checkpoints(opened.database) == []
+
+
+def test_an_older_version_s_backup_restores_after_a_migration_that_drops_rows(
+    backup: Backup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are compared with the backup's as they were copied, not as this version keeps them."""
+
+    def migrate_and_drop(engine: Engine) -> None:
+        migrate(engine)
+        with engine.begin() as connection:
+            connection.execute(text("DELETE FROM invites"))
+
+    monkeypatch.setattr(restoring, "migrate", migrate_and_drop)
+    (tmp_path / "settings.yaml").write_text("")
+    with open_run(restore(backup.path, tmp_path / "again", tmp_path / "settings.yaml").path) as opened:
+        assert [row.name for row in opened.membership.members()] == ["Ada"]
 
 
 def test_nothing_is_overwritten(run: RunDirectory, backup: Backup, tmp_path: Path) -> None:
