@@ -81,10 +81,12 @@ def require_free(path: Path, remedy: str = OTHER_DIRECTORY) -> None:
 def new_directory(path: Path, mode: int = 0o755, remedy: str = OTHER_DIRECTORY) -> Iterator[Path]:
     """A directory to fill, which takes the name `path` only when that is done and is gone if it fails.
 
-    Raises `ConfigError` with the remedy if there is something at `path` already.
+    Raises `ConfigError` with the remedy if there is something at `path` already, or what no directory can replace.
     """
     path = path.absolute()
     require_free(path, remedy)
+    if path.is_symlink() or path.is_mount():
+        raise ConfigError(f"{path} is a symbolic link or a mount point: name a directory in it.")
     aside = path.parent / f".{path.name}.{secrets.token_hex(4)}.new"
     try:
         aside.mkdir(mode, parents=True)

@@ -9,12 +9,13 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from auth.errors import StorageError
 from auth.files import make_private_directory, new_directory, sync, write_private
 from coordinator.backup.backup import copy_file, open_backup, require_files, seal
-from coordinator.backup.database import copy_rows, count_rows, sqlite_address
+from coordinator.backup.database import contents, copy_rows, count_rows, sqlite_address
 from coordinator.backup.manifest import DATABASE, RUN, Backup, read_backup
 from coordinator.ledger.presence import checkpoints, forget_checkpoints
 from coordinator.run.checkpoint_names import checkpoint_name
@@ -104,13 +105,17 @@ def _bring_up_to_date(backup: Backup, database: Path) -> None:
 
 
 def _move_rows(database: Path, address: str) -> None:
-    """Move all rows of a file to an empty database, in one transaction that is undone unless all of them arrive."""
+    """Move all rows of a file to an empty database, in one transaction that is undone unless all of them arrive.
+
+    A database that holds exactly these rows is let alone: an earlier restore filled it, and could not end.
+    """
     source, target = open_engine(sqlite_address(database)), open_engine(address, create=True)
     try:
-        require_unused(target)
-        migrate(target)
-        with source.connect() as reading, target.begin() as writing:
-            copy_rows(reading, writing)
+        if not _are_equal(source, target):
+            require_unused(target)
+            migrate(target)
+            with source.connect() as reading, target.begin() as writing:
+                copy_rows(reading, writing)
     except DBAPIError as error:
         raise StorageError(
             f"The database that `database_url` names does not take the run: {own_words(error)}."
@@ -120,3 +125,11 @@ def _move_rows(database: Path, address: str) -> None:
         target.dispose()
     for path in database.parent.glob(f"{database.name}*"):
         path.unlink()
+
+
+def _are_equal(source: Engine, target: Engine) -> bool:
+    try:
+        with target.connect() as there, source.connect() as here:
+            return contents(there) == contents(here)
+    except DBAPIError:  # no tables, or an older version's
+        return False

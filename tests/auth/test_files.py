@@ -77,3 +77,12 @@ def test_a_new_directory_takes_nobodys_place(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="not empty: go away"), new_directory(taken, remedy="go away"):
             pytest.fail("there is something already")
     assert (tmp_path / "file").read_text() == "content"
+
+
+def test_a_link_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    """No directory can take its place: neither of a link to an empty directory nor of one to nothing."""
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "nothing"):
+        (link := tmp_path / f"link to {name}").symlink_to(tmp_path / name)
+        with pytest.raises(ConfigError, match="link or a mount point: name a directory in it"), new_directory(link):
+            pytest.fail("the link cannot be replaced")

@@ -242,6 +242,27 @@ def test_a_restore_that_was_killed_can_be_run_again(
             assert [row.name for row in opened.membership.members()] == ["Ada"]
 
 
+def test_a_restore_that_failed_at_its_end_can_be_run_again(
+    backup: Backup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is full already, and is taken for what it is."""
+    settings, again = tmp_path / "settings.yaml", tmp_path / "again"
+
+    def put_something_there(*arguments: Connection) -> None:
+        copy_rows(*arguments)
+        (again / "something").mkdir(parents=True)
+
+    with new_database("template1") as address:
+        settings.write_text(Settings(database_url=address).to_yaml())
+        with monkeypatch.context() as patch:
+            patch.setattr(restoring, "copy_rows", put_something_there)
+            with pytest.raises(StorageError, match="Cannot make the directory"):
+                restore(backup.path, again, settings)
+        (again / "something").rmdir()
+        with open_run(restore(backup.path, again, settings).path) as opened:
+            assert [row.name for row in opened.membership.members()] == ["Ada"]
+
+
 def test_a_failed_backup_leaves_nothing(run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even aside: a full disk is one sentence."""
 
