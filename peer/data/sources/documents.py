@@ -44,11 +44,11 @@ class SourceStream:
     Three blocks are in memory at most: the one in use, the next, and one that waits for room.
     """
 
-    def __init__(self, plan: SourcePlan, position: BlockPosition, report: Report, pauses: Pauses) -> None:
+    def __init__(self, plan: SourcePlan, position: BlockPosition | None, report: Report, pauses: Pauses) -> None:
         self.reader = SourceReader(plan, position, report, pauses)  # tells what keeps documents from coming
-        self._position, self._pauses = position, pauses
+        self._position, self._pauses = position or BlockPosition(), pauses
         self._documents: Sequence[str | None] = ()  # of the block in use
-        self._index = position.index
+        self._index = self._position.index
         self._blocks = Prefetched(self.reader.blocks(), 1, "source")
 
     def take(self) -> str | None:
@@ -172,9 +172,9 @@ def check_position(value: Any, sources: int) -> Position:
     return value
 
 
-def _at(place: Mapping[str, Any] | None) -> BlockPosition:
-    """The position in one source, its beginning for None; raises `ValueError` or `TypeError` if it is no position."""
-    return BlockPosition() if place is None else BlockPosition(**place)
+def _at(place: Mapping[str, Any] | None) -> BlockPosition | None:
+    """The position in one source, None if it was never read; raises `ValueError` or `TypeError` if it is none."""
+    return None if place is None else BlockPosition(**place)
 
 
 def open_documents(
@@ -230,7 +230,7 @@ def sample_documents(config: RunConfig, limit: int) -> Iterator[str]:
 
 def _first_epoch(plan: SourcePlan, limit: int) -> Iterator[str]:
     pauses, reports = Pauses(), list[str]()  # the stream's thread appends to them
-    stream = SourceStream(plan, BlockPosition(), reports.append, pauses)
+    stream = SourceStream(plan, None, reports.append, pauses)
     try:
         given = 0
         while given < limit:

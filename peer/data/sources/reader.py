@@ -173,11 +173,11 @@ class SourceReader:
     """A reader of a source's blocks, and what keeps them from coming."""
 
     def __init__(
-        self, plan: SourcePlan, position: BlockPosition, report: Callable[[str], None], pauses: Pauses
+        self, plan: SourcePlan, position: BlockPosition | None, report: Callable[[str], None], pauses: Pauses
     ) -> None:
-        self._plan, self._position, self._report, self._pauses = plan, position, report, pauses
+        self._plan, self._position, self._report, self._pauses = plan, position or BlockPosition(), report, pauses
         self.trouble: Trouble | None = None
-        self.has_given = position.units is not None  # a block, in this session or an earlier one
+        self.has_given = position is not None  # in this session or an earlier one, which may have had no time to
         self._setbacks = Setbacks()
         self._filters: tuple[int, Sequence[DocumentFilter]] = (-1, ())  # of which epoch
         self._barren_records = self._barren_units = 0  # since a document was kept last

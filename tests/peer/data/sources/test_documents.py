@@ -14,6 +14,7 @@ from auth.errors import ConfigError
 from peer.config.run import RunConfig
 from peer.data.sources.documents import MixedDocuments, open_documents, sample_documents
 from peer.data.sources.faults import StreamClosed
+from peer.data.sources.prefetching import CHECK_S
 from tests.support.units_of_text import ShortPauses
 
 BLOCK = 16
@@ -128,6 +129,24 @@ def test_a_source_that_cannot_be_read_leaves_its_turns_to_the_others(tmp_path: P
     with open_documents(config, 1, report=reports.append, pauses=ShortPauses()) as stream:
         assert Counter(document.split()[0] for document in take(stream, 90)) == {"good": 90}
     assert any("missing.jsonl" in report for report in reports)
+
+
+def test_a_device_that_returns_waits_for_its_sources(tmp_path: Path) -> None:
+    """Even if it was stopped before its first block came: the sources were there, so nothing must be mended."""
+    config, path = run_with(tmp_path, text=30), tmp_path / "text.txt"
+    with open_documents(config, 1, pauses=ShortPauses()) as stream:
+        place = through_json(stream.position())
+    assert place["streams"][0]["units"] is None
+    aside = path.rename(tmp_path / "aside")
+
+    class Until(ShortPauses):
+        def __call__(self, seconds: float) -> None:
+            if seconds == CHECK_S and aside.exists():  # the consumer waits
+                aside.rename(path)
+            super().__call__(seconds)
+
+    with open_documents(config, 1, place, report=list[str]().append, pauses=Until()) as stream:
+        assert next(stream).startswith("text")
 
 
 @pytest.mark.parametrize(
