@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -163,7 +163,7 @@ def source_names(sources: Sequence[Source]) -> list[str]:
 
 
 def check_position(value: Any, sources: int) -> Position:
-    """A position that comes from a file; raises `ValueError` if it is none, or of another number of sources."""
+    """A position from a file; raises `ValueError` or `TypeError` if it is none, or of another number of sources."""
     if not isinstance(value, dict) or value.keys() != {"drawn", "streams"}:
         raise ValueError("a position has the keys `drawn` and `streams`")
     TypeAdapter(list[NonNegativeInt]).validate_python(value["drawn"], strict=True)
@@ -174,7 +174,11 @@ def check_position(value: Any, sources: int) -> Position:
 
 def _at(place: Mapping[str, Any] | None) -> BlockPosition | None:
     """The position in one source, None if it was never read; raises `ValueError` or `TypeError` if it is none."""
-    return None if place is None else BlockPosition(**place)
+    if place is None:
+        return None
+    if set(place) != {field.name for field in fields(BlockPosition)}:
+        raise ValueError("a place in a source has all its keys, and no others")
+    return BlockPosition(**place)
 
 
 def open_documents(

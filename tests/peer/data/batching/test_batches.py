@@ -249,7 +249,7 @@ def test_a_place_in_other_sources_means_nothing(folder: Path, tmp_path: Path) ->
         {"documents": {}},
         {"documents": {"drawn": [1], "streams": []}},
         {"documents": {"drawn": [-1], "streams": [{}]}},
-        {"documents": {"drawn": [1], "streams": [{"epoch": -1}]}},
+        {"documents": {"drawn": [1], "streams": [{"epoch": 0}]}},
         {"batches": "many"},
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 
 from auth.errors import ConfigError
 from peer.config.run import RunConfig
-from peer.data.sources.documents import MixedDocuments, open_documents, sample_documents
+from peer.data.sources.documents import MixedDocuments, check_position, open_documents, sample_documents
 from peer.data.sources.faults import StreamClosed
 from peer.data.sources.prefetching import CHECK_S
+from peer.data.sources.reader import BlockPosition
 from tests.support.units_of_text import ShortPauses
 
 BLOCK = 16
@@ -177,6 +179,16 @@ def test_who_waits_is_let_go_when_the_stream_is_closed(tmp_path: Path) -> None:
     stream.close()
     with pytest.raises(StreamClosed):
         take(stream, 10 * BLOCK)
+
+
+@pytest.mark.parametrize(
+    "streams", [5, "a", {"a": 1}, [5], ["a"], [[]], [{}], [{"epoch": 0}], [asdict(BlockPosition()) | {"epoch": -1}]]
+)
+def test_what_is_no_position_is_refused(streams: Any) -> None:
+    """A place has all its keys; None stands for a source that was never read."""
+    check_position({"drawn": [0], "streams": [None]}, 1)
+    with pytest.raises((ValueError, TypeError)):
+        check_position({"drawn": [0], "streams": streams}, 1)
 
 
 @pytest.mark.parametrize("kind", ["exact", "near"])
