@@ -22,7 +22,7 @@ from peer.config.data import Source
 from peer.config.run import RunConfig
 from peer.data.selection.filters import OpenFilters, build_filters
 from peer.data.selection.hashing import Part, PartFilter
-from peer.data.sources.faults import Pauses
+from peer.data.sources.faults import Pauses, StreamClosed
 from peer.data.sources.files import file_shards
 from peer.data.sources.prefetching import CHECK_S, Prefetched
 from peer.data.sources.reader import BlockPosition, Reserve, SourcePlan, SourceReader, no_wait
@@ -81,7 +81,10 @@ class SourceStream:
     def _next_block(self) -> bool:
         while True:
             self._pauses(0)
-            block = self._blocks.take(0 if self.reader.trouble is not None else CHECK_S)
+            try:
+                block = self._blocks.take(0 if self.reader.trouble is not None else CHECK_S)
+            except StopIteration:  # closed since the pauses were asked
+                raise StreamClosed from None
             if block is not None:
                 self._position, self._documents, self._index = block.position, block.documents, block.position.index
                 return True

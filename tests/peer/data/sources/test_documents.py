@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from dataclasses import asdict
 from itertools import islice
@@ -179,6 +180,20 @@ def test_who_waits_is_let_go_when_the_stream_is_closed(tmp_path: Path) -> None:
     stream.close()
     with pytest.raises(StreamClosed):
         take(stream, 10 * BLOCK)
+
+
+def test_a_stream_that_is_closed_while_a_block_is_asked_for_says_so(tmp_path: Path) -> None:
+    """Never by `StopIteration`, which is an error in the generator that asks."""
+
+    class Closing(ShortPauses):
+        def __call__(self, seconds: float) -> None:
+            super().__call__(seconds)
+            if threading.current_thread() is threading.main_thread():
+                stream.close()
+
+    stream = open_documents(run_with(tmp_path, text=100), 1, pauses=Closing())
+    with pytest.raises(StreamClosed):
+        next(stream)
 
 
 @pytest.mark.parametrize(
