@@ -43,7 +43,7 @@ class Prefetched(Generic[T]):
 
     def is_ready(self) -> bool:
         """Return whether an item, or the end, has been made."""
-        return not self._queue.empty()
+        return self._error is not None or not self._queue.empty()
 
     def close(self, timeout_s: float | None = None) -> None:
         """Stop making items, and wait until the thread has ended, but no longer than `timeout_s`."""

@@ -49,6 +49,7 @@ def test_an_error_of_the_source_reaches_the_consumer() -> None:
     for _ in range(2):
         with pytest.raises(OSError, match="disk gone"):
             prefetched.take()
+        assert prefetched.is_ready()  # with the error
 
 
 def test_closing_ends_the_thread_and_the_stream() -> None:
