@@ -191,24 +191,28 @@ class SourceReader:
         deal = partial(deal_units, count, self._plan.device_number, self._plan.seed)
         with closing(BlockReader(units, deal, place, retrying(self._pauses, self._fails_again))) as reader:
             while True:
-                gathered = reader.read(size or self._plan.block_documents)
-                self._barren_units += gathered.units_ended
-                if gathered.records:
-                    self._setbacks.read_something()
-                    documents = self._shuffled(gathered)
-                    self._count_damaged(gathered)
-                    if any(document is not None for document in documents):
-                        self._barren_records = self._barren_units = 0
-                        self.has_given, self.trouble = True, None
-                        at = asdict(gathered.place)
-                        yield Block(BlockPosition(**at, units=count, size=len(documents), index=index), documents)
-                    else:
-                        self._barren_records += len(documents)
-                    self._pauses(self._plan.reserve(sum(len(record.encode()) for record in gathered.records if record)))
-                if gathered.error is not None:
-                    self._leave_out(reader, gathered.error, count)
-                self._mind_barrenness(count)
+                yield from self._read_block(reader, size or self._plan.block_documents, index, count)
                 size, index = None, 0
+
+    def _read_block(self, reader: BlockReader, limit: int, index: int, units: int) -> Iterator[Block]:
+        """Read a block, and yield it if anything in it is wanted; its records are gone when the next one is read."""
+        gathered = reader.read(limit)
+        self._barren_units += gathered.units_ended
+        if gathered.records:
+            self._setbacks.read_something()
+            documents = self._shuffled(gathered)
+            self._count_damaged(gathered)
+            if any(document is not None for document in documents):
+                self._barren_records = self._barren_units = 0
+                self.has_given, self.trouble = True, None
+                at = asdict(gathered.place)
+                yield Block(BlockPosition(**at, units=units, size=len(documents), index=index), documents)
+            else:
+                self._barren_records += len(documents)
+            self._pauses(self._plan.reserve(sum(len(record.encode()) for record in gathered.records if record)))
+        if gathered.error is not None:
+            self._leave_out(reader, gathered.error, units)
+        self._mind_barrenness(units)
 
     def _open(self) -> Units:
         attempts, action = retrying(self._pauses, self._fails_to_open), f"Cannot open {self._plan.name}"

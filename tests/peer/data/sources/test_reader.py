@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 
 from peer.data.sources import reader
-from peer.data.sources.faults import SourcePlace, retrying
-from peer.data.sources.reader import BlockReader
-from peer.data.sources.units import State, UnitReader, shard_of
+from peer.data.sources.faults import Pauses, SourcePlace, retrying
+from peer.data.sources.reader import BlockReader, SourcePlan, SourceReader
+from peer.data.sources.units import CountedReader, Shard, State, UnitReader, Units, shard_of
 
 TEXTS = [["a", "b", "c"], [], ["d", "e"], ["f"]]
 
@@ -91,3 +94,32 @@ def test_long_documents_make_blocks_smaller(monkeypatch: pytest.MonkeyPatch) -> 
     """Memory is bounded by characters as well as by documents."""
     monkeypatch.setattr(reader, "MAX_BLOCK_CHARACTERS", 2)
     assert open_reader(FewUnits()).read(10).records == ["a", "b"]
+
+
+class Text(str):
+    """A document to which there can be a weak reference."""
+
+
+def test_documents_that_are_left_out_are_gone_when_the_next_block_is_read() -> None:
+    """Where a filter keeps few of them, they would be nearly all of what is in memory."""
+    given: list[weakref.ref[Text]] = []
+    left: list[int] = []  # of the first block, at each document of the second
+
+    def texts(_: int) -> Iterator[str]:
+        for number in range(8):
+            left.append(sum(text() is not None for text in given[:4]))
+            text = Text(number)
+            given.append(weakref.ref(text))
+            yield text
+
+    plan = SourcePlan(
+        name="texts",
+        open_units=lambda: Units([Shard("texts", partial(CountedReader, texts))], whole=True),
+        open_filters=lambda: [lambda documents: np.array([int(text) % 4 == 0 for text in documents])],
+        seed=(0,),
+        device_number=0,
+        block_documents=4,
+    )
+    blocks = SourceReader(plan, None, print, Pauses()).blocks()
+    assert [sum(text is not None for text in block.documents) for block in islice(blocks, 2)] == [1, 1]
+    assert max(left[5:8]) <= 1
