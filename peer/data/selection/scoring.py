@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import chain
+from itertools import accumulate, chain, groupby
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from peer.config.data import ScorerConfig, Source, is_remote
 from peer.data.tokenization.words import WordMemory, sums
 from peer.network.remote_files import storage_options
 
+SLICE_CHARACTERS = 1_000_000  # of documents that are scored together
 UNKNOWN_PENALTY = 10.0  # in nats, below the rarest piece, as sentencepiece has it
 
 
@@ -74,7 +75,8 @@ def _checked_copy(config: ScorerConfig, address: str) -> Path:
 class UnigramScorer:
     """Perplexity per piece of a Unigram tokenizer.
 
-    Words are tokenized apart, and remembered: a document costs a look-up a word.
+    Words are tokenized apart, and remembered: a document costs a look-up a word. A block of documents is scored slice
+    by slice, as their words and pieces take many times the memory of their text.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -90,6 +92,12 @@ class UnigramScorer:
         self._surprise = _surprises(model, tokenizer.get_vocab_size())  # (vocabulary,) nats
 
     def perplexities(self, documents: Sequence[str]) -> NDArray[np.float64]:
+        ends = accumulate(map(len, documents))
+        slices = groupby(zip(documents, ends, strict=True), lambda pair: pair[1] // SLICE_CHARACTERS)
+        found = [self._perplexities([document for document, _ in part]) for _, part in slices]
+        return np.concatenate([np.empty(0), *found])
+
+    def _perplexities(self, documents: Sequence[str]) -> NDArray[np.float64]:
         words = [document.split() for document in documents]
         ids, lengths = self._memory.encode(list(chain.from_iterable(words)))
         pieces = sums(lengths, words)  # (documents,)

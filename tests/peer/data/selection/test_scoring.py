@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import tracemalloc
 from pathlib import Path
 
 import fsspec
@@ -14,6 +15,7 @@ from tokenizers import Tokenizer, models
 
 from auth.errors import ConfigError
 from peer.config.data import ScorerConfig
+from peer.data.selection import scoring
 from peer.data.selection.kenlm import KenlmScorer
 from peer.data.selection.scoring import UNKNOWN_PENALTY, UnigramScorer, open_scorer
 from peer.data.tokenization.tokenizers import read_tokenizer
@@ -42,6 +44,24 @@ def test_a_documents_score_is_its_own(tokenizer: Tokenizer, documents: list[str]
     found = scorer.perplexities(documents)
     alone = [UnigramScorer(tokenizer).perplexities([document])[0] for document in documents]
     assert found.tolist() == alone
+
+
+def test_memory_does_not_grow_with_the_number_of_documents(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are scored a slice at a time, and their scores are the same."""
+    documents = ["a b " * (number % 9) for number in range(5000)]
+    expected = UnigramScorer(tokenizer).perplexities(documents)
+    monkeypatch.setattr(scoring, "SLICE_CHARACTERS", 1000)
+    scorer = UnigramScorer(tokenizer)
+    assert scorer.perplexities([]).tolist() == []
+    tracemalloc.start()
+    try:
+        found = scorer.perplexities(documents)
+        assert tracemalloc.get_traced_memory()[1] < 500_000  # all at once, it is several megabytes
+    finally:
+        tracemalloc.stop()
+    assert found.tolist() == expected.tolist()
 
 
 def test_a_tokenizer_without_probabilities_is_refused() -> None:
