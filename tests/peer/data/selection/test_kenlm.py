@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from auth.errors import ConfigError
+from peer.data.selection import kenlm as kenlm_scoring
 from peer.data.selection.kenlm import KenlmScorer, train_kenlm, words_of
 from tests.support.programs import require, require_kenlm
 from tests.support.small_scorers import write_arpa
@@ -30,11 +31,15 @@ def test_text_can_be_normalized_before(tmp_path: Path) -> None:
 
 
 def test_words_are_normalized_alike_when_they_come_again() -> None:
-    """Lines stay lines, and it does not matter whether a word is short enough to be remembered."""
+    """Lines stay lines, very long words are not remembered, and the memory is bounded."""
+    kenlm_scoring._remembered.cache_clear()
     text = "Ａ b, ৭9।\n\n" + "x" * 50 + "! কাজ-কর্ম"
     first = words_of(text)
     assert words_of(text) == first
     assert first.split("\n") == ["a b , 00 ।", "", "x" * 50 + " ! কাজ - কর্ম"]
+    memory = kenlm_scoring._remembered.cache_info()
+    assert (memory.currsize, memory.hits) == (4, 4)  # all words but the longest, each asked for twice
+    assert memory.maxsize == kenlm_scoring.REMEMBERED_WORDS
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
