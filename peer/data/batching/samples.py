@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ from peer.data.tokenization.encoding import EncodedChunk
 from peer.data.tokenization.special_tokens import SpecialIds
 
 SWAP_PROBABILITY = 0.5
+Number = TypeVar("Number", np.int8, np.int64)
 Ints = NDArray[np.int64]
 Tokens = NDArray[np.int32]
 MIDDLE = (0.25, 0.75)  # the part of an anchor in which a break is looked for first
@@ -58,17 +59,22 @@ class Samples:
         return len(self.input_ids)
 
     def __getitem__(self, part: slice) -> Samples:
-        parts: dict[str, Any] = {name: None if array is None else array[part] for name, array in vars(self).items()}
-        return Samples(**parts)
+        types = None if self.token_type_ids is None else self.token_type_ids[part]
+        labels = None if self.sop_labels is None else self.sop_labels[part]
+        return Samples(self.input_ids[part], types, labels)
 
 
 def join_samples(first: Samples, second: Samples) -> Samples:
     """Two groups of samples of one run as one group."""
-    joined: dict[str, Any] = {
-        name: None if array is None else np.concatenate([array, getattr(second, name)])
-        for name, array in vars(first).items()
-    }
-    return Samples(**joined)
+    return Samples(
+        np.concatenate([first.input_ids, second.input_ids]),
+        _joined(first.token_type_ids, second.token_type_ids),
+        _joined(first.sop_labels, second.sop_labels),
+    )
+
+
+def _joined(first: NDArray[Number] | None, second: NDArray[Number] | None) -> NDArray[Number] | None:
+    return None if first is None or second is None else np.concatenate([first, second])
 
 
 class SamplePacker(Protocol):
@@ -142,7 +148,8 @@ class PairPacker:
         """Put special tokens around the two segments of each sample  # tokens (samples, capacity)"""
         first, sep = first_lengths[:, None], self._special.sep  # (samples, 1)
         # A token stands one place after its index in the first segment and two places after it in the second.
-        by_one, by_two = (np.pad(tokens, ((0, 0), edges), constant_values=sep) for edges in ((0, 1), (1, 0)))
+        by_one = np.pad(tokens, ((0, 0), (0, 1)), constant_values=sep)
+        by_two = np.pad(tokens, ((0, 0), (1, 0)), constant_values=sep)
         inner = np.where(np.arange(1, self._capacity + 2) <= first, by_one, by_two)
         np.put_along_axis(inner, first, sep, axis=1)
         types = (np.arange(self._capacity + self.special_places) > first + 1).astype(np.int8)
