@@ -175,12 +175,16 @@ def _unpacked(packed: Chunks, unpacker: Callable[[], Any]) -> Chunks:
     """
     part, is_begun = unpacker(), False
     for data in _sliced(packed, PACKED_BYTES):
-        while data and (is_begun or (data := data.lstrip(b"\0"))):  # zeros between members are padding
+        while True:
+            if not is_begun:
+                data = data.lstrip(b"\0")  # zeros between members are padding
+            if not data:
+                break
             is_begun = True
             yield part.decompress(data)
-            data = b""
-            if part.eof:
-                part, is_begun, data = unpacker(), False, part.unused_data
+            if not part.eof:
+                break
+            part, is_begun, data = unpacker(), False, part.unused_data
     if is_begun:
         raise EOFError("its last part is incomplete")
 
