@@ -111,7 +111,8 @@ def train_scorer(sample: Sequence[str], config: RunConfig, path: Path) -> None:
     run = config.tokenizer
     preset = run.preset if run.path is None and run.chosen_algorithm == "unigram" else "albert"
     wanted = {"run": {"language": config.run.language}, "tokenizer": {"preset": preset, "vocab_size": SCORER_PIECES}}
-    enough = bisect_left(list(accumulate(map(len, sample))), SCORER_CHARACTERS) + 1
+    ends = list(accumulate(map(len, sample)))  # in characters
+    enough = bisect_left(ends, SCORER_CHARACTERS) + 1  # with the document that reaches them
     train_tokenizer(RunConfig.from_mapping(wanted), sample[:enough]).save(str(path))
 
 
