@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from auth.errors import ConfigError
 from peer.config.data import Duplicates
-from peer.data.selection.hashing import DocumentFilter, Mask, document_hash
+from peer.data.selection.hashing import document_hash
+from peer.data.selection.masks import DocumentFilter, Mask
 from peer.runtime.software import how_to_add
 
 Hashes = NDArray[np.uint64]

@@ -14,7 +14,7 @@ import numpy as np
 
 from peer.config.data import Filters, Source
 from peer.data.selection.duplicates import open_duplicates
-from peer.data.selection.hashing import DocumentFilter, Mask
+from peer.data.selection.masks import DocumentFilter, Mask
 from peer.data.selection.perplexity import decide, probabilities
 from peer.data.selection.scoring import open_scorer
 
@@ -29,12 +29,12 @@ def build_filters(source: Source, first: Sequence[DocumentFilter], tokenizer_dir
     """
     before, limits = list(first), source.filters
     if limits.min_characters > 0 or limits.max_characters is not None:
-        before.append(partial(have_length, limits))
+        before.append(partial(have_wanted_length, limits))
     sampling = open_sampling(source, tokenizer_dir)
-    return lambda: [*before, *filter(None, (open_duplicates(source.duplicates), sampling))]
+    return lambda: [test for test in (*before, open_duplicates(source.duplicates), sampling) if test is not None]
 
 
-def have_length(limits: Filters, documents: Sequence[str]) -> Mask:
+def have_wanted_length(limits: Filters, documents: Sequence[str]) -> Mask:
     """Return which documents are neither too short to learn from nor too long."""
     lengths = np.fromiter(map(len, documents), np.int64, len(documents))
     kept = lengths >= limits.min_characters

@@ -6,18 +6,17 @@ of a held-out document is held out too, for ever and on every peer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+
+from peer.data.selection.masks import Mask
 
 BITS = 64
 SALT = "validation"
 Part = Literal["training", "validation"]
-Mask = NDArray[np.bool_]
-DocumentFilter = Callable[[Sequence[str]], Mask]  # True for each of the (documents,) that stays
 
 
 def document_hash(text: str, salt: str = "") -> int:

@@ -21,7 +21,7 @@ from tenacity import Retrying
 
 from auth.errors import ConfigError, UnreachableError
 from peer.data.selection.filters import OpenFilters, keep_all
-from peer.data.selection.hashing import DocumentFilter
+from peer.data.selection.masks import DocumentFilter
 from peer.data.sources.faults import REST_S, Pauses, Setbacks, SourcePlace, StreamClosed, describe, retrying
 from peer.data.sources.units import Record, UnitReader, Units, deal_units
 
@@ -252,8 +252,7 @@ class SourceReader:
             self._barren_units = 0
             self._rest(_sentence(error, action, f"; {LATER}."))
         else:
-            text = _sentence(error, action, ";")
-            self._report(f"{text} {'it' if text.endswith(';') else 'It'} is left out until the source begins anew.")
+            self._report(f"{_sentence(error, action, '.')} It is left out until the source begins anew.")
         reader.go_to(go_to)
 
     def _mind_barrenness(self, units: int) -> None:

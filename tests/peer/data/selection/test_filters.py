@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peer.config.data import Filters, Source
-from peer.data.selection.filters import build_filters, have_length, keep_all
+from peer.data.selection.filters import build_filters, have_wanted_length, keep_all
 from tests.support.small_scorers import write_unigram
 
 
@@ -28,8 +28,9 @@ class Without:
 def test_documents_of_the_wanted_length_stay() -> None:
     """Both limits are lengths that are still wanted; without an upper one anything long stays."""
     documents = ["", "ab", "abc", "abcd"]
-    assert have_length(Filters(min_characters=2, max_characters=3), documents).tolist() == [False, True, True, False]
-    assert have_length(Filters(min_characters=3), documents).tolist() == [False, False, True, True]
+    both, lower = Filters(min_characters=2, max_characters=3), Filters(min_characters=3)
+    assert have_wanted_length(both, documents).tolist() == [False, True, True, False]
+    assert have_wanted_length(lower, documents).tolist() == [False, False, True, True]
 
 
 def test_a_document_must_pass_all_filters() -> None:
