@@ -139,8 +139,8 @@ def test_a_missing_database_is_found_and_not_made(small_run: RunDirectory) -> No
 def test_a_database_that_does_not_answer_is_found(small_run: RunDirectory, options: tuple[str, ...]) -> None:
     """A server that is away is a finding in one sentence, for people and for scripts."""
     [port] = free_ports("127.0.0.1", 1)
-    with settings_with(small_run, database_url=f"postgresql+psycopg://nobody@127.0.0.1:{port}/none"):
-        told = CliRunner().invoke(app, ["doctor", str(small_run.path), *options])
+    change_settings(small_run, database_url=f"postgresql+psycopg://nobody@127.0.0.1:{port}/none")
+    told = CliRunner().invoke(app, ["doctor", str(small_run.path), *options])
     assert told.exception.__class__ is UnfitError
     assert "The database cannot be opened" in told.stdout
 
