@@ -17,8 +17,9 @@ from coordinator.checkpoints.manifest import newest_verified
 from coordinator.evaluation.hub_models import require_model
 from coordinator.evaluation.presets import PRESETS, files_of, preset_of
 from coordinator.evaluation.tasks.data import DataFolders, check_readable
+from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import CLASS_HEADINGS, TaskResult, class_rows, score_text
-from coordinator.evaluation.tasks.running import Plan, run_apart
+from coordinator.evaluation.tasks.running import run_apart
 from peer.config.base import first_mistake
 from peer.config.evaluation import MAY_BE_UNTRAINED, METRICS, Columns, Task
 from peer.config.run import RunConfig

@@ -16,8 +16,9 @@ from auth.errors import ManyhandsError, UnreachableError
 from coordinator.evaluation.evaluated_runs import LocalRun, RemoteRun
 from coordinator.evaluation.reports import EvaluationReport
 from coordinator.evaluation.tasks.data import DataFolders
+from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import TaskResult, score_text
-from coordinator.evaluation.tasks.running import Plan, run_apart
+from coordinator.evaluation.tasks.running import run_apart
 
 logger = logging.getLogger(__name__)
 

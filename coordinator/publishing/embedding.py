@@ -17,7 +17,8 @@ from pathlib import Path
 from auth.errors import ConfigError
 from auth.files import new_directory, sync
 from coordinator.checkpoints.manifest import StoredCheckpoint
-from coordinator.evaluation.tasks.running import EmbedderPlan, run_apart
+from coordinator.evaluation.tasks.plan import EmbedderPlan
+from coordinator.evaluation.tasks.running import run_apart
 from coordinator.publishing.card_facts import CardFacts, count_parameters
 from coordinator.publishing.cards import CARD, embedding_card, longest_sequence
 from coordinator.publishing.soundness import check_loads

@@ -22,8 +22,9 @@ from coordinator.checkpoints.validations import ValidationRow, validations
 from coordinator.context.open_run import OpenRun
 from coordinator.evaluation.evaluations import OPERATOR, EvaluationRow, evaluations, record_evaluation
 from coordinator.evaluation.tasks.data import DataFolders
+from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import TaskResult, score_text
-from coordinator.evaluation.tasks.running import Plan, run_apart
+from coordinator.evaluation.tasks.running import run_apart
 from coordinator.ledger.presence import CheckpointRow, checkpoints
 from coordinator.publishing.card_facts import CardFacts, facts_of_run
 from coordinator.publishing.cards import CARD, card_files, task_card

@@ -1,4 +1,4 @@
-"""Plans for a checkpoint; each runs in a process of its own, which alone imports torch and is gone afterwards."""
+"""Runs a plan for a checkpoint in a process of its own, which alone imports torch and is gone afterwards."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, ClassVar
+from typing import Any
 
 from auth.errors import ConfigError, ManyhandsError, WorkerError
-from coordinator.evaluation.tasks.data import DataFolders
-from peer.config.evaluation import Task
+from coordinator.evaluation.tasks.plan import EmbedderPlan, Plan
 from peer.runtime.processes import die_with_parent, lead_own_group, name_process
 from peer.runtime.software import how_to_add
 
@@ -25,33 +23,6 @@ EXTRAS = {  # by the module that lacks
     "sklearn": "evaluate",
     "sentence_transformers": "embeddings",
 }
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One task on one checkpoint."""
-
-    checkpoint: str  # a folder, or a model's name on the hub
-    task: Task
-    data: DataFolders
-    random_start: bool = False  # the checkpoint's shape with fresh weights
-    save_to: str = ""  # a folder for the best fine-tuned model; "": none is kept
-    threads: int = 0  # of the computing process; 0: as many as PyTorch takes
-
-    @property
-    def title(self) -> str:
-        """Return the name of the work, for messages."""
-        return f"evaluation of `{self.task.name}`"
-
-
-@dataclass(frozen=True)
-class EmbedderPlan:
-    """A checkpoint to save as a model of sentence-transformers."""
-
-    checkpoint: str  # a folder
-    folder: str  # empty
-    length: int  # largest number of tokens in a text
-    title: ClassVar[str] = "export of sentence embeddings"
 
 
 def run_apart(plan: Plan | EmbedderPlan, should_stop: Callable[[], bool] = lambda: False) -> Any:

@@ -15,10 +15,10 @@ from coordinator.evaluation.tasks.classification import Classifying, Tagging
 from coordinator.evaluation.tasks.data import read_split
 from coordinator.evaluation.tasks.fill_mask import MaskScores, fill_scores, probe_scores
 from coordinator.evaluation.tasks.fine_tuning import Subject, run_trials, split
+from coordinator.evaluation.tasks.plan import EmbedderPlan, Plan
 from coordinator.evaluation.tasks.pretrained import Pretrained, be_quiet, share_weights
 from coordinator.evaluation.tasks.question_answering import Answering
 from coordinator.evaluation.tasks.results import ProbeResult, SeedResult, TaskResult, result_of
-from coordinator.evaluation.tasks.running import EmbedderPlan, Plan
 
 SUBJECTS: dict[str, Callable[..., Subject]] = {
     "ner": Tagging,

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from auth.errors import ConfigError
 from coordinator.cli.evaluate import app
 from coordinator.context.open_run import open_run
+from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import TaskResult
-from coordinator.evaluation.tasks.running import Plan
 from coordinator.evaluation.tasks.worker import run_plan
 from tests.support.evaluated_runs import FILL, make_evaluated_run
 from tests.support.sound_checkpoints import add_sound_checkpoint

@@ -19,8 +19,8 @@ from coordinator.evaluation.evaluations import allow_evaluator, evaluations
 from coordinator.evaluation.evaluator import Evaluator
 from coordinator.evaluation.reports import EvaluationReport
 from coordinator.evaluation.tasks.data import DataFolders, read_split, read_text
+from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import TaskResult
-from coordinator.evaluation.tasks.running import Plan
 from coordinator.evaluation.tasks.worker import run_plan
 from coordinator.ledger.presence import record_checkpoint
 from manyhands import build_app

@@ -23,8 +23,9 @@ from coordinator.checkpoints.manifest import StoredCheckpoint, verify
 from coordinator.cli.export import app
 from coordinator.context.open_run import OpenRun
 from coordinator.evaluation.tasks import retrieval
+from coordinator.evaluation.tasks.plan import EmbedderPlan
 from coordinator.evaluation.tasks.pretrained import Pretrained
-from coordinator.evaluation.tasks.running import EmbedderPlan, lacking
+from coordinator.evaluation.tasks.running import lacking
 from coordinator.publishing.card_facts import facts_of_checkpoint
 from coordinator.publishing.cards import embedding_card
 from coordinator.publishing.embedding import export_embedder, require_bidirectional

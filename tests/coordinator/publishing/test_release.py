@@ -20,8 +20,8 @@ from auth.errors import ConfigError
 from coordinator.checkpoints.manifest import verify
 from coordinator.cli.release import app
 from coordinator.context.open_run import OpenRun, open_run
+from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import TaskResult
-from coordinator.evaluation.tasks.running import Plan
 from coordinator.evaluation.tasks.worker import run_plan
 from coordinator.members.audit import audit_log
 from coordinator.publishing.release import ReleaseOptions, make_release

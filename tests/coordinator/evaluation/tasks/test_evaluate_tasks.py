@@ -22,8 +22,9 @@ from transformers import (
 
 from auth.errors import ConfigError, StorageError
 from coordinator.evaluation.tasks.data import DataFolders
+from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.pretrained import Pretrained, cut
-from coordinator.evaluation.tasks.running import Plan, run_apart
+from coordinator.evaluation.tasks.running import run_apart
 from coordinator.evaluation.tasks.worker import run_plan
 from peer.config.evaluation import METRICS, Task
 from tests.support.tiny_bert import save_tiny_bert

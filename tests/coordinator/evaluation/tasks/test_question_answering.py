@@ -21,13 +21,13 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from coordinator.evaluation.tasks.data import DataFolders
 from coordinator.evaluation.tasks.metrics import answer_scores, normalized_answer
+from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.question_answering import (
     AnswerCandidate,
     best_span,
     best_threshold,
     token_span,
 )
-from coordinator.evaluation.tasks.running import Plan
 from coordinator.evaluation.tasks.worker import run_plan
 from peer.config.evaluation import Task
 from tests.support.tiny_bert import MAX_LENGTH

@@ -14,9 +14,9 @@ from auth.errors import ConfigError
 from coordinator.evaluation.tasks.data import DataFolders
 from coordinator.evaluation.tasks.examples import TextPair, read_documents, read_judgements
 from coordinator.evaluation.tasks.metrics import retrieval_scores
+from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.pretrained import Pretrained
 from coordinator.evaluation.tasks.retrieval import embedder, save_checked, set_of_pairs
-from coordinator.evaluation.tasks.running import Plan
 from coordinator.evaluation.tasks.worker import run_plan
 from peer.config.architectures import ARCHITECTURES
 from peer.config.evaluation import Task

@@ -1,0 +1,36 @@
+"""Plans for a checkpoint: one task to evaluate, or an export. They import neither torch nor what carries them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coordinator.evaluation.tasks.data import DataFolders
+from peer.config.evaluation import Task
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One task on one checkpoint."""
+
+    checkpoint: str  # a folder, or a model's name on the hub
+    task: Task
+    data: DataFolders
+    random_start: bool = False  # the checkpoint's shape with fresh weights
+    save_to: str = ""  # a folder for the best fine-tuned model; "": none is kept
+    threads: int = 0  # of the computing process; 0: as many as PyTorch takes
+
+    @property
+    def title(self) -> str:
+        """Return the name of the work, for messages."""
+        return f"evaluation of `{self.task.name}`"
+
+
+@dataclass(frozen=True)
+class EmbedderPlan:
+    """A checkpoint to save as a model of sentence-transformers."""
+
+    checkpoint: str  # a folder
+    folder: str  # empty
+    length: int  # largest number of tokens in a text
+    title: ClassVar[str] = "export of sentence embeddings"
