@@ -41,7 +41,7 @@ FARTHEST = -3.0e38  # the score of a place that only pads
 
 
 @dataclass(frozen=True)
-class Shard:
+class DeviceBatch:
     """The part of a microbatch that one device computes: b samples of length l, p places to guess in each."""
 
     input_ids: Array  # (b, l) int32
@@ -55,7 +55,7 @@ class Shard:
 
 
 jax.tree_util.register_dataclass(
-    Shard,
+    DeviceBatch,
     data_fields=[
         "input_ids",
         "token_type_ids",
@@ -70,7 +70,9 @@ jax.tree_util.register_dataclass(
 )
 
 
-def loss_sums(weights: Weights, shard: Shard, layout: EncoderLayout, precision: Any, key: Array) -> tuple[Array, Array]:
+def loss_sums(
+    weights: Weights, shard: DeviceBatch, layout: EncoderLayout, precision: Any, key: Array
+) -> tuple[Array, Array]:
     """The sums of the masked-LM cross entropy over the counted places and of the order's over the samples; float32."""
     hidden = _encode(weights, shard, layout, precision, key)  # (b, l, hidden)
     masked = jnp.take_along_axis(hidden, shard.positions[..., None], axis=1)  # (b, p, hidden)
@@ -85,7 +87,7 @@ def loss_sums(weights: Weights, shard: Shard, layout: EncoderLayout, precision: 
     return (entropies * shard.counted).sum(), order
 
 
-def _encode(weights: Weights, shard: Shard, layout: EncoderLayout, precision: Any, key: Array) -> Array:
+def _encode(weights: Weights, shard: DeviceBatch, layout: EncoderLayout, precision: Any, key: Array) -> Array:
     length = shard.input_ids.shape[1]
     names = layout.embeddings
     hidden = weights[f"{names}.word_embeddings.weight"][shard.input_ids]
@@ -277,7 +279,7 @@ class JaxBackend:
         self._sums = {name: zeros((self.replicas, *weight.shape)) for name, weight in self._trained.items()}
 
 
-def divide(batch: Batch, replicas: int) -> Shard:
+def divide(batch: Batch, replicas: int) -> DeviceBatch:
     """A batch as arrays whose first axis can be divided by `replicas`, places to guess counted within each sample."""
     samples, length = batch.input_ids.shape
     rows = math.ceil(samples / replicas) * replicas
@@ -298,7 +300,7 @@ def divide(batch: Batch, replicas: int) -> Shard:
         table[:samples] = default if values is None else values.numpy()
         return table
 
-    return Shard(  # numpy's arrays: they go to the devices in one transfer
+    return DeviceBatch(  # numpy's arrays: they go to the devices in one transfer
         input_ids=fill(batch.input_ids, np.int32),
         token_type_ids=fill(batch.token_type_ids, np.int32),
         attention_mask=fill(batch.attention_mask, np.bool_, default=1),
@@ -314,7 +316,7 @@ def _compile(mesh: Mesh, layout: EncoderLayout, precision: Any) -> Any:
     """The compiled step: (trained, frozen, sums, shard, scale, key) -> (sums, [masked-LM sum, order sum], finite)."""
 
     def step(
-        trained: Weights, frozen: Weights, sums: Gradients, shard: Shard, scale: Array, key: Array
+        trained: Weights, frozen: Weights, sums: Gradients, shard: DeviceBatch, scale: Array, key: Array
     ) -> tuple[Gradients, Array, Array]:
         key = jax.random.fold_in(key, jax.lax.axis_index(AXIS))
 
