@@ -41,7 +41,11 @@ COMMANDS = {
     "scenario": ("peer.cli.scenario", "Write the scenario of a past run, to rehearse it.", _OPERATE),
     "tokenizer": ("peer.cli.tokenizer", "Train a tokenizer, or look at one: train, inspect.", _OPERATE),
     "corpus": ("peer.cli.corpus", "Prepare a corpus: sample it by perplexity, drop duplicates.", _OPERATE),
-    "export": ("coordinator.cli.export", "Export a checkpoint for plain transformers, with a model card.", _OPERATE),
+    "export": (
+        "coordinator.cli.export_model",
+        "Export a checkpoint for plain transformers, with a model card.",
+        _OPERATE,
+    ),
     "evaluate": (
         "coordinator.cli.evaluate",
         "Try checkpoints on downstream tasks: fine-tune, judge, compare.",

@@ -22,7 +22,7 @@ from auth.errors import ManyhandsError
 from auth.keys import RSA_BITS, RSA_EXPONENT, TLS_NAME, DeviceKey, challenge_bytes
 from auth.tokens import AccessToken, issue_token
 from coordinator.context.open_run import OpenRun
-from coordinator.ledger.presence import write_swarm_status
+from coordinator.ledger.keeper_status import write_swarm_status
 from coordinator.store.models import Device, DeviceSession, Member
 from peer.control.client import ControlClient
 from peer.protocol import control_pb2, control_pb2_grpc

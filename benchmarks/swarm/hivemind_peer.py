@@ -19,7 +19,7 @@ from benchmarks.swarm.home_peer import PORT, DownloadWatch, Journal, RepeatedBat
 from benchmarks.swarm.homes import HIVEMIND, Plan
 from peer.config.run import RunConfig
 from peer.models.objectives import compute_losses
-from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
+from peer.models.optimizer_setup import build_optimizer, build_scheduler, parameter_groups
 from peer.reporting.messages import LostCause
 from peer.runtime.processes import exit_now
 

@@ -32,7 +32,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.support.reporting import Figure, argument_parser, report
 from benchmarks.support.small_run import SMALL_RUN
-from peer.backends.choice import choose_backend
+from peer.backends.devices import choose_backend
 from peer.backends.hardware import find_device
 from peer.backends.passes import DTYPES, to_device
 from peer.backends.replicas import ReplicaBackend

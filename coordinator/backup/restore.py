@@ -17,7 +17,7 @@ from auth.files import make_private_directory, new_directory, sync, write_privat
 from coordinator.backup.backup import copy_file, open_backup, require_files, seal
 from coordinator.backup.database import contents, copy_rows, count_rows, sqlite_address
 from coordinator.backup.manifest import DATABASE, RUN, Backup, read_backup
-from coordinator.ledger.presence import checkpoints, forget_checkpoints
+from coordinator.ledger.recorded_checkpoints import checkpoints, forget_checkpoints
 from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.run.database_owner import open_database, require_unused
 from coordinator.run.directory import RunDirectory

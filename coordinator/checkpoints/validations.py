@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
-from coordinator.ledger.presence import CheckpointRow, checkpoint_row
+from coordinator.ledger.recorded_checkpoints import CheckpointRow, checkpoint_row
 from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import Database, open_engine
 from coordinator.store.eras import last_counting_step

@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from auth.errors import StorageError
 from coordinator.checkpoints.validations import POLL_S, ValidationRow, pending_checkpoints, record_validation
 from coordinator.checkpoints.writing import restore_verified
-from coordinator.ledger.presence import CheckpointRow
+from coordinator.ledger.recorded_checkpoints import CheckpointRow
 from coordinator.run.directory import RunDirectory
 from coordinator.store.checkpoint_models import UnigramBaseline
 from coordinator.store.engine import Database, open_engine

@@ -13,7 +13,9 @@ import typer
 from coordinator.checkpoints.validations import validations
 from coordinator.cli.options import DIRECTORY, JSON
 from coordinator.context.open_run import OpenRun, open_run
-from coordinator.ledger.presence import checkpoints, online_sessions, read_swarm_status
+from coordinator.ledger.keeper_status import read_swarm_status
+from coordinator.ledger.recorded_checkpoints import checkpoints
+from coordinator.ledger.sessions import online_sessions
 from coordinator.ledger.speed import time_left_s
 from coordinator.ledger.steering import read_helm
 from coordinator.publishing.publications import newest_at

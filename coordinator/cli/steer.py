@@ -19,7 +19,7 @@ from coordinator.checkpoints.rewind import (
 from coordinator.checkpoints.validations import validations
 from coordinator.cli.options import DIRECTORY, JSON, say_done
 from coordinator.context.open_run import OpenRun, open_run
-from coordinator.ledger.presence import checkpoints
+from coordinator.ledger.recorded_checkpoints import checkpoints
 from coordinator.ledger.steering import Steersman
 from coordinator.members.devices import SHORT_ID_CHARS
 from peer.runtime.console import format_age, say, say_json, say_table

@@ -20,7 +20,7 @@ from auth.tokens import verify_revocations
 from coordinator.context.services import RunServices
 from coordinator.control.relays import ended_elsewhere, forget_relays_of_the_gone
 from coordinator.control.session import LiveSession, addresses_message, announcement_message, opened_again
-from coordinator.ledger.presence import read_swarm_status
+from coordinator.ledger.keeper_status import read_swarm_status
 from coordinator.ledger.reading import Contribution
 from coordinator.ledger.speed import time_left_s
 from coordinator.ledger.steering import announcements, read_helm

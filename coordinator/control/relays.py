@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from sqlalchemy import delete, or_, select
 
-from coordinator.ledger.presence import is_online
+from coordinator.ledger.sessions import is_online
 from coordinator.store.engine import Database
 from coordinator.store.models import DeviceSession
 from coordinator.store.service_models import RelayOffer

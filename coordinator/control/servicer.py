@@ -39,7 +39,8 @@ from coordinator.control.door import Door
 from coordinator.control.relays import relays, some_of
 from coordinator.control.session import SessionServer
 from coordinator.control.visitors import Visitors
-from coordinator.ledger.presence import checkpoints, read_swarm_status
+from coordinator.ledger.keeper_status import read_swarm_status
+from coordinator.ledger.recorded_checkpoints import checkpoints
 from coordinator.members.membership import MAX_NAME_CHARS, Grant
 from coordinator.members.names import choose_name
 from coordinator.store.engine import Database

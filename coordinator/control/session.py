@@ -27,15 +27,8 @@ from coordinator.context.services import RunServices
 from coordinator.control.door import Door
 from coordinator.control.relays import offer_relay, relay_of
 from coordinator.ledger.judgement import Delivery, ReportVerdict
-from coordinator.ledger.presence import (
-    APART,
-    PresenceClaim,
-    checked_claim,
-    close_session,
-    open_session,
-    read_swarm_status,
-    touch_sessions,
-)
+from coordinator.ledger.keeper_status import read_swarm_status
+from coordinator.ledger.sessions import APART, PresenceClaim, checked_claim, close_session, open_session, touch_sessions
 from coordinator.ledger.steering import announcements
 from coordinator.members.quarantine import SuspicionReport, hear
 from coordinator.run.logs import about_session

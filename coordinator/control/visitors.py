@@ -14,7 +14,7 @@ from typing import Any
 
 from auth.errors import RequestError
 from coordinator.context.services import RunServices
-from coordinator.ledger.presence import read_swarm_status
+from coordinator.ledger.keeper_status import read_swarm_status
 from coordinator.throttling.rate_limits import Address, CallerPace
 from peer.config.run import public_part
 from peer.protocol import LOWEST_DIALLED_PORT, MAX_PROBE_BYTES, PROBE_CHUNK_BYTES, WORD_BYTES, control_pb2

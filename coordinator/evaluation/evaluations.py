@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from auth.errors import ConfigError
 from coordinator.evaluation.tasks.results import TaskResult
-from coordinator.ledger.presence import CheckpointRow, checkpoints
+from coordinator.ledger.recorded_checkpoints import CheckpointRow, checkpoints
 from coordinator.store.engine import Database
 from coordinator.store.locks import Lock, beside_others
 from coordinator.store.models import AllowedEvaluator, Checkpoint, Evaluation

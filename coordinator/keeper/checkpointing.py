@@ -21,7 +21,7 @@ from coordinator.checkpoints.probe import probe_loss, probe_tensors
 from coordinator.checkpoints.validations import best_steps
 from coordinator.checkpoints.writing import StateSnapshot, config_files, take_snapshot, write_checkpoint
 from coordinator.ledger.ledger import Ledger
-from coordinator.ledger.presence import checkpoints, forget_checkpoints, record_checkpoint
+from coordinator.ledger.recorded_checkpoints import checkpoints, forget_checkpoints, record_checkpoint
 from coordinator.run.directory import RunDirectory
 from coordinator.statistics.return_point import steps_to_spare
 from coordinator.store.engine import Database, in_one_sentence

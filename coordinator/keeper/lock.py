@@ -16,7 +16,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import BigInteger
 
 from auth.errors import ConfigError, WorkerError
-from coordinator.ledger.presence import checkpoints, read_swarm_status
+from coordinator.ledger.keeper_status import read_swarm_status
+from coordinator.ledger.recorded_checkpoints import checkpoints
 from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.store.engine import Database
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from sqlalchemy import Select, and_, case, func, select
 from sqlalchemy.orm import Session
 
-from coordinator.ledger.presence import is_online
+from coordinator.ledger.sessions import is_online
 from coordinator.store.engine import Database
 from coordinator.store.eras import current_era, last_counting_step
 from coordinator.store.ledger_models import LossMark

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sqlalchemy import select
 
-from coordinator.ledger.presence import KeeperView
+from coordinator.ledger.keeper_status import KeeperView
 from coordinator.ledger.steering import Helm
 from coordinator.store.engine import Database
 from coordinator.store.models import Step

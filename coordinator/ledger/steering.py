@@ -15,7 +15,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from auth.errors import ConfigError, UnconfirmedError
-from coordinator.ledger.presence import is_online
+from coordinator.ledger.sessions import is_online
 from coordinator.store.engine import Database
 from coordinator.store.ledger_models import SteeringAct
 from coordinator.store.models import Device, DeviceSession, Step, SwarmStatus

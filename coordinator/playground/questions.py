@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, delete, func, select
 from sqlalchemy.orm import Session
 
 from auth.errors import RequestError
-from coordinator.ledger.presence import CheckpointRow
+from coordinator.ledger.recorded_checkpoints import CheckpointRow
 from coordinator.store.engine import Database
 from coordinator.store.service_models import Question
 

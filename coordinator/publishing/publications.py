@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from coordinator.ledger.presence import CheckpointRow, checkpoint_row
+from coordinator.ledger.recorded_checkpoints import CheckpointRow, checkpoint_row
 from coordinator.store.engine import Database
 from coordinator.store.models import Checkpoint, Publication
 

@@ -19,7 +19,7 @@ from auth.errors import ManyhandsError, StorageError
 from auth.files import make_private_directory
 from coordinator.checkpoints.export import exporting
 from coordinator.checkpoints.manifest import StoredCheckpoint, verify
-from coordinator.ledger.presence import CheckpointRow
+from coordinator.ledger.recorded_checkpoints import CheckpointRow
 from coordinator.publishing.card_facts import facts_of_run, hub_repository
 from coordinator.publishing.cards import card_files
 from coordinator.publishing.places import open_place, published_name

@@ -25,7 +25,7 @@ from coordinator.evaluation.tasks.data import DataFolders
 from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import TaskResult, score_text
 from coordinator.evaluation.tasks.running import run_apart
-from coordinator.ledger.presence import CheckpointRow, checkpoints
+from coordinator.ledger.recorded_checkpoints import CheckpointRow, checkpoints
 from coordinator.publishing.card_facts import CardFacts, facts_of_run
 from coordinator.publishing.cards import CARD, card_files, task_card
 from coordinator.publishing.front_matter import PIPELINES, TASK_TYPES

@@ -23,7 +23,8 @@ from auth.errors import ManyhandsError, StorageError, UnreachableError, WorkerEr
 from auth.files import make_private_directory, new_directory, write_private
 from coordinator.checkpoints.validations import validations
 from coordinator.context.open_run import OpenRun, create_run, make_settings
-from coordinator.ledger.presence import checkpoints, read_swarm_status
+from coordinator.ledger.keeper_status import read_swarm_status
+from coordinator.ledger.recorded_checkpoints import checkpoints
 from coordinator.run.directory import RunDirectory
 from coordinator.run.ports import Listener, check_ports, free_ports, is_free
 from coordinator.run.settings import Settings

@@ -16,7 +16,7 @@ from enum import Enum
 from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session
 
-from coordinator.ledger.presence import ONLINE_S, is_online
+from coordinator.ledger.sessions import ONLINE_S, is_online
 from coordinator.members.names import display_names
 from coordinator.store.engine import Database
 from coordinator.store.ledger_models import DAY_S, day_of

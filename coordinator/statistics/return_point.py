@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator.checkpoints.validations import ValidationRow, validations
-from coordinator.ledger.presence import CheckpointRow, checkpoints
+from coordinator.ledger.recorded_checkpoints import CheckpointRow, checkpoints
 from coordinator.statistics.alarms import MODEL_KINDS, raised_alarms
 from coordinator.store.engine import Database
 

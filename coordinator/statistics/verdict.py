@@ -12,7 +12,8 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Literal
 
-from coordinator.ledger.presence import KEEPER_SILENT_S, RECENT_S, KeeperView
+from coordinator.ledger.keeper_status import KEEPER_SILENT_S, KeeperView
+from coordinator.ledger.sessions import RECENT_S
 from coordinator.ledger.reading import StepRow
 from coordinator.statistics.alarms import MODEL_KINDS, AlarmRow
 from coordinator.statistics.course import SMOOTHED, rise_of

@@ -23,7 +23,7 @@ from peer.data.tokenization.special_tokens import SpecialIds
 from peer.doctor.machine import GIB, VALUE_BYTES, swarm_bytes
 from peer.models.build import build_model, save_memory
 from peer.models.objectives import MAX_LOGITS, compute_losses
-from peer.models.optimizers import state_size
+from peer.models.optimizer_setup import state_size
 from peer.reduction.sizes import gradient_bytes
 
 LENGTH = 512

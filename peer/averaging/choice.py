@@ -3,7 +3,7 @@
 The first way in the order of `peer.averaging.ways` with which a round leaves nine tenths of the time to training is
 chosen, of those that let as many volunteers take part as bring most together. `relative_time` promises a round's
 duration, as for the shares of the reduction. Pure decisions: the keeper asks in a live run
-(`coordinator.keeper.choosing`), the rehearsal before it.
+(`coordinator.keeper.way_chooser`), the rehearsal before it.
 """
 
 from __future__ import annotations

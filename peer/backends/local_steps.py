@@ -2,7 +2,7 @@
 
 DiLoCo (Douillard et al. 2023, arXiv 2311.08105), for lines too slow to average gradients every minute. A peer's model
 is then a copy that goes its own way from the common parameters. When the global batch is full, the difference of the
-two is averaged, weighted by samples, as gradients are otherwise; the outer step (`peer.models.optimizers`) changes the
+two is averaged, weighted by samples, as gradients are otherwise; the outer step (`OuterNesterov`) changes the
 common parameters, and the copy begins from them again. To the swarm the common parameters are all there is: they are
 what it sketches, gives to joiners and keeps in checkpoints. To the trainer all this is a backend around its backend.
 
@@ -43,8 +43,8 @@ from transformers import PreTrainedModel
 from peer.backends import Backend, MicrobatchResult
 from peer.config.run import RunConfig
 from peer.models.build import copy_model
-from peer.models.optimizers import build_inner_optimizer, parameter_groups, rate_in_phase
-from peer.models.update_rules import OuterNesterov, gradient_norm
+from peer.models.optimizer_setup import build_inner_optimizer, parameter_groups, rate_in_phase
+from peer.models.optimizers import OuterNesterov, gradient_norm
 
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch

@@ -25,7 +25,7 @@ from peer.config.run import RunConfig
 from peer.data.batching.batches import parts_of
 from peer.models.build import save_memory
 from peer.models.objectives import compute_losses
-from peer.models.update_rules import gradient_norm
+from peer.models.optimizers import gradient_norm
 from peer.runtime.devices import LossScale, Precision
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import typer
 
 from auth.errors import ConfigError, StorageError
 from peer.config.run import RunConfig
-from peer.rehearsal.forecast.history import past_scenario, read_history, stretch_of
+from peer.rehearsal.forecast.past_run import past_scenario, read_history, stretch_of
 from peer.rehearsal.forecast.report import ModelValues
 from peer.runtime.console import say
 

@@ -14,8 +14,8 @@ import torch
 from auth.errors import ConfigError, MemoryLimitError
 from peer.averaging.ways import fewest_bytes
 from peer.backends import Backend
-from peer.backends.choice import choose_backend
 from peer.backends.device_trial import working_device
+from peer.backends.devices import choose_backend
 from peer.backends.hardware import describe_devices, pick_threads, torch_devices
 from peer.backends.memory import is_out_of_memory, most_samples
 from peer.config.run import RunConfig
@@ -23,7 +23,7 @@ from peer.data.batching.synthetic import random_batch
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.doctor.answers import DetectedDevice, Speed
 from peer.models.build import build_model
-from peer.models.optimizers import state_size
+from peer.models.optimizer_setup import state_size
 from peer.runtime.devices import JAX_DEVICES
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)  # nobody has the run's tokenizer before joining

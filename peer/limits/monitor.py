@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from peer.limits.cloud import Cloud
-from peer.limits.energy import EnergyMeter
+from peer.limits.energy_meter import EnergyMeter
 from peer.limits.limits import Limits
 from peer.limits.policy import Decision, Readings, decide
 from peer.limits.usage import CACHE_FOLDER, DATA_FOLDER, clean_cache, disk_use

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from peer.limits.energy import NOT_KNOWN, Energy
+from peer.limits.energy_meter import NOT_KNOWN, Energy
 from peer.limits.limits import Limits, next_start
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from auth.errors import ConfigError
-from peer.limits.energy import NOT_KNOWN, Energy
+from peer.limits.energy_meter import NOT_KNOWN, Energy
 from peer.limits.events import Used
 from peer.limits.limits import Limits
 from peer.limits.policy import Readings

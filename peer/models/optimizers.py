@@ -1,127 +1,379 @@
-"""The optimizer's recipe, in one place: the rule that a run file names, its parameter groups and its schedule.
+"""The rules by which optimizers change parameters: LAMB, AdamW, StableAdamW, Muon, and the outer Nesterov momentum.
 
-Peers, keeper and evaluation build their optimizers here, from the rules in `peer.models.update_rules`. The schedule is
-a function of the completed steps alone, since peers join late and return to earlier steps.
+All peers hold one optimizer's state and compute the same step from the same average. So all state exists from
+construction on and consists of tensors: hivemind can send it whole and needs no virtual first step, and checkpoints
+hold it. A rule that a library computes alike on every processor is the library's:
+
+- LAMB (You et al. 2020, arXiv 1904.00962) is written out because the packaged ones differ from the recipe in the clamp,
+  in the bias correction and in where they clip.
+- AdamW (Loshchilov & Hutter 2019, arXiv 1711.05101) is PyTorch's.
+- StableAdamW (Wortsman et al. 2023, arXiv 2304.13013, algorithm 2) is not in PyTorch; torch-optimi keeps the number of
+  steps outside of the state and makes the state in the first step only.
+- Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) is PyTorch's formula in float32.
+  `torch.optim.Muon` iterates in bfloat16: of the same gradient, two processors' updates differ by a hundredth.
+
+`peer.models.optimizer_setup` builds the optimizer that a run file names.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterable
-from functools import partial
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict, overload
 
 import torch
-from torch.optim.lr_scheduler import LambdaLR
+from torch import Tensor
+from torch.optim.adamw import adamw
 
-from peer.config.run import RunConfig
-from peer.config.training import Schedule
-from peer.models.replaced_tokens import ReplacedTokens
-from peer.models.update_rules import AdamW, Lamb, Muon, OuterNesterov, ParameterGroup, SharedOptimizer, StableAdamW
-from peer.reduction.sizes import StateSize
+from peer.reduction.sizes import BLOCK
+
+logger = logging.getLogger(__name__)
+# Muon's iteration (Jordan et al. 2024): a quintic polynomial, five times, on a matrix whose norm is at most 1.
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+NEWTON_SCHULZ_STEPS = 5
+LEAST_NORM = 1e-7
+# With it an update is as large as AdamW's, whose learning rates therefore serve (Liu et al. 2025, arXiv 2502.16982).
+MUON_RMS = 0.2
 
 
-def parameter_groups(model: torch.nn.Module, config: RunConfig) -> list[ParameterGroup]:
-    """The model's trainable parameters by their weight decay: biases and LayerNorms (all vectors) are not decayed.
+class _Group(TypedDict):
+    params: list[torch.nn.Parameter]
+    weight_decay: float
 
-    Muon's own rule has a group of its own: the matrices of hidden layers, without embeddings and heads. So have a
-    discriminator's embeddings, which are a difference from the generator's.
+
+class ParameterGroup(_Group, total=False):
+    """Parameters that share a weight decay, and a rule where an optimizer has several."""
+
+    is_hidden: bool  # matrices of hidden layers, for Muon's own rule
+    is_difference: bool  # from other parameters: the own size tells LAMB nothing of how large an update may be
+
+
+class SharedOptimizer(torch.optim.Optimizer):
+    """An optimizer whose state all peers share; a step clips the gradients' global norm to `max_grad_norm`.
+
+    A gradient whose norm is not finite changes nothing. The gradients, maybe in shared memory, stay as they are.
     """
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    decay = config.optimizer.weight_decay
-    vectors: ParameterGroup = {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0}
-    hidden = {id(parameter) for parameter in _hidden_matrices(model)} if config.optimizer.name == "muon" else set()
-    difference = model.difference if isinstance(model, ReplacedTokens) else None
-    others = [p for p in trainable if p.ndim >= 2 and id(p) not in hidden and p is not difference]
-    groups: list[ParameterGroup] = [{"params": others, "weight_decay": decay}, vectors]
-    if hidden:
-        groups.insert(
-            0, {"params": [p for p in trainable if id(p) in hidden], "weight_decay": decay, "is_hidden": True}
+
+    # Statistics that a joiner may take in 16 bits. Adam divides each value by its own second moment, and Muon makes all
+    # directions of its momentum equally long: were those rounded, a joiner would drift from its donor
+    # (`tests/peer/swarm/test_state.py`).
+    rounded = frozenset({"exp_avg"})
+
+    def __init__(
+        self,
+        params: Iterable[torch.nn.Parameter] | Iterable[ParameterGroup],
+        defaults: Mapping[str, Any],
+        max_grad_norm: float | None = None,
+    ) -> None:
+        if max_grad_norm is not None:
+            _require("max_grad_norm", max_grad_norm, max_grad_norm > 0, "above 0")
+        self.max_grad_norm = max_grad_norm
+        super().__init__(params, dict(defaults))  # type: ignore[arg-type]  # torch's annotation has no TypedDict
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Register a group (the constructor does so for each) and create its state."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        for parameter in group["params"]:
+            self.state[parameter] = self._new_state(group, parameter)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One update from `.grad`; a gradient whose norm is not finite changes nothing, and is logged."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            self._update()
+        return loss
+
+    def reset_statistics(self) -> None:
+        """Forget all moments and the steps they were made of, as at construction; the parameters stay."""
+        for state in self.state.values():
+            for statistic in state.values():
+                statistic.zero_()
+
+    def rounds(self, name: str, statistic: Tensor) -> bool:
+        """Return whether a joiner takes this statistic in 16 bits by blocks; a number of steps stays exact."""
+        return name in self.rounded and statistic.numel() >= BLOCK
+
+    def _new_state(self, group: Mapping[str, Any], parameter: Tensor) -> dict[str, Tensor]:
+        """Return a parameter's state before the first step."""
+        del group
+        return {
+            "step": torch.zeros((), dtype=torch.float32),  # on the CPU: reading it must not wait for an accelerator
+            "exp_avg": torch.zeros_like(parameter, requires_grad=False),
+            "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
+        }
+
+    @abstractmethod
+    def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
+        """Change these parameters of a group by their gradients times `scale`."""
+
+    def _update(self) -> None:
+        scale = self._clip_factor()
+        if not math.isfinite(scale):
+            logger.warning("the gradient is not finite: this optimizer step is skipped")
+            return
+        for group in self.param_groups:
+            parameters: list[Tensor] = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if parameters:
+                self._update_group(group, parameters, scale)
+
+    def _clip_factor(self) -> float:
+        """Return the factor that brings the gradients' global norm to `max_grad_norm` at most; NaN if not finite."""
+        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = float(gradient_norm(grads))
+        if not math.isfinite(norm):
+            return math.nan
+        if self.max_grad_norm is None or norm <= self.max_grad_norm:
+            return 1.0
+        return self.max_grad_norm / norm
+
+
+class Lamb(SharedOptimizer):
+    """LAMB with bias correction in the step size, clamped weight norms and a clip of the global gradient norm.
+
+    For each parameter: m and v as in Adam, r = m / (sqrt(v) + eps) + weight_decay * p, and
+    p -= lr * sqrt(1 - b2^t) / (1 - b1^t) * min(|p|, clamp) / |r| * r, where the ratio of norms is 1 if either is 0.
+    """
+
+    rounded = frozenset({"exp_avg", "exp_avg_sq"})  # a step's length is the weights', whatever the moments' rounding
+
+    def __init__(
+        self,
+        params: Iterable[torch.nn.Parameter] | Iterable[ParameterGroup],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        clamp_value: float = 10_000.0,
+        max_grad_norm: float | None = None,
+    ) -> None:
+        _require("clamp_value", clamp_value, clamp_value > 0, "above 0")
+        self.clamp_value = clamp_value
+        super().__init__(params, _adam_defaults(lr, betas, eps, weight_decay), max_grad_norm)
+
+    def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
+        beta1, beta2 = group["betas"]
+        grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        states = [self.state[parameter] for parameter in parameters]
+        means = [state["exp_avg"] for state in states]
+        squares = [state["exp_avg_sq"] for state in states]
+        # The clip factor goes into the coefficients: no copy of the gradients is needed.
+        torch._foreach_mul_(means, beta1)
+        torch._foreach_add_(means, grads, alpha=(1 - beta1) * scale)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, grads, grads, value=(1 - beta2) * scale * scale)
+
+        updates = torch._foreach_sqrt(squares)
+        torch._foreach_add_(updates, group["eps"])
+        torch._foreach_reciprocal_(updates)
+        torch._foreach_mul_(updates, means)
+        if group["weight_decay"] != 0:
+            torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
+
+        is_difference = group.get("is_difference", False)
+        ratios = [1.0] * len(parameters) if is_difference else self._trust_ratios(parameters, updates)
+        torch._foreach_add_([state["step"] for state in states], 1)
+        factors = [_bias_correction(int(state["step"]), beta1, beta2) for state in states]
+        lr = float(group["lr"])
+        scales = [-lr * factor * ratio for factor, ratio in zip(factors, ratios, strict=True)]
+        torch._foreach_mul_(updates, scales)
+        torch._foreach_add_(parameters, updates)
+
+    def _trust_ratios(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> list[float]:
+        """Per parameter the ratio of the (clamped) weight norm to the update's norm; 1 where either is 0."""
+        weights = torch.stack(torch._foreach_norm(parameters)).clamp_(max=self.clamp_value)
+        lengths = torch.stack(torch._foreach_norm(updates))
+        usable = (weights > 0) & (lengths > 0)
+        ratios: list[float] = torch.where(usable, weights / lengths, torch.ones_like(weights)).tolist()
+        return ratios
+
+
+class AdamW(SharedOptimizer):
+    """PyTorch's AdamW."""
+
+    def __init__(
+        self,
+        params: Iterable[torch.nn.Parameter] | Iterable[ParameterGroup],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        max_grad_norm: float | None = None,
+    ) -> None:
+        super().__init__(params, _adam_defaults(lr, betas, eps, weight_decay), max_grad_norm)
+
+    def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
+        states = [self.state[parameter] for parameter in parameters]
+        beta1, beta2 = group["betas"]
+        adamw(
+            parameters,
+            _scaled_gradients(parameters, scale),
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=float(group["lr"]),
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
         )
-    if difference is not None:
-        groups.append({"params": [difference], "weight_decay": decay, "is_difference": True})
-    return groups
 
 
-def _hidden_matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Return the matrices of the repeated layers, which transformers keeps in lists; tables of embeddings are none."""
-    layers = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
-    inner = [module for layer in layers for module in layer.modules() if not isinstance(module, torch.nn.Embedding)]
-    return [each for module in inner for each in module.parameters(recurse=False) if each.ndim == 2]
+class StableAdamW(AdamW):
+    """AdamW with AdaFactor's update clipping: a tensor's learning rate falls where its gradient outgrows its moments.
 
-
-def build_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> SharedOptimizer:
-    """Build the optimizer of the swarm's global steps: the run's, or the outer one where peers take local steps."""
-    averaging = config.averaging
-    if averaging.local_steps > 1:
-        return OuterNesterov(groups, averaging.outer_learning_rate, averaging.outer_momentum)
-    return _build_named(config, groups)
-
-
-def build_inner_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> torch.optim.Optimizer:
-    """Build the run's `optimizer` for a peer's local steps; the caller sets the learning rate and clips."""
-    if config.optimizer.name == "sgd":
-        return torch.optim.SGD(groups, lr=config.optimizer.learning_rate)  # type: ignore[arg-type]
-    return _build_named(config, groups)
-
-
-def _build_named(config: RunConfig, groups: Iterable[ParameterGroup]) -> SharedOptimizer:
-    recipe = config.optimizer
-    clip, adam = recipe.max_grad_norm, (recipe.learning_rate, recipe.betas, recipe.epsilon)
-    if recipe.name == "adamw":
-        return AdamW(groups, *adam, max_grad_norm=clip)
-    if recipe.name == "stable_adamw":
-        return StableAdamW(groups, *adam, max_grad_norm=clip)
-    if recipe.name == "muon":
-        return Muon(groups, *adam, momentum=recipe.momentum, max_grad_norm=clip)
-    return Lamb(groups, *adam, clamp_value=recipe.clamp_value, max_grad_norm=clip)
-
-
-def state_size(config: RunConfig, model: torch.nn.Module) -> StateSize:
-    """Return the numbers of values in the state that all peers share, without making the optimizer's part of it."""
-    groups: list[ParameterGroup] = [
-        {**group, "params": [torch.nn.Parameter(p.to("meta")) for p in group["params"]]}
-        for group in parameter_groups(model, config)
-    ]
-    optimizer = build_optimizer(config, groups)
-    rounded = exact = 0
-    for state in optimizer.state.values():
-        for name, statistic in state.items():
-            if optimizer.rounds(name, statistic):
-                rounded += statistic.numel()
-            else:
-                exact += statistic.numel()
-    return StateSize(sum(p.numel() for group in groups for p in group["params"]), rounded, exact)
-
-
-def learning_rate_factor(step: int, schedule: Schedule, start: int = 0) -> float:
-    """The share of the peak learning rate for the global step after `step` completed ones.
-
-    Warm-up counts from `start` and includes the step being taken, so that the first is not wasted on a rate of zero.
-    transformers' functions waste it, know no start, and its cosine rises again behind the last step.
+    m and v are debiased as they are updated; RMS = sqrt(mean(g^2 / max(v, eps^2))), n = lr / max(1, RMS), and
+    p -= n * (weight_decay * p + m / (sqrt(v) + eps)).
     """
-    if step - start < schedule.warmup_steps:
-        return (step - start + 1) / schedule.warmup_steps
-    decay_steps = schedule.decay_steps or schedule.total_steps - start - schedule.warmup_steps
-    share_left = min(1.0, max(0, schedule.total_steps - step) / decay_steps)
-    if schedule.shape == "cosine":
-        return 0.5 * (1 - math.cos(math.pi * share_left))
-    if schedule.shape == "warmup_stable_decay":
-        return 1 - math.sqrt(1 - share_left)
-    return share_left
+
+    def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
+        for parameter, gradient in zip(parameters, _scaled_gradients(parameters, scale), strict=True):
+            self._update_one(group, parameter, gradient)
+
+    def _update_one(self, group: dict[str, Any], parameter: Tensor, gradient: Tensor) -> None:
+        state, eps = self.state[parameter], group["eps"]
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        state["step"].add_(1)
+        beta1, beta2 = (_debiased(beta, int(state["step"])) for beta in group["betas"])
+        mean.mul_(beta1).add_(gradient, alpha=1 - beta1)
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        excess = float((gradient.square() / square.clamp(min=eps**2)).mean(dtype=torch.float64).sqrt())
+        lr = float(group["lr"]) / max(1.0, excess)
+        parameter.mul_(1 - lr * group["weight_decay"])
+        parameter.addcdiv_(mean, square.sqrt().add_(eps), value=-lr)
 
 
-def rate_in_phase(step: int, config: RunConfig) -> float:
-    """The learning rate for the step after `step` completed ones, as a multiple of the run's first peak."""
-    now = config.at_step(step)
-    share = learning_rate_factor(step, now.schedule, config.schedule_start(step))
-    return now.optimizer.learning_rate / config.optimizer.learning_rate * share
+class Muon(AdamW):
+    """Muon for the groups with `is_hidden`, matrices of hidden layers; AdamW for all others.
 
-
-def build_scheduler(config: RunConfig, optimizer: torch.optim.Optimizer) -> LambdaLR:
-    """The run's schedule, phases included; its own step is the global step, never a count of local calls.
-
-    Where peers take local steps, these follow it, and the outer learning rate stays as it is.
+    B = momentum * B + (1 - momentum) * g, the update is the matrix next to U V^T of g + momentum * (B - g) = U S V^T,
+    and p -= lr * (weight_decay * p + 0.2 * sqrt(max(rows, columns)) * update).
     """
-    if config.averaging.local_steps > 1:
-        return LambdaLR(optimizer, lambda _step: 1.0)
-    return LambdaLR(optimizer, partial(rate_in_phase, config=config))
+
+    def __init__(
+        self,
+        params: Iterable[ParameterGroup],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        momentum: float = 0.95,
+        max_grad_norm: float | None = None,
+    ) -> None:
+        _require("momentum", momentum, 0 <= momentum < 1, "in [0, 1)")
+        self.momentum = momentum
+        super().__init__(params, lr, betas, eps, weight_decay, max_grad_norm)
+
+    def _new_state(self, group: Mapping[str, Any], parameter: Tensor) -> dict[str, Tensor]:
+        if not group.get("is_hidden"):
+            return super()._new_state(group, parameter)
+        if parameter.ndim != 2:
+            raise ValueError(f"Muon's own rule is for matrices, not for a tensor of shape {tuple(parameter.shape)}")
+        return {"momentum": torch.zeros_like(parameter, requires_grad=False)}
+
+    def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
+        if not group.get("is_hidden"):
+            super()._update_group(group, parameters, scale)
+            return
+        lr = float(group["lr"])
+        for parameter, gradient in zip(parameters, _scaled_gradients(parameters, scale), strict=True):
+            momentum = self.state[parameter]["momentum"].lerp_(gradient, 1 - self.momentum)
+            update = orthogonalized(gradient.lerp(momentum, self.momentum))
+            parameter.mul_(1 - lr * group["weight_decay"])
+            parameter.add_(update, alpha=-lr * MUON_RMS * math.sqrt(max(parameter.shape)))
+
+
+def orthogonalized(matrix: Tensor) -> Tensor:
+    """Return a matrix near U V^T of `matrix` = U S V^T, its singular values roughly from 0.7 to 1.2."""
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    wide = matrix.T if is_tall else matrix  # the smaller of the two Gram matrices
+    wide = wide / torch.linalg.vector_norm(wide).clamp(min=LEAST_NORM)
+    first, third, fifth = NEWTON_SCHULZ
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        gram = wide @ wide.T
+        wide = torch.addmm(wide, torch.addmm(gram, gram, gram, beta=third, alpha=fifth), wide, beta=first)
+    return wide.T if is_tall else wide
+
+
+class OuterNesterov(SharedOptimizer):
+    """The swarm's optimizer where peers take local steps: Nesterov momentum on averaged differences of parameters.
+
+    v = momentum * v + g, then p -= lr * (g + momentum * v), from `.grad`. DiLoCo (Douillard et al. 2023, arXiv
+    2311.08105): a global step's "gradient" is how far the peers' own steps have led them from the common parameters, on
+    average (`peer.backends.local_steps`); so its learning rate is near one.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: float = 0.7, momentum: float = 0.9) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum})
+
+    def _new_state(self, group: Mapping[str, Any], parameter: Tensor) -> dict[str, Tensor]:
+        del group
+        return {"momentum": torch.zeros_like(parameter, requires_grad=False)}
+
+    def _update_group(self, group: dict[str, Any], parameters: list[Tensor], scale: float) -> None:
+        del scale  # nothing is clipped
+        lr, momentum = float(group["lr"]), float(group["momentum"])
+        grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        momenta = [self.state[parameter]["momentum"] for parameter in parameters]
+        torch._foreach_mul_(momenta, momentum)
+        torch._foreach_add_(momenta, grads)
+        torch._foreach_add_(parameters, grads, alpha=-lr)
+        torch._foreach_add_(parameters, momenta, alpha=-lr * momentum)
+
+    @torch.no_grad()
+    def foresee(self, gradients: Mapping[torch.nn.Parameter, Tensor]) -> dict[torch.nn.Parameter, Tensor]:
+        """Compute the parameters after a step from these gradients, and change nothing."""
+        foreseen = {}
+        for group in self.param_groups:
+            lr, momentum = float(group["lr"]), float(group["momentum"])
+            for parameter in group["params"]:
+                gradient = gradients[parameter]
+                momenta = momentum * self.state[parameter]["momentum"] + gradient
+                foreseen[parameter] = parameter.detach() - lr * (gradient + momentum * momenta)
+        return foreseen
+
+
+def gradient_norm(grads: list[Tensor]) -> Tensor:
+    """The global L2 norm, (), where the gradients are; not finite if any of them is not (or overflows)."""
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))) if grads else torch.zeros(())
+
+
+def _adam_defaults(lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> dict[str, Any]:
+    """Return the hyperparameters that LAMB and the AdamWs share; raises `ValueError` for impossible ones."""
+    _require("lr", lr, lr >= 0, "at least 0")
+    for beta in betas:
+        _require("betas", beta, 0 <= beta < 1, "in [0, 1)")
+    _require("eps", eps, eps > 0, "above 0")
+    _require("weight_decay", weight_decay, weight_decay >= 0, "at least 0")
+    return {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+
+
+def _scaled_gradients(parameters: list[Tensor], scale: float) -> list[Tensor]:
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return grads if scale == 1.0 else list(torch._foreach_mul(grads, scale))
+
+
+def _debiased(beta: float, step: int) -> float:
+    """Return the decay with which a moving average is free of its beginning at zero."""
+    return beta * (1 - beta ** (step - 1)) / (1 - beta**step)
+
+
+def _bias_correction(step: int, beta1: float, beta2: float) -> float:
+    return math.sqrt(1 - beta2**step) / (1.0 - beta1**step)
+
+
+def _require(name: str, value: float, condition: bool, allowed: str) -> None:
+    if not (condition and math.isfinite(value)):
+        raise ValueError(f"`{name}` ({value}) must be {allowed}")

@@ -38,8 +38,8 @@ from peer.reduction.screening import (
     Yardsticks,
     scale_to,
 )
+from peer.reduction.shared_caps import CapsOfRound, WeightCaps
 from peer.reduction.standing import RoundGram, Standings, largest_weight_share, share_bounded
-from peer.reduction.weight_caps import CapsOfRound, WeightCaps
 
 logger = logging.getLogger(__name__)
 JUMP = 1000.0  # times the largest norm of the last rounds' averages

@@ -81,7 +81,7 @@ def gradient_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
 
 
 def missed_average_bytes(averaging: Averaging, averaged: int) -> int:
-    """Return the most bytes of an average of so many values that a peer missed, as `peer.swarm.history` encodes it."""
+    """Return the most bytes of a missed average of so many values, as `peer.swarm.average_history` encodes it."""
     return round(averaged * (VALUE_BYTES["none"] if averaging.powersgd_rank else AVERAGE_BYTES[averaging.wire_format]))
 
 

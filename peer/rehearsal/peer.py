@@ -21,9 +21,9 @@ from peer.rehearsal.scenario import KEEPER, Rehearsed
 from peer.rehearsal.tracker import Eyes, VirtualTracker
 from peer.rehearsal.world import World
 from peer.reporting.messages import LostCause
+from peer.swarm.average_history import Average, AverageHistory, Lack
 from peer.swarm.decision import DownloadPause, Move, Situation, decide, longest_hold_s, samples_at_once
 from peer.swarm.fingerprint import Sketch, drifted
-from peer.swarm.history import Average, AverageHistory, Lack
 from peer.swarm.shared_state import CONFIRMATION_WAIT_S
 from peer.swarm.state import AT_ONCE, FOLLOWERS_AT_ONCE, Donations
 from peer.swarm.swarm import LOOK_AGAIN_S, MOST_SILENT_LOOKS

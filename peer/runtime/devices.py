@@ -1,7 +1,7 @@
 """Decisions on `--device`, `--compile` and `--precision` that touch no device.
 
 The commands check these options before anything starts; `peer.backends.hardware` finds the devices, and
-`peer.backends.choice` measures compiled layers where `worth_trying` recommends a trial.
+`peer.backends.devices` measures compiled layers where `worth_trying` recommends a trial.
 """
 
 from __future__ import annotations

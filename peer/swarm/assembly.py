@@ -21,10 +21,10 @@ from auth.swarm.authorizer import RecordKey, gradients_prefix
 from peer.averaging.averager import SwarmGradientAverager
 from peer.averaging.matchmaking import Gathering
 from peer.config.run import RunConfig
-from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
+from peer.models.optimizer_setup import build_optimizer, build_scheduler, parameter_groups
 from peer.network.traffic import Traffic
 from peer.reduction.guard import ReductionGuard
-from peer.reduction.weight_caps import WeightCaps
+from peer.reduction.shared_caps import WeightCaps
 from peer.reporting.event_log import EventLog
 from peer.reporting.suspicions import Suspicions
 from peer.swarm.refresh import longest_refresh_s

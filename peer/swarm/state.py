@@ -4,7 +4,7 @@ A donor gives its state to few peers at once and asks the others to come back (`
 copy of the whole state, and all of them share one line: fifty joiners at once would take the keeper's memory and make
 every download so slow that none ends before the state is old. A download that broke off cannot be resumed here: the
 keeper turns the device away for a while, so that it finds a checkpoint, which can. A peer that has an earlier state
-takes only what it missed (`peer.swarm.history`).
+takes only what it missed (`peer.swarm.average_history`).
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from peer.averaging.all_reduce import is_finite
 from peer.averaging.gradient_codes import Factors
 from peer.averaging.rounds import freeze_imported
 from peer.config.training import Compression
-from peer.models.update_rules import SharedOptimizer
+from peer.models.optimizers import SharedOptimizer
 from peer.network.least_rate import PATIENCE_S, at_least_rate
 from peer.network.traffic import Traffic
 from peer.protocol.history_pb2 import AverageAfter
 from peer.reduction.compression import HALF_BYTES, ROOTS, decode
 from peer.reporting.event_log import TAKEN, Downloaded, EventLog
 from peer.runtime.processes import name_fork
+from peer.swarm.average_history import Average, AverageHistory, Lack, encode_average, whole_average
 from peer.swarm.fingerprint import Sketch, sketch_of
-from peer.swarm.history import Average, AverageHistory, Lack, encode_average, whole_average
 from peer.swarm.records import MAX_ERA, MAX_STEP
 
 logger = logging.getLogger(__name__)

@@ -42,10 +42,10 @@ from peer.reporting.messages import LostCause
 from peer.reporting.metrics import Census, RoundTally
 from peer.reporting.suspicions import Suspicion, Suspicions
 from peer.swarm.assembly import SHUTDOWN_S, Assembly
+from peer.swarm.average_history import Lack
 from peer.swarm.decision import DownloadPause, Move, Situation, decide, longest_hold_s, samples_at_once
 from peer.swarm.dht import NodeWatch, join_dht
 from peer.swarm.fingerprint import drifted
-from peer.swarm.history import Lack
 from peer.swarm.records import Beacon
 from peer.swarm.shared_state import SharedState
 from peer.swarm.step_rounds import StepRounds

@@ -27,7 +27,7 @@ from auth.tokens import AccessToken
 from peer.config.steering import Steering
 from peer.reduction.attestation import AttestedWeight
 from peer.reduction.findings import Finding
-from peer.reduction.weight_caps import WeightCaps
+from peer.reduction.shared_caps import WeightCaps
 from peer.reporting.suspicions import Suspicions
 from peer.swarm.credit import GROWTH, CreditBook
 from peer.swarm.dht import greet, peer_ids_of

@@ -29,7 +29,7 @@ from auth.errors import ManyhandsError, SwarmError, WorkerError
 from peer.averaging.remainders import RemainderFile
 from peer.averaging.ways import fewest_bytes
 from peer.backends import Backend
-from peer.backends.choice import choose_backend, compile_if_it_pays
+from peer.backends.devices import choose_backend, compile_if_it_pays
 from peer.backends.hardware import find_device, pick_threads
 from peer.backends.local_steps import own_model, with_local_steps
 from peer.backends.memory import FoundSizes, describe_work, fitting_microbatch_size, is_out_of_memory
@@ -42,7 +42,7 @@ from peer.data.tokenization.special_tokens import SpecialIds
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.limits.usage import CACHE_FOLDER, require_memory
 from peer.models.build import build_model
-from peer.models.optimizers import state_size
+from peer.models.optimizer_setup import state_size
 from peer.network.traffic import Throttle, Traffic, require_rate
 from peer.reduction.sizes import RoundBytes, gradient_bytes
 from peer.reporting.advice import Adviser, SparingReports

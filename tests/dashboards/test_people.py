@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from benchmarks.coordinator.visit import NOTE_VITALS
 from coordinator.ledger.ledger import count_losses
-from coordinator.ledger.presence import open_session
+from coordinator.ledger.sessions import open_session
 from coordinator.members.join_page import Invitation, QrCode
 from coordinator.members.names import choose_name
 from coordinator.statistics.people import HardwareClass

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 
 from coordinator.context.services import open_run_services
 from coordinator.evaluation.evaluations import EvaluationRow, record_evaluation
-from coordinator.ledger.presence import record_checkpoint
+from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from coordinator.run.directory import RunDirectory
 from tests.support.browser import SCREENS, barriers, fresh_page, keep_screenshot
 from tests.support.evaluated_runs import FILL, NER, made_up, set_tasks

@@ -24,7 +24,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from uv import find_uv_bin
 
-from coordinator.ledger.presence import online_sessions
+from coordinator.ledger.sessions import online_sessions
 from coordinator.run.directory import RunDirectory
 from peer.cli.join import WHO_LEARNS_THE_ADDRESS
 from peer.runtime.software import CONSTRAINTS

@@ -53,7 +53,7 @@ SERVING = (
     "coordinator.cli.demo",
     "coordinator.cli.evaluate",
     "coordinator.evaluation.evaluator",
-    "coordinator.cli.export",
+    "coordinator.cli.export_model",
     "coordinator.announcements.herald",
     "coordinator.publishing.publisher",
     "coordinator.cli.release",

@@ -17,7 +17,7 @@ import psutil
 from sqlalchemy import func, select
 
 from coordinator.ledger.ledger import Ledger
-from coordinator.ledger.presence import read_swarm_status
+from coordinator.ledger.keeper_status import read_swarm_status
 from coordinator.members.membership import Membership
 from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import Database, open_engine

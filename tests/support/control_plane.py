@@ -18,7 +18,7 @@ from auth.join_link import Address, JoinLink
 from coordinator.context.services import RunServices, open_run_services
 from coordinator.control.door import DoorLimits
 from coordinator.control.server import ControlServer, TlsFiles
-from coordinator.ledger.presence import write_swarm_status
+from coordinator.ledger.keeper_status import write_swarm_status
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
 from coordinator.store.models import Refusal

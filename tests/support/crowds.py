@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coordinator.ledger.ledger import enter_reports
-from coordinator.ledger.presence import checked_claim, touch_sessions
+from coordinator.ledger.sessions import checked_claim, touch_sessions
 from coordinator.store.engine import Database
 from coordinator.store.models import Device, DeviceSession, Member
 

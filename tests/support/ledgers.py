@@ -6,7 +6,7 @@ from typing import Any
 
 from coordinator.ledger.judgement import Delivery, ReportVerdict
 from coordinator.ledger.ledger import Ledger
-from coordinator.ledger.presence import write_swarm_status
+from coordinator.ledger.keeper_status import write_swarm_status
 from coordinator.store.engine import Database
 from coordinator.store.models import Device, Member
 from peer.config.run import RunConfig

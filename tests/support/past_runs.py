@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from coordinator.ledger.presence import close_session, online_sessions, open_session
-from coordinator.statistics.history import TableName, write_parquet
+from coordinator.ledger.sessions import close_session, online_sessions, open_session
+from coordinator.statistics.run_tables import TableName, write_parquet
 from peer.rehearsal.forecast.report import ModelValues
 from peer.rehearsal.scenario import KEEPER, HomeLine, Rehearsed, Scenario, Visit
 from peer.rehearsal.swarm import rehearse

@@ -13,7 +13,9 @@ from typing import Any
 
 from coordinator.checkpoints.validations import ValidationRow, record_validation
 from coordinator.context.services import RunServices, open_run_services
-from coordinator.ledger.presence import open_session, record_checkpoint, write_swarm_status
+from coordinator.ledger.keeper_status import write_swarm_status
+from coordinator.ledger.recorded_checkpoints import record_checkpoint
+from coordinator.ledger.sessions import open_session
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
 from coordinator.web.app import create_app

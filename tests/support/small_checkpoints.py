@@ -11,13 +11,13 @@ from transformers import PreTrainedModel
 
 from coordinator.checkpoints.manifest import StoredCheckpoint
 from coordinator.checkpoints.writing import take_snapshot, write_checkpoint
-from coordinator.ledger.presence import record_checkpoint
+from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import Database
 from coordinator.store.eras import current_era
 from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.models.build import build_model, checkpoint_config
-from peer.models.optimizers import build_optimizer, parameter_groups
+from peer.models.optimizer_setup import build_optimizer, parameter_groups
 
 
 def run_model(run: RunDirectory, seed: int) -> PreTrainedModel:

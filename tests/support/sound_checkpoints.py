@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coordinator.checkpoints.manifest import StoredCheckpoint
 from coordinator.checkpoints.probe import make_probe, probe_loss, probe_tensors
-from coordinator.ledger.presence import record_checkpoint
+from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import Database
 from tests.support.small_checkpoints import add_checkpoint, run_model

@@ -13,7 +13,7 @@ from coordinator.checkpoints.probe import make_probes
 from coordinator.context.open_run import OpenRun
 from coordinator.keeper.checkpointing import Checkpointing
 from coordinator.ledger.ledger import Ledger
-from peer.models.optimizers import build_optimizer, parameter_groups
+from peer.models.optimizer_setup import build_optimizer, parameter_groups
 from tests.support.small_checkpoints import run_model
 
 

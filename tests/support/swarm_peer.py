@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from auth.credentials import Credentials
-from peer.backends.choice import StartBackend, choose_backend
+from peer.backends.devices import StartBackend, choose_backend
 from peer.backends.local_steps import own_model, with_local_steps
 from peer.backends.replicas import ReplicaBackend
 from peer.config.run import RunConfig

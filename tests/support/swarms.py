@@ -16,7 +16,7 @@ from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
 from peer.models.build import build_model
-from peer.models.optimizers import build_optimizer, parameter_groups, rate_in_phase
+from peer.models.optimizer_setup import build_optimizer, parameter_groups, rate_in_phase
 from peer.swarm.fingerprint import DRIFT_TOLERANCE
 from tests.support.peer_processes import PeerProcess, Said
 from tests.support.ports import free_ports

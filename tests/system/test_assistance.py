@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from coordinator.ledger.presence import online_sessions
+from coordinator.ledger.sessions import online_sessions
 from coordinator.ledger.reading import Contribution
 from tests.support.commands import HOST, Site
 

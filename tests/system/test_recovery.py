@@ -13,7 +13,7 @@ from transformers import AlbertForPreTraining
 
 from auth.errors import RevokedError
 from coordinator.checkpoints.manifest import newest_verified, verify
-from coordinator.ledger.presence import read_swarm_status
+from coordinator.ledger.keeper_status import read_swarm_status
 from tests.support.commands import NAMES, Site, expect_no_survivors, service_of
 from tests.support.small_run import TARGET_BATCH_SIZE
 from tests.support.waiting import PATIENCE_S

@@ -18,7 +18,8 @@ import pytest
 from sqlalchemy import func, select
 
 from coordinator.checkpoints.manifest import newest_verified
-from coordinator.ledger.presence import online_sessions, read_swarm_status
+from coordinator.ledger.keeper_status import read_swarm_status
+from coordinator.ledger.sessions import online_sessions
 from coordinator.run.directory import RunDirectory
 from coordinator.store.ledger_models import LostSamples
 from coordinator.store.models import Device, Member, Report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
-from coordinator.ledger.presence import read_swarm_status
+from coordinator.ledger.keeper_status import read_swarm_status
 from coordinator.store.models import Refusal
 from tests.support.commands import NAMES, Site
 from tests.support.ports import free_ports

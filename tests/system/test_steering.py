@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from coordinator.checkpoints.manifest import stored_steps
 from coordinator.checkpoints.rewind import UNDONE
-from coordinator.ledger.presence import online_sessions
+from coordinator.ledger.sessions import online_sessions
 from coordinator.ledger.steering import LEAD_STEPS
 from coordinator.store.models import Step
 from tests.support.commands import NAMES, Site

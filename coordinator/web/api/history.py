@@ -15,9 +15,9 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from coordinator.ledger.reading import LATE_STEPS
-from coordinator.statistics.history import TableName, csv_lines, write_parquet
 from coordinator.statistics.milestones import Milestone, milestones
 from coordinator.statistics.moments import CHUNK_STEPS, Chunk, read_chunk
+from coordinator.statistics.run_tables import TableName, csv_lines, write_parquet
 from coordinator.web.http.answers import answer
 from coordinator.web.state.snapshot import Snapshot
 from coordinator.web.state.web_state import Web, place_among

@@ -22,10 +22,10 @@ from pydantic import BaseModel, Field
 from auth.errors import StorageError
 from coordinator.checkpoints.manifest import MANIFEST, StoredCheckpoint, verify
 from coordinator.checkpoints.tarball import Tarball
-from coordinator.ledger.presence import CheckpointRow
+from coordinator.ledger.recorded_checkpoints import CheckpointRow
 from coordinator.publishing.publications import PublicationRow
 from coordinator.statistics.curve import kept_places, moving_average, smoothing_of, usual_range
-from coordinator.statistics.history import MAX_STEPS, receipts_page
+from coordinator.statistics.run_tables import MAX_STEPS, receipts_page
 from coordinator.web.http.answers import answer, columns, encode, has_already
 from coordinator.web.state.overview import Overview, ValidationFacts, overview_of
 from coordinator.web.state.snapshot import Snapshot

@@ -26,7 +26,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy.exc import SQLAlchemyError
 
 from coordinator.evaluation.evaluations import curves
-from coordinator.ledger.presence import KEEPER_SILENT_S, read_swarm_status
+from coordinator.ledger.keeper_status import KEEPER_SILENT_S, read_swarm_status
 from coordinator.statistics.curve import Texts, draw_curve, told
 from coordinator.statistics.milestones import milestones
 from coordinator.statistics.people import HardwareClass

@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from coordinator.context.telemetry import Telemetry
-from coordinator.ledger.presence import APART
+from coordinator.ledger.sessions import APART
 from coordinator.run.directory import RunDirectory
 from coordinator.statistics.swarm_health import Figures
 from coordinator.web.state.snapshot import Snapshot

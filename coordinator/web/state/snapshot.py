@@ -8,15 +8,9 @@ from functools import cached_property
 from coordinator.checkpoints.validations import ValidationRow, validations
 from coordinator.context.services import RunServices
 from coordinator.evaluation.evaluations import EvaluationRow, evaluations
-from coordinator.ledger.presence import (
-    CheckpointRow,
-    KeeperView,
-    OnlineSession,
-    checkpoints,
-    online_sessions,
-    read_swarm_status,
-    recent_devices,
-)
+from coordinator.ledger.keeper_status import KeeperView, read_swarm_status
+from coordinator.ledger.recorded_checkpoints import CheckpointRow, checkpoints
+from coordinator.ledger.sessions import OnlineSession, online_sessions, recent_devices
 from coordinator.ledger.reading import (
     LATE_STEPS,
     READ_WHOLE_S,

@@ -19,7 +19,7 @@ from peer.config.languages import sources_in, word_preset
 from peer.config.run import RunConfig
 from peer.config.training import Averaging
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
-from peer.rehearsal.forecast.choosing import with_chosen_way
+from peer.rehearsal.forecast.automatic_way import with_chosen_way
 from peer.rehearsal.forecast.report import (
     DrawnVolunteers,
     ModelValues,

@@ -16,7 +16,7 @@ from peer.averaging.choice import AveragingChoice
 from peer.config.run import RunConfig
 from peer.network.traffic import ON_THE_LINE, passes_in_time
 from peer.reduction.sizes import values_sent
-from peer.rehearsal.forecast.choosing import with_chosen_way
+from peer.rehearsal.forecast.automatic_way import with_chosen_way
 from peer.rehearsal.population import HOUR_S, draw_scenario
 from peer.rehearsal.scenario import KEEPER, Scenario
 from peer.rehearsal.swarm import RehearsedRun, rehearse

@@ -24,7 +24,7 @@ from coordinator.backup.restore import restore
 from coordinator.backup.shrinkage import LAST_BACKUP
 from coordinator.checkpoints.manifest import MANIFEST, FileEntry, Manifest, file_entry
 from coordinator.context.open_run import OpenRun, open_run
-from coordinator.ledger.presence import checkpoints, record_checkpoint
+from coordinator.ledger.recorded_checkpoints import checkpoints, record_checkpoint
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings
 from coordinator.store.engine import migrate, open_engine

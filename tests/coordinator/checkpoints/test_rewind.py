@@ -11,7 +11,7 @@ from auth.errors import ConfigError
 from coordinator.checkpoints.manifest import newest_verified, stored_steps
 from coordinator.checkpoints.rewind import UNDONE, checkpoint_to_return_to, contributors_since, rewind, set_aside_undone
 from coordinator.context.open_run import OpenRun, open_run
-from coordinator.ledger.presence import checkpoints
+from coordinator.ledger.recorded_checkpoints import checkpoints
 from coordinator.members.administration import Administration
 from coordinator.members.audit import audit_log
 from coordinator.members.quarantine import SuspicionReport, hear, quarantines

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from coordinator.checkpoints.validations import pending_checkpoints, record_validation, validations
-from coordinator.ledger.presence import record_checkpoint
+from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from coordinator.store.engine import Database
 from coordinator.store.eras import begin_era
 from tests.support.served_page import validation_row

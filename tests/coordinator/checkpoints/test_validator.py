@@ -18,7 +18,7 @@ from coordinator.checkpoints.validations import await_work, validations
 from coordinator.checkpoints.validator import Validator, open_validator
 from coordinator.context.open_run import OpenRun, open_run
 from coordinator.ledger.ledger import Ledger
-from coordinator.ledger.presence import record_checkpoint
+from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from coordinator.service.parts import VALIDATOR, Part, PartProcess
 from peer.models.held_out import open_validation_set
 from tests.support.small_checkpoints import add_checkpoint, run_model

@@ -19,8 +19,8 @@ from peer.config.run import RunConfig
 from peer.models import checkpoint_state as saved_state
 from peer.models.build import build_model
 from peer.models.checkpoint_state import restore_model, restore_optimizer
-from peer.models.optimizers import build_optimizer, parameter_groups
-from peer.models.update_rules import OuterNesterov
+from peer.models.optimizer_setup import build_optimizer, parameter_groups
+from peer.models.optimizers import OuterNesterov
 from tests.support.tiny_families import SPECIAL, VOCABULARY, family_config, family_model
 
 

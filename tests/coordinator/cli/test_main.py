@@ -17,7 +17,8 @@ from auth.keys import DeviceKey
 from coordinator.checkpoints.validations import record_validation
 from coordinator.cli import members
 from coordinator.context.open_run import open_run
-from coordinator.ledger.presence import record_checkpoint, write_swarm_status
+from coordinator.ledger.keeper_status import write_swarm_status
+from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from coordinator.members.quarantine import SuspicionReport, hear
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Policy

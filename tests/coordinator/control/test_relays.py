@@ -29,7 +29,7 @@ from coordinator.control.relays import (
     relays,
     some_of,
 )
-from coordinator.ledger.presence import close_session, open_session
+from coordinator.ledger.sessions import close_session, open_session
 from coordinator.members.quarantine import quarantine_device
 from coordinator.run.directory import RunDirectory
 from coordinator.run.settings import Settings

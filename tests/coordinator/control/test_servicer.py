@@ -28,7 +28,7 @@ from auth.tokens import read_token
 from coordinator.checkpoints.manifest import StoredCheckpoint
 from coordinator.checkpoints.writing import take_snapshot, write_checkpoint
 from coordinator.control.servicer import NonceStore, nonce_key
-from coordinator.ledger.presence import record_checkpoint
+from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from coordinator.store.engine import Database
 from coordinator.store.service_models import SpentNonce
 from peer.config.run import RunConfig

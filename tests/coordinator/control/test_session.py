@@ -14,7 +14,7 @@ from auth.errors import ExpiredTokenError, RequestError, TokenError
 from auth.keys import DeviceKey, challenge_bytes
 from coordinator.control import session as server_side
 from coordinator.control.session import PresenceBook
-from coordinator.ledger.presence import PresenceClaim, close_session, online_sessions, open_session
+from coordinator.ledger.sessions import PresenceClaim, close_session, online_sessions, open_session
 from coordinator.statistics.people import newest_hardware
 from coordinator.store.engine import Database
 from coordinator.store.models import LostSamples

@@ -18,7 +18,7 @@ from coordinator.evaluation.evaluations import (
     record_evaluation,
     remove_evaluator,
 )
-from coordinator.ledger.presence import record_checkpoint
+from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from coordinator.store.engine import Database
 from peer.config.evaluation import Task
 from tests.support.evaluated_runs import FILL, NER, made_up

@@ -22,7 +22,7 @@ from coordinator.evaluation.tasks.data import DataFolders, read_split, read_text
 from coordinator.evaluation.tasks.plan import Plan
 from coordinator.evaluation.tasks.results import TaskResult
 from coordinator.evaluation.tasks.worker import run_plan
-from coordinator.ledger.presence import record_checkpoint
+from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from manyhands import build_app
 from peer.config.evaluation import Examples, Task
 from tests.support.evaluated_runs import FILL, NER, made_up, make_evaluated_run

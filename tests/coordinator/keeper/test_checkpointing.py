@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from coordinator.checkpoints.manifest import stored_steps
 from coordinator.context.open_run import OpenRun, open_run
 from coordinator.keeper.checkpointing import JOINERS_EVERY_S, is_due, removable, why_withheld
-from coordinator.ledger.presence import checkpoints
+from coordinator.ledger.recorded_checkpoints import checkpoints
 from coordinator.statistics.alarms import MODEL_KINDS, Alarm, write_alarms
 from peer.config.run import Checkpoints
 from tests.support.clocks import Clock

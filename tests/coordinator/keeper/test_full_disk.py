@@ -17,7 +17,7 @@ from coordinator.backup.database import sqlite_address
 from coordinator.checkpoints.manifest import newest_verified, stored_steps
 from coordinator.checkpoints.writing import RESERVE_BYTES
 from coordinator.context.open_run import OpenRun, open_run
-from coordinator.ledger.presence import checkpoints
+from coordinator.ledger.recorded_checkpoints import checkpoints
 from coordinator.members.membership import Membership
 from tests.support.control_plane import a_report, joined, serving
 from tests.support.raw_sessions import greeted

@@ -15,9 +15,9 @@ from sqlalchemy.exc import OperationalError
 
 from auth.errors import StorageError
 from coordinator.checkpoints.manifest import MANIFEST, Manifest, StoredCheckpoint
-from coordinator.keeper.choosing import MEASURED_STEPS, WayChooser
 from coordinator.keeper.keeper import SURVIVORS_STATE_S, SURVIVORS_TOLD_S, Keeper
-from coordinator.ledger.presence import KeeperView, read_swarm_status, write_swarm_status
+from coordinator.keeper.way_chooser import MEASURED_STEPS, WayChooser
+from coordinator.ledger.keeper_status import KeeperView, read_swarm_status, write_swarm_status
 from coordinator.ledger.speed import batch_left_s
 from coordinator.ledger.steering import Steersman
 from coordinator.run.checkpoint_names import checkpoint_name

@@ -13,7 +13,8 @@ from sqlalchemy.exc import OperationalError
 
 from auth.errors import ConfigError, WorkerError
 from coordinator.keeper.lock import KeeperLock, require_its_checkpoints, require_its_identity
-from coordinator.ledger.presence import record_checkpoint, write_swarm_status
+from coordinator.ledger.keeper_status import write_swarm_status
+from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from coordinator.store.engine import Database, open_engine
 from tests.support.postgres import new_database, new_server
 from tests.support.stores import empty_store

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from sqlalchemy import delete, select
 
 from coordinator.ledger.ledger import Ledger
-from coordinator.ledger.presence import open_session
+from coordinator.ledger.sessions import open_session
 from coordinator.members.revocations import lift_quarantine, put_in_quarantine, shut_out
 from coordinator.store.engine import Database
 from coordinator.store.ledger_models import day_of

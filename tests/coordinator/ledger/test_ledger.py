@@ -19,7 +19,8 @@ from auth.receipts import MAX_COUNT
 from coordinator.checkpoints.validations import record_validation, validations
 from coordinator.ledger.judgement import Delivery, ReportVerdict
 from coordinator.ledger.ledger import Ledger
-from coordinator.ledger.presence import checkpoints, read_swarm_status, record_checkpoint
+from coordinator.ledger.keeper_status import read_swarm_status
+from coordinator.ledger.recorded_checkpoints import checkpoints, record_checkpoint
 from coordinator.ledger.reading import StepRow
 from coordinator.store.engine import Database
 from coordinator.store.ledger_models import LostSamples

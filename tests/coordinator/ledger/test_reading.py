@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.ledger.ledger import Ledger
-from coordinator.ledger.presence import close_session, open_session
+from coordinator.ledger.sessions import close_session, open_session
 from coordinator.ledger.reading import (
     Contribution,
     Hardware,

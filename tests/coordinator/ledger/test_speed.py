@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coordinator.ledger.ledger import Ledger
-from coordinator.ledger.presence import KeeperView
+from coordinator.ledger.keeper_status import KeeperView
 from coordinator.ledger.speed import (
     LEAST_STEPS,
     WINDOW_S,

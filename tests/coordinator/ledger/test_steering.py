@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from auth.errors import ConfigError, UnconfirmedError
-from coordinator.ledger.presence import checked_claim, open_session, touch_sessions
+from coordinator.ledger.sessions import checked_claim, open_session, touch_sessions
 from coordinator.ledger.steering import (
     LEAD_STEPS,
     MAX_ANNOUNCEMENT_CHARS,

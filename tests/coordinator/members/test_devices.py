@@ -11,7 +11,7 @@ from auth.errors import ConfigError, DeviceLimitError, RevokedError
 from auth.keys import AuthorityKey, peer_id_of
 from auth.openid.provider import Identity
 from auth.tokens import RevocationList, verify_revocations
-from coordinator.ledger.presence import open_session
+from coordinator.ledger.sessions import open_session
 from coordinator.members.devices import device_rows
 from coordinator.members.membership import Membership, device_id_of
 from coordinator.store.engine import Database

@@ -13,7 +13,7 @@ from auth.errors import ManyhandsError, RevokedError
 from coordinator.backup.database import save_as_file
 from coordinator.cli.main import app
 from coordinator.control.relays import offer_relay
-from coordinator.ledger.presence import online_sessions
+from coordinator.ledger.sessions import online_sessions
 from coordinator.members.audit import AuditLog, audit_log
 from coordinator.members.erasure import erase
 from coordinator.members.names import set_display_name

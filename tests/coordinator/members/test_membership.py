@@ -19,7 +19,7 @@ from auth.errors import (
 )
 from auth.keys import AuthorityKey, peer_id_of
 from auth.tokens import read_token
-from coordinator.ledger.presence import open_session
+from coordinator.ledger.sessions import open_session
 from coordinator.members.membership import Membership, device_id_of
 from coordinator.store.engine import Database
 from coordinator.store.models import Device, Invite, Refusal

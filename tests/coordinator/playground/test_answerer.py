@@ -13,7 +13,7 @@ import torch
 from transformers import AlbertForPreTraining, AutoTokenizer
 
 from coordinator.context.open_run import OpenRun, open_run
-from coordinator.ledger.presence import checkpoints, record_checkpoint
+from coordinator.ledger.recorded_checkpoints import checkpoints, record_checkpoint
 from coordinator.playground.answerer import FAILED, IDLE_S, Answerer, open_answerer
 from coordinator.playground.questions import QuestionRow, ask, find_question
 from coordinator.service.parts import ANSWERER, PartProcess

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from auth.errors import RequestError
-from coordinator.ledger.presence import CheckpointRow
+from coordinator.ledger.recorded_checkpoints import CheckpointRow
 from coordinator.playground import questions as module
 from coordinator.playground.questions import (
     KEPT_S,

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 
 from coordinator.context.open_run import OpenRun
 from coordinator.evaluation.tasks.results import SeedResult, result_of
-from coordinator.ledger.presence import open_session
+from coordinator.ledger.sessions import open_session
 from coordinator.members.credits import set_named, unnamed_members
 from coordinator.members.erasure import erase
 from coordinator.members.names import set_display_name

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from auth.errors import ConfigError, UnsoundWeightsError
 from coordinator.checkpoints.manifest import StoredCheckpoint, verify
-from coordinator.cli.export import app
+from coordinator.cli.export_model import app
 from coordinator.context.open_run import OpenRun
 from coordinator.evaluation.tasks import retrieval
 from coordinator.evaluation.tasks.plan import EmbedderPlan

@@ -6,7 +6,7 @@ import json
 
 from starlette.testclient import TestClient
 
-from coordinator.ledger.presence import CheckpointRow, record_checkpoint
+from coordinator.ledger.recorded_checkpoints import CheckpointRow, record_checkpoint
 from coordinator.publishing.publications import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,

@@ -8,7 +8,7 @@ from auth.errors import ConfigError
 from coordinator.checkpoints.validations import ValidationRow
 from coordinator.evaluation.evaluations import EvaluationRow
 from coordinator.evaluation.tasks.results import TaskResult
-from coordinator.ledger.presence import CheckpointRow
+from coordinator.ledger.recorded_checkpoints import CheckpointRow
 from coordinator.publishing.release import choose
 from peer.config.evaluation import Task
 from tests.support.evaluated_runs import FILL, NER, made_up

@@ -18,7 +18,7 @@ from auth.keys import DeviceKey, create_tls_certificate
 from coordinator.cli.main import app
 from coordinator.context.services import open_run_services
 from coordinator.control.server import ControlServer, TlsFiles
-from coordinator.ledger.presence import open_session
+from coordinator.ledger.sessions import open_session
 from coordinator.run.database_owner import create_database, open_database
 from coordinator.run.directory import RunDirectory
 from coordinator.run.secrets import check_secrets

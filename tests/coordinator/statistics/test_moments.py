@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import event
 
-from coordinator.ledger.presence import close_session, open_session
+from coordinator.ledger.sessions import close_session, open_session
 from coordinator.members.names import set_display_name
 from coordinator.statistics.moments import CHUNK_STEPS, Group, Share, chunk_of, groups_of, read_chunk
 from coordinator.store.refusals import add_refusal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator.ledger.presence import CheckpointRow
+from coordinator.ledger.recorded_checkpoints import CheckpointRow
 from coordinator.statistics.alarms import MODEL_KINDS, SPLIT, Alarm, write_alarms
 from coordinator.statistics.return_point import ReturnPoint, return_point, steps_to_spare
 from tests.support.served_page import FakeRun, validation_row

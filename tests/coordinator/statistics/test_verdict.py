@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.ledger.presence import KEEPER_SILENT_S, RECENT_S, KeeperView
+from coordinator.ledger.keeper_status import KEEPER_SILENT_S, KeeperView
+from coordinator.ledger.sessions import RECENT_S
 from coordinator.ledger.reading import StepRow
 from coordinator.statistics.alarms import AlarmRow
 from coordinator.statistics.verdict import (

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from starlette.testclient import TestClient
 
-from coordinator.ledger.presence import KEEPER_SILENT_S
+from coordinator.ledger.keeper_status import KEEPER_SILENT_S
 from coordinator.store.models import SwarmStatus
 from coordinator.web.app import create_app
 from coordinator.web.state.live import LiveSnapshot

@@ -21,7 +21,7 @@ from auth.errors import (
     UnreachableError,
     WorkerError,
 )
-from coordinator.ledger.presence import online_sessions
+from coordinator.ledger.sessions import online_sessions
 from coordinator.store.models import LostSamples
 from peer.agent import agent as agent_module, patience, workers
 from peer.agent.agent import Agent

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from coordinator.control import session as server_side
-from coordinator.ledger.presence import online_sessions
+from coordinator.ledger.sessions import online_sessions
 from peer.agent.agent import Agent
 from peer.agent.options import AgentOptions
 from peer.agent.worker_process import WorkerMain
 from peer.agent.workers import halved
 from peer.config.run import RunConfig
 from peer.control.events import Connected
-from peer.limits.energy import Energy
+from peer.limits.energy_meter import Energy
 from peer.limits.events import Leaving, Paused, Resumed, Used
 from peer.limits.limits import Limits, parse_windows
 from peer.limits.policy import Readings

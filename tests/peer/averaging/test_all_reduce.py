@@ -33,8 +33,8 @@ from peer.reduction.combine import RefusedPart
 from peer.reduction.compression import HALF_BYTES, decode, encode
 from peer.reduction.findings import Finding, Findings
 from peer.reduction.guard import Past, ReductionGuard, RoundGuard
+from peer.reduction.shared_caps import CapsOfRound
 from peer.reduction.top_k import TOP_K
-from peer.reduction.weight_caps import CapsOfRound
 from tests.support.receipts import key_of
 from tests.support.waiting import PATIENCE_S
 

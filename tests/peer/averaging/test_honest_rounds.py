@@ -17,7 +17,7 @@ from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from peer.data.batching.batches import Batch
 from peer.models.build import build_model
-from peer.models.optimizers import build_optimizer, build_scheduler, parameter_groups
+from peer.models.optimizer_setup import build_optimizer, build_scheduler, parameter_groups
 from peer.reduction.combine import WeightedPart, weighted_mean
 from peer.reduction.compression import HALF_BYTES, decode, encode
 from peer.reduction.guard import ReductionGuard

@@ -25,9 +25,9 @@ from peer.reduction.attestation import AttestedRound, layout_of
 from peer.reduction.audit import Audit
 from peer.reduction.findings import Findings
 from peer.reduction.guard import Past, RoundGuard
+from peer.reduction.shared_caps import CapsOfRound
 from peer.reduction.sizes import CHUNK_BYTES
 from peer.reduction.top_k import TOP_K
-from peer.reduction.weight_caps import CapsOfRound
 from tests.support.receipts import key_of
 from tests.support.waiting import PATIENCE_S, eventually
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from peer.backends.choice import OUTCOMES_FILE, TrialOutcome, compile_if_it_pays
 from peer.backends.compiled import CACHE_VARIABLE, VARIANTS, CompiledLayers
+from peer.backends.devices import OUTCOMES_FILE, TrialOutcome, compile_if_it_pays
 from peer.backends.memory import FoundSizes
 from peer.backends.replicas import ReplicaBackend
 from peer.backends.torch_cpu import TorchBackend

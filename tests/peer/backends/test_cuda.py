@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from peer.backends.choice import TrialOutcome, choose_backend, compile_if_it_pays
 from peer.backends.device_trial import working_device
+from peer.backends.devices import TrialOutcome, choose_backend, compile_if_it_pays
 from peer.backends.hardware import find_device, pick_precision
 from peer.backends.memory import FoundSizes
 from peer.backends.replicas import ReplicaBackend

@@ -20,7 +20,7 @@ from peer.averaging.matchmaking import Gathering
 from peer.backends.local_steps import LocalSteps, own_model
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
-from peer.models.optimizers import build_optimizer, parameter_groups
+from peer.models.optimizer_setup import build_optimizer, parameter_groups
 from peer.network.traffic import Traffic
 from peer.swarm.swarm import Swarm
 from tests.support.swarm_peer import moments

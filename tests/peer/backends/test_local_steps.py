@@ -12,7 +12,7 @@ from peer.backends.jax_backend import JaxBackend
 from peer.backends.local_steps import LocalSteps, own_model, with_local_steps
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
-from peer.models.optimizers import build_optimizer, parameter_groups
+from peer.models.optimizer_setup import build_optimizer, parameter_groups
 from tests.support.swarm_peer import moments
 from tests.support.tiny_albert import random_batch, tiny_config, tiny_model
 

@@ -18,7 +18,7 @@ from coordinator.context import services as run_services
 from coordinator.control import news
 from coordinator.ledger.judgement import Delivery, ReportVerdict
 from coordinator.ledger.ledger import Ledger
-from coordinator.ledger.presence import online_sessions
+from coordinator.ledger.sessions import online_sessions
 from coordinator.ledger.steering import Steersman
 from coordinator.store.ledger_models import DailyShare, LossMark, LostSamples
 from coordinator.store.models import Report, Step

@@ -1,219 +1,316 @@
-"""The optimizer that a run file names, its groups and its schedule."""
+"""Each rule against its paper's formula, written here in float64; and the state that peers share."""
 
 from __future__ import annotations
 
+import copy
 import math
-import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from hivemind.compression import CompressionInfo
+from numpy.typing import NDArray
 
-from peer.config.run import RunConfig
-from peer.config.training import Schedule
 from peer.models.optimizers import (
-    build_optimizer,
-    build_scheduler,
-    learning_rate_factor,
-    parameter_groups,
-    rate_in_phase,
-    state_size,
+    AdamW,
+    Lamb,
+    Muon,
+    OuterNesterov,
+    ParameterGroup,
+    SharedOptimizer,
+    StableAdamW,
+    gradient_norm,
+    orthogonalized,
 )
-from peer.swarm.state import STATE_CODE, moment_roles
-from tests.support.tiny_albert import random_batch, tiny_config, tiny_model, transformers_outputs
-from tests.support.tiny_families import NAMES, family_config, family_model
 
-RULES = ("lamb", "adamw", "stable_adamw", "muon")
+Array = NDArray[np.float64]
+LR, BETAS, EPS, DECAY, CLAMP, MAX_NORM = 0.1, (0.9, 0.999), 1e-6, 0.01, 3.0, 1.0
 
 
-def with_optimizer(config: RunConfig, name: str, local_steps: int = 1, **options: Any) -> RunConfig:
-    """The same run with another optimizer."""
-    changes = {"optimizer": {"name": name, **options}, "averaging": {"local_steps": local_steps}}
-    return RunConfig.from_mapping({**config.model_dump(), **changes})
-
-
-def test_frozen_parameters_are_left_out() -> None:
-    """What the objective does not train is not in the optimizer, where weight decay would wear it away."""
-    config = RunConfig.from_mapping({**tiny_config().model_dump(), "objective": {"name": "mlm"}})
-    model = tiny_model(config)
-    grouped = {id(parameter) for group in parameter_groups(model, config) for parameter in group["params"]}
-    assert grouped == {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
-    assert id(model.albert.pooler.weight) not in grouped
-
-
-def test_recipe_comes_from_the_run_file() -> None:
-    """Every option of the run's optimizer section arrives in the optimizer."""
-    options = {
-        "learning_rate": 0.5,
-        "betas": [0.8, 0.99],
-        "epsilon": 1e-5,
-        "weight_decay": 0.2,
-        "clamp_value": 7.0,
-        "max_grad_norm": 2.0,
+def test_state_is_complete_before_the_first_step() -> None:
+    """Everything that hivemind must send exists from construction on, as float32 tensors of zeros."""
+    parameter = torch.nn.Parameter(torch.ones(3))
+    state = Lamb([parameter], lr=0.1).state[parameter]
+    assert {name: tuple(value.shape) for name, value in state.items()} == {
+        "step": (),
+        "exp_avg": (3,),
+        "exp_avg_sq": (3,),
     }
-    config = RunConfig.from_mapping({**tiny_config().model_dump(), "optimizer": options})
-    optimizer = build_optimizer(config, parameter_groups(tiny_model(config), config))
-    group = optimizer.param_groups[0]
-    assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (0.5, (0.8, 0.99), 1e-5, 0.2)
-    assert (optimizer.clamp_value, optimizer.max_grad_norm) == (7.0, 2.0)
+    assert all(value.dtype == torch.float32 and not value.requires_grad and not value.any() for value in state.values())
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_what_is_decayed_in_every_family(name: str) -> None:
-    """Matrices and tables are decayed, vectors (biases, layer norms) are not, and frozen parameters are in no group."""
-    config = family_config(name)
-    model = family_model(config)
-    groups = parameter_groups(model, config)
-    assert [group["weight_decay"] for group in groups] == [config.optimizer.weight_decay, 0.0]
-    decayed, others = (group["params"] for group in groups)
-    names = {id(parameter): key for key, parameter in model.named_parameters()}
-    assert not [names[id(p)] for p in decayed if "bias" in names[id(p)] or "norm" in names[id(p)].lower()]
-    assert all("bias" in names[id(p)] or "norm" in names[id(p)].lower() or "ln_" in names[id(p)] for p in others)
-    assert sorted(map(id, (*decayed, *others))) == sorted(id(p) for p in model.parameters() if p.requires_grad)
+def test_parameters_without_gradient_stay() -> None:
+    """A parameter that took no part in the loss is neither decayed nor counted."""
+    used, unused = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = Lamb([used, unused], lr=0.1, weight_decay=0.1)
+    used.grad = torch.ones(2)
+    optimizer.step()
+    assert torch.equal(unused, torch.ones(2))
+    assert optimizer.state[unused]["step"] == 0
+    assert (used < 1).all()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_muons_own_rule_is_for_hidden_matrices_of_every_family(name: str) -> None:
-    """Matrices of the layers are in its group; embeddings, heads, vectors and other tensors are AdamW's."""
-    config = with_optimizer(family_config(name), "muon")
-    model = family_model(config)
-    hidden, others, vectors = parameter_groups(model, config)
-    names = {id(parameter): key for key, parameter in model.named_parameters()}
-    inner = [names[id(p)] for p in hidden["params"]]
-    outer = [names[id(p)] for p in others["params"]]
-    assert hidden["is_hidden"]
-    assert "is_hidden" not in others
-    assert inner
-    assert all("layer" in key or ".h." in key for key in inner)
-    assert not [key for key in inner if "embed" in key or "head" in key.split(".")[0]]
-    assert any("embed" in key or "wte" in key for key in outer)
-    grouped = [id(p) for group in (hidden, others, vectors) for p in group["params"]]
-    assert sorted(grouped) == sorted(id(p) for p in model.parameters() if p.requires_grad)
+def test_closure_gives_the_loss() -> None:
+    """As with torch's optimizers, a closure is run with gradients and its loss returned."""
+    parameter = torch.nn.Parameter(torch.ones(2))
 
-
-@pytest.mark.parametrize("local_steps", [1, 2])
-@pytest.mark.parametrize("optimizer", RULES)
-def test_the_doctor_counts_the_state_that_there_is(optimizer: str, local_steps: int) -> None:
-    """The counts are those of the real tensors, and the bytes those of the real code on the wire."""
-    config = with_optimizer(family_config("bert"), optimizer, local_steps)
-    model = family_model(config)
-    made = build_optimizer(config, parameter_groups(model, config))
-    tensors = [value for state in made.state.values() for value in state.values()]
-    size = state_size(config, model)
-    assert size.moments == sum(tensor.numel() for tensor in tensors)
-    assert size.parameters == sum(p.numel() for p in model.parameters() if p.requires_grad)
-    state = sorted(made.state_dict()["state"].items())
-    moments = [each[name] for _, each in state for name in sorted(each)]
-    wire = sum(
-        len(STATE_CODE.compress(tensor, CompressionInfo.from_tensor(tensor, role=role)).buffer)
-        for role, tensor in zip(moment_roles(made), moments, strict=True)
-    )
-    assert size.wire_bytes == pytest.approx(4 * size.parameters + wire, rel=0.01)  # a last block may not be full
-
-
-@pytest.mark.parametrize("optimizer", RULES)
-def test_a_run_file_names_the_rule(optimizer: str) -> None:
-    """The class and its hyperparameters are those of the run file, and a few steps on a batch lower its loss."""
-    config = with_optimizer(tiny_config(), optimizer, learning_rate=2e-3, momentum=0.9)
-    model = tiny_model(config)
-    made = build_optimizer(config, parameter_groups(model, config))
-    assert type(made).__name__.lower() == optimizer.replace("_", "")
-    assert (made.max_grad_norm, made.param_groups[0]["lr"]) == (config.optimizer.max_grad_norm, 2e-3)
-    assert getattr(made, "momentum", 0.9) == 0.9
-    losses = []
-    for _ in range(8):
-        made.zero_grad()
-        loss = transformers_outputs(model, random_batch(0)).loss
+    def closure() -> float:
+        loss = parameter.sum()
         loss.backward()
-        made.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
+        return loss.item()
+
+    assert Lamb([parameter], lr=0.1).step(closure) == 2.0
+    assert (parameter < 1).all()
 
 
 @pytest.mark.parametrize(
-    ("step", "factor"), [(0, 0.25), (1, 0.5), (3, 1.0), (4, 1.0), (5, 0.9), (13, 0.1), (14, 0.0), (100, 0.0)]
+    ("name", "value"),
+    [
+        ("lr", -1.0),
+        ("lr", math.nan),
+        ("betas", (1.0, 0.9)),
+        ("betas", (0.9, -0.1)),
+        ("eps", 0.0),
+        ("weight_decay", -0.1),
+        ("clamp_value", 0.0),
+        ("max_grad_norm", 0.0),
+    ],
 )
-def test_warms_up_then_decays_to_zero(step: int, factor: float) -> None:
-    """Four warm-up steps, none of them wasted on a rate of zero, then a line down to zero at the last step."""
-    assert learning_rate_factor(step, Schedule(warmup_steps=4, total_steps=14)) == pytest.approx(factor)
+def test_impossible_hyperparameters_are_refused(name: str, value: Any) -> None:
+    """The error names the hyperparameter."""
+    options = {"lr": 0.1} | {name: value}
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        Lamb([torch.nn.Parameter(torch.ones(1))], **options)
 
 
-@pytest.mark.parametrize("step", [*range(0, 120, 7), 19, 20, 59, 60, 99, 100, 500])
-@pytest.mark.parametrize("start", [0, 10])
-def test_other_shapes_follow_their_formulas(step: int, start: int) -> None:
-    """Half a cosine, and a constant rate with a decay of 1 - sqrt; neither rises again behind the last step."""
-    cosine = Schedule(shape="cosine", warmup_steps=10, total_steps=100)
-    stable = Schedule(shape="warmup_stable_decay", warmup_steps=10, total_steps=100, decay_steps=40)
-    if step < start + 10:
-        expected = [(step - start + 1) / 10] * 2
-    else:
-        progress = min(1.0, (step - start - 10) / (100 - start - 10))
-        decayed = min(1.0, max(0.0, (step - 60) / 40))
-        expected = [(1 + math.cos(math.pi * progress)) / 2, 1 - math.sqrt(decayed)]
-    found = [learning_rate_factor(step, schedule, start) for schedule in (cosine, stable)]
-    assert found == pytest.approx(expected, abs=1e-12)
+def test_gradient_norm_is_global_and_shows_what_is_not_finite() -> None:
+    """One number over all tensors; a single NaN or infinity anywhere makes it not finite."""
+    assert gradient_norm([torch.tensor([3.0]), torch.tensor([[4.0]])]) == 5.0
+    assert gradient_norm([]) == 0.0
+    assert not math.isfinite(gradient_norm([torch.ones(5), torch.tensor([1.0, math.nan])]))
+    assert not math.isfinite(gradient_norm([torch.ones(5), torch.tensor([-math.inf])]))
 
 
-def test_a_phase_brings_another_shape() -> None:
-    """A constant rate goes on in a phase that begins a decay at once, as runs of an unknown length end."""
-    schedule = {"shape": "warmup_stable_decay", "warmup_steps": 2, "total_steps": 1000, "decay_steps": 10}
-    phase = {"from_step": 50, "total_steps": 60, "schedule": "linear"}
-    config = RunConfig.from_mapping({"optimizer": {"learning_rate": 1.0}, "schedule": schedule, "phases": [phase]})
-    assert [rate_in_phase(step, config) for step in (1, 2, 49, 50, 55, 60)] == pytest.approx([1, 1, 1, 1, 0.5, 0])
+def clipped(gradients: list[Array]) -> list[Array]:
+    """The gradients with their global norm at most `MAX_NORM`."""
+    norm = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
+    return [gradient * min(1.0, MAX_NORM / norm) for gradient in gradients]
 
 
-@pytest.mark.parametrize("shape", ["linear", "cosine", "warmup_stable_decay"])
-def test_a_rate_is_a_function_of_the_step_alone(shape: str) -> None:
-    """A scheduler that was set to a step, forwards or backwards, has the rate of one that came there step by step."""
-    schedule = {"shape": shape, "warmup_steps": 3, "total_steps": 20}
-    schedule |= {"decay_steps": 8} if shape == "warmup_stable_decay" else {}
-    config = RunConfig.from_mapping({**tiny_config().model_dump(), "schedule": schedule})
-    rates = [config.optimizer.learning_rate * rate_in_phase(step, config) for step in range(25)]
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=config.optimizer.learning_rate)
-    scheduler = build_scheduler(config, optimizer)
-    for step in (17, 2, 24, 0, 9):
-        scheduler._step_count, scheduler.last_epoch = step, step - 1  # as `SwarmStateAverager.set_step` does
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            scheduler.step()
-        assert scheduler.get_last_lr() == pytest.approx([rates[step]])
+@dataclass
+class PaperAdamW:
+    """Algorithm 2 of Loshchilov & Hutter 2019: decoupled weight decay, both moments corrected for their beginning."""
+
+    weights: list[Array]
+    decays: list[float]
+    means: list[Array] = field(init=False)
+    squares: list[Array] = field(init=False)
+    time: int = 0
+
+    def __post_init__(self) -> None:
+        self.means = [np.zeros_like(weight) for weight in self.weights]
+        self.squares = [np.zeros_like(weight) for weight in self.weights]
+
+    def step(self, gradients: list[Array]) -> None:
+        self.time += 1
+        for index, gradient in enumerate(clipped(gradients)):
+            self.weights[index] = self.moved(index, gradient)
+
+    def moved(self, index: int, gradient: Array) -> Array:
+        self.means[index] = BETAS[0] * self.means[index] + (1 - BETAS[0]) * gradient
+        self.squares[index] = BETAS[1] * self.squares[index] + (1 - BETAS[1]) * gradient**2
+        mean = self.means[index] / (1 - BETAS[0] ** self.time)
+        square = self.squares[index] / (1 - BETAS[1] ** self.time)
+        weight = self.weights[index]
+        return weight - LR * (mean / (np.sqrt(square) + EPS) + self.decays[index] * weight)
 
 
-def test_no_warmup_starts_at_the_peak() -> None:
-    """Without warm-up the first step has the full rate."""
-    assert learning_rate_factor(0, Schedule(warmup_steps=0, total_steps=10)) == 1.0
+class PaperLamb(PaperAdamW):
+    """Algorithm 2 of You et al. 2020 with the recipe's options, one array at a time."""
+
+    def moved(self, index: int, gradient: Array) -> Array:
+        mean = self.means[index] = BETAS[0] * self.means[index] + (1 - BETAS[0]) * gradient
+        square = self.squares[index] = BETAS[1] * self.squares[index] + (1 - BETAS[1]) * gradient**2
+        correction = math.sqrt(1 - BETAS[1] ** self.time) / (1 - BETAS[0] ** self.time)
+        weight = self.weights[index]
+        update = mean / (np.sqrt(square) + EPS) + self.decays[index] * weight
+        lengths = min(float(np.linalg.norm(weight)), CLAMP), float(np.linalg.norm(update))
+        return weight - LR * correction * (lengths[0] / lengths[1] if all(lengths) else 1.0) * update
 
 
-@pytest.mark.parametrize(
-    ("step", "rate"), [(0, 0.25), (3, 1.0), (9, 0.5), (10, 0.1), (11, 0.2), (12, 0.2), (16, 0.1), (20, 0.0), (30, 0.0)]
+class PaperStableAdamW(PaperAdamW):
+    """Algorithm 2 of Wortsman et al. 2023, tensor by tensor."""
+
+    def moved(self, index: int, gradient: Array) -> Array:
+        now = self.time
+        beta1 = BETAS[0] * (1 - BETAS[0] ** (now - 1)) / (1 - BETAS[0] ** now)
+        beta2 = BETAS[1] * (1 - BETAS[1] ** (now - 1)) / (1 - BETAS[1] ** now)
+        v = self.means[index] = beta1 * self.means[index] + (1 - beta1) * gradient
+        u = self.squares[index] = beta2 * self.squares[index] + (1 - beta2) * gradient**2
+        rms = np.sqrt(np.mean(gradient**2 / np.maximum(u, EPS**2)))
+        eta = LR / max(1.0, float(rms))
+        weight = self.weights[index]
+        return weight - eta * self.decays[index] * weight - eta * v / (np.sqrt(u) + EPS)
+
+
+class PaperMuon(PaperAdamW):
+    """Jordan et al. 2024 for matrices, with the length of an AdamW update (Liu et al. 2025); AdamW for vectors."""
+
+    def moved(self, index: int, gradient: Array) -> Array:
+        weight = self.weights[index]
+        if weight.ndim != 2:
+            return super().moved(index, gradient)
+        momentum = self.means[index] = 0.95 * self.means[index] + 0.05 * gradient
+        x = 0.05 * gradient + 0.95 * momentum
+        x = x / np.linalg.norm(x)
+        for _ in range(5):
+            x = 3.4445 * x - 4.7750 * x @ x.T @ x + 2.0315 * x @ x.T @ x @ x.T @ x
+        rows, columns = weight.shape
+        return weight - LR * (0.2 * math.sqrt(max(rows, columns)) * x + self.decays[index] * weight)
+
+
+COMMON = {"lr": LR, "betas": BETAS, "eps": EPS, "max_grad_norm": MAX_NORM}
+Rule = Callable[[list[ParameterGroup]], SharedOptimizer]
+
+
+def muon(groups: list[ParameterGroup]) -> SharedOptimizer:
+    return Muon([groups[0] | {"is_hidden": True}, *groups[1:]], **COMMON)
+
+
+OF_PAPERS: dict[str, tuple[Rule, type[PaperAdamW]]] = {
+    "lamb": (partial(Lamb, clamp_value=CLAMP, **COMMON), PaperLamb),
+    "adamw": (partial(AdamW, **COMMON), PaperAdamW),
+    "stable adamw": (partial(StableAdamW, **COMMON), PaperStableAdamW),
+    "muon": (muon, PaperMuon),
+}
+EACH_RULE = pytest.mark.parametrize(
+    "rule", [*(rule for rule, _ in OF_PAPERS.values()), OuterNesterov], ids=[*OF_PAPERS, "outer nesterov"]
 )
-def test_a_phase_warms_up_to_its_own_peak(step: int, rate: float) -> None:
-    """A phase with a fifth of the peak and two warm-up steps starts low at its step, then decays from its peak."""
-    phase = {"from_step": 10, "learning_rate": 0.2, "warmup_steps": 2, "total_steps": 20}
-    schedule = {"warmup_steps": 4, "total_steps": 14}
-    config = RunConfig.from_mapping({"optimizer": {"learning_rate": 1.0}, "schedule": schedule, "phases": [phase]})
-    assert rate_in_phase(step, config) == pytest.approx(rate)
 
 
-def test_a_phase_without_a_schedule_goes_on_in_the_old_one() -> None:
-    """A phase that only names a peak scales the schedule that is under way."""
-    schedule = {"warmup_steps": 0, "total_steps": 10}
-    phases = [{"from_step": 4, "sequence_length": 256}, {"from_step": 6, "learning_rate": 0.5}]
-    config = RunConfig.from_mapping({"optimizer": {"learning_rate": 1.0}, "schedule": schedule, "phases": phases})
-    assert [rate_in_phase(step, config) for step in (3, 4, 5, 6, 8)] == pytest.approx([0.7, 0.6, 0.5, 0.2, 0.1])
+def groups_of(parameters: list[torch.nn.Parameter]) -> list[ParameterGroup]:
+    """Matrices, which are decayed, and vectors."""
+    return [
+        {"params": [each for each in parameters if each.ndim == 2], "weight_decay": DECAY},
+        {"params": [each for each in parameters if each.ndim != 2], "weight_decay": 0.0},
+    ]
 
 
-def test_scheduler_sets_the_rate_of_each_global_step() -> None:
-    """Stepped along with the optimizer, the scheduler gives each step its share of the peak rate."""
-    config = RunConfig.from_mapping({**tiny_config().model_dump(), "schedule": {"warmup_steps": 2, "total_steps": 6}})
-    optimizer = build_optimizer(config, parameter_groups(tiny_model(config), config))
-    scheduler = build_scheduler(config, optimizer)
-    rates = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(4):
-            rates.append(optimizer.param_groups[1]["lr"] / config.optimizer.learning_rate)
-            optimizer.step()
-            scheduler.step()
-    assert rates == pytest.approx([0.5, 1.0, 1.0, 0.75])
+@pytest.mark.parametrize("gradient_scale", [0.01, 10.0])
+@pytest.mark.parametrize(("rule", "paper"), OF_PAPERS.values(), ids=OF_PAPERS)
+def test_twenty_steps_follow_the_papers(rule: Rule, paper: type[PaperAdamW], gradient_scale: float) -> None:
+    """Wide, tall and square matrices, short and zero vectors, clipped gradients or not, and sudden large gradients."""
+    rng = np.random.default_rng(0)
+    start = [rng.normal(size=shape) for shape in ((6, 15), (12, 4), (5, 5), 3)] + [np.zeros(7)]
+    formula = paper([array.copy() for array in start], [DECAY, DECAY, DECAY, 0.0, 0.0])
+    parameters = [torch.nn.Parameter(torch.tensor(array)) for array in start]
+    optimizer = rule(groups_of(parameters))
+    for step in range(20):
+        gradients = [gradient_scale * rng.normal(size=array.shape) for array in start]
+        gradients[1] *= 30.0 if step == 12 else 1.0
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = torch.tensor(gradient)
+        optimizer.step()
+        formula.step(gradients)
+    for parameter, expected in zip(parameters, formula.weights, strict=True):
+        np.testing.assert_allclose(parameter.detach().numpy(), expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (80, 20), (20, 80)])
+def test_an_orthogonalized_matrix_has_singular_values_near_one(shape: tuple[int, int]) -> None:
+    """The directions stay, and all lengths come close to 1; a zero matrix stays zero."""
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(3))
+    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+    found = orthogonalized(matrix)
+    values = torch.diagonal(left.T @ found @ right.T)
+    assert 0.3 < values.min() <= values.max() < 1.3
+    torch.testing.assert_close(left @ torch.diag(values) @ right, found, rtol=0, atol=1e-4)
+    assert not orthogonalized(torch.zeros(shape)).any()
+
+
+def test_muons_own_rule_is_for_matrices() -> None:
+    """A tensor of another shape in its group is refused by name."""
+    with pytest.raises(ValueError, match=r"not for a tensor of shape \(3,\)"):
+        muon([{"params": [torch.nn.Parameter(torch.ones(3))], "weight_decay": 0.0}])
+
+
+def test_muon_keeps_one_statistic_of_a_hidden_matrix() -> None:
+    """A hidden matrix has its momentum, every other parameter AdamW's state."""
+    matrix, vector = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(4))
+    optimizer = muon(groups_of([matrix, vector]))
+    assert {name: tuple(value.shape) for name, value in optimizer.state[matrix].items()} == {"momentum": (2, 3)}
+    assert set(optimizer.state[vector]) == {"step", "exp_avg", "exp_avg_sq"}
+
+
+def small_parameters() -> list[torch.nn.Parameter]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(256, 300), (300, 64), (300,)]  # large enough for several threads
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+
+
+def take_steps(parameters: list[torch.nn.Parameter], optimizer: SharedOptimizer, seeds: range) -> None:
+    for seed in seeds:
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in parameters:
+            parameter.grad = 0.01 * torch.randn(parameter.shape, generator=generator)
+        optimizer.step()
+
+
+def state_of(parameters: list[torch.nn.Parameter], optimizer: SharedOptimizer) -> list[torch.Tensor]:
+    """All that peers share."""
+    return [*parameters, *(value for state in optimizer.state.values() for value in state.values())]
+
+
+@EACH_RULE
+def test_the_same_averages_give_the_same_bits(rule: Rule) -> None:
+    """Two peers that take the same steps hold the same state, bit by bit, whatever else their processes computed."""
+    peers = []
+    for noise in range(2):
+        parameters = small_parameters()
+        optimizer = rule(groups_of(parameters))
+        torch.randn(noise)  # another global random state
+        take_steps(parameters, optimizer, range(3))
+        peers.append(state_of(parameters, optimizer))
+    assert all(torch.equal(one, other) for one, other in zip(*peers, strict=True))
+
+
+@EACH_RULE
+def test_a_reset_makes_a_new_optimizer_of_it(rule: Rule) -> None:
+    """After a reset the next step is, bit for bit, the one that a newly built optimizer takes."""
+    parameters = small_parameters()
+    optimizer = rule(groups_of(parameters))
+    take_steps(parameters, optimizer, range(3))
+    optimizer.reset_statistics()
+    fresh = [torch.nn.Parameter(parameter.detach().clone()) for parameter in parameters]
+    take_steps(parameters, optimizer, range(9, 10))
+    take_steps(fresh, rule(groups_of(fresh)), range(9, 10))
+    assert all(torch.equal(one, other) for one, other in zip(parameters, fresh, strict=True))
+
+
+@EACH_RULE
+def test_every_rule_skips_a_gradient_that_is_not_finite(rule: Rule, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither parameters nor state change, and the gradient that is read is not written."""
+    parameters = small_parameters()
+    optimizer = rule(groups_of(parameters))
+    take_steps(parameters, optimizer, range(1))
+    before = copy.deepcopy(state_of(parameters, optimizer))
+    for parameter in parameters:
+        parameter.grad = torch.full(parameter.shape, 7.0)
+    assert parameters[1].grad is not None
+    parameters[1].grad[0, 0] = math.nan
+    optimizer.step()
+    assert all(map(torch.equal, before, state_of(parameters, optimizer)))
+    assert "not finite" in caplog.text
+
+
+@EACH_RULE
+def test_every_rule_leaves_the_gradient_alone(rule: Rule) -> None:
+    """The averaged gradient may lie in shared memory: clipping works on a copy."""
+    parameters = small_parameters()
+    for parameter in parameters:
+        parameter.grad = torch.full(parameter.shape, 30.0)
+    rule(groups_of(parameters)).step()
+    assert all(parameter.grad is not None and bool((parameter.grad == 30.0).all()) for parameter in parameters)

@@ -27,7 +27,7 @@ from peer.models.build import build_model
 from peer.models.checkpoint_state import restore_model, restore_optimizer
 from peer.models.held_out import evaluate
 from peer.models.objectives import compute_losses
-from peer.models.optimizers import build_optimizer, parameter_groups
+from peer.models.optimizer_setup import build_optimizer, parameter_groups
 from peer.models.replaced_tokens import EMBEDDINGS, ReplacedTokens, draw_tokens
 from tests.support.model_cards import facts
 from tests.support.tiny_albert import gradients

@@ -23,14 +23,14 @@ from hivemind.utils import MSGPackSerializer
 from hivemind.utils.streaming import STREAMING_CHUNK_SIZE_BYTES, split_for_streaming
 
 from auth.errors import SwarmError
-from peer.models.update_rules import AdamW, Lamb, Muon, ParameterGroup, SharedOptimizer, StableAdamW
+from peer.models.optimizers import AdamW, Lamb, Muon, ParameterGroup, SharedOptimizer, StableAdamW
 from peer.network.least_rate import LEAST_BYTES_PER_S, PATIENCE_S
 from peer.network.traffic import BURST_S, HEADERS, LONGEST_PAUSE_S, STATES_SHARE, Traffic
 from peer.protocol.history_pb2 import AverageAfter
 from peer.reduction.compression import ROOTS, decode
 from peer.swarm import state as state_sharing
+from peer.swarm.average_history import AverageHistory, Lack, encode_average
 from peer.swarm.fingerprint import DRIFT_TOLERANCE, drifted, sketch_of
-from peer.swarm.history import AverageHistory, Lack, encode_average
 from peer.swarm.state import (
     AT_ONCE,
     BROKEN_OFF_S,

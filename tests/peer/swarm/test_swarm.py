@@ -20,8 +20,8 @@ from peer.config.run import RunConfig
 from peer.config.steering import Steering
 from peer.reporting.event_log import NOWHERE
 from peer.reporting.suspicions import Suspicions
+from peer.swarm.average_history import Lack
 from peer.swarm.decision import DownloadPause, Situation
-from peer.swarm.history import Lack
 from peer.swarm.swarm import HELD_POLL_S, MOST_SILENT_LOOKS, Swarm, Witness
 from tests.support.clocks import Clock
 from tests.support.receipts import key_of, pseudonym_of

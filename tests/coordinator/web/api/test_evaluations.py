@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from coordinator.context.services import RunServices, open_run_services
 from coordinator.evaluation.evaluations import EvaluationRow, allow_evaluator, record_evaluation
 from coordinator.evaluation.reports import EvaluationReport, EvaluatorKey
-from coordinator.ledger.presence import record_checkpoint
+from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from coordinator.run.directory import RunDirectory
 from coordinator.web.app import create_app
 from coordinator.web.state.web_state import WebState

@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from coordinator.members.names import hide_name, set_display_name
-from coordinator.statistics.history import TABLES
+from coordinator.statistics.run_tables import TABLES
 from coordinator.store.models import Step
 from coordinator.throttling.rate_limits import CallerPlaces
 from coordinator.web.api.run import overview_events
@@ -162,7 +162,7 @@ def test_the_history_hides_who_has_no_public_name(client: TestClient, run: FakeR
 
 def test_the_history_is_whole(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Page by page nothing is lost or comes twice."""
-    monkeypatch.setattr("coordinator.statistics.history.ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("coordinator.statistics.run_tables.ROWS_AT_ONCE", 3)
     rows = list(csv.DictReader(io.StringIO(client.get("/api/v1/history/contributions.csv").text)))
     assert sorted((int(row["step"]), row["member"]) for row in rows) == sorted(
         (step, name) for step in range(1, 11) for name in ("ada", f"'{FORMULA}")

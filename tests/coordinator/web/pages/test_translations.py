@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.ledger.presence import STATES
+from coordinator.ledger.sessions import STATES
 from coordinator.web.pages.translations import PLURAL_FORMS, choose_language, flattened, texts_of
 from dashboards import WEB, catalogs, english, page_files, page_version
 

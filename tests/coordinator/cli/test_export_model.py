@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from auth.errors import ConfigError, StorageError, UnsoundWeightsError
 from coordinator.checkpoints.export import exporting
 from coordinator.checkpoints.manifest import MANIFEST, StoredCheckpoint, file_entry, verify
-from coordinator.cli.export import app
+from coordinator.cli.export_model import app
 from coordinator.context.open_run import OpenRun
 from coordinator.members.audit import audit_log
 from coordinator.publishing.soundness import LoadingResult, difference

@@ -8,19 +8,9 @@ from typing import Any
 import pytest
 
 from auth.errors import RequestError
-from coordinator.ledger.presence import (
-    ONLINE_S,
-    RECENT_S,
-    checkpoints,
-    close_session,
-    online_sessions,
-    open_session,
-    read_swarm_status,
-    recent_devices,
-    record_checkpoint,
-    tell_keeper_addresses,
-    write_swarm_status,
-)
+from coordinator.ledger.keeper_status import read_swarm_status, tell_keeper_addresses, write_swarm_status
+from coordinator.ledger.recorded_checkpoints import checkpoints, record_checkpoint
+from coordinator.ledger.sessions import ONLINE_S, RECENT_S, close_session, online_sessions, open_session, recent_devices
 from coordinator.store.engine import Database
 from coordinator.store.models import Device, DeviceSession
 from tests.support.crowds import touch

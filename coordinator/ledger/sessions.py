@@ -1,19 +1,13 @@
-"""Presence of devices, and the swarm's current step: rows that service and keeper rewrite about once a second.
-
-Service and keeper talk only through these; every function is one short transaction.
-"""
+"""Sessions of devices, and what each last said of itself: rows that the service rewrites about once a second."""
 
 from __future__ import annotations
-
 import json
 import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
-
 from sqlalchemy import ColumnElement, String, Table, and_, bindparam, delete, func, select, update
-
 from auth.errors import RequestError
 from coordinator.store.engine import Database
 from coordinator.store.eras import current_era
@@ -24,17 +18,13 @@ from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
 
 ONLINE_S = 15.0  # a session is online if it was heard of so recently
 RECENT_S = 600.0  # the departure of most devices is news for so long; later on, those that stayed are the run
-KEEPER_SILENT_S = 120.0  # a keeper may average for so long on a busy machine, and is back within it when it has died
 APART = "apart"  # it trains or assists, and does not see the keeper in the swarm
 STATES = frozenset(
     {"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping", "standby", APART}
 )
 MAX_STEP = 2**31 - 1
 MAX_SAMPLES = 10**9
-_STATUS_ROW = 1
 _STAYS = cast(Table, DeviceSession.__table__)
-
-
 @dataclass(frozen=True)
 class OnlineSession:
     """A device that is connected now, with what it last said of itself."""
@@ -52,35 +42,11 @@ class OnlineSession:
     last_seen_at: float
 
 
-@dataclass(frozen=True)
-class KeeperView:
-    """Where the swarm stands, as the keeper sees it."""
-
-    step: int  # global steps completed
-    era: int
-    samples_accumulated: int  # towards the next global step
-    target_batch_size: int
-    peers: int
-    samples_per_second: float  # of the run, by the steps that count: `coordinator.ledger.speed`
-    eta_s: float | None  # until the batch is full, at that speed
-    addresses: tuple[str, ...]  # the keeper's libp2p multiaddresses
-    updated_at: float  # when the keeper's own p2p daemon had last answered it
-
-
-@dataclass(frozen=True)
-class CheckpointRow:
-    """A verified checkpoint on disk."""
-
-    step: int
-    size_bytes: int
-    manifest_sha256: str
-    created_at: float
-    withheld: str  # why it may not be published; "": it may
-
 
 def is_online(now: float) -> ColumnElement[bool]:
     """The condition on a session to be online at `now`."""
     return and_(DeviceSession.ended_at.is_(None), DeviceSession.last_seen_at > now - ONLINE_S)
+
 
 
 def open_session(database: Database, device_id: str, hardware: str, software_version: str, now: float) -> str:
@@ -107,6 +73,7 @@ def open_session(database: Database, device_id: str, hardware: str, software_ver
     return session_id
 
 
+
 @dataclass(frozen=True)
 class PresenceClaim:
     """What a device says of itself, as far as it can be true."""
@@ -117,6 +84,7 @@ class PresenceClaim:
     state: str
     last_seen_at: float  # Unix seconds, by our clock
     hardware: str | None = None  # what computes there; None: as said before
+
 
 
 def checked_claim(
@@ -132,6 +100,7 @@ def checked_claim(
     return PresenceClaim(step, own_samples, samples_per_second, state, now, hardware)
 
 
+
 def touch_sessions(database: Database, claims: Mapping[str, PresenceClaim]) -> None:
     """Keep what the devices of these sessions say, in one transaction; an ended session stays as it is."""
     open_still = update(_STAYS).where(_STAYS.c.id == bindparam("stay"), _STAYS.c.ended_at.is_(None))
@@ -142,12 +111,14 @@ def touch_sessions(database: Database, claims: Mapping[str, PresenceClaim]) -> N
     database.transact(lambda session: session.connection().execute(open_still.values(names), rows))
 
 
+
 def close_session(database: Database, session_id: str, now: float) -> None:
     """End a device's stay."""
     with database.begin() as session:
         ends = update(DeviceSession).where(DeviceSession.id == session_id, DeviceSession.ended_at.is_(None))
         session.execute(ends.values(ended_at=now, last_seen_at=now))
         session.execute(delete(RelayOffer).where(RelayOffer.session_id == session_id))
+
 
 
 def online_sessions(database: Database, now: float) -> list[OnlineSession]:
@@ -175,6 +146,7 @@ def online_sessions(database: Database, now: float) -> list[OnlineSession]:
         return [OnlineSession(*row) for row in session.execute(query)]
 
 
+
 def recent_devices(database: Database, now: float) -> int:
     """Return how many devices are here, or were within the last minutes."""
     with database() as session:
@@ -182,113 +154,16 @@ def recent_devices(database: Database, now: float) -> int:
         return session.scalar(devices.where(DeviceSession.last_seen_at > now - RECENT_S)) or 0
 
 
-def write_swarm_status(
-    database: Database,
-    *,
-    step: int,
-    samples_accumulated: int,
-    target_batch_size: int,
-    peers: int,
-    samples_per_second: float,
-    eta_s: float | None,
-    addresses: Sequence[str],
-    now: float,
-) -> None:
-    """The keeper's view of the swarm, in place of its last one."""
-    with database.begin() as session:
-        session.merge(
-            SwarmStatus(
-                id=_STATUS_ROW,
-                step=step,
-                era=current_era(session),
-                samples_accumulated=samples_accumulated,
-                target_batch_size=target_batch_size,
-                peers=peers,
-                samples_per_second=samples_per_second,
-                eta_s=eta_s,
-                addresses=json.dumps(list(addresses)),
-                updated_at=now,
-            )
-        )
-        tell(session, Topic.PROGRESS)
-
-
-def tell_keeper_addresses(database: Database, addresses: Sequence[str]) -> bool:
-    """Where a keeper that has come back is reached, ahead of its first view of the swarm; whether that is news."""
-    with database.begin() as session:
-        row = session.get(SwarmStatus, _STATUS_ROW)
-        if row is None:
-            return False
-        before, row.addresses = json.loads(row.addresses), json.dumps(list(addresses))
-        return set(before) != set(addresses)
-
-
-def read_swarm_status(database: Database) -> KeeperView | None:
-    """The keeper's last view of the swarm; None before its first."""
-    with database() as session:
-        row = session.get(SwarmStatus, _STATUS_ROW)
-        if row is None:
-            return None
-        return KeeperView(
-            step=row.step,
-            era=row.era,
-            samples_accumulated=row.samples_accumulated,
-            target_batch_size=row.target_batch_size,
-            peers=row.peers,
-            samples_per_second=row.samples_per_second,
-            eta_s=row.eta_s,
-            addresses=tuple(json.loads(row.addresses)),
-            updated_at=row.updated_at,
-        )
-
-
-def record_checkpoint(
-    database: Database,
-    *,
-    step: int,
-    size_bytes: int,
-    manifest_sha256: str,
-    now: float,
-    removed: Sequence[int] = (),
-    withheld: str = "",
-) -> None:
-    """A checkpoint was written, and those of the steps `removed` were removed; `withheld`: why it is not published."""
-    row = Checkpoint(
-        step=step,
-        size_bytes=size_bytes,
-        manifest_sha256=manifest_sha256,
-        created_at=now,
-        withheld=withheld,
-    )
-    with database.begin() as session:
-        session.merge(row)
-        session.flush()
-        session.execute(delete(Checkpoint).where(Checkpoint.step.in_(list(removed))))
-        tell(session, Topic.PROGRESS)
-
-
-def forget_checkpoints(database: Database, steps: Sequence[int]) -> None:
-    """The checkpoints of these steps are gone."""
-    with database.begin() as session:
-        session.execute(delete(Checkpoint).where(Checkpoint.step.in_(steps)))
-
-
-def checkpoints(database: Database) -> list[CheckpointRow]:
-    """All recorded checkpoints, the newest first."""
-    with database() as session:
-        return [checkpoint_row(row) for row in session.scalars(select(Checkpoint).order_by(Checkpoint.step.desc()))]
-
-
-def checkpoint_row(row: Checkpoint) -> CheckpointRow:
-    """A recorded checkpoint, free of its session."""
-    return CheckpointRow(row.step, row.size_bytes, row.manifest_sha256, row.created_at, row.withheld)
-
 
 def _require_range(name: str, value: float, most: float) -> None:
     if not (math.isfinite(value) and 0 <= value <= most):
         raise RequestError(f"`{name}` ({value}) must lie between 0 and {most:g}.")
 
 
+
 def _printable(text: str, most: int) -> str:
     """A peer's own words about itself, cut to what fits, without control characters."""
     return "".join(character for character in text if character.isprintable())[:most]
+
+
+

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from coordinator.statistics.history import receipts_page
+from coordinator.statistics.run_tables import receipts_page
 from tests.support.served_page import FakeRun
 
 pytestmark = pytest.mark.usefixtures("three_steps")
@@ -34,7 +34,7 @@ def test_a_page_of_receipts_names_only_so_many_devices(
     run: FakeRun, monkeypatch: pytest.MonkeyPatch, most: int, expected: list[int]
 ) -> None:
     """Claimants, signers and those whose samples were received; one step fits on any page."""
-    monkeypatch.setattr("coordinator.statistics.history.MOST_NUMBERS", most)
+    monkeypatch.setattr("coordinator.statistics.run_tables.MOST_NUMBERS", most)
     page = receipts_page(run.services.database, "test-run", 0, 10)
     assert [step["step"] for step in page["steps"]] == expected
     assert page["next"] == (None if len(expected) == 3 else expected[-1])

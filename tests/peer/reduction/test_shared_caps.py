@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing as mp
 
-from peer.reduction.weight_caps import MOST_DEVICES, CapsOfRound, WeightCaps
+from peer.reduction.shared_caps import MOST_DEVICES, CapsOfRound, WeightCaps
 
 
 def test_nobody_is_capped_before_anybody_says_so() -> None:

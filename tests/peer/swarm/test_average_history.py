@@ -17,7 +17,7 @@ from peer.config.training import Compression
 from peer.protocol import HELD_AVERAGES
 from peer.reduction.compression import HALF_BYTES, average_code_of, compression_of, decode
 from peer.reduction.sizes import BLOCK, SCALE_BYTES
-from peer.swarm.history import Average, AverageHistory, Lack, encode_average, whole_average
+from peer.swarm.average_history import Average, AverageHistory, Lack, encode_average, whole_average
 
 NAMES = [encode_average([torch.full((2,), float(step))], {}, "float16") for step in range(HELD_AVERAGES + 4)]
 

@@ -11,7 +11,7 @@ from auth.errors import ConfigError
 from coordinator.checkpoints.export import exporting
 from coordinator.checkpoints.manifest import StoredCheckpoint, verify
 from coordinator.context.open_run import OpenRun, open_run
-from coordinator.ledger.presence import checkpoints
+from coordinator.ledger.recorded_checkpoints import checkpoints
 from coordinator.publishing.card_facts import facts_of_checkpoint, facts_of_run, hub_repository
 from coordinator.publishing.cards import card_files
 from coordinator.publishing.embedding import export_embedder, require_bidirectional, require_package

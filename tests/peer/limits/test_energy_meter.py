@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.limits.energy import LONGEST_S, SAMPLE_S, Energy, EnergyMeter, read_gpu_watts, read_packages
+from peer.limits.energy_meter import LONGEST_S, SAMPLE_S, Energy, EnergyMeter, read_gpu_watts, read_packages
 from peer.limits.events import Used
 from peer.limits.limits import NO_LIMITS
 from peer.limits.policy import Readings

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from auth.errors import ConfigError
-from coordinator.keeper.choosing import MEASURED_STEPS, STEPS_BETWEEN, WayChooser
+from coordinator.keeper.way_chooser import MEASURED_STEPS, STEPS_BETWEEN, WayChooser
 from coordinator.ledger.ledger import Ledger
-from coordinator.ledger.presence import checked_claim, open_session, touch_sessions
+from coordinator.ledger.sessions import checked_claim, open_session, touch_sessions
 from coordinator.ledger.steering import BY_KEEPER, LEAD_STEPS, Steersman, read_helm
 from coordinator.members.audit import audit_log
 from coordinator.store.engine import Database

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from auth.errors import ConfigError
-from peer.backends.choice import choose_backend
+from peer.backends.devices import choose_backend
 from peer.backends.torch_cpu import TorchBackend
 from peer.config.run import RunConfig
 from tests.support.tiny_albert import gradients, random_batch, tiny_config, tiny_model
@@ -41,7 +41,7 @@ def test_accelerators_get_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
         started.extend([devices, precision])
         return object()
 
-    monkeypatch.setattr("peer.backends.choice.ReplicaBackend", start)
+    monkeypatch.setattr("peer.backends.devices.ReplicaBackend", start)
     monkeypatch.setattr("peer.backends.hardware._has_bf16", lambda device: False)
     config = tiny_config()
     for device in "cuda:0,2", "mps":

@@ -14,7 +14,7 @@ import pytest
 from auth.errors import ConfigError
 from peer.config.run import RunConfig
 from peer.rehearsal.forecast.comparison import PastComparison
-from peer.rehearsal.forecast.history import (
+from peer.rehearsal.forecast.past_run import (
     PastReport,
     PastSession,
     PastStep,

@@ -1,0 +1,99 @@
+"""Where the swarm stands, in one row that the keeper rewrites about once a second: all that the service knows of it."""
+
+from __future__ import annotations
+import json
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, cast
+from sqlalchemy import ColumnElement, String, Table, and_, bindparam, delete, func, select, update
+from auth.errors import RequestError
+from coordinator.store.engine import Database
+from coordinator.store.eras import current_era
+from coordinator.store.models import Checkpoint, Device, DeviceSession, Member, SwarmStatus
+from coordinator.store.notify import Topic, tell
+from coordinator.store.service_models import RelayOffer
+from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
+
+KEEPER_SILENT_S = 120.0  # a keeper may average for so long on a busy machine, and is back within it when it has died
+_STATUS_ROW = 1
+@dataclass(frozen=True)
+class KeeperView:
+    """Where the swarm stands, as the keeper sees it."""
+
+    step: int  # global steps completed
+    era: int
+    samples_accumulated: int  # towards the next global step
+    target_batch_size: int
+    peers: int
+    samples_per_second: float  # of the run, by the steps that count: `coordinator.ledger.speed`
+    eta_s: float | None  # until the batch is full, at that speed
+    addresses: tuple[str, ...]  # the keeper's libp2p multiaddresses
+    updated_at: float  # when the keeper's own p2p daemon had last answered it
+
+
+
+def write_swarm_status(
+    database: Database,
+    *,
+    step: int,
+    samples_accumulated: int,
+    target_batch_size: int,
+    peers: int,
+    samples_per_second: float,
+    eta_s: float | None,
+    addresses: Sequence[str],
+    now: float,
+) -> None:
+    """The keeper's view of the swarm, in place of its last one."""
+    with database.begin() as session:
+        session.merge(
+            SwarmStatus(
+                id=_STATUS_ROW,
+                step=step,
+                era=current_era(session),
+                samples_accumulated=samples_accumulated,
+                target_batch_size=target_batch_size,
+                peers=peers,
+                samples_per_second=samples_per_second,
+                eta_s=eta_s,
+                addresses=json.dumps(list(addresses)),
+                updated_at=now,
+            )
+        )
+        tell(session, Topic.PROGRESS)
+
+
+
+def tell_keeper_addresses(database: Database, addresses: Sequence[str]) -> bool:
+    """Where a keeper that has come back is reached, ahead of its first view of the swarm; whether that is news."""
+    with database.begin() as session:
+        row = session.get(SwarmStatus, _STATUS_ROW)
+        if row is None:
+            return False
+        before, row.addresses = json.loads(row.addresses), json.dumps(list(addresses))
+        return set(before) != set(addresses)
+
+
+
+def read_swarm_status(database: Database) -> KeeperView | None:
+    """The keeper's last view of the swarm; None before its first."""
+    with database() as session:
+        row = session.get(SwarmStatus, _STATUS_ROW)
+        if row is None:
+            return None
+        return KeeperView(
+            step=row.step,
+            era=row.era,
+            samples_accumulated=row.samples_accumulated,
+            target_batch_size=row.target_batch_size,
+            peers=row.peers,
+            samples_per_second=row.samples_per_second,
+            eta_s=row.eta_s,
+            addresses=tuple(json.loads(row.addresses)),
+            updated_at=row.updated_at,
+        )
+
+
+

@@ -1,0 +1,76 @@
+"""The verified checkpoints on disk, as the keeper has recorded them."""
+
+from __future__ import annotations
+import json
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, cast
+from sqlalchemy import ColumnElement, String, Table, and_, bindparam, delete, func, select, update
+from auth.errors import RequestError
+from coordinator.store.engine import Database
+from coordinator.store.eras import current_era
+from coordinator.store.models import Checkpoint, Device, DeviceSession, Member, SwarmStatus
+from coordinator.store.notify import Topic, tell
+from coordinator.store.service_models import RelayOffer
+from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
+
+@dataclass(frozen=True)
+class CheckpointRow:
+    """A verified checkpoint on disk."""
+
+    step: int
+    size_bytes: int
+    manifest_sha256: str
+    created_at: float
+    withheld: str  # why it may not be published; "": it may
+
+
+
+def record_checkpoint(
+    database: Database,
+    *,
+    step: int,
+    size_bytes: int,
+    manifest_sha256: str,
+    now: float,
+    removed: Sequence[int] = (),
+    withheld: str = "",
+) -> None:
+    """A checkpoint was written, and those of the steps `removed` were removed; `withheld`: why it is not published."""
+    row = Checkpoint(
+        step=step,
+        size_bytes=size_bytes,
+        manifest_sha256=manifest_sha256,
+        created_at=now,
+        withheld=withheld,
+    )
+    with database.begin() as session:
+        session.merge(row)
+        session.flush()
+        session.execute(delete(Checkpoint).where(Checkpoint.step.in_(list(removed))))
+        tell(session, Topic.PROGRESS)
+
+
+
+def forget_checkpoints(database: Database, steps: Sequence[int]) -> None:
+    """The checkpoints of these steps are gone."""
+    with database.begin() as session:
+        session.execute(delete(Checkpoint).where(Checkpoint.step.in_(steps)))
+
+
+
+def checkpoints(database: Database) -> list[CheckpointRow]:
+    """All recorded checkpoints, the newest first."""
+    with database() as session:
+        return [checkpoint_row(row) for row in session.scalars(select(Checkpoint).order_by(Checkpoint.step.desc()))]
+
+
+
+def checkpoint_row(row: Checkpoint) -> CheckpointRow:
+    """A recorded checkpoint, free of its session."""
+    return CheckpointRow(row.step, row.size_bytes, row.manifest_sha256, row.created_at, row.withheld)
+
+
+
