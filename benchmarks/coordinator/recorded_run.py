@@ -27,8 +27,8 @@ from sqlalchemy import func, insert, select
 from benchmarks.support.reporting import Figure, argument_parser, report
 from coordinator.checkpoints.validations import ValidationRow, record_validation
 from coordinator.context.open_run import open_run
-from coordinator.ledger.ledger import count_losses, enter_reports
 from coordinator.ledger.keeper_status import write_swarm_status
+from coordinator.ledger.ledger import count_losses, enter_reports
 from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from coordinator.ledger.sessions import PresenceClaim, touch_sessions
 from coordinator.run.directory import RunDirectory

@@ -19,8 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from coordinator.checkpoints.validations import validations
-from coordinator.ledger.sessions import APART, OnlineSession, online_sessions
 from coordinator.ledger.reading import SETTLED_S, LedgerReader
+from coordinator.ledger.sessions import APART, OnlineSession, online_sessions
 from coordinator.run.directory import RunDirectory
 from coordinator.statistics.alarms import MODEL_KINDS, SPLIT, STARTING, Alarm, Vitals, alarms_of, write_alarms
 from coordinator.statistics.return_point import read_return_point

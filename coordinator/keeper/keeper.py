@@ -30,8 +30,8 @@ from coordinator.keeper.alarm_watch import AlarmWatch, DeviceWatch
 from coordinator.keeper.checkpointing import Checkpointing
 from coordinator.keeper.lock import KeeperLock, require_its_checkpoints, require_its_identity
 from coordinator.keeper.way_chooser import WayChooser
-from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.keeper_status import tell_keeper_addresses, write_swarm_status
+from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.speed import batch_left_s, run_speed
 from coordinator.ledger.steering import read_helm
 from coordinator.members.membership import Grant, Membership

@@ -1,5 +1,5 @@
-"""The ledger: reports and receipts of each step, counted once, presence of devices, and steering of the run.
+"""The ledger: what each step is made of, counted once, and what the coordinator knows of devices and swarm.
 
-`ledger` writes, `reading` and `speed` read, `presence` and `steering` do both; all packages above use these.
-`judgement` decides without a database which reports and samples count.
+`ledger` writes and `reading` and `speed` read reports and receipts; `judgement` decides without a database which count.
+`sessions`, `keeper_status`, `recorded_checkpoints` and `steering` have their rows. All packages above use these.
 """

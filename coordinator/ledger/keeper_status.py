@@ -1,23 +1,20 @@
 """Where the swarm stands, in one row that the keeper rewrites about once a second: all that the service knows of it."""
 
 from __future__ import annotations
+
 import json
-import math
-import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, cast
-from sqlalchemy import ColumnElement, String, Table, and_, bindparam, delete, func, select, update
-from auth.errors import RequestError
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from coordinator.store.engine import Database
 from coordinator.store.eras import current_era
-from coordinator.store.models import Checkpoint, Device, DeviceSession, Member, SwarmStatus
+from coordinator.store.models import SwarmStatus
 from coordinator.store.notify import Topic, tell
-from coordinator.store.service_models import RelayOffer
-from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
 
 KEEPER_SILENT_S = 120.0  # a keeper may average for so long on a busy machine, and is back within it when it has died
 _STATUS_ROW = 1
+
+
 @dataclass(frozen=True)
 class KeeperView:
     """Where the swarm stands, as the keeper sees it."""
@@ -31,7 +28,6 @@ class KeeperView:
     eta_s: float | None  # until the batch is full, at that speed
     addresses: tuple[str, ...]  # the keeper's libp2p multiaddresses
     updated_at: float  # when the keeper's own p2p daemon had last answered it
-
 
 
 def write_swarm_status(
@@ -65,7 +61,6 @@ def write_swarm_status(
         tell(session, Topic.PROGRESS)
 
 
-
 def tell_keeper_addresses(database: Database, addresses: Sequence[str]) -> bool:
     """Where a keeper that has come back is reached, ahead of its first view of the swarm; whether that is news."""
     with database.begin() as session:
@@ -74,7 +69,6 @@ def tell_keeper_addresses(database: Database, addresses: Sequence[str]) -> bool:
             return False
         before, row.addresses = json.loads(row.addresses), json.dumps(list(addresses))
         return set(before) != set(addresses)
-
 
 
 def read_swarm_status(database: Database) -> KeeperView | None:
@@ -94,6 +88,3 @@ def read_swarm_status(database: Database) -> KeeperView | None:
             addresses=tuple(json.loads(row.addresses)),
             updated_at=row.updated_at,
         )
-
-
-

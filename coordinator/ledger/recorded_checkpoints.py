@@ -1,20 +1,16 @@
 """The verified checkpoints on disk, as the keeper has recorded them."""
 
 from __future__ import annotations
-import json
-import math
-import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, cast
-from sqlalchemy import ColumnElement, String, Table, and_, bindparam, delete, func, select, update
-from auth.errors import RequestError
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import delete, select
+
 from coordinator.store.engine import Database
-from coordinator.store.eras import current_era
-from coordinator.store.models import Checkpoint, Device, DeviceSession, Member, SwarmStatus
+from coordinator.store.models import Checkpoint
 from coordinator.store.notify import Topic, tell
-from coordinator.store.service_models import RelayOffer
-from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
+
 
 @dataclass(frozen=True)
 class CheckpointRow:
@@ -25,7 +21,6 @@ class CheckpointRow:
     manifest_sha256: str
     created_at: float
     withheld: str  # why it may not be published; "": it may
-
 
 
 def record_checkpoint(
@@ -53,12 +48,10 @@ def record_checkpoint(
         tell(session, Topic.PROGRESS)
 
 
-
 def forget_checkpoints(database: Database, steps: Sequence[int]) -> None:
     """The checkpoints of these steps are gone."""
     with database.begin() as session:
         session.execute(delete(Checkpoint).where(Checkpoint.step.in_(steps)))
-
 
 
 def checkpoints(database: Database) -> list[CheckpointRow]:
@@ -67,10 +60,6 @@ def checkpoints(database: Database) -> list[CheckpointRow]:
         return [checkpoint_row(row) for row in session.scalars(select(Checkpoint).order_by(Checkpoint.step.desc()))]
 
 
-
 def checkpoint_row(row: Checkpoint) -> CheckpointRow:
     """A recorded checkpoint, free of its session."""
     return CheckpointRow(row.step, row.size_bytes, row.manifest_sha256, row.created_at, row.withheld)
-
-
-

@@ -1,17 +1,18 @@
 """Sessions of devices, and what each last said of itself: rows that the service rewrites about once a second."""
 
 from __future__ import annotations
-import json
+
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
+
 from sqlalchemy import ColumnElement, String, Table, and_, bindparam, delete, func, select, update
+
 from auth.errors import RequestError
 from coordinator.store.engine import Database
-from coordinator.store.eras import current_era
-from coordinator.store.models import Checkpoint, Device, DeviceSession, Member, SwarmStatus
+from coordinator.store.models import Device, DeviceSession, Member
 from coordinator.store.notify import Topic, tell
 from coordinator.store.service_models import RelayOffer
 from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
@@ -25,6 +26,8 @@ STATES = frozenset(
 MAX_STEP = 2**31 - 1
 MAX_SAMPLES = 10**9
 _STAYS = cast(Table, DeviceSession.__table__)
+
+
 @dataclass(frozen=True)
 class OnlineSession:
     """A device that is connected now, with what it last said of itself."""
@@ -42,11 +45,9 @@ class OnlineSession:
     last_seen_at: float
 
 
-
 def is_online(now: float) -> ColumnElement[bool]:
     """The condition on a session to be online at `now`."""
     return and_(DeviceSession.ended_at.is_(None), DeviceSession.last_seen_at > now - ONLINE_S)
-
 
 
 def open_session(database: Database, device_id: str, hardware: str, software_version: str, now: float) -> str:
@@ -73,7 +74,6 @@ def open_session(database: Database, device_id: str, hardware: str, software_ver
     return session_id
 
 
-
 @dataclass(frozen=True)
 class PresenceClaim:
     """What a device says of itself, as far as it can be true."""
@@ -84,7 +84,6 @@ class PresenceClaim:
     state: str
     last_seen_at: float  # Unix seconds, by our clock
     hardware: str | None = None  # what computes there; None: as said before
-
 
 
 def checked_claim(
@@ -100,7 +99,6 @@ def checked_claim(
     return PresenceClaim(step, own_samples, samples_per_second, state, now, hardware)
 
 
-
 def touch_sessions(database: Database, claims: Mapping[str, PresenceClaim]) -> None:
     """Keep what the devices of these sessions say, in one transaction; an ended session stays as it is."""
     open_still = update(_STAYS).where(_STAYS.c.id == bindparam("stay"), _STAYS.c.ended_at.is_(None))
@@ -111,14 +109,12 @@ def touch_sessions(database: Database, claims: Mapping[str, PresenceClaim]) -> N
     database.transact(lambda session: session.connection().execute(open_still.values(names), rows))
 
 
-
 def close_session(database: Database, session_id: str, now: float) -> None:
     """End a device's stay."""
     with database.begin() as session:
         ends = update(DeviceSession).where(DeviceSession.id == session_id, DeviceSession.ended_at.is_(None))
         session.execute(ends.values(ended_at=now, last_seen_at=now))
         session.execute(delete(RelayOffer).where(RelayOffer.session_id == session_id))
-
 
 
 def online_sessions(database: Database, now: float) -> list[OnlineSession]:
@@ -146,7 +142,6 @@ def online_sessions(database: Database, now: float) -> list[OnlineSession]:
         return [OnlineSession(*row) for row in session.execute(query)]
 
 
-
 def recent_devices(database: Database, now: float) -> int:
     """Return how many devices are here, or were within the last minutes."""
     with database() as session:
@@ -154,16 +149,11 @@ def recent_devices(database: Database, now: float) -> int:
         return session.scalar(devices.where(DeviceSession.last_seen_at > now - RECENT_S)) or 0
 
 
-
 def _require_range(name: str, value: float, most: float) -> None:
     if not (math.isfinite(value) and 0 <= value <= most):
         raise RequestError(f"`{name}` ({value}) must lie between 0 and {most:g}.")
 
 
-
 def _printable(text: str, most: int) -> str:
     """A peer's own words about itself, cut to what fits, without control characters."""
     return "".join(character for character in text if character.isprintable())[:most]
-
-
-

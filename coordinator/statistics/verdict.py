@@ -13,8 +13,8 @@ from statistics import fmean, median
 from typing import Literal
 
 from coordinator.ledger.keeper_status import KEEPER_SILENT_S, KeeperView
-from coordinator.ledger.sessions import RECENT_S
 from coordinator.ledger.reading import StepRow
+from coordinator.ledger.sessions import RECENT_S
 from coordinator.statistics.alarms import MODEL_KINDS, AlarmRow
 from coordinator.statistics.course import SMOOTHED, rise_of
 

@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 from sqlalchemy import func, select
 
-from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.keeper_status import read_swarm_status
+from coordinator.ledger.ledger import Ledger
 from coordinator.members.membership import Membership
 from coordinator.run.directory import RunDirectory
 from coordinator.store.engine import Database, open_engine

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from coordinator.ledger.judgement import Delivery, ReportVerdict
-from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.keeper_status import write_swarm_status
+from coordinator.ledger.ledger import Ledger
 from coordinator.store.engine import Database
 from coordinator.store.models import Device, Member
 from peer.config.run import RunConfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from coordinator.ledger.sessions import online_sessions
 from coordinator.ledger.reading import Contribution
+from coordinator.ledger.sessions import online_sessions
 from tests.support.commands import HOST, Site
 
 

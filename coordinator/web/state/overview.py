@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from coordinator.ledger.keeper_status import KeeperView
-from coordinator.ledger.recorded_checkpoints import CheckpointRow
 from coordinator.ledger.reading import Contribution, Kind, data_wait_share
+from coordinator.ledger.recorded_checkpoints import CheckpointRow
 from coordinator.ledger.speed import total_steps
 from coordinator.statistics.alarms import AlarmRow
 from coordinator.statistics.return_point import ReturnPoint

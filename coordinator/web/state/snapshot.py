@@ -9,8 +9,6 @@ from coordinator.checkpoints.validations import ValidationRow, validations
 from coordinator.context.services import RunServices
 from coordinator.evaluation.evaluations import EvaluationRow, evaluations
 from coordinator.ledger.keeper_status import KeeperView, read_swarm_status
-from coordinator.ledger.recorded_checkpoints import CheckpointRow, checkpoints
-from coordinator.ledger.sessions import OnlineSession, online_sessions, recent_devices
 from coordinator.ledger.reading import (
     LATE_STEPS,
     READ_WHOLE_S,
@@ -21,6 +19,8 @@ from coordinator.ledger.reading import (
     StepRow,
     read_giving,
 )
+from coordinator.ledger.recorded_checkpoints import CheckpointRow, checkpoints
+from coordinator.ledger.sessions import OnlineSession, online_sessions, recent_devices
 from coordinator.ledger.speed import time_left_s
 from coordinator.ledger.steering import Helm, read_helm
 from coordinator.members.names import display_names, publicly

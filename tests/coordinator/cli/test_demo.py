@@ -18,8 +18,8 @@ from sqlalchemy import update
 from auth.errors import ConfigError, PortTakenError, UnreachableError, WorkerError
 from coordinator.checkpoints.validations import record_validation
 from coordinator.context.open_run import OpenRun
-from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from coordinator.ledger.reading import Contribution, StepRow
+from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from coordinator.service import demo as demo_run
 from coordinator.service.demo import (
     CommandProcess,

@@ -19,8 +19,8 @@ from coordinator.control.news import (
     standings,
 )
 from coordinator.control.session import End, LiveSession
-from coordinator.ledger.sessions import ONLINE_S
 from coordinator.ledger.reading import Contribution
+from coordinator.ledger.sessions import ONLINE_S
 from peer.protocol.control_pb2 import CoordinatorMessage
 from tests.support.control_plane import serving
 

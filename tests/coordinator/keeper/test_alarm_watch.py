@@ -9,8 +9,8 @@ import torch
 from starlette.testclient import TestClient
 
 from coordinator.keeper.alarm_watch import LOOK_EVERY_S, PATIENCE_S, STARTING_S, AlarmWatch, DeviceWatch, update_norm
-from coordinator.ledger.sessions import APART, online_sessions
 from coordinator.ledger.reading import SETTLED_S
+from coordinator.ledger.sessions import APART, online_sessions
 from coordinator.members.audit import audit_log
 from coordinator.statistics.alarms import AlarmRow, raised_alarms
 from coordinator.web.app import create_app

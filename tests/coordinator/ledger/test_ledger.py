@@ -18,10 +18,10 @@ from auth.errors import RequestError
 from auth.receipts import MAX_COUNT
 from coordinator.checkpoints.validations import record_validation, validations
 from coordinator.ledger.judgement import Delivery, ReportVerdict
-from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.keeper_status import read_swarm_status
-from coordinator.ledger.recorded_checkpoints import checkpoints, record_checkpoint
+from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.reading import StepRow
+from coordinator.ledger.recorded_checkpoints import checkpoints, record_checkpoint
 from coordinator.store.engine import Database
 from coordinator.store.ledger_models import LostSamples
 from coordinator.store.locks import Lock, beside_others

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from coordinator.ledger.ledger import Ledger
-from coordinator.ledger.sessions import close_session, open_session
 from coordinator.ledger.reading import (
     Contribution,
     Hardware,
@@ -17,6 +16,7 @@ from coordinator.ledger.reading import (
     read_gifts,
     read_giving,
 )
+from coordinator.ledger.sessions import close_session, open_session
 from coordinator.members.names import set_display_name
 from coordinator.statistics.swarm_health import RoundHealth, read_health
 from coordinator.store.engine import Database

@@ -1,4 +1,4 @@
-"""Who is here, where the swarm stands, and which checkpoints there are."""
+"""Sessions tell who is here, and what each device last said of itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from auth.errors import RequestError
-from coordinator.ledger.keeper_status import read_swarm_status, tell_keeper_addresses, write_swarm_status
-from coordinator.ledger.recorded_checkpoints import checkpoints, record_checkpoint
 from coordinator.ledger.sessions import ONLINE_S, RECENT_S, close_session, online_sessions, open_session, recent_devices
 from coordinator.store.engine import Database
 from coordinator.store.models import Device, DeviceSession
@@ -102,57 +100,3 @@ def test_words_of_a_peer_are_cut_and_cleaned(database: Database) -> None:
     hardware = online_sessions(database, NOW)[0].hardware
     assert hardware.startswith("[31mx")
     assert len(hardware) == 200
-
-
-def write_status(database: Database, step: int, now: float = NOW) -> None:
-    write_swarm_status(
-        database,
-        step=step,
-        samples_accumulated=30,
-        target_batch_size=100,
-        peers=3,
-        samples_per_second=9.5,
-        eta_s=None,
-        addresses=["/ip4/192.0.2.7/tcp/31337/p2p/QmKeeper"],
-        now=now,
-    )
-
-
-def test_swarm_status_is_the_keepers_last_word(database: Database) -> None:
-    """There is none at first, then always the newest."""
-    assert read_swarm_status(database) is None
-    write_status(database, step=1)
-    write_status(database, step=2, now=NOW + 1)
-    status = read_swarm_status(database)
-    assert (status.step, status.era, status.updated_at) == (2, 0, NOW + 1)
-    assert (status.samples_accumulated, status.peers, status.eta_s) == (30, 3, None)
-    assert status.addresses == ("/ip4/192.0.2.7/tcp/31337/p2p/QmKeeper",)
-
-
-def test_a_keeper_that_comes_back_says_where_it_is(database: Database) -> None:
-    """And knows whether that is news; what it saw of the swarm before, and when, stays as it was."""
-    old, new = "/ip4/192.0.2.7/tcp/31337/p2p/QmKeeper", "/ip4/192.0.2.8/tcp/31337/p2p/QmKeeper"
-    assert not tell_keeper_addresses(database, [old])  # nobody ever saw another
-    assert read_swarm_status(database) is None
-    write_status(database, step=2)
-    assert not tell_keeper_addresses(database, [old])
-    assert tell_keeper_addresses(database, [new, old])
-    assert not tell_keeper_addresses(database, [old, new])
-    status = read_swarm_status(database)
-    assert (status.addresses, status.step, status.updated_at) == ((old, new), 2, NOW)
-
-
-def test_checkpoints_are_listed_without_the_pruned(database: Database) -> None:
-    """The newest comes first, and what the keeper removed is gone; the same step again replaces its row."""
-    for step, removed in ((10, []), (20, []), (30, [10]), (30, [])):
-        record_checkpoint(
-            database,
-            step=step,
-            size_bytes=3 * 2**31,
-            manifest_sha256="ab" * 32,
-            now=NOW + step,
-            removed=removed,
-        )
-    rows = checkpoints(database)
-    assert [(row.step, row.size_bytes) for row in rows] == [(30, 3 * 2**31), (20, 3 * 2**31)]
-    assert (rows[0].manifest_sha256, rows[0].created_at) == ("ab" * 32, NOW + 30)

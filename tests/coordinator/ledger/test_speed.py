@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.keeper_status import KeeperView
+from coordinator.ledger.ledger import Ledger
 from coordinator.ledger.speed import (
     LEAST_STEPS,
     WINDOW_S,

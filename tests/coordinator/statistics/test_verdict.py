@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from coordinator.ledger.keeper_status import KEEPER_SILENT_S, KeeperView
-from coordinator.ledger.sessions import RECENT_S
 from coordinator.ledger.reading import StepRow
+from coordinator.ledger.sessions import RECENT_S
 from coordinator.statistics.alarms import AlarmRow
 from coordinator.statistics.verdict import (
     DAY_S,

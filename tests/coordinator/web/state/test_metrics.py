@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 from auth.errors import RequestError
 from coordinator.context.refusal_log import RECORDS_AT_ONCE
 from coordinator.control.server import SERVICE_NAME
-from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from coordinator.ledger.reading import SETTLED_S
+from coordinator.ledger.recorded_checkpoints import record_checkpoint
 from coordinator.members.quarantine import SuspicionReport, hear, quarantine_device
 from coordinator.statistics.swarm_health import write_figures
 from coordinator.web.app import create_app
