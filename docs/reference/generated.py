@@ -15,6 +15,7 @@ from auth.errors import ManyhandsError
 from docs.reference.commands import commands_by_panel
 from docs.reference.keys import definition, key_lists
 from docs.reference.memory import memory_table
+from docs.reference.names import names_by_topic
 from peer.rehearsal.population import SourcedFigure, population_tables, provenance
 
 DOCS = Path(__file__).resolve().parents[1]
@@ -34,6 +35,7 @@ def parts() -> dict[str, str]:
         "exit codes": _exit_codes(),
         "rehearsal inputs": _inputs(),
         "memory": memory_table(),
+        "names": names_by_topic(),
         **key_lists(),
     }
 

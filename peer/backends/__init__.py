@@ -1,6 +1,6 @@
 """Backends compute gradients: one contract for PyTorch and for JAX, whose devices keep copies of parameters and sums.
 
-The worker and the doctor's helper open one by `choice`; the agent spawns `device_trial`. Only processes that compute
+The worker and the doctor's helper open one by `devices`; the agent spawns `device_trial`. Only processes that compute
 import these modules.
 """
 
