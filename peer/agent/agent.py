@@ -1,9 +1,10 @@
-"""The agent: a volunteer's side of the control plane, and the keeper of the worker that trains.
+"""The agent: the volunteer's side of the control plane, and the supervisor of the training worker.
 
-It joins the run, fetches what the run needs, and then hears events of four origins in one queue: the watch over this
-machine (`peer.limits.monitor`), the session with the coordinator (`peer.control.session`), the workers
-(`peer.agent.workers`) and the answers to their requests (`peer.agent.worker_requests`). Each event has one handler, all
-run here, one after another in the order in which things happened: `Agent.handlers` says who hears what.
+The agent joins the run, downloads the run's files, and then handles events from four sources in one
+queue: the monitor of this machine (`peer.limits.monitor`), the session with the coordinator
+(`peer.control.session`), the workers (`peer.agent.workers`) and the answers to their requests
+(`peer.agent.worker_requests`). Each type of event has one handler, listed in `Agent.handlers`; the
+handlers run one after another, in the order of the events.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ from peer.runtime.processes import beat
 from peer.runtime.version import require_understood, software_version, update_notice
 
 FAREWELL_S = 4.0
-LONGEST_STOP_S = STOP_GRACE_S + KILLED_S + FAREWELL_S  # whoever stops the agent must wait longer
+LONGEST_STOP_S = STOP_GRACE_S + KILLED_S + FAREWELL_S  # a supervisor must wait longer before it kills
 USED_EVERY_S = 30.0
 WAITING_FOR_KEEPER = (
     "Waiting for the run's keeper, which nobody can reach yet: this machine is admitted, and begins by itself "
@@ -88,7 +89,7 @@ WAITING_FOR_KEEPER = (
 
 @dataclass(frozen=True)
 class StayOver:
-    """The last event of a stay: every task that tells events has ended."""
+    """The last event of a stay: every task that sends events has ended."""
 
 
 MachineEvent = Readings | Decision | GuestEvent
@@ -97,7 +98,7 @@ AgentEvent = MachineEvent | SessionEvent | WorkersEvent | AnswerEvent | StayOver
 
 
 async def unexplained(error: SwarmError) -> ManyhandsError:
-    """The error itself: where nobody can look for its reason."""
+    """Return the error unchanged: the default when no diagnosis is available."""
     return error
 
 
@@ -131,29 +132,29 @@ class Agent:
         self._suspicions = WaitingSuspicions()
         self._presence = OwnPresence(options.role)
         self._log = EventLog(options.data_dir / FOLDER, "agent", clock)
-        # Who acts for the workers.
-        self._client: ControlClient  # from the moment when the run is entered
+        # Helpers that act for the workers.
+        self._client: ControlClient  # set once the run has been joined
         self._keeper = KeeperSearch(lambda: self._client.swarm_addresses(), self._tell)
         self._line = LineWatch(self._measure_line, self._tell)
         self._checkpoints = self._make_checkpoint_watch()
         self._workers = Workers(worker_main, self._stop, self._events, explain, clock, self._rng)
-        # What the handlers remember.
-        self._decision: Decision | None = None  # none before the first look at the machine
-        self._readings = Readings()  # the last ones
+        # State of the handlers.
+        self._decision: Decision | None = None  # None until the machine has been read once
+        self._readings = Readings()  # the latest
         self._used_due_s = 0.0
         self._told_unknown = False
-        self._newer = ""  # what was told of the coordinator's version, if it is newer
+        self._newer = ""  # the last notice about a newer version of the coordinator
         self._is_cut_off = self._disk_is_full = False
         self._work = StayWork()
         self._display: Display | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._device, self._fault = "", ""  # the one to train on, once chosen, and what is wrong with a better one
+        self._device, self._fault = "", ""  # device to train on, once chosen; fault of a better device
 
     @property
     def handlers(self) -> dict[type, Callable[[Any], None]]:
-        """The handler of each event; those without one are only shown."""
+        """The handler of each type of event; events without a handler are only displayed."""
         return {
-            # The watch over this machine: what it reads, and what the limits make of that.
+            # The monitor of this machine: its readings, and the decision that the limits imply.
             Readings: self._on_readings,
             Decision: self._on_decision,
             # The coordinator, over the session.
@@ -162,7 +163,7 @@ class Agent:
             ClockRead: self._workers.tell,
             KeeperTold: lambda told: self._keeper.hear(told.addresses),
             CutOff: self._on_cut_off,
-            # The worker that runs: its life, its work,
+            # The running worker: its life, its work,
             WorkerStarted: lambda started: self._account.worker_started(started.pid),
             WorkerEnded: self._on_worker_ended,
             Ready: self._on_progress,
@@ -183,7 +184,7 @@ class Agent:
         }
 
     async def _handle_events(self) -> None:
-        """Handle what is told until the stay is over."""
+        """Handle events until the stay is over."""
         handlers = self.handlers
         while not isinstance(event := await self._events.get(), StayOver):
             if (entry := logged(event)) is not None:
@@ -192,18 +193,19 @@ class Agent:
             self._events.task_done()
 
     def stop(self, reason: str) -> None:
-        """Leave in order; the second time, leave at once."""
+        """Leave in order; a second call exits at once."""
         if self._stop.asked.is_set():
             os._exit(130)  # the worker's group dies with this process
         self._leave(reason)
         self._tell(Notice("info", "Leaving in order, which takes up to ten seconds; being told again ends at once."))
 
     async def run(self) -> None:
-        """Take part until stopped; raises `ManyhandsError` for what a person must mend."""
+        """Take part until stopped; raises `ManyhandsError` for faults that a person must fix."""
         peer_id = self._credentials.device_key.peer_id
         self._log.add(ProcessStarted(software=software_version(), role=self._options.role, peer=peer_id))
         handling = asyncio.create_task(self._handle_events())
-        handling.add_done_callback(lambda _: self._leave())  # a full disk, say: nothing can be handled any more
+        # When the handlers fail, for example on a full disk, no event can be handled any more.
+        handling.add_done_callback(lambda _: self._leave())
         try:
             await self._stay(handling)
         finally:
@@ -221,7 +223,7 @@ class Agent:
 
     async def _stay(self, handling: asyncio.Task[None]) -> None:
         reply = await unless(self._stop.asked, self._enter_patiently())
-        if reply is None:  # told to stop while the person was to log in, or the coordinator was waited for
+        if reply is None:  # stopped while waiting for the person's login or for the coordinator
             return
         try:
             self._begin_display(reply.member, number=reply.device_number or None)  # 0 is the keeper
@@ -232,7 +234,7 @@ class Agent:
             await self._client.close()
 
     async def _enter_patiently(self) -> control_pb2.JoinReply:
-        """Enter the run; a device that has joined it before waits for a coordinator that does not answer."""
+        """Enter the run; a device that has joined before waits for an unreachable coordinator."""
         run = self._options.link.run
 
         def may_pass(error: BaseException) -> bool:
@@ -240,13 +242,13 @@ class Agent:
 
         def tell(notice: Notice) -> None:
             self._begin_display(self._credentials.member_of(run) or "", connected=False)
-            self._begin_watching()  # limits hold here, too
+            self._begin_watching()  # limits also apply while waiting
             self._tell(notice)
 
         return await patiently(self._enter, may_pass, tell, self._rng)
 
     async def _enter(self) -> control_pb2.JoinReply:
-        """Connect, join, and fetch what the run needs."""
+        """Connect, join, and download the run's files."""
         options = self._options
         client = await ControlClient.connect(options.link, self._clock)
         try:
@@ -263,10 +265,10 @@ class Agent:
             )
             self._credentials.store_grant(options.link.run, reply.authority_key, reply.token, reply.revocations)
             require_understood(reply.run_config_json, client.software_version, client.software_address)
-            if options.role == "trainer":  # who only averages opens no source
+            if options.role == "trainer":  # an auxiliary peer opens no data source
                 check_reach(RunConfig.from_json(reply.run_config_json), options.allowed)
             await client.fetch_files(reply, options.tokenizer_dir, self._account.fetching)
-        except BaseException:  # cancelled too: nobody else knows the client yet
+        except BaseException:  # on cancellation, too: no other code can close the client yet
             await client.close()
             raise
         self._client = client
@@ -282,7 +284,7 @@ class Agent:
         watching = self._begin_watching()
         try:
             await asyncio.wait({talking, training, watching, handling}, return_when=asyncio.FIRST_COMPLETED)
-            if not training.done():  # the device is cut off, say: there is nothing more to train for
+            if not training.done():  # for example, the device is cut off: stop training
                 self._leave()
                 await asyncio.wait({training, handling}, return_when=asyncio.FIRST_COMPLETED)
             session_stop.set()
@@ -313,7 +315,7 @@ class Agent:
             await self._workers.run(plan)
 
     async def _plan(self, reply: control_pb2.JoinReply) -> WorkerPlan | None:
-        """Plan for a worker, once the keeper can be reached; None if told to stop before."""
+        """Plan for a worker, once the keeper's addresses are known; None if stopped before that."""
         options = self._options
         if not self._keeper.known.is_set():
             self._tell(Notice("info", WAITING_FOR_KEEPER))
@@ -334,7 +336,7 @@ class Agent:
         )
 
     def _make_checkpoint_watch(self) -> CheckpointWatch:
-        """Make the source of the workers' checkpoints, within the volunteer's limit for the disk."""
+        """Make the checkpoint downloader for workers, within the volunteer's disk limit."""
         options, most = self._options, self._options.limits.disk_bytes
         return CheckpointWatch(
             lambda: self._client.newest_checkpoint(self._credentials.token_jwt),
@@ -347,7 +349,7 @@ class Agent:
         )
 
     async def _measure_line(self) -> float | None:
-        """Measure the line as at joining, cut to the volunteer's limits; in bytes per second."""
+        """Measure the line as when joining; bytes per second, capped by the volunteer's limits."""
         limits, measured = self._options.limits, await measured_bandwidth(self._client)
         return None if measured is None else Placement(bandwidth=measured).within(*limits.rates).bandwidth
 
@@ -365,7 +367,7 @@ class Agent:
         return self._account.on(self._read_machine())
 
     def _leave(self, reason: str = "") -> None:
-        """Have everything end in order; it holds at once."""
+        """Ask every task to end in order; from now on the presence says "stopping"."""
         self._presence.stopping()
         self._stop.ask(reason)
 
@@ -403,14 +405,14 @@ class Agent:
                 self._show(Resumed())
 
     def _on_welcomed(self, by: Welcomed) -> None:
-        """Tell of a newer version once, and how to install it; it is never installed from here."""
+        """Show a notice about a newer version once; the agent never installs it."""
         notice = update_notice(by.version, software_version(), by.address)
         if notice is not None and notice != self._newer:
             self._newer = notice
             self._show(Notice("warning", notice))
 
     def _on_connected(self, connected: Connected) -> None:
-        if connected.up or not self._stop.asked.is_set():  # the goodbye closes the line, too
+        if connected.up or not self._stop.asked.is_set():  # leaving closes the session as well
             self._show(connected)
 
     def _on_cut_off(self, event: CutOff) -> None:
@@ -418,7 +420,7 @@ class Agent:
         self._show(Notice("error", event.reason))
 
     def _on_worker_ended(self, _: WorkerEnded) -> None:
-        """Close its account; nobody waits for the answers to its requests any more."""
+        """Close the worker's usage account, and cancel its open requests."""
         self._account.worker_ended()
         self._line.stop()
         self._checkpoints.stop()
@@ -437,7 +439,7 @@ class Agent:
         self._show(report)
 
     def _on_lost(self, lost: Lost) -> None:
-        """Have the coordinator told; of a device that it cut off it has counted that itself."""
+        """Report lost samples; a coordinator that cut this device off has counted them."""
         self._work = self._work.after(lost)
         self._show(self._work)
         if not self._is_cut_off:
@@ -449,7 +451,7 @@ class Agent:
         self._show(standing)
 
     def _tell_of_waiting(self) -> None:
-        """Say once that the disk is full, and once that it is no more."""
+        """Show one notice when the disk becomes full, and one when it has room again."""
         waits = self._outbox.waiting > 0
         if waits and not self._disk_is_full:
             self._show(Notice("warning", "The disk is full: training goes on, and reports wait in memory. Make room."))
@@ -458,7 +460,7 @@ class Agent:
         self._disk_is_full = waits
 
     def _on_failed(self, failed: Failed) -> None:
-        if failed.code != SwarmError.code:  # that is told together with the pause that follows
+        if failed.code != SwarmError.code:  # a swarm error is shown together with the following pause
             self._show(failed)
 
     def _show(self, event: DisplayEvent) -> None:
@@ -467,7 +469,7 @@ class Agent:
 
 
 def logged(event: AgentEvent) -> AnyEvent | None:
-    """Return what the log of events keeps of an event of the agent's; None for one that only matters for a moment."""
+    """Return the event log's entry for an agent event; None for an event that is not logged."""
     match event:
         case Connected():
             return SessionChanged(up=event.up)
@@ -485,7 +487,7 @@ def logged(event: AgentEvent) -> AnyEvent | None:
 
 
 async def run_agent(agent: Agent) -> None:
-    """Run with Ctrl-C and SIGTERM as requests to leave in order."""
+    """Run the agent; Ctrl-C and SIGTERM ask it to leave in order."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, agent.stop, signal.Signals(number).name)

@@ -1,8 +1,9 @@
-"""The volunteer's panel in a notebook, written here as HTML and as plain text, and shown by the notebook's cell.
+"""The volunteer's panel in a notebook, rendered here as HTML and plain text, shown by its cell.
 
-The cell runs under the host's Python, which has none of our packages; so it gets the finished panel, one JSON object a
-line: `{"panel": {"text/html": ..., "text/plain": ...}}`. Run, member and notices come over the network: all that is not
-a number is escaped here. `reduce_notebook`, the loss curve and the rendering are pure.
+The cell runs in the host's Python, which has none of our packages, so it receives the finished
+panel, one JSON object per line: `{"panel": {"text/html": ..., "text/plain": ...}}`. The names of
+the run and the member, and the notices, come over the network: everything except numbers is escaped
+here. `reduce_notebook`, the loss curve and the rendering are pure.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from peer.control.events import Connected, Standing
 from peer.reporting.messages import Progress, StepReport
 
 MAX_POINTS = 240
-WIDTH, HEIGHT = 640, 150  # of the drawn curve
+WIDTH, HEIGHT = 640, 150  # of the loss curve, in SVG units
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 10, 24
 Point = tuple[float, float]  # global step, loss
 PANEL_EVERY_S = 1.0
@@ -41,12 +42,13 @@ _TRACK = "height:.6em;border-radius:.3em;background:rgba(128,128,128,.25);overfl
 class LossCurve:
     """The loss of this device's samples over global steps.
 
-    At most `MAX_POINTS` points, each the mean of `stride` steps, which doubles when there are too many.
+    It has at most `MAX_POINTS` points, each the mean over `stride` steps; `stride` doubles whenever
+    there are more.
     """
 
     stride: int = 1  # steps
     settled: tuple[Point, ...] = ()
-    newest: tuple[Point, ...] = ()  # the steps of the last point, each by itself
+    newest: tuple[Point, ...] = ()  # the single steps that the last point will average
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -54,7 +56,7 @@ class LossCurve:
         return (*self.settled, _mean(self.newest)) if self.newest else self.settled
 
     def with_point(self, step: int, loss: float) -> LossCurve:
-        """Return the curve up to `step`, without earlier points of that step and of later ones, which were undone."""
+        """Return the curve with this point; drop older points at `step` or later, now undone."""
         settled = tuple(point for point in self.settled if point[0] < step)
         newest = tuple(point for point in self.newest if point[0] < step)
         if newest and newest[0][0] // self.stride != step // self.stride:
@@ -73,7 +75,7 @@ def _mean(points: Sequence[Point]) -> Point:
 
 @dataclass(frozen=True)
 class Told:
-    """A line for the person."""
+    """A line of text for the volunteer."""
 
     at: float  # Unix seconds
     text: str
@@ -85,7 +87,7 @@ class NotebookState:
 
     panel: PanelState
     curve: LossCurve = field(default_factory=LossCurve)
-    told: tuple[Told, ...] = ()  # the newest last
+    told: tuple[Told, ...] = ()  # newest last
 
 
 def reduce_notebook(state: NotebookState, event: DisplayEvent, now: float) -> NotebookState:
@@ -93,7 +95,7 @@ def reduce_notebook(state: NotebookState, event: DisplayEvent, now: float) -> No
     known = Connected(state.panel.connected)
     state = replace(state, panel=reduce_state(state.panel, event))
     if isinstance(event, Progress | StepReport) and event.loss is not None:
-        step = event.step + 1 if isinstance(event, Progress) else event.step  # progress is towards the next one
+        step = event.step + 1 if isinstance(event, Progress) else event.step  # progress is towards the next step
         state = replace(state, curve=state.curve.with_point(step, event.loss))
     text = None if event == known else _worth_telling(event)
     return state if text is None else replace(state, told=_tell(state.told, Told(now, text)))
@@ -106,12 +108,12 @@ def _worth_telling(event: DisplayEvent) -> str | None:
 
 
 def _tell(told: tuple[Told, ...], new: Told) -> tuple[Told, ...]:
-    """Add a line to those told; a repeated line takes the place of the earlier one."""
+    """Append a line; a repeated line replaces its earlier copy."""
     return (*(old for old in told if old.text != new.text), new)[-MAX_NOTICES:]
 
 
 def figures(state: PanelState) -> Iterator[tuple[str, str]]:
-    """Yield the large figures of the panel, a name and a value each."""
+    """Yield the panel's large figures as pairs of name and value."""
     assisting = state.activity == "assisting"
     if not assisting:
         yield "loss here", "–" if state.loss is None else f"{state.loss:.3f}"
@@ -127,7 +129,7 @@ def figures(state: PanelState) -> Iterator[tuple[str, str]]:
 
 
 def facts(state: PanelState) -> Iterator[str]:
-    """Yield the small facts of the panel, a sentence each."""
+    """Yield the panel's small print, one sentence at a time."""
     if state.phase is not None:
         yield f"Phase {state.phase.line}."
     if run_pace(state):
@@ -142,7 +144,7 @@ def facts(state: PanelState) -> Iterator[str]:
 
 
 def as_text(state: NotebookState) -> str:
-    """The panel where no HTML is shown."""
+    """Render the panel as plain text, for notebooks that show no HTML."""
     panel = state.panel
     lines = [
         f"{panel.run}: {panel.who}, {_doing(panel)}",
@@ -155,7 +157,7 @@ def as_text(state: NotebookState) -> str:
 
 
 def as_html(state: NotebookState) -> str:
-    """The panel, in colours for light and for dark pages; without scripts, so that every notebook shows it."""
+    """Render the panel as HTML for light and dark pages; without scripts, which may be blocked."""
     panel = state.panel
     full = 100 * min(1.0, panel.swarm_samples / max(1, panel.target_batch_size))
     parts = [
@@ -199,7 +201,7 @@ def _clock_time(at: float) -> str:
 
 
 class NotebookDisplay:
-    """Writes the panel anew when something happens; at most once a second for what happens all the time."""
+    """A display that rewrites the panel on every event, on frequent ones at most once a second."""
 
     def __init__(self, panel: PanelState, stream: TextIO, clock: Callable[[], float]) -> None:
         self._state, self._stream, self._clock = NotebookState(panel), stream, clock
@@ -214,7 +216,7 @@ class NotebookDisplay:
             self._write()
 
     def close(self) -> None:
-        """Leave the last state on the page."""
+        """Write the last state, which stays on the page."""
         self._write()
 
     def _write(self) -> None:
@@ -224,7 +226,7 @@ class NotebookDisplay:
 
 
 def draw_loss(points: Sequence[Point]) -> str:
-    """An SVG element in the page's own text colour; nothing before there are two points."""
+    """Draw the loss curve as SVG in the page's text colour; empty with fewer than two points."""
     if len(points) < 2:
         return ""
     first, last = points[0][0], points[-1][0]
@@ -249,6 +251,6 @@ def draw_loss(points: Sequence[Point]) -> str:
 
 
 def _range(losses: Sequence[float]) -> Point:
-    """Lowest and highest with a margin, never equal."""
+    """Return the lowest and highest loss, widened by a margin so that they are never equal."""
     margin = max(0.05 * (max(losses) - min(losses)), 0.01)
     return min(losses) - margin, max(losses) + margin

@@ -1,4 +1,4 @@
-"""Options of one start of the agent, and the plan for its workers that follows from them."""
+"""Options of one start of the agent, and the worker plan that they result in."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from peer.runtime.devices import CompileMode, Wanted
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """The options that the person gave."""
+    """The options that the volunteer chose on the command line or in the notebook."""
 
     link: JoinLink
     state_dir: Path
     role: Literal["trainer", "auxiliary"] = "trainer"
     invite: str = ""
-    login: str = ""  # with which provider; empty: the run's only one
+    login: str = ""  # the identity provider's name; empty: the run's only provider
     device: str = "auto"
     precision: Wanted = "auto"
     threads: int | None = None
@@ -34,7 +34,7 @@ class AgentOptions:
     limits: Limits = NO_LIMITS
     cloud: Cloud = field(default=Cloud())
     client_mode: bool = False
-    listen: tuple[str, ...] = ()  # libp2p addresses; none: every way that this machine has
+    listen: tuple[str, ...] = ()  # libp2p addresses; none: TCP over every IP version of this machine
     allowed: Allowed = field(default=Allowed())
 
     @property
@@ -56,7 +56,7 @@ class AgentOptions:
         initial_peers: tuple[str, ...],
         relays: tuple[str, ...],
     ) -> WorkerPlan:
-        """Return the plan for workers of a device that was admitted."""
+        """Return the plan for the workers of an admitted device."""
         return WorkerPlan(
             run_config_json=reply.run_config_json,
             credentials_dir=str(self.state_dir),

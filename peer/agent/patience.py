@@ -1,7 +1,7 @@
-"""Waiting for the coordinator or the keeper while it is away: pauses that grow, each told once.
+"""Retry with exponential back-off while the coordinator or the keeper is unreachable.
 
-`peer.agent.agent` waits so for the coordinator of a run that its device has joined before, `peer.agent.workers` for the
-keeper.
+`peer.agent.agent` uses it for the coordinator of a run that the device has joined before,
+`peer.agent.workers` for the keeper. Each pause is announced once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exp
 from peer.agent.terminal import duration
 from peer.reporting.messages import Notice
 
-FIRST_PAUSE_S = 2.0  # at most, and twice as long each time
+FIRST_PAUSE_S = 2.0  # upper bound; doubles with each attempt
 LONGEST_PAUSE_S = 300.0
 Result = TypeVar("Result")
 
@@ -28,9 +28,9 @@ async def patiently(
     rng: random.Random,
     rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Result:
-    """Do the work until it succeeds, or fails with what does not pass by itself, which is raised.
+    """Retry the work until it succeeds; raise the first error for which `may_pass` is false.
 
-    The upper half of each pause is drawn, so that all who miss the same do not come back at once.
+    Each pause is drawn from the upper half of its range, so that peers do not all retry at once.
     """
     growing = wait_exponential(multiplier=FIRST_PAUSE_S, max=LONGEST_PAUSE_S)
 

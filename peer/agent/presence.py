@@ -1,7 +1,8 @@
-"""This peer's presence: its state as told to the coordinator between reports, and the relays that it offers and uses.
+"""This peer's presence: the state it sends the coordinator between reports, and its relays.
 
-A peer relays for others where it can be reached and its volunteer limits no traffic. Of the relays beside the keeper's
-that it hears of, it uses those that answer: libp2p waits minutes for one that does not before it turns to the others.
+A peer relays for others if it is directly reachable and its volunteer limits no traffic. Of the
+relays that the coordinator lists beside the keeper, the peer uses only those that answer: libp2p
+waits minutes for a dead relay before it tries the next.
 """
 
 from __future__ import annotations
@@ -21,24 +22,27 @@ class OwnPresence:
 
     def __init__(self, role: Literal["trainer", "auxiliary"]) -> None:
         self.now = control_pb2.Presence(state="starting")
-        self.relays: tuple[str, ...] = ()  # where this peer relays for others while it is in the swarm
-        self._device = ""  # what computes, as the worker has found it
+        self.relays: tuple[str, ...] = ()  # addresses at which this peer relays while in the swarm
+        self._device = ""  # the name of the compute device, as the worker reports it
         self._doing = "assisting" if role == "auxiliary" else "training"
 
     def starting(self) -> None:
-        """A worker starts, or starts again."""
+        """Set the state to "starting": a worker starts or restarts."""
         self.now = control_pb2.Presence(step=self.now.step, state="starting")
 
     def paused(self) -> None:
-        """A limit forbids training for now; a pause of the run comes with the worker's progress."""
+        """Set the state to "paused": a limit forbids training.
+
+        A pause by the run's operator arrives with the worker's progress instead.
+        """
         self.now = control_pb2.Presence(step=self.now.step, state="paused")
 
     def stopping(self) -> None:
-        """The last worker leaves the swarm."""
+        """Set the state to "stopping": the last worker leaves the swarm."""
         self.now = control_pb2.Presence(step=self.now.step, state="stopping")
 
     def hear(self, event: WorkerEvent) -> None:
-        """Follow a worker that runs and is to go on."""
+        """Update the presence from a worker's `Ready` or `Progress`; other events are ignored."""
         match event:
             case Ready():
                 self._device = event.device
@@ -59,7 +63,7 @@ class OwnPresence:
 
 
 def offered_relays(place: Placement, limits: Limits, peer_id: str) -> tuple[str, ...]:
-    """Return the addresses at which this peer relays: none if it cannot be reached or its traffic is limited."""
+    """Return this peer's relay addresses: none if it is not reachable or its traffic is limited."""
     limited = (limits.upload_rate, limits.download_rate, limits.upload_bytes, limits.download_bytes)
     if place.reach != "direct" or any(limit is not None for limit in limited):
         return ()
@@ -67,5 +71,5 @@ def offered_relays(place: Placement, limits: Limits, peer_id: str) -> tuple[str,
 
 
 async def answering_relays(relays: Sequence[str]) -> tuple[str, ...]:
-    """Return the coordinator's relays that have the right form and whose port accepts a connection now."""
+    """Return those of the coordinator's relays that are well-formed and accept a connection now."""
     return await answering([relay for relay in relays[:MAX_RELAYS] if is_peer_address(relay)])

@@ -1,4 +1,4 @@
-"""A stay's samples, as the person is told them: those averaged into global steps, those lost, those confirmed."""
+"""The samples of one stay as shown to the volunteer: averaged into steps, lost, and confirmed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from peer.reporting.messages import Lost, StepReport
 
 @dataclass(frozen=True)
 class StayWork(GuestEvent):
-    """The samples that this machine has computed in this stay, by what became of them."""
+    """The samples that this machine has computed in this stay, by their outcome."""
 
     averaged: int = 0
-    lost: Mapping[str, int] = field(default_factory=dict)  # by cause: see `LostCause`
-    confirmed_before: int | None = None  # of the member, as the coordinator first said it; None: it has not
+    lost: Mapping[str, int] = field(default_factory=dict)  # samples by cause (`LostCause`)
+    confirmed_before: int | None = None  # the member's first count in this stay; None: not yet received
     confirmed_now: int = 0
     at_end: bool = False
 
     def after(self, event: StepReport | Lost | Standing) -> StayWork:
-        """Return the samples with those of which this event tells."""
+        """Return the counts updated by this event."""
         match event:
             case StepReport():
                 lost = dict(Counter(self.lost) + Counter(event.lost))
@@ -36,7 +36,7 @@ class StayWork(GuestEvent):
 
     @property
     def line(self) -> str | None:
-        """The samples of the whole stay; None before its end, and where none was computed."""
+        """A summary of the whole stay; None before its end, or if no sample was computed."""
         lost = sum(self.lost.values())
         if not self.at_end or not self.averaged + lost:
             return None
@@ -51,5 +51,5 @@ class StayWork(GuestEvent):
         )
 
     def on_panel(self) -> dict[str, Any]:
-        """Return the panel's count of lost samples."""
+        """Return the panel's fields that this event changes: the count of lost samples."""
         return {"lost": sum(self.lost.values())}

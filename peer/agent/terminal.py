@@ -1,6 +1,7 @@
-"""Display of the agent's events: a live panel on a terminal, or plain or JSON lines where there is none.
+"""Display of the agent's events: a live panel on a terminal, otherwise plain text or JSON lines.
 
-`PanelState` holds the known facts, `reduce_state` applies an event to them; both are pure. The displays only render.
+`PanelState` holds the known facts and `reduce_state` applies an event to them; both are pure. The
+displays only render.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from peer.reporting.messages import Failed, Notice, PhaseEntered, Progress, Read
 from peer.runtime.repeats import MOST_WARNINGS, Repeats, counted
 
 REFRESHES_PER_SECOND = 4
-UNTOLD = ("receipt",)  # of an event as JSON: long, and of no use to who reads along
+UNTOLD = ("receipt",)  # fields left out of JSON events: long, and of no use to a reader
 PROGRESS_LINE_EVERY_S = 30.0
-MOST_CAUSE_CHARS = 200  # of a notice, to know others of its cause by
-_VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\b\w*\d\w*")  # the parts in which notices of one cause differ
+MOST_CAUSE_CHARS = 200  # of a notice: the part that identifies its cause
+_VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\b\w*\d\w*")  # parts that vary among notices of one cause
 STANDS_BY = "waiting for a faster line"
 HELD = "paused by the operator"
 CONNECTED = {
@@ -49,7 +50,7 @@ class PanelState:
     member: str
     activity: str = "loading the model and joining the swarm"
     device: str = ""
-    phase: PhaseFacts | None = None  # of a run that has phases
+    phase: PhaseFacts | None = None  # None: the run has no phases
     step: int = 0
     own_samples: int = 0
     swarm_samples: int = 0
@@ -59,23 +60,23 @@ class PanelState:
     loss: float | None = None
     last_group: int = 0
     last_averaging_s: float | None = None
-    contributed: int = 0  # samples averaged in during this stay
-    averaged_bytes: int = 0  # for others, during this stay
+    contributed: int = 0  # this device's samples averaged into steps during this stay
+    averaged_bytes: int = 0  # averaged here for the group during this stay
     lost: int = 0
     standing: Standing | None = None
     connected: bool = True
-    device_number: int | None = None  # None: the coordinator has not said it yet
+    device_number: int | None = None  # None: not yet received from the coordinator
     used: str = ""  # traffic and energy of this stay
     notice: str = ""
 
     @property
     def who(self) -> str:
-        """The member, with this device's number where it is known."""
+        """The member's name, with this device's number if known."""
         return self.member if self.device_number is None else f"{self.member} (device #{self.device_number})"
 
 
 def reduce_state(state: PanelState, event: DisplayEvent) -> PanelState:
-    """The state after an event."""
+    """Return the state after an event."""
     match event:
         case Ready():
             return replace(state, activity=_working(event.device), device=event.device, step=event.step)
@@ -139,14 +140,14 @@ def _working(device: str) -> str:
 
 
 def _going_on(state: PanelState, progress: Progress) -> str:
-    """Return the activity of a peer that reports progress: it may wait for the operator or for a faster line."""
+    """Return the activity after progress: training, paused by the operator, or on standby."""
     if progress.paused or progress.stands_by:
         return HELD if progress.paused else STANDS_BY
     return _working(state.device) if state.activity in (HELD, STANDS_BY) else state.activity
 
 
 def describe(event: DisplayEvent) -> str | None:
-    """One plain line for an event; None for what comes too often to be a line."""
+    """Describe an event in one plain line; None for events that are too frequent to print."""
     match event:
         case Ready():
             doing = f"Training on {event.device}" if event.device else "Averaging for the others"
@@ -186,12 +187,12 @@ def _progress_line(progress: Progress) -> str:
 
 
 def megabytes(size: int) -> str:
-    """A number of bytes for people, in millions."""
+    """Format a number of bytes in megabytes (millions of bytes)."""
     return f"{size / 1e6:,.1f} MB"
 
 
 def duration(seconds: float) -> str:
-    """Write a time for people: seconds, minutes, hours or days."""
+    """Format a duration in seconds, minutes, hours or days."""
     for unit, size in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -199,7 +200,7 @@ def duration(seconds: float) -> str:
 
 
 def batch_filling(state: PanelState) -> str:
-    """Say how full the global batch is, and in what time it will be full; empty before its size is known."""
+    """Describe the global batch's fill and remaining time; empty until its size is known."""
     if not state.target_batch_size:
         return ""
     speed = state.standing.samples_per_second if state.standing else 0.0
@@ -209,7 +210,7 @@ def batch_filling(state: PanelState) -> str:
 
 
 def run_pace(state: PanelState) -> str:
-    """Say the whole run's speed and remaining time; empty before the coordinator has told them."""
+    """Describe the run's speed and remaining time; empty until the coordinator has sent them."""
     standing = state.standing
     if standing is None or not standing.samples_per_second:
         return ""
@@ -217,7 +218,7 @@ def run_pace(state: PanelState) -> str:
 
 
 def batch_line(state: PanelState) -> str:
-    """Say in a line how full the global batch is; empty before anything is known of the swarm."""
+    """Describe in one line how full the global batch is; empty until the swarm's state is known."""
     filling = batch_filling(state)
     return f"Towards global step {state.step + 1:,}: {filling}" if filling else ""
 
@@ -233,12 +234,15 @@ class Display(Protocol):
 
 
 class LineDisplay:
-    """A display in plain or JSON lines; progress only now and then, notices that repeat once a minute with a count."""
+    """A display that prints plain or JSON lines.
+
+    Progress is printed now and then, repeated notices once a minute with a count.
+    """
 
     def __init__(self, stream: TextIO, as_json: bool, clock: Callable[[], float]) -> None:
         self._stream, self._as_json, self._clock = stream, as_json, clock
         self._progress_at, self._paused = float("-inf"), False
-        self._connection = Connected(up=True)  # as it was told last
+        self._connection = Connected(up=True)  # as last printed
         self._repeats = Repeats(clock, MOST_WARNINGS)
 
     def show(self, event: DisplayEvent) -> None:
@@ -260,14 +264,14 @@ class LineDisplay:
             print(line, file=self._stream, flush=True)
 
     def _is_news(self, event: DisplayEvent) -> bool:
-        """Return whether an event is news; the coordinator's first answer is none."""
+        """Return whether to print an event; being connected from the start is not printed."""
         if not isinstance(event, Connected):
             return True
         before, self._connection = self._connection, event
         return event != before
 
     def close(self) -> None:
-        """Lines leave nothing to put in order."""
+        """Do nothing: printed lines need no cleanup."""
 
 
 class PanelDisplay:
@@ -279,19 +283,19 @@ class PanelDisplay:
         self._live.start()
 
     def show(self, event: DisplayEvent) -> None:
-        """Draw the panel anew; a warning also stands above it, in one piece, for it may hold a command to copy."""
+        """Redraw the panel; print warnings above it, unwrapped: they may hold commands to copy."""
         if isinstance(event, Notice) and event.level != "info":
             self._live.console.print(Text(event.text), soft_wrap=True)
         self._state = reduce_state(self._state, event)
         self._live.update(render(self._state))
 
     def close(self) -> None:
-        """Leave the last panel on the screen and give the cursor back."""
+        """Leave the last panel on the screen and restore the cursor."""
         self._live.stop()
 
 
 def render(state: PanelState) -> Panel:
-    """The panel for a state."""
+    """Render the panel for a state."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
@@ -327,7 +331,7 @@ def render(state: PanelState) -> Panel:
 
 
 def open_display(state: PanelState, *, panel: bool, as_json: bool, clock: Callable[[], float]) -> Display:
-    """The panel on a terminal that wants one, else lines on standard output."""
+    """Open a panel if one is wanted and standard output is a terminal, else print lines to it."""
     if panel and not as_json and sys.stdout.isatty():
         return PanelDisplay(state, Console())
     return LineDisplay(sys.stdout, as_json, clock)

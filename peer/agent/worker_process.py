@@ -1,6 +1,7 @@
-"""The agent's handle on its worker, or another child: spawned, listened to, ended with its whole process group.
+"""The agent's handle on a child process, such as the worker: spawn, read events, end its group.
 
-A child of its own also tries the device to train on before the run is joined: a driver may hang or crash it.
+Before the run is joined, a child process also tries the device to train on, because a driver may
+hang or crash the process that uses it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from peer.runtime.devices import may_have_accelerator
 from peer.runtime.processes import end_group, has_ended, name_process, prepare_children
 
 POLL_S = 0.1
-KILLED_S = 5.0  # until a killed process is gone; one that hangs in a driver stays as long as the driver wants
+KILLED_S = 5.0  # to wait for a killed process; one that hangs in a driver may stay longer
 Plan = TypeVar("Plan")
 Message = TypeVar("Message")
 ChildMain = Callable[[Plan, Connection, int], None]
@@ -46,7 +47,7 @@ TrialMain = ChildMain[TrialPlan]
 
 
 def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
-    """The real worker."""
+    """Run the real worker."""
     name_process("worker")
     cache_within(Path(plan.data_dir), os.environ)
     from peer.training.worker import run_worker  # torch and hivemind: in the spawned process only
@@ -55,11 +56,13 @@ def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> 
 
 
 class Watchdog:
-    """A watchdog for a worker: how long it may still be silent before it is taken to hang.
+    """A watchdog for a worker: the time left before silence means that the worker hangs.
 
-    Traffic is a sign of life until the worker is ready, and while it waits for another's state; otherwise it is none,
-    as its averagers answer others by themselves. Nor is a doubt about the line, from the thread that counts the bytes.
-    A worker that waits for its agent's download of a checkpoint lives as long as it says anything.
+    Traffic counts as a sign of life until the worker is ready, and while it waits for another
+    peer's state; at other times it does not, since the worker's averagers answer other peers on
+    their own. `LineInDoubt` never counts, since it comes from the thread that counts bytes. While
+    the worker waits for the agent to download a checkpoint, each report of its traffic counts, even
+    without new bytes.
     """
 
     def __init__(self, patience_s: float, clock: Callable[[], float]) -> None:
@@ -77,7 +80,7 @@ class Watchdog:
         return self._clock() - self._heard_at
 
     def hear(self, message: WorkerMessage, awaits_agent: bool = False) -> None:
-        """Take a message for a sign of life, if it is one."""
+        """Reset the silence if the message is a sign of life."""
         self._ready = self._ready or isinstance(message, Ready)
         if isinstance(message, Transferred):
             alive = awaits_agent or ((message.awaits_state or not self._ready) and message != self._bytes)
@@ -89,7 +92,7 @@ class Watchdog:
 
 
 class ChildProcess(Generic[Plan, Message]):
-    """One spawned process; its events arrive in order, then None when it has ended."""
+    """A spawned process; its events arrive in order, followed by None when it has ended."""
 
     def __init__(self, plan: Plan, main: ChildMain[Plan]) -> None:
         self._plan, self._main = plan, main
@@ -97,7 +100,8 @@ class ChildProcess(Generic[Plan, Message]):
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         self.asked_to_stop = False
-        self.exit_code: int | None = None  # negative: the signal; known once it is ended, if it was over by itself
+        # A negative code is the signal. Known after `end`, if the process had ended by itself.
+        self.exit_code: int | None = None
 
     def start(self) -> None:
         """Spawn the process and listen to it; call it on the event loop."""
@@ -111,16 +115,16 @@ class ChildProcess(Generic[Plan, Message]):
         threading.Thread(target=self._listen, args=(loop, self._pipe, self.pid), daemon=True).start()
 
     async def next_event(self) -> Message | None:
-        """The next event; None once the process has ended and everything it said was read."""
+        """Return the next event; None once the process has ended and all its events were read."""
         return await self._events.get()
 
     def ask_to_stop(self, reason: str) -> None:
-        """Let the worker leave the swarm in order; one that is gone already is fine."""
+        """Ask the worker to leave the swarm in order; has no effect if it has ended."""
         self.asked_to_stop = True
         self.tell(Stop(reason))
 
     def tell(self, message: AgentMessage) -> None:
-        """Send it, if the worker is still there."""
+        """Send a message, if the process still runs."""
         if self._pipe is not None:
             with suppress(OSError):
                 self._pipe.send(message)
@@ -131,11 +135,11 @@ class ChildProcess(Generic[Plan, Message]):
             await asyncio.sleep(POLL_S)
 
     def end(self) -> None:
-        """Kill what is left of the worker and of all that it started; what cannot be killed now is left to itself."""
+        """Kill the process and its group; a process that cannot be killed now is abandoned."""
         if self._process is None:
             return
         was_over = has_ended(self.pid)
-        end_group(self.pid)  # before it is reaped: until then its id is nobody else's
+        end_group(self.pid)  # before it is reaped: until then its id cannot be reused
         self._process.kill()
         self._process.join(KILLED_S)
         self.exit_code = self._process.exitcode if was_over else None
@@ -148,13 +152,16 @@ class ChildProcess(Generic[Plan, Message]):
 
     @property
     def pid(self) -> int:
-        """The process's id, which is its group's too."""
+        """The id of the process, which is also its group's id."""
         assert self._process is not None
         assert self._process.pid is not None
         return self._process.pid
 
     def _listen(self, loop: asyncio.AbstractEventLoop, pipe: Connection, pid: int) -> None:
-        """Hand events to the loop; the worker's forks hold the pipe's other end, so its end is no sign of anything."""
+        """Pass events to the loop until the process ends.
+
+        The end of the pipe alone does not show that: the worker's forks hold its other end, too.
+        """
         while True:
             try:
                 while not pipe.poll(POLL_S) and not has_ended(pid):
@@ -164,7 +171,7 @@ class ChildProcess(Generic[Plan, Message]):
                 event = None
             try:
                 loop.call_soon_threadsafe(self._events.put_nowait, event)
-            except RuntimeError:  # the loop is closed: nobody listens any more
+            except RuntimeError:  # the loop is closed: no one reads events any more
                 return
             if event is None:
                 return
@@ -174,7 +181,7 @@ WorkerProcess = ChildProcess[WorkerPlan, WorkerMessage]
 
 
 def default_trial_main(plan: TrialPlan, pipe: Connection, parent_pid: int) -> None:
-    """The real trial."""
+    """Run the real trial of a device."""
     name_process("trial of the device")
     from peer.backends.device_trial import run_trial  # torch: in the spawned process only
 
@@ -184,10 +191,10 @@ def default_trial_main(plan: TrialPlan, pipe: Connection, parent_pid: int) -> No
 async def choose_device(
     name: str, data_dir: Path, main: TrialMain = default_trial_main, devices: Path = Path("/dev")
 ) -> tuple[str, str]:
-    """The device that `--device` comes to, and what is wrong with a better one that is there ("" if nothing).
+    """Return the device that `--device` selects, and the fault of a better one ("" if none).
 
-    Nothing is tried where there is nothing to try. Raises `ConfigError` where the person has chosen a device that is
-    not there, or does not work.
+    No device is tried for `cpu`, or for `auto` on a machine without an accelerator. Raises
+    `ConfigError` if the volunteer chose a device that is missing or does not work.
     """
     if name == "cpu" or (name == "auto" and not may_have_accelerator(devices)):
         return name, ""

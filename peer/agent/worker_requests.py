@@ -1,8 +1,8 @@
-"""The agent's answers to a worker's requests: the newest checkpoint, the line measured again, the keeper's addresses.
+"""The agent's answers to a worker's requests: checkpoint, line speed, addresses of the keeper.
 
-The worker has no connection to the coordinator, and the agent has no model. Each answer is looked for beside everything
-else, and is an event for the agent, which tells its worker. A checkpoint that cannot be had costs only the detour: the
-worker then takes the state from the swarm.
+The worker has no connection to the coordinator, and the agent has no model. Each request is served
+in a background task; the answer is an event for the agent, which passes it to the worker. If the
+checkpoint cannot be downloaded, the worker takes the state from the swarm.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from peer.protocol import control_pb2
 from peer.reporting.messages import CheckpointFetched, CheckpointWanted, KeeperAt, LineMeasured, Notice
 
 logger = logging.getLogger(__name__)
-MeasureLine = Callable[[], Awaitable[float | None]]  # bytes per second, slower direction; None: could not be measured
+MeasureLine = Callable[[], Awaitable[float | None]]  # slower direction, bytes per second; None: measurement failed
 CHECKPOINT_FOLDER = "checkpoint"  # in the data folder
 AskForOffer = Callable[[], Awaitable[control_pb2.CheckpointReply]]
-REST_S = 300.0  # after a failure: until then the swarm alone is asked
+REST_S = 300.0  # after a failure: until then the state comes from the swarm alone
 
 
 class CheckpointWatch:
-    """Downloads the newest checkpoint when a worker wants it, and tells the folder; one for each stay."""
+    """Downloads the newest checkpoint on a worker's request, reports its folder; one per stay."""
 
     def __init__(
         self,
@@ -45,17 +45,17 @@ class CheckpointWatch:
     ) -> None:
         self._ask, self._folder, self._link_hosts, self._room_bytes = ask, folder, link_hosts, room_bytes
         self._throttle, self._tell, self._rng = throttle, tell, rng
-        self._warned = ""  # the last warning: the same one is told once
+        self._warned = ""  # the last warning, which is not repeated
         self._resting_until_s = float("-inf")
         self._fetching: asyncio.Task[None] | None = None
 
     def fetch(self, wanted: CheckpointWanted) -> None:
-        """Fetch it; a worker that asks again meanwhile gets the same answer."""
+        """Start the download; a repeated request while it runs gets the same answer."""
         if self._fetching is None or self._fetching.done():
             self._fetching = asyncio.create_task(self._answer(wanted))
 
     def stop(self) -> None:
-        """Nobody waits for the answer any more, so none is told; what has arrived is kept."""
+        """Cancel the download without an answer; the part that has arrived is kept."""
         if self._fetching is not None:
             self._fetching.cancel()
             self._fetching = None
@@ -72,7 +72,7 @@ class CheckpointWatch:
                     offer, self._folder, link_hosts=self._link_hosts, throttle=self._throttle, rng=self._rng
                 )
                 answer = CheckpointFetched(offer.step, str(self._folder))
-        except VersionError as error:  # a coordinator that offers none
+        except VersionError as error:  # the coordinator offers no checkpoints
             logger.info("%s", error)
         except ManyhandsError as error:
             self._resting_until_s = asyncio.get_running_loop().time() + REST_S
@@ -82,7 +82,7 @@ class CheckpointWatch:
                 self._tell(answer)
 
     def _require_room(self, offer: CheckpointOffer) -> None:
-        """Raise `StorageError` where the volunteer does not allow so much of the disk."""
+        """Raise `StorageError` if the checkpoint exceeds the volunteer's disk limit."""
         room = self._room_bytes()
         if room is not None and offer.size_bytes > room:
             needed, left = offer.size_bytes / 1e6, max(0, room) / 1e6
@@ -95,9 +95,9 @@ class CheckpointWatch:
 
 
 class LineWatch:
-    """Measures the line again when a worker asks; one for each stay.
+    """Measures the line again on a worker's request; one per stay.
 
-    How often a worker asks is its own decision (`peer.averaging.bandwidth`).
+    The worker decides how often to ask (`peer.averaging.bandwidth`).
     """
 
     def __init__(self, measure: MeasureLine, tell: Callable[[LineMeasured | Notice], None]) -> None:
@@ -105,41 +105,42 @@ class LineWatch:
         self._measuring: asyncio.Task[None] | None = None
 
     def measure(self) -> None:
-        """Measure; a worker that asks again meanwhile gets the same answer."""
+        """Start a measurement; a repeated request while it runs gets the same answer."""
         if self._measuring is None or self._measuring.done():
             self._measuring = asyncio.create_task(self._answer())
 
     async def _answer(self) -> None:
         rate = await self._measure()
-        if rate is not None:  # else it is asked again, later
+        if rate is not None:  # otherwise the worker asks again later
             self._tell(LineMeasured(rate))
             self._tell(Notice("info", f"The line was measured again: it has {describe_rate(rate)}."))
 
     def stop(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Cancel the measurement without an answer."""
         if self._measuring is not None:
             self._measuring.cancel()
 
 
 class KeeperSearch:
-    """Looks for the addresses at which the keeper answers, of those that the coordinator knows; one for each stay.
+    """Finds out which of the coordinator's addresses for the keeper answer from here; one per stay.
 
-    The coordinator tells them when they change, and is asked for them when a worker misses the keeper.
+    The coordinator sends the addresses when they change; the agent asks for them when a worker
+    cannot find the keeper.
     """
 
     def __init__(self, ask: Callable[[], Awaitable[Sequence[str]]], tell: Callable[[KeeperAt], None]) -> None:
         self._ask, self._tell = ask, tell
-        self.known = asyncio.Event()  # the keeper has been there
-        self.addresses: tuple[str, ...] = ()  # as they were told last
+        self.known = asyncio.Event()  # set once the coordinator has sent addresses
+        self.addresses: tuple[str, ...] = ()  # as last received
         self._trying: asyncio.Task[None] | None = None
 
     def hear(self, addresses: Sequence[str]) -> None:
-        """Take in the keeper's addresses, and try them if they are news."""
+        """Store the keeper's addresses, and try them if they have changed."""
         if self._take(addresses):
             self._begin(self._try())
 
     def seek(self) -> None:
-        """Ask for the keeper's addresses again, and try them: a worker does not find the keeper."""
+        """Ask for the keeper's addresses again and try them: a worker cannot find the keeper."""
         self._begin(self._ask_again())
 
     def stop(self) -> None:
@@ -148,7 +149,7 @@ class KeeperSearch:
             self._trying.cancel()
 
     def _take(self, addresses: Sequence[str]) -> bool:
-        """Keep addresses if they can be a keeper's; return whether they are news."""
+        """Store addresses if they are plausible for a keeper; return whether they have changed."""
         if not addresses or tuple(addresses) == self.addresses or not are_keepers(addresses):
             return False
         self.addresses = tuple(addresses)
@@ -160,7 +161,7 @@ class KeeperSearch:
         self._trying = asyncio.ensure_future(trying)
 
     async def _ask_again(self) -> None:
-        with suppress(ManyhandsError):  # the session tells them when the coordinator is back
+        with suppress(ManyhandsError):  # the session brings them when the coordinator is back
             self._take(await self._ask())
         await self._try()
 

@@ -1,7 +1,7 @@
-"""One stay's workers: one is kept running after another, until told to stop or until starting again is of no use.
+"""The workers of one stay: run one at a time, and restart until stopped or restarting cannot help.
 
-The life of the workers is one story, `Workers.run`. What happens in it is told as events to the agent's queue, whose
-handlers tell the workers what they are to know.
+`Workers.run` is the workers' whole life cycle. It puts events into the agent's queue; the handlers
+of these events pass on to the worker what it needs to know.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ from peer.reporting.messages import (
     WorkerPlan,
 )
 
-STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye it stays within ten
-WATCHDOG_S = 900.0  # a worker that gives no sign of life for so long hangs
-SILENT_S = 300.0  # and after so long something is likely wrong: health checks say so
+STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye, under ten seconds
+WATCHDOG_S = 900.0  # a worker without a sign of life for this long is taken to hang
+SILENT_S = 300.0  # after this long without a sign of life, health checks fail
 END_GRACE_S = 5.0  # for a process whose pipe is closed already
 FAILURE_WINDOW_S = 300.0
 MAX_FAILURES = 3  # within the window
 RESTART_DELAY_S = 2.0
-EXPLAINED_AT = 3  # tries in a row that do not reach the swarm
+EXPLAINED_AT = 3  # consecutive failures to join the swarm before the cause is diagnosed
 
 
 @dataclass(frozen=True)
 class WorkerStarted:
-    """A worker's process runs; its messages follow."""
+    """A worker's process has started; its messages follow."""
 
-    pid: int  # of the process and of its group
+    pid: int  # of the process, and of its process group
 
 
 @dataclass(frozen=True)
 class WorkerEnded:
-    """A worker's process is gone; everything that it said was told before."""
+    """A worker's process has ended; all its messages came before."""
 
     cause: str
 
@@ -78,15 +78,17 @@ class StopRequest:
         self.reason = ""
 
     def ask(self, reason: str) -> None:
-        """Ask for the stay's end; the last reason that was given holds."""
+        """Ask for the end of the stay; the last non-empty reason is kept."""
         self.reason = reason or self.reason
         self.asked.set()
 
 
 class Workers:
-    """One stay's workers, one at a time. `run` tells `events`; `decided` and `tell` are for the handlers of events.
+    """The workers of one stay, one at a time.
 
-    A worker starts only when everything that the one before it said was handled: an answer reaches the one that asked.
+    `run` puts events into `events`; their handlers call `decided` and `tell`. A worker starts only
+    after all messages of its predecessor were handled, so that an answer reaches the worker that
+    asked.
     """
 
     def __init__(
@@ -101,36 +103,37 @@ class Workers:
         self._main, self._stop, self._events = main, stop, events
         self._explain, self._clock, self._rng = explain, clock, rng
         self._decision = Decision(Action.GO)
-        self._may_go, self._must_halt = asyncio.Event(), asyncio.Event()  # neither, before the first decision
+        self._may_go, self._must_halt = asyncio.Event(), asyncio.Event()  # both unset until the first decision
         self._halted_by = Action.GO
-        self._found: int | None = None  # samples that a worker computed at once, as far as they have said
-        self._worker: WorkerProcess | None = None  # that runs
-        self._watchdog: Watchdog | None = None  # of that worker
+        self._found: int | None = None  # the microbatch size that a worker found; None: not yet reported
+        self._worker: WorkerProcess | None = None  # the running worker
+        self._watchdog: Watchdog | None = None  # of the running worker
         self._awaits_checkpoint = False  # the worker waits for the agent's download
-        self._keeper_at = KeeperAt(())  # as it was told last
+        self._keeper_at = KeeperAt(())  # the latest addresses
         self._keeper_moved = asyncio.Event()
-        self._clock_offset_s = math.nan  # of the coordinator's clock, likewise
-        self._rate: float | None = None  # of the line, as it was told last; None: not since joining
-        self._missed = 0  # how often in a row the swarm could not be joined
-        self._ready_at = math.inf  # when the worker was that ran last; never, if it was not
+        self._clock_offset_s = math.nan  # of the coordinator's clock, the latest reading
+        self._rate: float | None = None  # the line's latest rate; None: not measured since joining
+        self._missed = 0  # consecutive failures to join the swarm
+        self._ready_at = math.inf  # when the last worker became ready; infinite: it did not
 
     @property
     def are_well(self) -> bool:
-        """Return whether the running worker has given a sign of life lately.
+        """Return whether the running worker has given a sign of life within `SILENT_S`.
 
-        True if no worker runs, as during a pause or while waiting for the keeper: nothing is wrong with this machine.
+        True if no worker runs, for example during a pause or while waiting for the keeper: this
+        machine is healthy then.
         """
         return self._watchdog is None or self._watchdog.silent_s < SILENT_S
 
     def decided(self, decision: Decision) -> None:
-        """Let workers run, or have the one that runs leave the swarm."""
+        """Apply a decision: let workers run, or have the running one leave the swarm."""
         self._decision = decision
         goes = decision.action is Action.GO
         (self._may_go if goes else self._must_halt).set()
         (self._must_halt if goes else self._may_go).clear()
 
     def tell(self, message: KeeperAt | LineMeasured | CheckpointFetched | ClockRead) -> None:
-        """Tell the worker that runs; of keeper, line and clock those after it hear, too."""
+        """Send a message to the running worker; later workers get it in their plans."""
         match message:
             case KeeperAt():
                 if message != self._keeper_at:
@@ -146,9 +149,9 @@ class Workers:
             self._worker.tell(message)
 
     async def run(self, plan: WorkerPlan) -> None:
-        """Run workers one after another until told to stop; raises what the last one failed with.
+        """Run workers one after another until stopped; raise the last one's failure if it is final.
 
-        That the swarm cannot be joined is no such failure: the keeper is waited for.
+        A failure to join the swarm is never final: the next worker waits for the keeper.
         """
         failures: list[float] = []
         if not self._keeper_at.addresses:
@@ -183,7 +186,10 @@ class Workers:
         self._events.put_nowait(event)
 
     async def _next_worker(self, plan: WorkerPlan) -> tuple[bool, Failed | None]:
-        """One worker, once limits allow it: whether it was halted, and its failure; raises `SwarmError`."""
+        """Run one worker once the limits allow it; return whether it was halted, and its failure.
+
+        Raises `SwarmError` if the worker could not join the swarm.
+        """
         if self._stop.asked.is_set() or not await unless(self._stop.asked, self._may_go.wait()):
             return False, None
         worker = self._worker = WorkerProcess(self.as_of_now(plan), self._main)
@@ -196,29 +202,29 @@ class Workers:
         if failure.code == SwarmError.code:
             self._tell(KeeperSought())
             if self._clock() - self._ready_at >= FAILURE_WINDOW_S:
-                return False, failure  # it was in the swarm for long: what follows is no part of a row of tries
+                return False, failure  # it was in the swarm for long: a new series begins
             raise await self._unreached(SwarmError(failure.text))
         return False, failure
 
     def as_of_now(self, plan: WorkerPlan) -> WorkerPlan:
-        """Return the plan with what was told since it was made."""
+        """Return the plan with the latest addresses of the keeper, line rate and clock offset."""
         place = plan.place if self._rate is None else replace(plan.place, bandwidth=self._rate)
         return replace(plan, initial_peers=self._keeper_at.addresses, place=place, clock_offset_s=self._clock_offset_s)
 
     async def _unreached(self, error: SwarmError) -> ManyhandsError:
-        """Return the error to tell; its reason is looked for once in a row of tries, for that takes a while."""
+        """Return the error to show; diagnose it once per series of attempts, as that is slow."""
         self._missed += 1
         if self._missed != EXPLAINED_AT:
             return error
         return await unless(self._stop.asked, self._explain(error)) or error
 
     async def _rest(self, seconds: float) -> None:
-        """Wait for so many seconds, or until the stay is to end or the keeper is reached elsewhere than before."""
+        """Wait for this long, or until a stop is requested or the keeper's address changes."""
         self._keeper_moved.clear()
         await unless(self._stop.asked, pause(self._keeper_moved, seconds))
 
     async def _run_one(self, worker: WorkerProcess) -> Failed | None:
-        """Run one worker from start to end; return its failure, None if it ended in order."""
+        """Run one worker from start to end; return its failure, or None if it ended in order."""
         kills = kills_for_memory()
         worker.start()
         self._tell(WorkerStarted(worker.pid))
@@ -242,7 +248,10 @@ class Workers:
         return failure
 
     async def _listen(self, worker: WorkerProcess, underway: Underway) -> Stopped | Failed | None:
-        """Tell what it says until it ends, and return how it said that it ended; raises `TimeoutError` if it hangs."""
+        """Forward the worker's messages until it ends; return its `Stopped` or `Failed`, if any.
+
+        Raises `TimeoutError` if the worker hangs.
+        """
         last: Stopped | Failed | None = None
         watchdog = self._watchdog = Watchdog(WATCHDOG_S, time.monotonic)
         while (message := await asyncio.wait_for(worker.next_event(), watchdog.left_s)) is not None:
@@ -268,9 +277,10 @@ class Workers:
 
 
 def _failure_of(worker: WorkerProcess, last: Stopped | Failed | None, kills: int | None) -> Failed | None:
-    """Return how a worker failed whose process is gone; None if it left in order.
+    """Return the failure of a worker whose process has ended; None if it left in order.
 
-    `last`: what it said of its end; `kills`: the system's kills for memory when it began.
+    `last`: the worker's own last word, if any; `kills`: the system's count of out-of-memory kills
+    when the worker began.
     """
     if last is not None:
         return last if isinstance(last, Failed) else None
@@ -283,14 +293,15 @@ def _failure_of(worker: WorkerProcess, last: Stopped | Failed | None, kills: int
 
 
 def restart_allowed(failures: list[float], now: float) -> bool:
-    """Return whether a worker that failed at these times (seconds, `now` the last) is worth another start."""
+    """Return whether to start again after failures at these times (seconds; the last is `now`)."""
     return len([at for at in failures if at > now - FAILURE_WINDOW_S]) < MAX_FAILURES
 
 
 def halved(plan: WorkerPlan, found: int | None) -> int | None:
-    """A microbatch that needs less memory than this plan's; None if there is none.
+    """Return half the plan's microbatch size; None if it is 1 already.
 
-    `found` is what the worker computes at once where the plan leaves it the choice; None if it has not said.
+    `found` is the size that the worker chose if the plan leaves it open; None if not yet reported,
+    in which case the run's configured size is halved.
     """
     if found is None:
         found = RunConfig.from_json(plan.run_config_json).data.microbatch_size
@@ -298,13 +309,13 @@ def halved(plan: WorkerPlan, found: int | None) -> int | None:
 
 
 class Underway:
-    """The samples of one worker that are in no step yet, as it last said: lost, if the worker dies."""
+    """The samples of one worker that are in no step yet, by its last report; lost if it dies."""
 
     def __init__(self) -> None:
         self._step, self._samples, self._ended = 1, 0, False
 
     def hear(self, message: WorkerMessage) -> None:
-        """Follow the worker's messages."""
+        """Update the count from a worker's message."""
         match message:
             case Ready():
                 self._step, self._samples = message.step + 1, 0
@@ -312,11 +323,11 @@ class Underway:
                 self._step, self._samples = message.step + 1, message.own_samples
             case StepReport():
                 self._step, self._samples = message.step + 1, 0
-            case Lost() | Stopped():  # it tells itself what it loses by leaving
+            case Lost() | Stopped():  # the worker itself reports the samples it loses by leaving
                 self._ended = True
 
     def lost(self, was_told_to_stop: bool) -> Lost | None:
-        """Return the samples lost by the worker's end; None if there are none, or the worker has told of them."""
+        """Return the samples lost by the worker's end; None if none, or already reported by it."""
         if self._ended or not self._samples:
             return None
         cause = LostCause.LEFT if was_told_to_stop else LostCause.DIED
@@ -336,7 +347,7 @@ def _is_of_swarm(error: BaseException) -> bool:
 
 
 def _error_of(failure: Failed) -> ManyhandsError:
-    """The worker's failure as the error whose exit code it named; one of memory, for which nothing can be halved."""
+    """Return the failure as the error of its code, or `MemoryLimitError` if memory ran out."""
     if failure.short_of_memory:
         return MemoryLimitError(
             f"{failure.text} Not even one sample at a time fits: close other programs, or join from another machine."
