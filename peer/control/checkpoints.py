@@ -1,11 +1,12 @@
-"""The checkpoint that a coordinator offers to joining peers: whether it is worth fetching, and its download.
+"""The checkpoint that a coordinator offers to joining peers: check the offer, and download it.
 
-The checkpoint comes over HTTP(S) in ranges, so that a lost line costs nothing, and is verified by its digests. The
-offer comes over the control plane, whose certificate is pinned, so its digests can be trusted wherever the files come
-from.
+The checkpoint comes over HTTP(S) in ranges, so that a broken download is resumed, and is verified
+by its digests. The offer comes over the control plane, whose certificate is pinned, so its digests
+can be trusted wherever the files come from.
 
-The offer decides where this machine connects to. So that nobody looks into the volunteer's own network, the host must
-be the join link's own, or an address of the public web; and redirects are not followed.
+The offer names the host that this machine connects to. To keep an offer from probing the
+volunteer's local network, the host must be the join link's own or a public web address, and
+redirects are not followed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from peer.protocol import HELD_AVERAGES, STATE_FILES, control_pb2
 MAX_ADDRESS_CHARS = 2000
 DIGEST_BYTES = 32
 ATTEMPTS = 4
-FIRST_PAUSE_S = 2.0  # about, and twice as long each time
+FIRST_PAUSE_S = 2.0  # approximate; doubles with each attempt
 CHUNK_BYTES = 1 << 18
 SPARE_BYTES = 64 * 2**20  # left free on the disk
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
@@ -51,7 +52,7 @@ class OfferedFile:
 
 @dataclass(frozen=True)
 class CheckpointOffer:
-    """An offer of the whole state of the swarm after `step`."""
+    """An offer of the swarm's whole state after `step`."""
 
     address: str
     step: int
@@ -59,20 +60,21 @@ class CheckpointOffer:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all files together."""
+        """The total size of all files."""
         return sum(file.size_bytes for file in self.files)
 
     @property
     def host(self) -> str:
-        """The host that is asked for the files."""
+        """The host that serves the files."""
         return urlsplit(self.address).hostname or ""
 
 
 def read_offer(reply: control_pb2.CheckpointReply, most_bytes: int) -> CheckpointOffer | None:
-    """Read the offer, if its state will still be followed by averages that the keeper holds when it has arrived.
+    """Read the offer; None if there is none or it is too old to catch up from.
 
-    Raises `RequestError` for an offer that no coordinator has reason to make. `most_bytes`: the most bytes that this
-    run's state can have.
+    An offer is recent enough if the keeper is likely to hold all later averages once the download
+    is complete. `most_bytes`: the most bytes that this run's state can have. Raises `RequestError`
+    for an implausible offer: a malformed address, wrong files, or too many bytes.
     """
     if not (reply.address and 0 <= reply.swarm_step - reply.step <= HELD_AVERAGES // 2):
         return None
@@ -100,10 +102,11 @@ async def download_checkpoint(
     rng: random.Random,
     rest: Rest = asyncio.sleep,
 ) -> None:
-    """Bring the offer's files into the directory `into`, where a part of them may be already; `rest` between attempts.
+    """Download the offer's files into the directory `into`, resuming an earlier download.
 
-    Raises `StorageError` if the disk is full or a file arrived damaged, and `UnreachableError` if the download fails;
-    the part that has arrived by then is kept for the next time.
+    `rest` sleeps between attempts. Raises `StorageError` if the disk is full or a file arrives
+    damaged, and `UnreachableError` if the download fails; the part received by then is kept for the
+    next time.
     """
     await asyncio.to_thread(_make_room, offer, into)
     own = offer.host in link_hosts
@@ -142,15 +145,15 @@ async def _fetch(
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether another attempt may succeed; if nobody answers at the address, waiting is of no use."""
+    """Return whether another attempt may succeed; it cannot if no server answers at the address."""
     nobody_there = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
     return isinstance(error, (aiohttp.ClientError, asyncio.TimeoutError)) and not nobody_there
 
 
 async def _fetch_rest(http: aiohttp.ClientSession, url: str, file: OfferedFile, part: Path, throttle: Throttle) -> None:
-    """Append the missing bytes of a file; a whole answer, because the file has become another, begins it anew."""
+    """Append the missing bytes of a file; start over if the server's file has changed."""
     there = await asyncio.to_thread(_size_of, part)
-    if there >= file.size_bytes:  # whole, or no part of this file
+    if there >= file.size_bytes:  # complete, or not a part of this file
         return
     headers = {"Range": f"bytes={there}-", "If-Range": f'"{file.sha256.hex()}"'} if there else {}
     async with http.get(url, headers=headers, allow_redirects=False) as answer:
@@ -174,12 +177,12 @@ def _size_of(path: Path) -> int:
 
 
 def part_of(target: Path, file: OfferedFile) -> Path:
-    """Return the path of a file's part, named by its digest, so that parts of different checkpoints never mix."""
+    """Return the path of a partial file; its name has the digest, so that checkpoints never mix."""
     return target.with_name(f".{file.sha256.hex()}.part")
 
 
 def _make_room(offer: CheckpointOffer, into: Path) -> None:
-    """Remove the files of other checkpoints. Raises `StorageError` if this one has no room."""
+    """Remove the files of other checkpoints. Raises `StorageError` if this one does not fit."""
     try:
         into.mkdir(parents=True, exist_ok=True)
         mine = {name for file in offer.files for name in (file.name, part_of(into / file.name, file).name)}

@@ -1,9 +1,9 @@
-"""The peer's verified connection to the coordinator: connect, join, renew, fetch files, and open the session's stream.
+"""The peer's verified connection to the coordinator: connect, join, renew tokens, download files.
 
-The join link's fingerprint is the only trust anchor: the server's certificate is read once and compared with it, and
-then is the only root that the channel accepts. Certificate, version, run and clock are checked before anything else,
-each with its own error. `peer.control.session` builds the long-lived session on top; `peer.doctor` asks before a person
-has joined.
+The join link's fingerprint is the only trust anchor: the server's certificate is read once and
+compared with it, and then is the only root that the channel accepts. Certificate, version, run and
+clock are checked before anything else, each with its own error. `peer.control.session` builds the
+long-lived session on top; `peer.doctor` uses the client before a person has joined.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ from peer.runtime.version import software_version
 CONNECT_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 20.0
 FETCH_TIMEOUT_S = 600.0
-LOGIN_TIMEOUT_S = 1000.0  # more than the coordinator waits
+LOGIN_TIMEOUT_S = 1000.0  # longer than the coordinator waits for the person
 
 _CHANNEL_OPTIONS = (
     ("grpc.ssl_target_name_override", TLS_NAME),
     ("grpc.max_receive_message_length", MAX_COORDINATOR_MESSAGE_BYTES),
-    # A connection that died without a word (a laptop that slept, a router that forgot) is noticed within half a minute.
+    # Notice a silently dead connection (a laptop slept, a NAT entry expired) within half a minute.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # The session has its own back-off; gRPC's, which grows to two minutes, must not stand behind it.
+    # The session has its own back-off; gRPC's, which grows to two minutes, must not add to it.
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 5_000),
-    # An address that no call goes to any more, because the coordinator has moved, is not knocked at for ever.
+    # Stop reconnecting to an address that is no longer used because the coordinator has moved.
     ("grpc.client_idle_timeout_ms", 5_000),
     ("grpc.enable_http_proxy", 0),
 )
@@ -72,16 +72,17 @@ _Reply = TypeVar("_Reply")
 
 
 class ControlClient:
-    """A verified connection to the coordinator that a join link names; made by `connect`, ended by `close`."""
+    """A verified connection to a join link's coordinator; `connect` opens it, `close` ends it."""
 
     def __init__(self, link: JoinLink, certificate: str) -> None:
-        """Talk to the holder of this certificate (PEM) only, at first at the link's first address."""
-        self.software_version = ""  # that the coordinator runs, once it has been connected to
-        self.software_address = ""  # where it offers that, likewise
-        self.clock_offset_s = math.nan  # of the coordinator's clock, to be added to the steady one; likewise
-        self.login_providers: tuple[LoginProvider, ...] = ()  # likewise
+        """Prepare calls that trust only this certificate (PEM), at the link's first address."""
+        # Set by `connect`: the coordinator's software, its download address, clock and logins.
+        self.software_version = ""
+        self.software_address = ""
+        self.clock_offset_s = math.nan  # seconds to add to the steady clock to get the coordinator's time
+        self.login_providers: tuple[LoginProvider, ...] = ()
         self._credentials = grpc.ssl_channel_credentials(certificate.encode())
-        self._links = deque(link.each())  # the one that calls go to, then the others in the order to try them
+        self._links = deque(link.each())  # the current one first, then the others in the order to try them
         self._channels: list[grpc.aio.Channel] = []
         self._stubs: dict[JoinLink, Any] = {}
 
@@ -101,14 +102,14 @@ class ControlClient:
             check_run(link, greeting)
             check_clock(greeting, now=clock())
             client.clock_offset_s = greeting.server_time - steady_time()
-        except BaseException:  # cancelled too: nobody else knows the client yet
+        except BaseException:  # on cancellation, too: no other code can close the client yet
             await client.close()
             raise
         return client
 
     @property
     def link(self) -> JoinLink:
-        """The link to the one address that calls go to."""
+        """The link to the address that calls currently go to."""
         return self._links[0]
 
     @property
@@ -117,12 +118,12 @@ class ControlClient:
         return len(self._links)
 
     def turn_to_next_address(self) -> None:
-        """Have later calls go to the link's next address, if it has several; those under way go on where they are."""
+        """Send later calls to the link's next address, if any; running calls are not affected."""
         self._links.rotate(-1)
 
     @property
     def _stub(self) -> Any:
-        """The calls, over a channel that connects with the first of them."""
+        """The gRPC stub of the current address; its channel connects with the first call."""
         if self.link not in self._stubs:
             address = str(self.link.address)
             channel = grpc.aio.secure_channel(address, self._credentials, options=_CHANNEL_OPTIONS)
@@ -131,7 +132,10 @@ class ControlClient:
         return self._stubs[self.link]
 
     async def _first_greeting(self) -> control_pb2.ChallengeReply:
-        """Greet; a coordinator of another protocol version names the installer, of which a container has no use."""
+        """Greet; if the protocol version differs, name the remedy that fits this installation.
+
+        The coordinator's own message names the installer, which is of no use in a container.
+        """
         try:
             return await self.greet()
         except VersionError as error:
@@ -144,28 +148,31 @@ class ControlClient:
             raise VersionError(f"This program is manyhands {software_version()}. {why}") from error
 
     async def greet(self) -> control_pb2.ChallengeReply:
-        """Fetch a fresh nonce, with the coordinator's version, run and clock."""
+        """Fetch a fresh nonce, and the coordinator's version, run and clock."""
         request = control_pb2.ChallengeRequest(protocol_version=PROTOCOL_VERSION)
         return await self._call(self._stub.Challenge, request)
 
     async def describe(self) -> control_pb2.DescribeReply:
-        """Fetch the run's needs, its swarm's addresses, and this machine's address as seen there; needs no account."""
+        """Fetch the run's requirements, its swarm's addresses, and this machine's observed address.
+
+        Needs no account.
+        """
         return await self._call(self._stub.Describe, control_pb2.DescribeRequest())
 
     async def swarm_addresses(self) -> tuple[str, ...]:
-        """Fetch the keeper's libp2p multiaddresses, as far as the coordinator knows; needs no account."""
+        """Fetch the keeper's libp2p multiaddresses known to the coordinator; needs no account."""
         return tuple((await self.describe()).swarm_addresses)
 
     async def dial_back(self, port: int, udp_port: int = 0) -> bytes:
-        """Have the coordinator connect to a TCP port here, and send a datagram; returns the word that it will say.
+        """Ask the coordinator to connect to a TCP port here, and to send a datagram to a UDP port.
 
-        A port that is 0 is not tried. Needs no account.
+        Returns the secret word that it will send. Port 0 is not tried. Needs no account.
         """
         reply = await self._call(self._stub.DialBack, control_pb2.DialBackRequest(port=port, udp_port=udp_port))
         return bytes(reply.word)
 
     def open_probe(self, timeout_s: float) -> Any:
-        """Open the raw stream of a line's measurement (grpc.aio's StreamStreamCall); needs no account."""
+        """Open the raw stream that measures the line (a StreamStreamCall); needs no account."""
         return self._stub.Probe(timeout=timeout_s)
 
     async def admit(
@@ -179,9 +186,10 @@ class ControlClient:
         role: str = "",
         software: str = "",
     ) -> control_pb2.JoinReply:
-        """Become a member's device; one that brings no invite and is not `known` logs in, where the run has a provider.
+        """Become a member's device: by invite code, as a `known` device, or else by a login.
 
-        `provider`: which one; empty: the run's only one.
+        Without an invite, an unknown device logs in if the run has an identity provider.
+        `provider`: its name; empty: the run's only provider.
         """
         if invite or known or not (provider or self.login_providers):
             try:
@@ -195,7 +203,7 @@ class ControlClient:
     async def join(
         self, key: DeviceKey, invite: str = "", *, role: str = "", software: str = ""
     ) -> control_pb2.JoinReply:
-        """Become a member's device with an invite code, or come back as a known device without one."""
+        """Become a member's device with an invite code, or return as a known device without one."""
         nonce, receipt_key = (await self.greet()).nonce, key.receipt_key(self.link.run).public_bytes
         return await self._call(
             self._stub.Join,
@@ -219,7 +227,11 @@ class ControlClient:
         role: str = "",
         software: str = "",
     ) -> control_pb2.JoinReply:
-        """Become a member's device by a login at a provider: tells the person where, and waits, perhaps for minutes."""
+        """Become a member's device by a login at an identity provider.
+
+        `tell` shows the person where to log in; the call then waits for the login, perhaps for
+        minutes.
+        """
         nonce, receipt_key = (await self.greet()).nonce, key.receipt_key(self.link.run).public_bytes
         request = control_pb2.LoginRequest(
             nonce=nonce,
@@ -244,7 +256,7 @@ class ControlClient:
         raise UnreachableError("The coordinator ended the login without a word; try again.")
 
     async def renew(self, key: DeviceKey) -> str:
-        """A new access token (JWT) for a device that joined before."""
+        """Fetch a new access token (JWT) for a device that has joined before."""
         nonce = (await self.greet()).nonce
         signature = key.sign(challenge_bytes("renew", self.link.run, nonce, key.public_key))
         request = control_pb2.RenewRequest(nonce=nonce, public_key=key.public_key, signature=signature)
@@ -252,7 +264,7 @@ class ControlClient:
         return reply.token
 
     async def choose_name(self, key: DeviceKey, display_name: str, anonymous: bool) -> control_pb2.ChooseNameReply:
-        """Let the public see this device's member under another name (empty: the member's own), or under none."""
+        """Set the public name of this device's member (empty: the member's own), or hide it."""
         nonce = (await self.greet()).nonce
         signature = key.sign(challenge_bytes("name", self.link.run, nonce, key.public_key))
         request = control_pb2.ChooseNameRequest(
@@ -265,13 +277,13 @@ class ControlClient:
         return await self._call(self._stub.ChooseName, request)
 
     async def newest_checkpoint(self, token: str) -> control_pb2.CheckpointReply:
-        """The checkpoint that joining peers are offered; raises `VersionError` where the coordinator knows of none."""
+        """Fetch the newest checkpoint's offer; raises `VersionError` if the call is unknown."""
         return await self._call(self._stub.Checkpoint, control_pb2.CheckpointRequest(token=token))
 
     async def fetch_file(
         self, name: str, digest: bytes, into: Path, *, token: str, size_bytes: int, throttle: Throttle | None = None
     ) -> Path:
-        """Fetch one of the run's files into the directory `into`, unless it is there already, and verify it."""
+        """Download one of the run's files into the directory `into` unless present; verify it."""
         check_announced(name, size_bytes)
         throttle = throttle or Throttle()
         target = into / name
@@ -291,7 +303,7 @@ class ControlClient:
         return target
 
     async def fetch_files(self, reply: control_pb2.JoinReply, into: Path, throttle: Throttle | None = None) -> None:
-        """Fetch every file that a join named (the tokenizer's) into the directory `into`."""
+        """Download all files named in the join reply (the tokenizer) into the directory `into`."""
         if len(reply.files) > MAX_RUN_FILES:
             raise RequestError(f"The coordinator names {len(reply.files)} files; a run may have {MAX_RUN_FILES}.")
         for file in reply.files:
@@ -300,11 +312,14 @@ class ControlClient:
             )
 
     def open_session(self) -> Any:
-        """The raw stream of a session (grpc.aio's StreamStreamCall); without a deadline: keepalive watches it."""
+        """Open the raw stream of a session (grpc.aio's StreamStreamCall).
+
+        It has no deadline: keepalive detects a dead connection.
+        """
         return self._stub.Session()
 
     async def close(self) -> None:
-        """Close every connection and whatever runs on it."""
+        """Close every connection, with the calls running on it."""
         for channel in self._channels:
             await channel.close()
 
@@ -316,9 +331,10 @@ class ControlClient:
 
 
 async def find_coordinator(links: Sequence[JoinLink]) -> tuple[JoinLink, str]:
-    """The first of these links, each to one address, where the right coordinator answers, and its certificate (PEM).
+    """Return the first link at which the right coordinator answers, and its certificate (PEM).
 
-    Raises `FingerprintError` where another one answers and the right one does not, and else `UnreachableError`.
+    Each link has one address. If the right coordinator answers at none of them, raises
+    `FingerprintError` if another server does, else `UnreachableError`.
     """
     failures: list[UnreachableError | FingerprintError] = []
     for link in links:
@@ -336,7 +352,7 @@ async def find_coordinator(links: Sequence[JoinLink]) -> tuple[JoinLink, str]:
 
 
 async def read_certificate(link: JoinLink) -> str:
-    """The certificate (PEM) at the link's first address, not trusted yet: the caller compares its fingerprint."""
+    """Read the certificate (PEM) at the link's first address; the caller verifies it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -350,7 +366,7 @@ async def read_certificate(link: JoinLink) -> str:
         ) from error
     except ssl.SSLError as error:
         raise UnreachableError(f"What answers at {link.address} does not speak TLS; check the link's port.") from error
-    except (OSError, UnicodeError) as error:  # the latter: a name that cannot be one
+    except (OSError, UnicodeError) as error:  # UnicodeError: the host is not a valid name
         reason = getattr(error, "strerror", None) or error
         raise UnreachableError(f"Cannot reach the coordinator at {link.address}: {reason}; is it running?") from error
     try:
@@ -396,7 +412,7 @@ def check_clock(greeting: control_pb2.ChallengeReply, now: float) -> None:
 
 
 def _named(version: str) -> str:
-    """The coordinator's version, if it is one that can be shown."""
+    """Name the coordinator's version, or describe it if the version is malformed."""
     try:
         return f"manyhands {Version(version[:MAX_VERSION_CHARS])}"
     except InvalidVersion:

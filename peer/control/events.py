@@ -1,4 +1,4 @@
-"""Events of the session with the coordinator, which the agent hears beside `peer.reporting.messages.Notice`."""
+"""Events of the session with the coordinator, sent to the agent beside `Notice` and `ClockRead`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peer.reporting.messages import ClockRead, Notice
 
 @dataclass(frozen=True)
 class Welcomed:
-    """A stay began: the version of the coordinator's software, and the address where it offers that."""
+    """A session began; holds the coordinator's software version and its download address."""
 
     version: str
     address: str
@@ -17,7 +17,7 @@ class Welcomed:
 
 @dataclass(frozen=True)
 class Connected:
-    """The line to the coordinator is up, or lost."""
+    """The connection to the coordinator is up or lost."""
 
     up: bool
 
@@ -29,20 +29,20 @@ class Standing:
     own_samples: int
     rank: int
     members: int
-    samples_per_second: float = 0.0  # of the whole run, as everybody is shown it; 0: not known
+    samples_per_second: float = 0.0  # of the whole run, as on its public page; 0: not known
     time_left_s: float = 0.0  # until the run's last step, at that speed
 
 
 @dataclass(frozen=True)
 class KeeperTold:
-    """The keeper's addresses as the coordinator knows them; not all of them need to answer from here."""
+    """The keeper's addresses known to the coordinator; some may not be reachable from here."""
 
     addresses: tuple[str, ...]  # libp2p multiaddresses
 
 
 @dataclass(frozen=True)
 class CutOff:
-    """The device may not take part any more; `RevokedError` follows."""
+    """The coordinator has revoked or quarantined this device; `RevokedError` follows."""
 
     reason: str
 

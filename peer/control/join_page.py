@@ -1,8 +1,9 @@
-"""The address of an invitation's page, which commands take in place of a join link.
+"""The address of an invitation page, which commands accept in place of a join link.
 
-The join link behind such an address comes from the run's public API. A join link brings the fingerprint by which the
-coordinator is recognised; an address brings nothing, so its link is worth as much as the connection that it came by:
-HTTPS, or this very machine. The invite code stands behind the #, and is not sent there.
+The run's public API returns the join link for such an address. A join link contains the fingerprint
+that authenticates the coordinator; a page's address does not, so its join link is only as
+trustworthy as the connection: HTTPS or loopback is required. The invite code is in the URL fragment
+(after the #), which is never sent to the server.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ _CODE = re.compile(r"[0-9A-Za-z -]{10,64}")
 
 
 def read_link(text: str) -> tuple[JoinLink, str]:
-    """The join link, and the invite code where the address of an invitation's page was given; "" without one.
+    """Read a join link or an invitation page's address; return the link, and the invite code or "".
 
-    Raises `LinkError` for what leads to no run, and `UnreachableError`.
+    Raises `LinkError` if the text leads to no run, and `UnreachableError` if the site does not
+    answer.
     """
     if not text.strip().lower().startswith(("https://", "http://")):
         return JoinLink.parse(text), ""
@@ -35,7 +37,7 @@ def read_link(text: str) -> tuple[JoinLink, str]:
 
 
 def parse_page(text: str) -> tuple[str, str]:
-    """The site and the invite code of a page's address, as a person pasted it; raises `LinkError`."""
+    """Split a pasted page address into the site and the invite code; raises `LinkError`."""
     address, _, fragment = text.strip().partition("#")
     parts = _split(address)
     host, path = parts.hostname, parts.path.rstrip("/")
@@ -55,17 +57,17 @@ def parse_page(text: str) -> tuple[str, str]:
 
 
 def _split(address: str) -> SplitResult:
-    """The parts of an address; empty ones for what is no address."""
+    """Split an address into its parts, all empty if it is malformed."""
     try:
         parts = urlsplit(address)
-        _ = parts.port  # it is read only now
+        _ = parts.port  # reading the port validates it
     except ValueError:
         return urlsplit("")
     return parts
 
 
 def ask_for_link(site: str) -> JoinLink:
-    """Ask a run's site for its join link; redirects are not followed, since they might lead out of HTTPS."""
+    """Ask a run's site for its join link; redirects are not followed, as they might leave HTTPS."""
     url = f"{site}{API}"
     with reaching(url), asking("GET", url, timeout_s=ANSWER_S) as answer:
         status = answer.status_code

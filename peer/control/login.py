@@ -1,6 +1,7 @@
 """The login prompt: parsed from the coordinator's message, and shown to a person as text, JSON or HTML.
 
-The prompt comes over the network: its texts are bounded and printable, and only web addresses become links.
+The prompt comes over the network, so its texts must be short and printable, and its links web
+addresses.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MAX_ADDRESS_CHARS = 2000
 
 @dataclass(frozen=True)
 class LoginProvider:
-    """A provider to log in with."""
+    """An identity provider to log in with."""
 
     name: str
     title: str
@@ -57,13 +58,17 @@ class LoginPrompt:
 
 
 def login_providers(greeting: control_pb2.ChallengeReply) -> tuple[LoginProvider, ...]:
-    """Read the providers that a coordinator names."""
+    """Read the identity providers listed by a coordinator."""
     named = list(greeting.login_providers)[:MAX_PROVIDERS]
     return tuple(LoginProvider(_text("provider", each.name), _text("title", each.title)) for each in named)
 
 
 def choose_provider(providers: tuple[LoginProvider, ...], wanted: str) -> str:
-    """Return the provider to log in with; raises `ConfigError` where there is a choice to make, or none."""
+    """Return the provider to log in with.
+
+    Raises `ConfigError` if there is none, if `wanted` is unknown, or if it is empty and there are
+    several.
+    """
     names = [provider.name for provider in providers]
     if wanted in names:
         return wanted
@@ -77,7 +82,7 @@ def choose_provider(providers: tuple[LoginProvider, ...], wanted: str) -> str:
 
 
 def read_prompt(prompt: control_pb2.LoginPrompt) -> LoginPrompt:
-    """Read the coordinator's prompt. Raises `RequestError` for texts that should not be shown to a person."""
+    """Read the coordinator's prompt. Raises `RequestError` for texts that are unsafe to show."""
     return LoginPrompt(
         title=_text("title", prompt.title),
         user_code=_text("user_code", prompt.user_code),
@@ -106,12 +111,12 @@ def show_as_text(prompt: LoginPrompt) -> None:
 
 
 def show_as_json(prompt: LoginPrompt) -> None:
-    """Show the prompt as one JSON object, as all events are in that format."""
+    """Show the prompt as one JSON object on a line, like all events in that format."""
     sys.stdout.write(json.dumps({"event": "LoginPrompt"} | asdict(prompt)) + "\n")
     sys.stdout.flush()
 
 
 def show_in_notebook(prompt: LoginPrompt) -> None:
-    """Show the prompt in the panel's place, until there is a panel (`peer.agent.notebook`)."""
+    """Show the prompt in place of the panel, until `peer.agent.notebook` writes the first panel."""
     sys.stdout.write(json.dumps({"panel": {"text/html": prompt.html, "text/plain": prompt.text}}) + "\n")
     sys.stdout.flush()

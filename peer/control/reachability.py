@@ -1,8 +1,10 @@
-"""Reachability: whether others can open connections to this machine, and how fast its line is; found before it joins.
+"""Reachability: find, before joining, whether others can connect to this machine, and its line
+speed.
 
-The coordinator dials the address that it sees, by TCP and in a datagram, at the ports where this peer is going to
-listen. It says a word that it has named in its answer before, so that no stranger who knocks is taken for it. The
-line between this machine and the coordinator is measured both ways.
+The coordinator dials the address that it observes, over TCP and by a UDP datagram, at the ports
+where this peer is going to listen. It sends a random word that its reply has announced, so that
+unrelated connections are not mistaken for it. The line to the coordinator is measured in both
+directions.
 """
 
 from __future__ import annotations
@@ -28,27 +30,29 @@ from peer.protocol import LOWEST_DIALLED_PORT, MAX_PROBE_BYTES, PROBE_CHUNK_BYTE
 from peer.protocol.errors import error_from_rpc
 
 READ_TIMEOUT_S = 3.0
-OTHERS_TIMEOUT_S = 1.0  # for the ways that are left, when the word has arrived by one
-MAX_WORDS = 1_000  # that nobody has asked for
-PROBE_TIMEOUT_FACTOR = 6  # of the time for one direction: the call's own deadline
+OTHERS_TIMEOUT_S = 1.0  # for the other transport, once the word has arrived over one
+MAX_WORDS = 1_000  # bound on queued words, which may come from strangers
+PROBE_TIMEOUT_FACTOR = 6  # the call's deadline, in multiples of the time for one direction
 MAX_OTHER_HOSTS = 2  # of the coordinator, tried over the other IP version
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Time limits of the tries, in seconds."""
+    """Time limits of the attempts, in seconds."""
 
     probe_s: float = 1.0  # in each direction
-    dial_back_s: float = 6.0  # the coordinator tries for five
+    dial_back_s: float = 6.0  # the coordinator tries for five seconds
     other_version_s: float = 4.0  # to connect to the coordinator over the other IP version
 
 
 async def find_place(
     client: ControlClient, listen: tuple[str, ...], client_mode: bool, patience: Patience = Patience()
 ) -> Placement:
-    """Find this machine's place; facts that cannot be found out (an older coordinator, too many callers) are assumed.
+    """Find this machine's placement; defaults replace what an old or busy coordinator does not
+    answer.
 
-    `listen`: libp2p addresses, as the person gave them; none: TCP over every IP version that this machine has.
+    `listen`: libp2p addresses chosen by the volunteer; none: TCP over every IP version of this
+    machine.
     """
     listen = listen or tuple(endpoint.maddr for endpoint in everywhere())
     measured = await measured_bandwidth(client, patience)
@@ -65,14 +69,14 @@ async def find_place(
 
 
 def _with_port(maddr: str, wanted: Endpoint | None, ears: Ears) -> str:
-    """Return the address to listen on, at the port that was tried: a firewall may let just that one through."""
+    """Return the address to listen on, with the tested port: a firewall may allow only that one."""
     if wanted is None or wanted.port:
         return maddr
     return next((tried.maddr for tried in ears.endpoints if replace(tried, port=0) == wanted), maddr)
 
 
 async def _look(client: ControlClient, ears: Ears, patience: Patience) -> tuple[list[Seen], Version]:
-    """Find how the coordinator sees this machine over each IP version, and which version everybody in the run has."""
+    """Find the coordinator's view of this machine over each IP version, and the common version."""
     try:
         description = await client.describe()
         observed = ipaddress.ip_address(description.observed_address)
@@ -90,7 +94,7 @@ async def _look(client: ControlClient, ears: Ears, patience: Patience) -> tuple[
 
 
 async def _look_from(client: ControlClient, host: str, ears: Ears, patience: Patience) -> Seen:
-    """Find how the same coordinator sees this machine over a connection to another of the coordinator's addresses."""
+    """Find how the coordinator sees this machine over a connection to another of its addresses."""
     connecting = ControlClient.connect(replace(client.link, host=host), time.time)
     other = await asyncio.wait_for(connecting, patience.other_version_s)
     try:
@@ -101,7 +105,7 @@ async def _look_from(client: ControlClient, host: str, ears: Ears, patience: Pat
 
 
 async def _hosts_of_other_version(name: str, swarm: Sequence[str], version: int) -> list[str]:
-    """Return other hosts where the coordinator may answer: those of its name, and those that its keeper announces."""
+    """Return hosts of the other IP version: those of the coordinator's name and its keeper's."""
     family = socket.AF_INET6 if version == 4 else socket.AF_INET
     found: list[str] = []
     with suppress(OSError):
@@ -115,7 +119,7 @@ async def _hosts_of_other_version(name: str, swarm: Sequence[str], version: int)
 async def _dialled(client: ControlClient, ears: Ears, version: Version, timeout_s: float) -> frozenset[Endpoint] | None:
     """Return the endpoints at which the coordinator can dial this machine; None if that could not be tried."""
     if not any(endpoint.version == version for endpoint in ears.endpoints):
-        return None  # the ports are taken, and the p2p daemon will say so
+        return None  # the ports are taken; the p2p daemon will report that
     try:
         return await dialled_ways(client, ears, version, timeout_s)
     except ManyhandsError:
@@ -123,7 +127,7 @@ async def _dialled(client: ControlClient, ears: Ears, version: Version, timeout_
 
 
 async def measured_bandwidth(client: ControlClient, patience: Patience = Patience()) -> float | None:
-    """Measure the line's slower direction in bytes per second; None if the coordinator does not measure it (now)."""
+    """Measure the line's slower direction in bytes per second; None if the coordinator refuses."""
     try:
         speed = await measure_line(client, patience.probe_s, time.monotonic)
     except ManyhandsError:
@@ -132,7 +136,7 @@ async def measured_bandwidth(client: ControlClient, patience: Patience = Patienc
 
 
 def own_addresses() -> frozenset[IPAddress]:
-    """The IP addresses of this machine's interfaces."""
+    """Return the IP addresses of this machine's interfaces."""
     entries = [entry for found in psutil.net_if_addrs().values() for entry in found]
     families = (socket.AF_INET, socket.AF_INET6)
     texts = (entry.address.partition("%")[0] for entry in entries if entry.family in families)
@@ -141,25 +145,25 @@ def own_addresses() -> frozenset[IPAddress]:
 
 @dataclass(frozen=True)
 class Ears:
-    """The endpoints that listen, and the words that they hear."""
+    """The listening endpoints, and the words that they have received."""
 
-    endpoints: tuple[Endpoint, ...]  # with their ports
+    endpoints: tuple[Endpoint, ...]  # with the ports that were bound
     words: asyncio.Queue[tuple[Endpoint, bytes]] = field(default_factory=lambda: asyncio.Queue(MAX_WORDS))
 
     def hear(self, endpoint: Endpoint, word: bytes) -> None:
-        """Keep a word; one that finds no room is lost, as all words are strangers' then."""
+        """Queue a word; drop it if the queue is full, which only strangers' words can cause."""
         if not self.words.full():
             self.words.put_nowait((endpoint, word))
 
     def first(self, version: Version, transport: str) -> Endpoint | None:
-        """Return the endpoint that the coordinator is asked to dial, of this IP version and transport."""
+        """Return the endpoint for the coordinator to dial over this IP version and transport."""
         alike = (place for place in self.endpoints if (place.version, place.transport) == (version, transport))
         return next((place for place in alike if place.port >= LOWEST_DIALLED_PORT), None)
 
 
 @asynccontextmanager
 async def listening(endpoints: Sequence[Endpoint]) -> AsyncIterator[Ears]:
-    """Listen at these endpoints, those that cannot be bound left out."""
+    """Listen at those of these endpoints that can be bound."""
     bound = bind_alike(endpoints)
     ears = Ears(tuple(endpoint for endpoint, _ in bound))
     async with AsyncExitStack() as stack:
@@ -176,7 +180,7 @@ async def listening(endpoints: Sequence[Endpoint]) -> AsyncIterator[Ears]:
 
 
 async def dialled_ways(client: ControlClient, ears: Ears, version: Version, timeout_s: float) -> frozenset[Endpoint]:
-    """Return the endpoints at which the coordinator's word arrives; strangers may knock meanwhile."""
+    """Return the endpoints at which the coordinator's word arrives; other words are ignored."""
     by_tcp, by_udp = ears.first(version, "tcp"), ears.first(version, "udp")
     wanted = {place for place in (by_tcp, by_udp) if place is not None}
     if not wanted:
@@ -198,7 +202,7 @@ async def dialled_ways(client: ControlClient, ears: Ears, version: Version, time
 
 @dataclass(frozen=True)
 class _Knocks:
-    """A listener for words on connections to one endpoint."""
+    """A TCP listener that reads a word from each connection to one endpoint."""
 
     endpoint: Endpoint
     ears: Ears
@@ -208,20 +212,20 @@ class _Knocks:
             word = await asyncio.wait_for(reader.readexactly(WORD_BYTES), READ_TIMEOUT_S)
             self.ears.hear(self.endpoint, word)
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError):
-            pass  # a stranger who knocks at the port
+            pass  # an unrelated connection to the port
         finally:
             writer.close()
 
 
 @dataclass(frozen=True)
 class _Datagrams(asyncio.DatagramProtocol):
-    """A listener for datagrams to one endpoint."""
+    """A UDP listener that reads words from datagrams to one endpoint."""
 
     endpoint: Endpoint
     ears: Ears
 
     def datagram_received(self, data: bytes, _addr: object) -> None:
-        """Keep a datagram that is as long as a word."""
+        """Queue a datagram that has the length of a word."""
         if len(data) == WORD_BYTES:
             self.ears.hear(self.endpoint, data)
 
@@ -235,7 +239,10 @@ class LineSpeed:
 
 
 async def measure_line(client: ControlClient, limit_s: float, stopwatch: Callable[[], float]) -> LineSpeed:
-    """Send for `limit_s` or up to `MAX_PROBE_BYTES`, then receive as long or as much; raises `ManyhandsError`."""
+    """Measure the upload, then the download, each for `limit_s` or up to `MAX_PROBE_BYTES`.
+
+    Raises `ManyhandsError` if the coordinator refuses or the call fails.
+    """
     call = client.open_probe(timeout_s=PROBE_TIMEOUT_FACTOR * limit_s)
     try:
         return await _measure(call, limit_s, stopwatch)
@@ -246,9 +253,9 @@ async def measure_line(client: ControlClient, limit_s: float, stopwatch: Callabl
 
 
 async def _measure(call: Any, limit_s: float, stopwatch: Callable[[], float]) -> LineSpeed:
-    noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # so that nothing on the way compresses it
+    noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # random, so that no hop can compress it
     await call.write(control_pb2.ProbeUp(download_bytes=MAX_PROBE_BYTES))
-    await call.read()  # a refusal comes here, in its own words
+    await call.read()  # raises the coordinator's refusal, if any
     began, sent = stopwatch(), 0
     while sent < MAX_PROBE_BYTES and stopwatch() - began < limit_s:
         await call.write(control_pb2.ProbeUp(data=noise))
@@ -268,5 +275,5 @@ async def _measure(call: Any, limit_s: float, stopwatch: Callable[[], float]) ->
 
 
 def rate(size_bytes: int, seconds: float) -> float:
-    """Divide bytes by seconds, also where a clock is too coarse for a line so fast."""
+    """Divide bytes by seconds, at least 1 ms: a clock may be too coarse for a fast line."""
     return size_bytes / max(seconds, 1e-3)

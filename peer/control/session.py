@@ -1,8 +1,9 @@
-"""The peer's session with the coordinator: one connected stay after another, for as long as the agent runs.
+"""The peer's session with the coordinator, reconnected as often as needed while the agent runs.
 
-A stay is a handshake, then reports and presence up and everything else down. A lost line is opened again after a
-jittered, growing delay while training goes on; the access token is renewed at two thirds of its life. Only what a
-person must mend (a revocation, a wrong version, ...) ends `run`, as an exception.
+Each connection is called a stay: a handshake, then reports and presence to the coordinator, and
+everything else from it. A lost connection is reopened after a jittered, growing delay while
+training goes on; the access token is renewed at two thirds of its life. `run` ends with an
+exception only for faults that a person must fix (a revocation, a wrong version, ...).
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ from peer.reporting.suspicions import WaitingSuspicions
 from peer.reporting.wire import lost_to_wire, report_to_wire
 
 logger = logging.getLogger(__name__)
-MOST_ANNOUNCED = 1000  # announcements that are remembered, so that none is told twice
+MOST_ANNOUNCED = 1000  # announcements to remember, so that none is shown twice
 
 RENEW_AT = 2 / 3  # of a token's lifetime
-MOST_PRESENCE_S = 60.0  # whatever the coordinator asks for: a peer is not silent for longer
+MOST_PRESENCE_S = 60.0  # longest interval between presence messages, whatever the coordinator asks for
 PresenceSource = Callable[[], control_pb2.Presence | None]
 Result = TypeVar("Result")
 
@@ -53,19 +54,19 @@ class SessionTiming:
     """The session's intervals, in seconds; tests shorten them."""
 
     handshake_s: float = 15.0
-    send_every_s: float = 0.5  # looks into the outbox this often
+    send_every_s: float = 0.5  # between two looks into the outbox
     presence_every_s: float = 3.0
     renew_check_s: float = 10.0
     retry_first_s: float = 1.0
     retry_most_s: float = 30.0
     farewell_s: float = 3.0  # for the last reports and the goodbye
     window_reports: int = 64  # sent and not yet acknowledged
-    ahead_again_s: float = 20.0  # the first report that is ahead of the keeper is sent again so often
+    ahead_again_s: float = 20.0  # between attempts to send a report whose step the keeper has not reached
 
 
 @dataclass(frozen=True)
 class SessionSides:
-    """The agent's side of a session: what is sent, where tokens and revocations are kept, who hears everything else."""
+    """The agent's side of a session: sources of messages, the credential store, the event sink."""
 
     outbox: Outbox
     suspicions: WaitingSuspicions
@@ -75,7 +76,7 @@ class SessionSides:
 
 
 class Session:
-    """One device's session, which stays connected and keeps the token fresh."""
+    """One device's session: keeps the connection open and the access token fresh."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class Session:
         self._announced: set[str] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Stay connected until `stop` is set; then the last reports and a goodbye are sent, if the line holds."""
+        """Stay connected until `stop` is set; then try to send the last reports and a goodbye."""
         try:
             await _first_to_end(self._stay_connected(stop), self._keep_token_fresh())
         except RevokedError as error:
@@ -116,7 +117,7 @@ class Session:
             await pause(stop, retry_delay_s(rounds, timing.retry_first_s, timing.retry_most_s, self._rng))
 
     async def _stay(self, stop: asyncio.Event) -> None:
-        """One stay: raises `UnreachableError` if it was never welcomed, and returns when it is over."""
+        """Run one stay until it ends; raises `UnreachableError` if the handshake failed."""
         call = self._client.open_session()
         stream = SessionStream(call, self._sides, self._timing, self._announced)
         try:
@@ -148,7 +149,7 @@ class Session:
             token = self._credentials.access_token(self._clock())
         except ExpiredTokenError:
             return 0.0
-        except RevokedError:  # the list names this device; the coordinator says why, over the session
+        except RevokedError:  # the list names this device; the session brings the reason
             return math.inf
         return renewal_due_at(token.issued_at, token.expires_at)
 
@@ -157,25 +158,26 @@ class Session:
 
 
 def retry_delay_s(failures: int, first_s: float, most_s: float, rng: random.Random) -> float:
-    """Draw the wait before the next try from a window that doubles, so that peers do not all come at once."""
+    """Draw the delay before the next attempt from a doubling window, to spread reconnects."""
     return rng.uniform(0.1, 1.0) * min(most_s, first_s * 2.0 ** min(failures, 32))
 
 
 def failed_rounds(failures: int, addresses: int) -> int:
-    """Count full rounds of failures over all addresses; 0 within a round: the next address may answer.
+    """Count full rounds of failures over all addresses; 0 within a round: the next address may
+    answer.
 
-    Only after the coordinator was tried at each of its addresses is there a reason to wait longer.
+    The delay grows only after the coordinator was tried at each of its addresses.
     """
     return 0 if failures % addresses else failures // addresses
 
 
 def renewal_due_at(issued_at: float, expires_at: float) -> float:
-    """Return the time (Unix seconds) at which a token is to be renewed."""
+    """Return the time (Unix seconds) at which to renew a token."""
     return issued_at + RENEW_AT * (expires_at - issued_at)
 
 
 class SessionStream:
-    """One connected stay over an open gRPC stream; it knows nothing of reconnecting."""
+    """One stay over an open gRPC stream; reconnecting is the `Session`'s task."""
 
     def __init__(
         self,
@@ -184,30 +186,33 @@ class SessionStream:
         timing: SessionTiming,
         announced: set[str],
     ) -> None:
-        """`announced`: what earlier stays have told the volunteer in the operator's name."""
+        """`announced`: the operator's announcements that earlier stays have shown."""
         self._call, self._sides, self._timing = call, sides, timing
         self._outbox, self._tell = sides.outbox, sides.tell
         self._unacked: dict[int, int] = {}  # report number -> its step
         self._sent_up_to = 0
-        self._ahead_until: float | None = None  # by the loop's clock; None: nothing is known to be ahead of the keeper
+        self._ahead_until: float | None = None  # loop time to retry a report ahead of the keeper; None: there is none
         self._suspicions_are_heard = self._losses_are_heard = False
         self._presence_every_s = timing.presence_every_s
         self._clock, self._announced = ReadClock(), announced
 
     async def greet(self, key: DeviceKey, hardware: str, software: str) -> control_pb2.Welcome:
-        """Answer the coordinator's nonce with the device's signature; raises the coordinator's refusal."""
+        """Sign the coordinator's nonce with the device's key; raises the coordinator's refusal."""
         try:
             return await asyncio.wait_for(self._greet(key, hardware, software), self._timing.handshake_s)
         except asyncio.TimeoutError as error:
             raise UnreachableError("The coordinator did not open the session in time.") from error
 
     async def converse(self, stop: asyncio.Event) -> None:
-        """Talk and listen until the line ends or `stop` is set; raises the coordinator's reason to end it, if any."""
+        """Send and receive until the stream ends or `stop` is set.
+
+        Raises the error with which the coordinator ended the stream, if any.
+        """
         listening = asyncio.create_task(self._listen())
         talking = asyncio.create_task(self._talk(stop))
         try:
             await asyncio.wait({listening, talking}, return_when=asyncio.FIRST_COMPLETED)
-            # Whoever ended first: only the listener learns why the coordinator ended the stream.
+            # Whichever ended first: only the listener learns why the coordinator ended the stream.
             await asyncio.wait({listening}, timeout=self._timing.farewell_s)
         finally:
             ended = [task for task in (listening, talking) if task.done()]
@@ -240,7 +245,7 @@ class SessionStream:
         return welcome.welcome
 
     def _send_again(self, last_seq: int) -> None:
-        """Send acknowledged reports again that the coordinator does not have: it was restored from a backup."""
+        """Resend acknowledged reports that a coordinator restored from a backup has lost."""
         if again := self._outbox.take_back(last_seq):
             reports = "1 report" if again == 1 else f"{again:,} reports"
             them = "it is" if again == 1 else "they are"
@@ -274,7 +279,7 @@ class SessionStream:
                 raise (QuarantinedError if message.revoked.quarantined else RevokedError)(told(message.revoked.reason))
 
     def _hear(self, notice: control_pb2.ServerNotice) -> None:
-        """Pass a notice on, but no announcement that an earlier stay has brought."""
+        """Pass on a notice, except an announcement that was passed on before."""
         text = told(notice.text)
         if notice.announced:
             if text in self._announced:
@@ -284,7 +289,7 @@ class SessionStream:
         self._tell(Notice(notice.level, text))
 
     def _store(self, store: Callable[[str], None], jwt: str) -> None:
-        """Store this; a full disk ends no session, for the coordinator says it again."""
+        """Store a JWT; a full disk does not end the session, as the coordinator sends it again."""
         try:
             store(jwt)
         except StorageError as error:
@@ -304,7 +309,7 @@ class SessionStream:
             self._tell(Notice("warning", f"The coordinator refused the report of step {step}: {reason}"))
 
     def _wait_for(self, step: int, seq: int, reason: str) -> None:
-        """Go back to this report: it and what follows, which is of later steps, are for later."""
+        """Postpone this report and those after it, which belong to later steps."""
         if self._ahead_until is None:
             text = f"The report of step {step}, and those after it, wait for the keeper: {reason}"
             self._tell(Notice("info", text))
@@ -312,7 +317,10 @@ class SessionStream:
         self._ahead_until = asyncio.get_running_loop().time() + self._timing.ahead_again_s
 
     async def _talk(self, stop: asyncio.Event) -> None:
-        """Send until `stop`, then take leave; a line that breaks meanwhile ends this quietly, the listener says why."""
+        """Send until `stop`, then say goodbye.
+
+        Returns quietly if the connection breaks: the listener raises the reason.
+        """
         now = asyncio.get_running_loop().time
         presence_due = now()
         try:
@@ -329,11 +337,11 @@ class SessionStream:
 
     async def _send_reports(self) -> None:
         window = self._timing.window_reports
-        if self._ahead_until is not None:  # one is enough to ask whether the keeper has come so far
+        if self._ahead_until is not None:  # one report is enough to ask for the keeper's step
             window = int(asyncio.get_running_loop().time() >= self._ahead_until)
         entries = self._outbox.pending(max(0, window - len(self._unacked)), after=self._sent_up_to)
         if entries:
-            self._sent_up_to = entries[-1].seq  # before the first is sent: an answer may go back behind it meanwhile
+            self._sent_up_to = entries[-1].seq  # set before sending: an answer may move it back meanwhile
         for entry in entries:
             if isinstance(entry.report, Lost) and not self._losses_are_heard:
                 self._outbox.ack(entry.seq, accepted=False)
@@ -342,7 +350,7 @@ class SessionStream:
             await self._write(_message_of(entry))
 
     async def _send_suspicions(self) -> None:
-        """Send a worker's suspicions of others; an older coordinator gets none, as it would end the session."""
+        """Send a worker's suspicions of other peers, unless the coordinator is too old for them."""
         for found in self._sides.suspicions.take() if self._suspicions_are_heard else ():
             wire = control_pb2.Suspicion(peer_id=found.peer_id, kind=found.kind, step=found.step, detail=found.detail)
             await self._write(control_pb2.PeerMessage(suspicion=wire))
@@ -353,7 +361,7 @@ class SessionStream:
             await self._write(control_pb2.PeerMessage(presence=presence))
 
     async def _take_leave(self, deadline: float) -> None:
-        """Deliver what is still in the outbox while there is time, then say goodbye."""
+        """Send the rest of the outbox until the deadline, then say goodbye."""
         while asyncio.get_running_loop().time() < deadline:
             await self._send_reports()
             if not self._unacked:
@@ -363,7 +371,7 @@ class SessionStream:
         await self._call.done_writing()
 
     async def _read(self) -> control_pb2.CoordinatorMessage | None:
-        """The next message, or None when the coordinator ended the stream in order."""
+        """Return the next message, or None when the coordinator ended the stream in order."""
         try:
             message: control_pb2.CoordinatorMessage = await self._call.read()
             if message is not grpc.aio.EOF:
@@ -398,7 +406,7 @@ def _message_of(entry: Pending) -> control_pb2.PeerMessage:
 
 
 def paced(told_s: float, own_s: float) -> float:
-    """Return the seconds between two words of presence: as told, but neither less than this peer's own nor for ever."""
+    """Return the seconds between presence messages: the coordinator's value, within our bounds."""
     return min(max(told_s, own_s), MOST_PRESENCE_S) if math.isfinite(told_s) else own_s
 
 
@@ -409,7 +417,7 @@ async def pause(stop: asyncio.Event, delay_s: float) -> None:
 
 
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
-    """Do the work, and return or raise what it does; None if the event is set first, which cancels the work."""
+    """Await the work and return its result; cancel it and return None if the event is set first."""
     working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -421,7 +429,7 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Res
 
 
 async def _first_to_end(*coroutines: Coroutine[None, None, None]) -> None:
-    """Run all until the first ends or fails, cancel the others, and raise what it raised."""
+    """Run all until the first ends or fails; cancel the others, and raise the first's exception."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
