@@ -1,5 +1,6 @@
-"""`manyhands doctor`: examines machine and network in stages before a person joins, without an account.
+"""`manyhands doctor`: check machine and network in stages before joining, without an account.
 
-`checkup` lists the stages in order; `training_helper` and `swarm_helper` run in a process of their own. The command
-lines import this package, and the operator's doctor (`coordinator.service.doctor`) `stages`.
+`checkup` lists the stages in order; `training_helper` and `swarm_helper` run in a separate process.
+The command lines import this package; the operator's doctor (`coordinator.service.doctor`) imports
+`stages`.
 """

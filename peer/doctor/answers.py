@@ -1,4 +1,4 @@
-"""Answers of the doctor's helper, over a pipe on one machine."""
+"""Answers of the doctor's helper process, which arrive over a local pipe."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Daemon:
-    """The p2p daemon, started as a peer would and stopped again."""
+    """The result of starting and stopping the p2p daemon as a peer would."""
 
-    addresses: tuple[str, ...] = ()  # where it listened
+    addresses: tuple[str, ...] = ()  # on which it listened
     error: str = ""  # why it did not start; "" if it did
-    log: tuple[str, ...] = ()  # its own last words
+    log: tuple[str, ...] = ()  # the last lines of its log
 
 
 @dataclass(frozen=True)
 class Dialled:
-    """A try to connect to a peer at one address."""
+    """The result of connecting to a peer at one address."""
 
     error: str = ""  # "" if it connected
-    relays: bool = False  # whether that peer passes on connections for those who cannot be reached
+    relays: bool = False  # whether that peer is a relay for peers that are not reachable
 
 
 @dataclass(frozen=True)
 class DetectedDevice:
-    """The device that was found, or its fault."""
+    """The device to train on, or the reason why it cannot be used."""
 
     name: str = ""  # for people: "cpu (2 threads)"
     threads: int = 0
     torch: str = ""  # PyTorch's version
-    fault: str = ""  # what is wrong with a better device that is there
+    fault: str = ""  # the fault of a better device that is present
     error: str = ""  # why that device cannot be used
 
 
@@ -41,9 +41,9 @@ class Speed:
     microbatch_size: int = 0
     microbatches: int = 0
     parameters: int = 0
-    moments: int = 0  # values of the optimizer's statistics that all peers share
-    state_bytes: int = 0  # of parameters and statistics, as a joiner gets them
-    gradient_bytes: int = 0  # of the model, in the way with the fewest in which a peer may send it to be averaged
-    peak_bytes: int = 0  # main memory of the whole helper
-    error: str = ""  # why it did not go
+    moments: int = 0  # values of the optimizer's statistics, which all peers share
+    state_bytes: int = 0  # parameters and statistics, as a joining peer downloads them
+    gradient_bytes: int = 0  # the model's gradients, in the smallest encoding that the run allows
+    peak_bytes: int = 0  # peak main memory of the helper process
+    error: str = ""  # why the measurement failed
     out_of_memory: bool = False

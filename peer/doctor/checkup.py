@@ -1,6 +1,7 @@
-"""The volunteer's doctor as lists of stages in the order in which they are examined, and its conclusion.
+"""The stages of the volunteer's doctor, in the order of examination, and its conclusion.
 
-After a join has failed, a list of its own finds more for a person than "daemon failed to start" (`explain`).
+After a failed join, `explain` runs a shorter list of stages to find a clearer reason than "daemon
+failed to start".
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ CONTACT = (
     Stage("run", check_run_name, ("protocol",), _ASK_OPERATOR),
     Stage("clock", check_time, ("protocol",)),
 )
-# Nothing is concluded from an older coordinator, which cannot answer, or one that was asked too often.
+# Skipped, not failed, if the coordinator is too old to answer or was asked too often.
 REQUIREMENTS = Stage("requirements", check_requirements, ("run",), skipped)
 BANDWIDTH = Stage("bandwidth", check_bandwidth, ("run",), skipped)
 REACHABILITY = Stage("reachability", check_reachability, ("requirements",), skipped)
@@ -87,7 +88,7 @@ WHY_NO_SWARM = (*CONTACT, REQUIREMENTS, DAEMON, KEEPER)
 
 
 def conclude(context: Context) -> Conclusion:
-    """Say what this machine would add, where nothing has failed."""
+    """Describe this machine's likely contribution, after all stages have passed."""
     speed, description = context.speed, context.description
     if speed is None:
         return Conclusion(True, "Nothing stands in the way.")
@@ -103,7 +104,10 @@ def conclude(context: Context) -> Conclusion:
 
 
 async def explain(error: UnreachableError | SwarmError, context: Context) -> ManyhandsError:
-    """Return an error of the same kind, so of the same exit code, in the words of the first stage that fails."""
+    """Examine the way to the swarm; return an error of the same class that names the first failure.
+
+    The same class means the same exit code.
+    """
     stages = WHY_NO_SWARM if isinstance(error, SwarmError) else WHY_UNREACHABLE
     async with context.resources:
         findings = [finding async for finding in run_stages(stages, context)]
@@ -111,9 +115,9 @@ async def explain(error: UnreachableError | SwarmError, context: Context) -> Man
 
 
 def reason(original: str, findings: Sequence[StageResult]) -> str:
-    """Write one line for the person: the first failure and the warnings; the original error if nothing has failed."""
+    """Name the first failure and the warnings in one line; the original error if none failed."""
     broken = [finding for finding in findings if finding.verdict is Verdict.FAILED]
     if not broken:
         return f"{original} `manyhands doctor` finds nothing wrong on the way now: try again."
-    odd = [finding for finding in findings if finding.verdict is Verdict.WARNING]  # a proxy, say
+    odd = [finding for finding in findings if finding.verdict is Verdict.WARNING]  # for example, a proxy
     return " ".join(finding.sentence for finding in (broken[0], *odd))

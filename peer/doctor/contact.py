@@ -1,7 +1,9 @@
-"""Stages of the way to the coordinator: names, TCP, proxy and VPN, certificate, protocol, run, clock, and bandwidth.
+"""Stages for the connection to the coordinator: names, TCP, proxy, route, certificate, and the
+like.
 
-They ask whether the coordinator can be reached, whether it is the one that the link names, and whether both sides
-understand each other. The bandwidth is that of the line between this machine and the coordinator, measured both ways.
+They check whether the coordinator can be reached, whether it is the one that the link names, and
+whether both sides speak the same protocol. The bandwidth of the line to the coordinator is measured
+in both directions.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from peer.protocol import MAX_CLOCK_SKEW_S, PROTOCOL_VERSION
 NOTABLE_SKEW_S = MAX_CLOCK_SKEW_S / 4
 ASK_OPERATOR = "Ask the operator for the current link, and whether the coordinator is running."
 SLOW_BYTES_PER_SECOND = 250_000.0  # 2 Mbit/s: ALBERT-large's gradients take more than two minutes
-MAX_ADDRESSES = 6  # of a name that are tried
+MAX_ADDRESSES = 6  # to try per name
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 TUNNELS = ("tun", "tap", "utun", "wg", "ppp", "ipsec", "tailscale", "zt", "nordlynx", "proton", "cscotun", "vpn")
 DROPPED = "no answer"
@@ -42,7 +44,7 @@ async def check_names(context: Context) -> CheckResult:
     found = await asyncio.gather(*(_addresses_of(link, context.timing.connect_s) for link in links))
     for link, (addresses, _) in zip(links, found, strict=True):
         context.addresses |= dict.fromkeys(addresses, link)
-    sentence = " ".join(dict.fromkeys(told for _, told in found))  # several ports of a host make it once
+    sentence = " ".join(dict.fromkeys(told for _, told in found))  # once for a host with several ports
     if not context.addresses:
         return failed(sentence, "Check the link's hosts, and this machine's connection and DNS.")
     hosts = [*dict.fromkeys(address.host for address in context.addresses)]
@@ -52,13 +54,13 @@ async def check_names(context: Context) -> CheckResult:
 
 
 async def _addresses_of(link: JoinLink, timeout_s: float) -> tuple[list[Address], str]:
-    """Resolve the host of a link's first address; return its addresses, and a sentence on them or on the failure."""
+    """Resolve the host of a link's first address; return its addresses and a sentence to show."""
     resolving = asyncio.get_running_loop().getaddrinfo(link.host, link.port, type=socket.SOCK_STREAM)
     try:
         found = await asyncio.wait_for(resolving, timeout_s)
     except asyncio.TimeoutError:
         return [], f"No name server answers for `{link.host}`."
-    except (OSError, UnicodeError) as error:  # gaierror, and a name that cannot be one
+    except (OSError, UnicodeError) as error:  # gaierror, or an invalid name
         return [], f"`{link.host}` has no address ({getattr(error, 'strerror', None) or error})."
     hosts = [*dict.fromkeys(str(entry[0]) for *_, entry in found)][:MAX_ADDRESSES]
     kinds = sorted({"IPv6" if ":" in host else "IPv4" for host in hosts})
@@ -74,7 +76,7 @@ async def check_tcp(context: Context) -> CheckResult:
 
 
 def judge_connections(reasons: Mapping[Address, str | None]) -> CheckResult:
-    """Judge connections by the reasons why they failed (None: it did not)."""
+    """Judge connections by their failure reasons (None: the connection succeeded)."""
     failures = {address: reason for address, reason in reasons.items() if reason is not None}
     reached = [str(address) for address in reasons if address not in failures]
     data = {"reached": reached, "failures": {str(address): reason for address, reason in failures.items()}}
@@ -90,7 +92,7 @@ def judge_connections(reasons: Mapping[Address, str | None]) -> CheckResult:
 
 
 async def _try_connection(address: Address, timeout_s: float) -> str | None:
-    """Try a TCP connection; return the reason why it failed, None if it did not."""
+    """Try a TCP connection; return the reason if it failed, else None."""
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(*address), timeout_s)
     except asyncio.TimeoutError:
@@ -132,7 +134,7 @@ def check_route(context: Context) -> CheckResult:
 
 
 def judge_route(local_address: str, interface: str | None) -> CheckResult:
-    """Judge the interface that connections go out by."""
+    """Judge the interface of outgoing connections; warn if it looks like a VPN."""
     data = {"interface": interface, "local_address": local_address}
     if interface is not None and interface.lower().startswith(TUNNELS):
         remedy = "Leave it while you train if you may: it costs speed and hides this machine from other peers."
@@ -215,7 +217,7 @@ async def check_bandwidth(context: Context) -> CheckResult:
 
 
 def judge_line(speed: LineSpeed) -> CheckResult:
-    """Judge the speeds of a line by the needs of averaging."""
+    """Judge whether a line is fast enough for averaging."""
     up, down = (f"{rate * 8 / 1e6:,.1f} Mbit/s" for rate in (speed.up, speed.down))
     found = f"{up} up, {down} down, measured with the coordinator."
     data = {"up_bytes_per_second": round(speed.up), "down_bytes_per_second": round(speed.down)}

@@ -1,6 +1,7 @@
-"""The context of a volunteer's examination: the person's options, and the findings of earlier stages.
+"""The context of a volunteer's examination: the options, and the findings of earlier stages.
 
-A coordinator describes its run also to those who have not joined; its words are checked like those of any stranger.
+A coordinator also describes its run to machines that have not joined; like all input from the
+network, the description is validated.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MAX_ADDRESSES = 16
 
 @dataclass(frozen=True)
 class Options:
-    """The person's options, as for `manyhands join`."""
+    """The volunteer's options, as for `manyhands join`."""
 
     state_dir: Path
     link: JoinLink | None = None
@@ -46,16 +47,19 @@ class Timing:
     """Time limits of the stages, in seconds."""
 
     connect_s: float = 10.0
-    daemon_s: float = 20.0  # for the p2p daemon to start; it takes less than one
-    helper_s: float = 120.0  # for a helper's answer: it imports torch first, from a slow disk perhaps
+    daemon_s: float = 20.0  # for the p2p daemon to start, which usually takes less than a second
+    helper_s: float = 120.0  # for a helper's answer: it imports torch first, perhaps from a slow disk
     dial_back_s: float = 8.0
     probe_s: float = 5.0  # in each direction
-    speed_s: float = 5.0  # of computing
+    speed_s: float = 5.0  # of training to measure the speed
 
 
 @dataclass
 class Context:
-    """One examination; whoever runs it does so within its `resources`, which end what stages have opened."""
+    """The state of one examination.
+
+    The caller enters `resources`, which close on exit everything that stages have opened.
+    """
 
     options: Options
     clock: Callable[[], float] = time.time
@@ -65,10 +69,10 @@ class Context:
     prepare_helper: Callable[[Path], None] = as_it_is  # `Helper`'s `prepare`
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    # Findings, for later stages.
-    addresses: dict[Address, JoinLink] = field(default_factory=dict)  # by name resolution; of which of the link's
-    reached: tuple[Address, ...] = ()  # of these, those that accepted a connection
-    answering: JoinLink | None = None  # to the one address where the right coordinator answers
+    # Findings for later stages.
+    addresses: dict[Address, JoinLink] = field(default_factory=dict)  # resolved address -> its part of the link
+    reached: tuple[Address, ...] = ()  # the resolved addresses that accepted a connection
+    answering: JoinLink | None = None  # the link's part whose address the right coordinator answers at
     certificate: str = ""  # PEM, verified
     client: ControlClient | None = None
     greeting: control_pb2.ChallengeReply | None = None
@@ -76,18 +80,21 @@ class Context:
     line: LineSpeed | None = None  # to the coordinator
     speed: Speed | None = None
     reachable: bool | None = None
-    relays: bool = False  # the keeper, for peers that cannot be reached
+    relays: bool = False  # whether the keeper relays for peers that are not reachable
 
     @cached_property
     def helper(self) -> Helper:
-        """The process with PyTorch and hivemind."""
+        """The helper process that loads PyTorch and hivemind."""
         helper = Helper(self.timing.helper_s, self.prepare_helper)
         self.resources.push_async_callback(helper.end)
         return helper
 
     @property
     def link(self) -> JoinLink:
-        """The link, to the address that answers once that is known; stages that need it run only where there is one."""
+        """The link, narrowed to the answering address once that is known.
+
+        Stages that use it run only if a link was given.
+        """
         link = self.answering or self.options.link
         assert link is not None
         return link
@@ -97,7 +104,7 @@ class Context:
 class RunDescription:
     """The public part of a run, as its coordinator describes it."""
 
-    config: RunConfig  # sizes; everything else is at its default
+    config: RunConfig  # only its sizes are the run's; everything else has default values
     swarm_addresses: tuple[str, ...]  # libp2p multiaddresses of the keeper
     observed_address: IPAddress  # this machine's, as the coordinator sees it
     samples_per_second: float  # of the whole swarm
@@ -108,7 +115,10 @@ class RunDescription:
 
 
 def read_description(reply: control_pb2.DescribeReply) -> RunDescription:
-    """Raises `RequestError` or `ConfigError` for what no coordinator sends; addresses of unknown form are left out."""
+    """Validate the coordinator's description; addresses of unknown form are left out.
+
+    Raises `RequestError` or `ConfigError` if it is malformed.
+    """
     if len(reply.run_config_json) > MAX_JSON_CHARS:
         raise RequestError("The coordinator's description of its run is too long.")
     try:

@@ -1,4 +1,4 @@
-"""Examination and display: findings as lines, coloured on a terminal, or as JSON lines."""
+"""Run an examination and show its findings: text lines, coloured on a terminal, or JSON lines."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ COLOURS = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "bold
 
 
 class CheckupLineDisplay:
-    """A display with a line for each finding, and a failed program's own output indented below.
+    """A display with one line per finding, and a failed program's output indented below it.
 
-    On a terminal it has colours, and names the stage that is being examined.
+    On a terminal it uses colours, and shows which stage is being examined.
     """
 
     def __init__(self, console: Console) -> None:
@@ -48,23 +48,23 @@ class CheckupLineDisplay:
             self._print(Text(f"{'':<{NAME_WIDTH}}{words}", style="dim"))
 
     def conclude(self, conclusion: Conclusion) -> None:
-        """Show the conclusion, unless it is the command's error, on stderr."""
+        """Show a positive conclusion; a negative one is the command's error, on stderr."""
         self._status.stop()
         if conclusion.fit:
             self._print(Text(conclusion.text, style="bold"))
 
     def _print(self, line: Text) -> None:
-        self._console.print(line, soft_wrap=not self._console.is_terminal)  # a log's lines stay whole
+        self._console.print(line, soft_wrap=not self._console.is_terminal)  # do not break lines in log files
 
 
 class CheckupJsonDisplay:
-    """A display with one JSON object for each finding, and a last one with the conclusion."""
+    """A display with one JSON object per finding, and a last one for the conclusion."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def begin(self, stage: str) -> None:
-        """Print nothing yet."""
+        """Do nothing: only findings are printed."""
 
     def show(self, finding: StageResult) -> None:
         print(json.dumps(finding.to_json()), file=self._stream, flush=True)
@@ -84,7 +84,10 @@ def open_display(as_json: bool) -> CheckupDisplay:
 async def examine(
     stages: Sequence[Stage[C]], context: C, display: CheckupDisplay, fit: Callable[[C], Conclusion]
 ) -> None:
-    """Run all stages and show each finding; raises `UnfitError` if one has failed, else shows what `fit` concludes."""
+    """Run all stages and show each finding, then the conclusion of `fit`.
+
+    Raises `UnfitError` if a stage has failed.
+    """
     findings = []
     async for finding in run_stages(stages, context, display.begin):
         findings.append(finding)

@@ -1,7 +1,7 @@
-"""A helper: a spawned process that answers the doctor's questions with libraries that the doctor itself must not load.
+"""The doctor's helper: a spawned process that uses libraries which the doctor itself must not load.
 
-hivemind and PyTorch live there, gRPC here. What the helper prints goes to a log; it may hang or die, and is always
-ended with all that it started.
+The helper loads hivemind and PyTorch; the doctor's own process uses gRPC. The helper's output goes
+to a log. It may hang or die, and is always ended together with all processes that it started.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from peer.runtime.processes import (
 )
 
 POLL_S = 0.1
-END_GRACE_S = 2.0  # a process that ends by itself leaves nothing behind; one that hangs is not waited for
+END_GRACE_S = 2.0  # for the helper to end by itself, which cleans up best, before it is killed
 MAX_LOG_BYTES = 1_000_000
 LAST_WORDS = 1  # lines of the log that explain why a helper has died
 LOG = "helper.log"
@@ -46,7 +46,7 @@ class HelperError(Exception):
 
 
 def as_it_is(_folder: Path) -> None:
-    """The default of `Helper`'s `prepare`."""
+    """Do nothing: the default of `Helper`'s `prepare`."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,10 @@ class _Running:
 
 
 class Helper:
-    """One helper; started with the first question, ended by `end`.
+    """A helper process, started by the first question and ended by `end`.
 
-    `prepare` runs in the helper's process, with the folder of its log, before the first question.
+    `prepare` is called in the helper's process with the folder of its log, before the first
+    question.
     """
 
     def __init__(self, timeout_s: float, prepare: Callable[[Path], None] = as_it_is) -> None:
@@ -69,20 +70,20 @@ class Helper:
         self._running: _Running | None = None
 
     async def ask(self, question: str, *arguments: object) -> Any:
-        """Call a function (`module:name`, of which only the helper imports the module), and return its answer.
+        """Call a function (`module:name`) in the helper, which alone imports it; return its answer.
 
-        Raises `HelperError`, after which the next question starts a new helper.
+        Raises `HelperError` if the helper dies or hangs; the next question then starts a new one.
         """
         running = self._running = self._running or self._start()
         log = Path(running.folder.name) / LOG
-        known_bytes = log.stat().st_size if log.exists() else 0  # of earlier questions, which explain nothing
+        known_bytes = log.stat().st_size if log.exists() else 0  # skip the output of earlier questions
         running.pipe.send((question, arguments))
         answered = await asyncio.to_thread(_wait, running, self._timeout_s)
         if answered:
             try:
                 return running.pipe.recv()
             except (EOFError, OSError):
-                pass  # it ended without a word
+                pass  # it ended without an answer
         died = answered or has_ended(running.pid)
         words = " ".join(last_lines(log, LAST_WORDS, after_bytes=known_bytes)) or "it left no word"
         await self.end()
@@ -90,7 +91,7 @@ class Helper:
         raise HelperError(f"The doctor's helper {ending} ({words}).", died)
 
     async def end(self) -> None:
-        """Let an idle helper go, then kill what is left of it and of all that it started."""
+        """Let the helper exit, then kill what is left of its process group."""
         running, self._running = self._running, None
         if running is not None:
             await asyncio.to_thread(_end, running)
@@ -109,11 +110,11 @@ class Helper:
 
 
 def _answer_questions(pipe: Connection, parent_pid: int, folder: Path, prepare: Callable[[Path], None]) -> None:
-    """Main function of the helper: answer until the doctor is gone."""
+    """Run the helper: answer questions until the doctor closes the pipe."""
     name_process("helper of the doctor")
     lead_own_group()
     die_with_parent(parent_pid)
-    write_output_to(folder / LOG, MAX_LOG_BYTES)  # before imports, which take long or fail
+    write_output_to(folder / LOG, MAX_LOG_BYTES)  # before imports, which may be slow or fail
     prepare(folder)
     while True:
         try:
@@ -129,7 +130,7 @@ def _end(running: _Running) -> None:
         if has_ended(running.pid):
             break
         time.sleep(POLL_S)
-    end_group(running.pid)  # before it is reaped: until then its id is nobody else's
+    end_group(running.pid)  # before it is reaped: until then its id cannot be reused
     running.process.kill()
     running.process.join()
     running.process.close()
@@ -137,7 +138,7 @@ def _end(running: _Running) -> None:
 
 
 def _wait(running: _Running, timeout_s: float) -> bool:
-    """Return whether an answer has come; false at the timeout or if the process ended without one."""
+    """Wait for an answer; return false if the process ends without one or time is up."""
     for _ in range(max(1, round(timeout_s / POLL_S))):
         if running.pipe.poll(POLL_S):
             return True

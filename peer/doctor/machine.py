@@ -1,8 +1,9 @@
-"""Stages of the machine itself: room for a volunteer's files and for PyTorch, cores, the device, its speed and pace.
+"""Stages for the machine itself: disk, memory, processor, device, training speed and pace.
 
-The operating system tells the numbers; a container's limits count where they are lower. The speed, in samples a second,
-is measured; whether it and the line keep pace with the run's steps is computed from that. PyTorch lives in a helper, so
-that a microbatch that is too large takes nothing else with it.
+The numbers come from the operating system; a container's limits apply where they are lower. The
+speed, in samples a second, is measured; whether machine and line keep pace with the run's steps is
+computed from it. PyTorch runs in a helper process, so that running out of memory kills only the
+helper.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from peer.reporting.advice import FASTER_ROUND, Conditions, why_late
 CGROUPS = Path("/sys/fs/cgroup")
 NO_LIMIT_BYTES = 1 << 60  # version 1 writes "no limit" as about 2^63
 MIB, GIB = 1 << 20, 1 << 30
-LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # log, reports that wait, tokenizer; a dataset's cache beside them
+LEAST_DISK_BYTES, GOOD_DISK_BYTES = 200 * MIB, GIB  # log, waiting reports and tokenizer; with a dataset's cache
 LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = GIB, 3 * GIB  # PyTorch and hivemind alone; with a small model
-BUSY_SHARE = 0.5  # of the cores: beyond it other programs and the training slow each other down
-MODEL_COPIES = 6  # that the swarm's processes hold beside the helper's and the moments: averages on their way, buffers
+BUSY_SHARE = 0.5  # of the cores: if busier, other programs and the training slow each other down
+MODEL_COPIES = 6  # in a peer's processes, beyond what the helper needs and the moments: averages in flight, buffers
 VALUE_BYTES = 4
 LOOK, COMPUTE = "peer.doctor.training_helper:look", "peer.doctor.training_helper:compute"
 
@@ -59,7 +60,7 @@ def judge_disk(free_bytes: int) -> CheckResult:
 
 
 def judge_memory(memory: Memory) -> CheckResult:
-    """Judge whether PyTorch, hivemind and a model find room in the available memory."""
+    """Judge whether PyTorch, hivemind and a model fit into the available memory."""
     found = f"{memory.available_bytes / GIB:.1f} of {memory.total_bytes / GIB:.1f} GiB of memory are available."
     data = asdict(memory)
     if memory.available_bytes < LEAST_MEMORY_BYTES:
@@ -96,15 +97,18 @@ class Memory:
 
 @dataclass(frozen=True)
 class Processor:
-    """Logical cores."""
+    """Numbers of logical cores."""
 
     cores: int  # that this process may use
-    quota: float | None  # how many of them a container lets it use at once
-    load: float  # how many are busy, on average over the last minute
+    quota: float | None  # the container's limit, in cores; None: no limit
+    load: float  # busy cores, averaged over the last minute
 
 
 def read_free_disk(path: Path) -> int:
-    """Read the free bytes where `path` lies or would be made. Raises `OSError` if nothing can be written there."""
+    """Return the free bytes of the disk that holds or will hold `path`.
+
+    Raises `OSError` if nothing can be written there.
+    """
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     with tempfile.TemporaryFile(dir=existing) as file:
         file.write(bytes(4096))
@@ -124,13 +128,13 @@ def read_memory(cgroups: Path = CGROUPS) -> Memory:
 
 
 def read_processor(cgroups: Path = CGROUPS) -> Processor:
-    """The cores that this process may use, and how busy they are."""
+    """Read the number of cores that this process may use, and the load."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Processor(cores, _read_quota(cgroups), psutil.getloadavg()[0])
 
 
 def _read_quota(cgroups: Path) -> float | None:
-    """Cores: time per period, as both versions of control groups write it."""
+    """Read the CPU quota in cores (time per period) from control groups of version 2 or 1."""
     try:
         share, period = (cgroups / "cpu.max").read_text(encoding="ascii").split()
     except (OSError, ValueError):
@@ -141,7 +145,7 @@ def _read_quota(cgroups: Path) -> float | None:
 
 
 def _first_number(*paths: Path) -> int | None:
-    """The number in the first of these files that holds one."""
+    """Return the number in the first of these files that contains one."""
     for path in paths:
         try:
             return int(path.read_text(encoding="ascii"))
@@ -173,7 +177,7 @@ async def check_speed(context: Context) -> CheckResult:
     asked = (config.to_json(), options.microbatch_size, options.device, options.threads, context.timing.speed_s)
     try:
         speed: Speed = await context.helper.ask(COMPUTE, *asked)
-    except HelperError as error:  # the kernel kills what asks for too much
+    except HelperError as error:  # the kernel kills a process that asks for too much memory
         speed = Speed(error=str(error), out_of_memory=error.died)
     if not speed.error:
         context.speed = speed
@@ -182,17 +186,17 @@ async def check_speed(context: Context) -> CheckResult:
 
 
 def swarm_bytes(parameters: int, moments: int) -> int:
-    """Return the main memory that a peer's processes need for a model beside the passes themselves.
+    """Return the main memory that a peer's processes need for a model besides computing gradients.
 
-    `moments`: values of the optimizer's statistics.
+    `moments`: the number of values in the optimizer's statistics.
     """
     return VALUE_BYTES * (MODEL_COPIES * parameters + moments)
 
 
 def judge_speed(speed: Speed, microbatch_size: int, whose: str, memory_bytes: int) -> CheckResult:
-    """Judge the measurement on a machine with so much memory."""
+    """Judge the measured speed, and whether the training fits into `memory_bytes`."""
     of = f"microbatches of {microbatch_size} of {whose} model"
-    if speed.out_of_memory:  # even one by one
+    if speed.out_of_memory:  # even with one sample at a time
         remedy = "Close what else runs, or use a machine with more memory."
         return failed(f"No {of} fit into memory: {speed.error.rstrip('.')}.", remedy)
     if speed.error:
@@ -219,11 +223,11 @@ def check_pace(context: Context) -> CheckResult:
 
 
 def judge_pace(speed: Speed, line: LineSpeed, description: RunDescription) -> CheckResult:
-    """Judge whether samples of this machine would come in time, with the seconds that decide it."""
+    """Judge whether this machine computes samples and sends gradients in time for a step."""
     target = description.config.averaging.target_batch_size
     longest_s = description.config.averaging.averaging_timeout_s
     averages_of_own = RoundBytes.of(description.config.averaging.wire_format).averages_of_own
-    slower = min(line.up, line.down / averages_of_own)  # by what has to pass
+    slower = min(line.up, line.down / averages_of_own)  # relative to the bytes in each direction
     now = Conditions(
         step_s=target / (description.samples_per_second + speed.samples_per_second),
         sample_s=1 / speed.samples_per_second,

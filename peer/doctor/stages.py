@@ -1,7 +1,8 @@
-"""Stages of an examination: a stage's description, its finding, and the order in which a list of stages runs.
+"""Stages of an examination: a stage's definition, its result, and the runner of a list of stages.
 
-The volunteer's doctor (`checkup`) and the operator's (`coordinator.service.doctor`) are lists of stages, each over a
-context of its own. A stage runs when the stages it needs have succeeded, and says so when it could not.
+The volunteer's doctor (`checkup`) and the operator's (`coordinator.service.doctor`) are lists of
+stages, each with its own type of context. A stage runs if the stages that it needs have passed;
+otherwise it is skipped with a reason.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from auth.errors import ManyhandsError
 
-C = TypeVar("C")  # the context, in which the stages of a list find what earlier ones have left
+C = TypeVar("C")  # the context, in which a stage finds the results of earlier stages
 
 
 class Verdict(str, Enum):
@@ -35,8 +36,8 @@ class CheckResult:
 
     verdict: Verdict
     found: str
-    remedy: str = ""  # of every warning and failure
-    data: Mapping[str, Any] = field(default_factory=dict)  # what JSON can hold
+    remedy: str = ""  # not empty for a warning or failure
+    data: Mapping[str, Any] = field(default_factory=dict)  # JSON-serializable
 
 
 def ok(found: str, **data: Any) -> CheckResult:
@@ -45,31 +46,31 @@ def ok(found: str, **data: Any) -> CheckResult:
 
 
 def warning(found: str, remedy: str, **data: Any) -> CheckResult:
-    """Make the outcome of a check that passed, but could be better."""
+    """Make the outcome of a check that passed, but shows a weakness."""
     return CheckResult(Verdict.WARNING, found, remedy, data)
 
 
 def failed(found: str, remedy: str = "", **data: Any) -> CheckResult:
-    """Make the outcome of a check whose failure keeps this machine from its task."""
+    """Make the outcome of a check whose failure makes this machine unfit."""
     return CheckResult(Verdict.FAILED, found, remedy, data)
 
 
 def skipped(why: str) -> CheckResult:
-    """Make the outcome of a check that could not be made, or that has nothing to examine."""
+    """Make the outcome of a check that could not run, or has nothing to examine."""
     return CheckResult(Verdict.SKIPPED, why)
 
 
 @dataclass(frozen=True)
 class Stage(Generic[C]):
-    """One check by its name, and the stages without which it has nothing to work on."""
+    """A named check, and the stages that must pass before it."""
 
     name: str
     check: Callable[[C], CheckResult | Awaitable[CheckResult]]
     needs: tuple[str, ...] = ()
-    on_error: Callable[[str], CheckResult] = failed  # makes the outcome where the check raises a `ManyhandsError`
+    on_error: Callable[[str], CheckResult] = failed  # makes the outcome if the check raises a `ManyhandsError`
 
     async def examine(self, context: C) -> CheckResult:
-        """Check, and return the outcome."""
+        """Run the check and return its outcome."""
         try:
             outcome = self.check(context)
             return await outcome if isawaitable(outcome) else outcome
@@ -79,7 +80,7 @@ class Stage(Generic[C]):
 
 @dataclass(frozen=True)
 class StageResult:
-    """An outcome and the stage that it is of."""
+    """A stage's name and its outcome."""
 
     stage: str
     outcome: CheckResult
@@ -94,26 +95,26 @@ class StageResult:
         return f"{self.outcome.found} {self.outcome.remedy}".rstrip()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the finding for scripts."""
+        """Return the finding as a JSON object for scripts."""
         return {"stage": self.stage} | asdict(self.outcome)
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """All findings together."""
+    """The conclusion from all findings."""
 
     fit: bool  # nothing failed
     text: str
-    samples_per_step: int | None = None  # that this machine would add; None where it is not known
+    samples_per_step: int | None = None  # that this machine would add; None: unknown
     joins_as: str | None = None
 
 
 async def run_stages(
     stages: Sequence[Stage[C]], context: C, on_begin: Callable[[str], None] = lambda _name: None
 ) -> AsyncIterator[StageResult]:
-    """Yield each stage's finding as soon as it is there; `on_begin` hears which stage is being examined."""
+    """Run the stages in order and yield each result; call `on_begin` with each stage's name."""
     verdicts: dict[str, Verdict] = {}
-    causes: dict[str, str] = {}  # of stages that could not run: the stage at the beginning of the chain
+    causes: dict[str, str] = {}  # stage that could not run -> the first stage of its chain that failed
     for stage in stages:
         on_begin(stage.name)
         missing = next((need for need in stage.needs if verdicts[need] in BLOCKING), None)
@@ -128,7 +129,7 @@ async def run_stages(
 
 
 def failures(findings: Sequence[StageResult]) -> Conclusion | None:
-    """Count and name the stages that have failed; None if none has."""
+    """Return a conclusion that names the failed stages; None if none has failed."""
     names = [f"`{finding.stage}`" for finding in findings if finding.verdict is Verdict.FAILED]
     if not names:
         return None

@@ -1,8 +1,9 @@
-"""Stages of the swarm: whether others reach this machine, and whether its p2p daemon starts and reaches the keeper.
+"""Stages for the swarm: is this machine reachable, and does its p2p daemon start and reach the
+keeper?
 
-Reachability is tried, not guessed: the coordinator dials the address that it sees, at a port where this machine
-listens. The keeper is tried over TCP and over QUIC. hivemind lives in a helper: it must not come into a process with
-gRPC.
+Reachability is tested, not guessed: the coordinator dials the address that it observes, at a port
+where this machine listens. The keeper is dialled over TCP and over QUIC. hivemind runs in a helper
+process, because it must not be loaded into a process with gRPC.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _PORT = re.compile(r"/(?:tcp|udp)/(\d+)")
 class NetworkPosition(str, Enum):
     """The position of a machine in the network, seen from the coordinator."""
 
-    OPEN = "open"  # its own address, incoming connections arrive
-    FIREWALL = "firewall"  # its own address, incoming connections do not arrive
-    FORWARDED = "forwarded port"  # behind a router that lets connections to this port through
-    NAT = "NAT"  # behind a router that does not
-    CARRIER_NAT = "carrier-grade NAT"  # behind the provider's router, where nobody can forward a port
+    OPEN = "open"  # public address, incoming connections arrive
+    FIREWALL = "firewall"  # public address, incoming connections do not arrive
+    FORWARDED = "forwarded port"  # behind a router that forwards this port
+    NAT = "NAT"  # behind a router that does not forward it
+    CARRIER_NAT = "carrier-grade NAT"  # behind the provider's router, where customers cannot forward ports
 
 
 _NAMING_IT = " and name it (`--listen /ip4/0.0.0.0/tcp/PORT`)."
@@ -77,7 +78,7 @@ def _not_bound(endpoint: Endpoint) -> CheckResult:
 def judge_position(
     dialled: bool, observed: IPAddress, own: Collection[IPAddress], port: int, ways: tuple[str, ...] = ()
 ) -> CheckResult:
-    """Judge a machine's position by its own addresses, the one it is seen at, and whether it could be dialled there."""
+    """Judge a machine's position by its own and observed addresses and the dial's result."""
     position = position_of(dialled, observed, own)
     data = {
         "reachable": dialled,
@@ -94,7 +95,7 @@ def judge_position(
 
 
 def position_of(dialled: bool, observed: IPAddress, own: Collection[IPAddress]) -> NetworkPosition:
-    """Compare what the coordinator sees with what this machine has."""
+    """Derive the position from the observed and own addresses and the dial's result."""
     if observed in own:
         return NetworkPosition.OPEN if dialled else NetworkPosition.FIREWALL
     if dialled:
@@ -142,9 +143,9 @@ async def check_swarm_quic(context: Context) -> CheckResult:
 async def _dial_keeper(
     context: Context, transport: str, absent: CheckResult, silent: Callable[..., CheckResult], remedy: str
 ) -> CheckResult:
-    """Dial the keeper at each of its addresses; one that answers is enough.
+    """Dial the keeper at each of its addresses over a transport; one answer is enough.
 
-    `absent` is the outcome where it has none, and `silent` makes the one where none answers.
+    `absent` is the outcome if it has no such address; `silent` makes the outcome if none answers.
     """
     assert context.description is not None
     reasons: dict[str, str] = {}  # why an address could not be dialled; "" if it could

@@ -1,4 +1,4 @@
-"""The helper's answers with PyTorch: it looks at the device, and trains a run's model for some seconds."""
+"""The helper's functions that use PyTorch: examine the device, and train a run's model briefly."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from peer.models.build import build_model
 from peer.models.optimizer_setup import state_size
 from peer.runtime.devices import JAX_DEVICES
 
-SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)  # nobody has the run's tokenizer before joining
-WARM_UP = 1  # microbatches that do not count: memory is asked for, kernels are compiled
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)  # the run's tokenizer is not available before joining
+WARM_UP = 1  # microbatches that are not timed: they allocate memory and compile kernels
 LEAST_MICROBATCHES = 2
 MAXRSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 def look(asked: str, asked_threads: int | None) -> DetectedDevice:
-    """Find the device that `--device` means, or why it cannot be used."""
+    """Return the device that `--device` selects, or the reason why it cannot be used."""
     try:
         device, fault = working_device(asked)
         threads = pick_threads(asked_threads)
         name = device if device in JAX_DEVICES else describe_devices(torch_devices(device), threads)
-    except (ConfigError, RuntimeError) as error:  # a driver that does not fit PyTorch's build is a RuntimeError
+    except (ConfigError, RuntimeError) as error:  # RuntimeError: the driver does not match PyTorch's build
         return DetectedDevice(error=" ".join(str(error).split()))
     return DetectedDevice(name=name, threads=threads, torch=torch.__version__, fault=fault)
 
 
 def compute(
     config_json: str,
-    microbatch_size: int | None,  # None: as a worker finds it
+    microbatch_size: int | None,  # None: the size that a worker would choose
     device: str,
     threads: int | None,
     seconds: float,
     stopwatch: Callable[[], float] = time.perf_counter,
 ) -> Speed:
-    """Train a run's model on random tokens for some seconds; return its speed, or why that failed."""
+    """Train a run's model on random tokens for some seconds; return its speed, or the error."""
     try:
         config = RunConfig.from_json(config_json)
         model = build_model(config, config.tokenizer.vocab_size, SPECIAL)
