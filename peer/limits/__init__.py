@@ -1,5 +1,5 @@
-"""A volunteer's limits: hours, politeness, traffic, memory, disk, energy, and a cloud machine's notice of its end.
+"""A volunteer's limits on time, traffic, memory and disk; energy use; a cloud machine's preemption.
 
-`policy` decides from `limits` and readings, without side effects; `monitor` watches the machine. The agent imports
-these modules, the worker `usage` alone, the command line `limits` and `cloud`.
+`policy` decides from `limits` and readings, without side effects; `monitor` watches the machine.
+The agent imports all these modules, the worker only `usage`, the command line `limits` and `cloud`.
 """

@@ -1,8 +1,9 @@
-"""Word from a cloud that it is about to take this machine back, from the metadata service that its machines can ask.
+"""A cloud's preemption notice for this machine, read from the cloud's metadata service.
 
-Nothing is asked unless the machine's firmware says that it belongs to one of these clouds (or the person does, in
-`MANYHANDS_METADATA`), so that no stray request leaves a machine at home. The sources are the providers' documentation:
-Compute Engine's `instance/preempted`, EC2's `spot/instance-action` (IMDSv2), Azure's scheduled events.
+The service is queried only if the machine's firmware, or the setting `MANYHANDS_METADATA`, names
+one of these clouds, so that a machine at home sends no stray requests. Sources, in the providers'
+documentation: Compute Engine's `instance/preempted`, EC2's `spot/instance-action` (IMDSv2), Azure's
+scheduled events.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from auth.errors import ConfigError
 
 VARIABLE = "MANYHANDS_METADATA"  # "none", or CLOUD@HOST:PORT
 DMI = Path("/sys/class/dmi/id")
-ADDRESS = "169.254.169.254:80"  # of the metadata service in all three; link-local: no router passes it on
-AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"  # tells Azure from Hyper-V on somebody's desk
+ADDRESS = "169.254.169.254:80"  # the metadata service of all three; link-local, never routed
+AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"  # distinguishes Azure from a private Hyper-V
 TIMEOUT_S = 2.0
 MAX_BYTES = 1 << 16
 
@@ -30,7 +31,7 @@ class Metadata:
     address: str  # HOST:PORT
 
     def ask(self, path: str, headers: Mapping[str, str], method: str = "GET") -> str | None:
-        """The body of its answer; None where there is none. No proxy and no redirection is followed."""
+        """Return the body of a successful answer, else None; uses no proxy, follows no redirect."""
         connection = http.client.HTTPConnection(self.address, timeout=TIMEOUT_S)
         try:
             connection.request(method, path, headers=dict(headers))
@@ -43,12 +44,12 @@ class Metadata:
 
 
 def google_takes_back(metadata: Metadata) -> bool:
-    """Return whether this spot or preemptible machine, or TPU VM, has been preempted: half a minute is left."""
+    """Return whether this spot machine or TPU VM was preempted; half a minute is left then."""
     return metadata.ask("/computeMetadata/v1/instance/preempted", {"Metadata-Flavor": "Google"}) == "TRUE"
 
 
 def amazon_takes_back(metadata: Metadata) -> bool:
-    """Return whether this spot instance will be interrupted: two minutes are left."""
+    """Return whether this spot instance will be interrupted; two minutes are left then."""
     token = metadata.ask("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, "PUT")
     if token is None:
         return False
@@ -57,7 +58,10 @@ def amazon_takes_back(metadata: Metadata) -> bool:
 
 
 def azure_takes_back(metadata: Metadata) -> bool:
-    """Return whether this spot machine will be preempted: half a minute is left. Azure lists neighbours' events too."""
+    """Return whether this spot machine will be preempted; half a minute is left then.
+
+    Azure also lists the events of neighbouring machines, which are ignored.
+    """
     headers = {"Metadata": "true"}
     found = _parsed(metadata.ask("/metadata/scheduledevents?api-version=2020-07-01", headers))
     events = found.get("Events") if isinstance(found, dict) else None
@@ -77,14 +81,17 @@ CLOUDS: dict[str, tuple[str, Callable[[Metadata], bool]]] = {
 
 @dataclass(frozen=True)
 class Cloud:
-    """The cloud that this machine belongs to, if it does."""
+    """The cloud that this machine belongs to, if any."""
 
-    name: str = ""  # a key of `CLOUDS`; "" for a machine of its owner's
+    name: str = ""  # a key of `CLOUDS`; "" outside these clouds
     metadata: Metadata = field(default=Metadata(ADDRESS))
 
     @classmethod
     def find(cls, setting: str, dmi: Path = DMI) -> Cloud:
-        """Find the cloud by `MANYHANDS_METADATA`, else by the firmware. Raises `ConfigError` if that is malformed."""
+        """Find the cloud by the setting `MANYHANDS_METADATA`, or by the firmware if it is empty.
+
+        Raises `ConfigError` if the setting is malformed.
+        """
         if not setting:
             return cls(name_of_cloud(dmi))
         if setting == "none":
@@ -97,7 +104,7 @@ class Cloud:
         return cls(name, Metadata(address))
 
     def takes_back(self) -> str:
-        """Return the reason why this machine must leave now; "" while it need not."""
+        """Return the reason to leave if the cloud is about to preempt this machine, else ""."""
         if not self.name:
             return ""
         title, asks = CLOUDS[self.name]
@@ -105,7 +112,7 @@ class Cloud:
 
 
 def name_of_cloud(dmi: Path = DMI) -> str:
-    """Return the cloud that the firmware names, "" if it is none of those known here."""
+    """Return the key in `CLOUDS` of the cloud that the firmware names; "" if it is unknown."""
 
     def says(name: str) -> str:
         try:
@@ -113,7 +120,7 @@ def name_of_cloud(dmi: Path = DMI) -> str:
         except OSError:
             return ""
 
-    if says("product_name") == "Google Compute Engine":  # "Google" alone makes laptops, too
+    if says("product_name") == "Google Compute Engine":  # "Google" alone also makes laptops
         return "google"
     if says("sys_vendor") == "Amazon EC2":
         return "amazon"

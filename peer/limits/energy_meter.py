@@ -1,7 +1,8 @@
-"""Energy used, as far as the machine tells: processor packages by RAPL's counters, NVIDIA GPUs by their power draw.
+"""Energy use: processor packages by RAPL counters, NVIDIA GPUs by their power draw.
 
-The figure covers all programs: no counter knows which one a joule was for. Other parts (main board, disks, screen,
-losses of the power supply) are not measured, so the figure is less than the energy drawn from the socket.
+The figure covers all programs, as no counter separates them. Other parts (main board, disks,
+screen, losses of the power supply) are not measured, so the figure is less than the energy drawn
+from the socket.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from pathlib import Path
 POWERCAP = Path("/sys/class/powercap")
 TIMEOUT_S = 5.0
 SAMPLE_S = 10.0  # between two readings of a GPU's power
-LONGEST_S = 120.0  # beyond it (a laptop that slept) the power in between is anybody's guess
+LONGEST_S = 120.0  # a longer gap (a laptop slept) is not counted: the power in between is unknown
 JOULES_PER_WH = 3600.0
 
 
 @dataclass(frozen=True)
 class Energy:
-    """Watt-hours since the beginning, by part; a part that does not tell is None."""
+    """Watt-hours since the start, by component; None: the component has no meter."""
 
     processor_wh: float | None = None
     gpu_wh: float | None = None
@@ -32,27 +33,27 @@ NOT_KNOWN = Energy()
 
 
 def read_packages(powercap: Path = POWERCAP) -> dict[str, tuple[float, float]]:
-    """Read each package's counter and the value at which it begins anew, in joules; unreadable ones are left out."""
+    """Read each package's counter and its wrap-around value, in joules; skip unreadable ones."""
     found = {}
-    for zone in sorted(powercap.glob("intel-rapl:[0-9]*")):  # AMD's are called so, too
-        if zone.name.count(":") == 1:  # else it is a part of a package
+    for zone in sorted(powercap.glob("intel-rapl:[0-9]*")):  # AMD's packages have this name, too
+        if zone.name.count(":") == 1:  # otherwise it is a part of a package
             try:
                 values = [float((zone / name).read_text()) / 1e6 for name in ("energy_uj", "max_energy_range_uj")]
-            except (OSError, ValueError):  # recent kernels let only root read it
+            except (OSError, ValueError):  # recent kernels allow only root to read it
                 continue
             found[zone.name] = (values[0], values[1])
     return found
 
 
 def read_gpu_watts(command: str = "nvidia-smi", visible: str | None = None) -> float | None:
-    """Read the watts that the visible GPUs draw together; None without one that tells."""
+    """Read the visible GPUs' total power draw in watts; None if it cannot be read."""
     arguments = [command, "--query-gpu=power.draw", "--format=csv,noheader,nounits"]
     if visible:
         arguments.append(f"--id={visible}")
     try:
         found = subprocess.run(arguments, capture_output=True, timeout=TIMEOUT_S, check=True, text=True)  # noqa: S603
         watts = sum(float(line) for line in found.stdout.splitlines())
-    except (OSError, subprocess.SubprocessError, ValueError):  # "[N/A]" where a card does not measure
+    except (OSError, subprocess.SubprocessError, ValueError):  # "[N/A]" if a card has no sensor
         return None
     return watts if found.stdout.strip() and math.isfinite(watts) else None
 
@@ -76,7 +77,7 @@ class EnergyMeter:
         self._sampled_at = float("-inf")
 
     def read(self) -> Energy:
-        """Everything up to now; it may start a program, so call it from a thread."""
+        """Read the energy used so far; may start a program, so call it from a thread."""
         self._read_processor()
         if self._clock() >= self._sampled_at + SAMPLE_S:
             self._read_gpu()

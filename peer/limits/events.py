@@ -1,4 +1,4 @@
-"""Events of the limits, as the person is told them: each knows its line and the fields of the panel that it changes."""
+"""Events of the limits to show the volunteer: each has a line of text and changes to the panel."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class GuestEvent(ABC):
-    """Base of the others."""
+    """Base class of these events."""
 
     @property
     @abstractmethod
     def line(self) -> str | None:
-        """The line for plain output; None for an event that is only on the panel."""
+        """The line for plain output; None for an event that only changes the panel."""
 
     @abstractmethod
     def on_panel(self) -> dict[str, Any]:
-        """Return fields of `peer.agent.terminal.PanelState`, and their new values."""
+        """Return the changed fields of `peer.agent.terminal.PanelState` and their new values."""
 
 
 @dataclass(frozen=True)
 class Paused(GuestEvent):
-    """The limits forbid to train for now."""
+    """The limits forbid training for now."""
 
     reason: str
 
@@ -63,7 +63,7 @@ class Leaving(GuestEvent):
 
 @dataclass(frozen=True)
 class Used(GuestEvent):
-    """The traffic and energy of this stay so far; energy is None where the machine does not tell."""
+    """The traffic and energy of this stay so far; energy is None if it cannot be measured."""
 
     sent_bytes: int
     received_bytes: int

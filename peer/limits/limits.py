@@ -1,6 +1,6 @@
-"""A volunteer's limits: parsed once, where the command line is read, and passed on as they are.
+"""A volunteer's limits, parsed once from the command line and immutable afterwards.
 
-Hours of the day are in the machine's own local time, also over midnight (`TimeWindow`).
+Hours of the day are in the machine's local time and may span midnight (`TimeWindow`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Limits:
-    """Everything that a volunteer may limit; None, or nothing, is no limit."""
+    """All limits that a volunteer may set; None or empty means no limit."""
 
-    hours: tuple[TimeWindow, ...] = ()  # only within one of these
+    hours: tuple[TimeWindow, ...] = ()  # train only within one of these
     polite: bool = False  # not on battery, not over a metered network, not while somebody uses the machine
-    max_hours: float | None = None  # of one stay, pauses included
+    max_hours: float | None = None  # of one stay, including pauses
     memory_bytes: int | None = None  # of the worker
     disk_bytes: int | None = None  # of all files of this device
     upload_rate: float | None = None  # bytes a second
@@ -37,7 +37,7 @@ class Limits:
 
     @property
     def rates(self) -> tuple[float | None, float | None]:
-        """Both directions', bytes a second."""
+        """The limits of upload and download, in bytes a second."""
         return self.upload_rate, self.download_rate
 
 
@@ -45,12 +45,12 @@ NO_LIMITS = Limits()
 
 
 def parse_windows(texts: Sequence[str]) -> tuple[TimeWindow, ...]:
-    """Every `--hours` that was given; raises `ConfigError`."""
+    """Parse the values of `--hours`; raises `ConfigError`."""
     return tuple(map(TimeWindow.parse, texts))
 
 
 def parse_size(option: str, text: str | None) -> int | None:
-    """Bytes, of `4GB`, `500 MiB`; raises `ConfigError`."""
+    """Parse a size such as `4GB` or `500 MiB` into bytes; raises `ConfigError`."""
     if text is None:
         return None
     match = _SIZE.fullmatch(text.strip())
@@ -61,7 +61,7 @@ def parse_size(option: str, text: str | None) -> int | None:
 
 
 def parse_rate(option: str, megabits: float | None) -> float | None:
-    """Bytes a second, of Mbit/s; raises `ConfigError`."""
+    """Convert a rate from Mbit/s to bytes a second; raises `ConfigError`."""
     if megabits is None:
         return None
     if not (math.isfinite(megabits) and megabits > 0):
@@ -71,9 +71,11 @@ def parse_rate(option: str, megabits: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class TimeWindow:
-    """From `start`, inclusive, to `end`, exclusive, on the clock on the wall; over midnight if `end` is the earlier.
+    """A daily window from `start` (inclusive) to `end` (exclusive), over midnight if `end` is
+    earlier.
 
-    The clock on the wall is also what counts when it is put forward or back: that night is an hour shorter or longer.
+    Times are local wall-clock times: when daylight saving time begins or ends, a window over that
+    hour is an hour shorter or longer.
     """
 
     start: time
@@ -94,7 +96,7 @@ class TimeWindow:
         return window
 
     def holds(self, now: time) -> bool:
-        """Return whether this time of the day lies within the window."""
+        """Return whether this time of day lies within the window."""
         if self.start < self.end:
             return self.start <= now < self.end
         return now >= self.start or now < self.end
@@ -104,11 +106,11 @@ class TimeWindow:
 
 
 def next_start(windows: Sequence[TimeWindow], now: datetime) -> time:
-    """Return the time at which the next of these windows begins; `now` lies outside of all of them."""
+    """Return the time at which the next of these windows begins; `now` must lie outside them."""
     later = [window.start for window in windows if window.start > now.time()]
     return min(later or [window.start for window in windows])
 
 
 def _time(hour: str, minute: str) -> time:
-    """24:00 is the day's end, and so the next one's beginning."""
+    """Make a time of day; 24:00 is the end of the day, which equals 00:00 of the next."""
     return time(0) if (hour, minute) == ("24", "00") else time(int(hour), int(minute))

@@ -1,9 +1,11 @@
-"""The watch over a machine: reads it every few seconds, and tells the agent what it read and what follows from that.
+"""The monitor of a machine: every few seconds it sends the agent readings and the decision from
+them.
 
-It reads the machine's energy, and what the limits ask for; nobody pays for what is not asked. For `--polite` it reads
-whether the machine runs on battery (from the kernel's list of power supplies), pays for its network by the byte (from
-what NetworkManager knows or guesses), or is used by others: a person at the keyboard (as systemd's login manager knows)
-or other programs on the processors. Properties that services of the system publish are read with `busctl`.
+The monitor reads energy use, and otherwise only what the volunteer's limits need. For `--polite` it
+reads whether the machine runs on battery (from the kernel's list of power supplies), whether its
+network is metered (as NetworkManager knows or guesses), and whether others use it: a person at the
+keyboard (according to systemd's login manager) or other programs on the processors. Properties of
+system services are read with `busctl`.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ POLL_S = 5.0
 TIMEOUT_S = 5.0  # for `busctl` to answer
 Property = Callable[[str, str, str, str], str | None]  # service, object, interface, name -> value
 LOGIND = "org.freedesktop.login1"
-BUSY_SHARE = 0.25  # of all cores, used by others on average over `WINDOW_S`
+BUSY_SHARE = 0.25  # of all cores: average use by other programs over `WINDOW_S` that counts as busy
 WINDOW_S = 30.0
-QUIET_S = 120.0  # so long others must have been quiet
+QUIET_S = 120.0  # other programs must have been quiet for this long
 NETWORK_MANAGER = "org.freedesktop.NetworkManager"
 YES, NO, GUESS_YES, GUESS_NO = "1", "2", "3", "4"  # NMMetered; 0 is "unknown"
 SUPPLIES = Path("/sys/class/power_supply")
@@ -48,7 +50,7 @@ async def watch(
     tell: Callable[[Readings | Decision], None],
     poll_s: float = POLL_S,
 ) -> None:
-    """Look at the machine until cancelled; tell each look's readings, and the decision where it is a new one."""
+    """Read the machine until cancelled; send all readings, and decisions when they change."""
     decision: Decision | None = None
     while True:
         readings = await asyncio.to_thread(read)
@@ -60,7 +62,7 @@ async def watch(
 
 
 def on_battery(supplies: Path = SUPPLIES) -> bool | None:
-    """True if a battery of the machine itself (no mouse's) is being emptied and no mains supply is connected."""
+    """Return whether the machine's battery (not a mouse's) powers it; None: unknown."""
     if not supplies.is_dir():
         return None
     found = [supply for supply in sorted(supplies.iterdir()) if _word(supply, "scope") != "Device"]
@@ -77,7 +79,7 @@ def _word(supply: Path, name: str) -> str:
 
 
 def read_property(service: str, path: str, interface: str, name: str, command: str = "busctl") -> str | None:
-    """Read the value, as `busctl` writes it without its type; None without such a service, or without a system bus."""
+    """Read a property as `busctl` prints it, without its type; None if it cannot be read."""
     arguments = [command, "--system", "get-property", service, path, interface, name]
     try:
         found = subprocess.run(arguments, capture_output=True, timeout=TIMEOUT_S, check=True, text=True)  # noqa: S603
@@ -88,35 +90,39 @@ def read_property(service: str, path: str, interface: str, name: str, command: s
 
 
 def is_metered(read: Property = read_property) -> bool | None:
-    """Return whether the connection to the internet is metered; a guess (a phone's hotspot) counts as knowledge."""
+    """Return whether the network is metered, as NetworkManager knows or guesses; None: unknown."""
     answer = read(NETWORK_MANAGER, "/org/freedesktop/NetworkManager", NETWORK_MANAGER, "Metered")
     return {YES: True, GUESS_YES: True, NO: False, GUESS_NO: False}.get(answer or "")
 
 
 class Activity:
-    """A watch for use of the machine: by a person at its keyboard, or by other programs on its processors."""
+    """Detects use of the machine by a person at its keyboard or by other programs."""
 
     def __init__(self, cpu_times: Callable[[], CpuTimes], read: Property = read_property) -> None:
         self._cpu_times, self._read = cpu_times, read
         self._programs = OtherPrograms(os.cpu_count() or 1)
 
     def in_use(self) -> bool | None:
-        """Return whether a person or programs use the machine; None if persons are unknown and programs are quiet."""
+        """Return whether a person or other programs use the machine.
+
+        None if other programs are quiet and the system does not report a person's presence.
+        """
         programs, person = self._programs.busy(self._cpu_times()), person_present(self._read)
         return programs or person
 
 
 def person_present(read: Property = read_property) -> bool | None:
-    """Return whether a session is active, by systemd's login manager; None without it. No login means no person.
+    """Return whether systemd's login manager has an active session; None without the manager.
 
-    The manager calls a terminal idle after five minutes without a key, a desktop when that says so.
+    The manager reports a terminal as idle after five minutes without a key press, and a desktop as
+    idle when the desktop says so. With no login there is no person.
     """
     idle = read(LOGIND, "/org/freedesktop/login1", f"{LOGIND}.Manager", "IdleHint")
     return {"true": False, "false": True}.get(idle or "")
 
 
 class OtherPrograms:
-    """A watch for other programs that have kept the processors busy within the last `QUIET_S`."""
+    """Detects other programs that have kept the processors busy within the last `QUIET_S`."""
 
     def __init__(self, cores: int) -> None:
         self._cores = cores
@@ -124,7 +130,7 @@ class OtherPrograms:
         self._busy_at = float("-inf")
 
     def busy(self, times: CpuTimes) -> bool:
-        """Take in the times read now; return whether others are busy, false before `WINDOW_S` have been seen."""
+        """Add current times; return whether others are busy; false in the first `WINDOW_S`."""
         while len(self._seen) > 1 and self._seen[1].at <= times.at - WINDOW_S:
             self._seen.popleft()
         self._seen.append(times)
@@ -136,11 +142,11 @@ class OtherPrograms:
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """Seconds of processor time used up to a moment."""
+    """Processor time used up to a moment, in seconds."""
 
-    at: float  # seconds of any steady clock
-    machine_s: float  # by everything, over all cores
-    own_s: dict[int, float]  # by each of our own processes, by its id
+    at: float  # seconds on any steady clock
+    machine_s: float  # by all processes, over all cores
+    own_s: dict[int, float]  # process id -> used by this process of ours
 
 
 def read_cpu_times(clock: Callable[[], float]) -> CpuTimes:
@@ -156,13 +162,13 @@ def read_cpu_times(clock: Callable[[], float]) -> CpuTimes:
 
 
 def others_share(before: CpuTimes, after: CpuTimes, cores: int) -> float:
-    """Return the share of all cores that others used in between; a new process counts from its start."""
+    """Return others' share of all cores in between; our new processes count from their start."""
     own_s = sum(used - before.own_s.get(pid, 0.0) for pid, used in after.own_s.items())
     return max(0.0, after.machine_s - before.machine_s - own_s) / (max(1e-9, after.at - before.at) * cores)
 
 
 class Machine:
-    """This machine, as one stay sees it."""
+    """The reader of this machine's state during one stay."""
 
     def __init__(
         self,
@@ -187,7 +193,7 @@ class Machine:
         self._began_at = clock()
 
     def read(self) -> Readings:
-        """Everything as it is now; it starts programs that may take a second, so call it from a thread."""
+        """Read the current state; runs programs that may take a second, so call it in a thread."""
         elapsed_s, taken_back = self._clock() - self._began_at, self._cloud.takes_back()
         readings = Readings(
             elapsed_s=elapsed_s, taken_back=taken_back, disk_bytes=self._read_disk(), energy=self._meter.read()
@@ -202,7 +208,10 @@ class Machine:
         )
 
     def _read_disk(self) -> int:
-        """Return the bytes of this device's files, after cleaning the cache if above the limit; 0 without a limit."""
+        """Return the bytes of this device's files, after trimming the cache if above the limit.
+
+        Returns 0 if there is no limit.
+        """
         limit = self._limits.disk_bytes
         if limit is None:
             return 0

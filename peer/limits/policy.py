@@ -1,4 +1,4 @@
-"""The decision to go on, pause or leave, from a volunteer's limits and the machine's readings. Pure."""
+"""The decision to train, pause or leave, from the limits and the machine's readings. Pure."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from peer.limits.limits import Limits, next_start
 
 
 class Action(Enum):
-    """The action that the agent takes on its worker."""
+    """An action that the agent takes on its worker."""
 
     GO = "go"
     PAUSE = "pause"  # the worker leaves the swarm in order; the session with the coordinator stays
-    SHRINK = "shrink"  # a worker with half the microbatch takes this one's place
+    SHRINK = "shrink"  # a worker with half the microbatch size replaces this one
     LEAVE = "leave"
 
 
 @dataclass(frozen=True)
 class Decision:
-    """An action and its reason, as the end of a sentence; no reason is needed to go on."""
+    """An action and its reason (a clause that completes a sentence; empty for GO)."""
 
     action: Action
     reason: str = ""
 
 
 def decide(now: datetime, limits: Limits, readings: Readings) -> Decision:
-    """Decide on the action at `now`, which is aware and in the machine's local time."""
+    """Decide on the action at `now`, an aware time in the machine's local time zone."""
     for reason in _to_leave(limits, readings):
         return Decision(Action.LEAVE, reason)
     for reason in _to_pause(now, limits, readings):
@@ -66,25 +66,25 @@ def _to_pause(now: datetime, limits: Limits, readings: Readings) -> Iterator[str
 
 @dataclass(frozen=True)
 class Readings:
-    """The machine at one moment, as far as a volunteer's limits ask for it.
+    """The machine's state at one moment, as far as the volunteer's limits need it.
 
-    None means that the system does not tell; it never stops anything.
+    None means that the system does not expose the value; an unknown value never stops the training.
     """
 
     elapsed_s: float = 0.0  # of this stay
     sent_bytes: int = 0
     received_bytes: int = 0
-    memory_bytes: int = 0  # that the worker uses
-    disk_bytes: int = 0  # that this device's files take, after the cache was cleaned
+    memory_bytes: int = 0  # used by the worker
+    disk_bytes: int = 0  # used by this device's files, after the cache was trimmed
     energy: Energy = NOT_KNOWN
-    taken_back: str = ""  # why the machine is about to be gone
+    taken_back: str = ""  # the cloud's reason to take the machine back; empty: none
     on_battery: bool | None = None
     metered: bool | None = None
     in_use: bool | None = None  # by a person, or by other programs
 
 
 def unknown_to_polite(readings: Readings) -> tuple[str, ...]:
-    """Return the questions of `--polite` that the system does not answer."""
+    """Return the conditions of `--polite` that the system does not expose."""
     questions = {
         "whether it runs on battery": readings.on_battery,
         "whether its network is metered": readings.metered,

@@ -1,7 +1,8 @@
-"""Use of the machine by one stay, over all of its workers: traffic, energy, main memory, and disk.
+"""The resources used by one stay and all its workers: traffic, energy, main memory and disk.
 
-When this device's files take too much of the disk, the cache is thrown away first. Main memory is that of a process
-group, each shared page counted once; processes that the system killed for lack of memory are counted, too.
+When this device's files exceed the disk limit, the cache is trimmed. Main memory is that of the
+worker's process group, with each shared page counted once. The system's out-of-memory kills are
+counted, too.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ from peer.network.traffic import Throttle
 from peer.reporting.messages import Transferred
 
 DATA_FOLDER = "data"  # in the state directory
-CACHE_FOLDER = "cache"  # in the data folder; whatever lies in it may be deleted
-IN_USE_S = 600.0  # a file that was read or written so recently is left alone
-# What keeps files between runs, by the variables that say where. A login stays where it is.
+CACHE_FOLDER = "cache"  # in the data folder; any file in it may be deleted
+IN_USE_S = 600.0  # a file read or written this recently is not deleted
+# Libraries' caches, by the environment variables that set their folders. Logins are not moved.
 CACHES = {"HF_HUB_CACHE": "hub", "HF_XET_CACHE": "xet", "HF_DATASETS_CACHE": "datasets", "HF_ASSETS_CACHE": "assets"}
-LIBRARIES_BYTES = 500_000_000  # PyTorch and hivemind with their processes, before there is any model
-PARAMETER_COPIES = 3  # itself, its gradient, and that gradient to be averaged, beside the optimizer's moments
+LIBRARIES_BYTES = 500_000_000  # PyTorch and hivemind with their processes, without a model
+PARAMETER_COPIES = 3  # value, gradient, and the gradient's copy to average; the moments come on top
 VALUE_BYTES = 4
 NOTHING = Transferred(0, 0)
 
 
 class UsageMeter:
-    """A sum of the agent's own downloads, of its workers' traffic, and of the machine's energy while a worker ran."""
+    """Adds up the agent's downloads, its workers' traffic, and the energy while a worker runs."""
 
     def __init__(self, limits: Limits) -> None:
         self.fetching = Throttle(limits.download_rate)  # for the run's files, before the first worker starts
         self._limits = limits
         self._group: int | None = None  # the worker's process group
-        self._ended, self._running = NOTHING, NOTHING  # the workers before, and the one that runs
-        self._meter, self._energy = NOT_KNOWN, NOT_KNOWN  # as read last; what of it counts
+        self._ended, self._running = NOTHING, NOTHING  # traffic of earlier workers, and of the running one
+        self._meter, self._energy = NOT_KNOWN, NOT_KNOWN  # the last reading; the part used while a worker ran
 
     def worker_started(self, group: int) -> None:
-        """Count the machine's energy for the run from now on."""
+        """Count the machine's energy towards this stay from now on."""
         self._group = group
 
     def take(self, transferred: Transferred) -> None:
@@ -52,13 +53,13 @@ class UsageMeter:
         self._running = transferred
 
     def worker_ended(self) -> None:
-        """Add the worker's traffic to the sum: the next one counts from zero."""
+        """Add the worker's traffic to the sum; the next worker counts from zero."""
         ended, last = self._ended, self._running
         self._ended = Transferred(ended.sent_bytes + last.sent_bytes, ended.received_bytes + last.received_bytes)
         self._running, self._group = NOTHING, None
 
     def on(self, readings: Readings) -> Readings:
-        """Complete the machine's readings by this stay's use, with the worker's memory if that is limited."""
+        """Add this stay's use to the readings; measure the worker's memory only if limited."""
         self._count(readings.energy)
         watched = self._group if self._limits.memory_bytes is not None else None
         return replace(
@@ -79,7 +80,7 @@ class UsageMeter:
 
 
 def _added(counted: float | None, before: float | None, now: float | None, working: bool) -> float | None:
-    """Return the energy that counts after the meter went from `before` to `now`; None while the meter is silent."""
+    """Return the counted energy after the meter went from `before` to `now`; None: no meter."""
     if now is None:
         return counted
     used = now - before if working and before is not None else 0.0
@@ -87,26 +88,26 @@ def _added(counted: float | None, before: float | None, now: float | None, worki
 
 
 def used_of(readings: Readings, *, at_end: bool = False) -> Used:
-    """Return the part of the readings that people are shown."""
+    """Return the traffic and energy in the readings as an event to show."""
     energy = readings.energy
     return Used(readings.sent_bytes, readings.received_bytes, energy.processor_wh, energy.gpu_wh, at_end=at_end)
 
 
 def cache_within(data_dir: Path, environment: MutableMapping[str, str]) -> None:
-    """Have the libraries keep what they fetch in this device's folder; call it before they are imported."""
+    """Put the libraries' download caches into this device's folder; call before importing them."""
     for variable, folder in CACHES.items():
         environment.setdefault(variable, str(data_dir / CACHE_FOLDER / folder))
 
 
 def disk_use(folder: Path) -> int:
-    """Return the bytes that the files below a folder take."""
+    """Return the disk space in bytes that the files below a folder use."""
     return sum(size for _, _, size in _files(folder))
 
 
 def clean_cache(folder: Path, keep_bytes: int, now: float) -> int:
-    """Delete files below `folder`, those unused longest first, until it takes `keep_bytes`; returns what is left.
+    """Delete the least recently used files below `folder` until `keep_bytes` are left.
 
-    Files in use are left alone, so more may be left than was to be kept.
+    Returns the bytes left, which may be more, since files in use are not deleted.
     """
     found = sorted(_files(folder))
     left = sum(size for _, _, size in found)
@@ -131,9 +132,10 @@ def _files(folder: Path) -> Iterator[tuple[float, str, int]]:
 
 
 def require_memory(limit_bytes: int | None, parameters: int, moments: int) -> None:
-    """Raise `ConfigError` for a limit in which no worker can hold this model, however small its microbatch.
+    """Raise `ConfigError` if the limit is too small for this model even with the smallest
+    microbatch.
 
-    `moments` are the values of its optimizer's state.
+    `moments`: the number of values in its optimizer's state.
     """
     least = LIBRARIES_BYTES + VALUE_BYTES * (PARAMETER_COPIES * parameters + moments)
     if limit_bytes is not None and limit_bytes < least:
@@ -145,7 +147,7 @@ def require_memory(limit_bytes: int | None, parameters: int, moments: int) -> No
 
 
 def kills_for_memory(statistics: Path = Path("/proc/vmstat")) -> int | None:
-    """Read the number of processes, also in containers, that this system has killed for memory; None if unknown."""
+    """Read the system's count of out-of-memory kills, containers included; None if unknown."""
     with suppress(OSError, ValueError):
         for line in statistics.read_text().splitlines():
             name, _, count = line.partition(" ")
@@ -155,7 +157,7 @@ def kills_for_memory(statistics: Path = Path("/proc/vmstat")) -> int | None:
 
 
 def group_memory(group: int) -> int:
-    """Return the bytes of memory of all processes of a group; those that have just ended use none."""
+    """Return the memory in bytes of a group's processes; those that have just ended use none."""
     return sum(_memory(process) for process in psutil.process_iter() if _group_of(process) == group)
 
 
@@ -166,7 +168,10 @@ def _group_of(process: psutil.Process) -> int | None:
 
 
 def _memory(process: psutil.Process) -> int:
-    """Read a process's proportional share, as hivemind's forks share most pages; where it is unknown, all its pages."""
+    """Read a process's proportional set size, else its unique or resident size, in bytes.
+
+    hivemind's forks share most pages, which the proportional size counts once.
+    """
     with suppress(psutil.NoSuchProcess):
         try:
             memory = process.memory_full_info()
