@@ -1,4 +1,5 @@
-"""Addresses, endpoints and transfers: where peers and files are reached, and how much traffic that takes.
+"""Addresses, endpoints and transfers: reach peers and files, and count and limit the traffic.
 
-Agents, workers and the coordinator import these modules; none imports torch, hivemind or gRPC.
+Agents, workers and the coordinator import these modules, which import neither torch nor hivemind
+nor gRPC.
 """

@@ -1,7 +1,7 @@
-"""Files of the run on the peer's disk: written aside, checked against size and digest, and only then put in place.
+"""The run's files on the peer's disk: written to a temporary name, verified, and only then renamed.
 
-Whatever a coordinator names, nothing outside the given directory is read or written, and no kind of file is taken that
-some library would execute.
+Size and digest must be as announced. Whatever name a coordinator sends, nothing outside the given
+directory is read or written, and file types that a library might execute are rejected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from auth.errors import RequestError, StorageError
 from auth.files import sha256_of
 from peer.protocol import MAX_FILE_BYTES
 
-# Plain names of data: no directory, nothing hidden, and no format that may hold code (.bin, .pt, .pkl, .py, .so, ...).
+# Plain names of data files: no directory, not hidden, no format that may hold code (.pt, .py, ...).
 _SERVED = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}\.(json|json\.gz|model|txt|safetensors)")
 
 
@@ -30,7 +30,7 @@ def is_served_name(name: str) -> bool:
 
 
 def check_announced(name: str, size_bytes: int) -> None:
-    """Raise `RequestError` for a file that no coordinator has reason to send."""
+    """Raise `RequestError` if the announced name is not allowed or the file is too large."""
     if not is_served_name(name):
         raise RequestError(
             f"The coordinator names a file {name!r:.120}, which is not taken: it must be a plain name "
@@ -53,14 +53,14 @@ def has_digest(path: Path, digest: bytes) -> bool:
 
 
 class IncomingFile:
-    """A file that is being received; more than its announced size is never written."""
+    """A file being received; never writes more than the announced size."""
 
     def __init__(self, file: BinaryIO, name: str, size_bytes: int) -> None:
         self._file, self._name, self._left = file, name, size_bytes
         self._digest = hashlib.sha256()
 
     def write(self, chunk: bytes) -> None:
-        """Append a chunk."""
+        """Append a chunk; raises `StorageError` if the file becomes longer than announced."""
         self._left -= len(chunk)
         if self._left < 0:
             raise StorageError(f"The file {self._name} arrived damaged: it is longer than announced; try again.")
@@ -68,7 +68,7 @@ class IncomingFile:
         self._file.write(chunk)
 
     def finish(self, digest: bytes) -> None:
-        """Check that all of it arrived, and nothing else, and bring it to the disk."""
+        """Verify size and SHA-256, and flush the file to the disk; raises `StorageError`."""
         if self._left or not hmac.compare_digest(self._digest.digest(), digest):
             raise StorageError(
                 f"The file {self._name} arrived damaged: its SHA-256 is not the announced one; try again."
@@ -79,7 +79,10 @@ class IncomingFile:
 
 @contextmanager
 def incoming_file(into: Path, name: str, digest: bytes, size_bytes: int) -> Iterator[IncomingFile]:
-    """Receive `into / name` in the block: the file takes that name at its end, if size and digest are as announced."""
+    """Receive the file `into / name` within the block.
+
+    At the end of the block the file gets this name if its size and digest are as announced.
+    """
     check_announced(name, size_bytes)
     aside = into / f".{name}.part"
     try:
@@ -96,6 +99,6 @@ def incoming_file(into: Path, name: str, digest: bytes, size_bytes: int) -> Iter
 
 
 def _new_file(path: Path) -> BinaryIO:
-    """An empty file for writing, in place of whatever is there: a link is removed, never followed."""
+    """Create an empty file for writing; replace an existing file or link, never follow a link."""
     path.unlink(missing_ok=True)
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb")

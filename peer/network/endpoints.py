@@ -1,9 +1,10 @@
-"""Endpoints of connections to a peer: over IPv4 or IPv6, by TCP or by QUIC (which is UDP to everybody between).
+"""Endpoints of connections to a peer: over IPv4 or IPv6, by TCP or by QUIC (a protocol over UDP).
 
-Which of them this machine has is tried by binding a socket: what a system says of itself is not what it allows. Which
-of a peer's addresses accept a connection now is tried before libp2p is told of them (`best_ways`): libp2p dials by QUIC
-first wherever a peer has it, and over QUIC, of which the p2p daemon handles every small packet itself, rounds on shaped
-lines took several times longer than by TCP. So QUIC is for those whom TCP fails.
+An endpoint's availability on this machine is tested by binding a socket, because a system's
+configuration does not show what it allows. A peer's addresses are tested by connecting before
+libp2p gets them (`best_ways`): libp2p prefers QUIC wherever a peer offers it, but averaging rounds
+on rate-limited lines took several times longer over QUIC than over TCP, since the p2p daemon
+handles each small packet itself. QUIC is therefore used only if TCP fails.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _KEEPER = re.compile(
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 Version = Literal[4, 6]
 Transport = Literal["tcp", "udp"]
-ANYWHERE = {4: "0.0.0.0", 6: "::"}  # noqa: S104 - others are to reach this peer
+ANYWHERE = {4: "0.0.0.0", 6: "::"}  # noqa: S104 - other machines must reach this peer
 TRANSPORTS = {"tcp": "TCP", "udp": "QUIC"}  # for people
 MAX_ADDRESS_CHARS = 300
-_TRIES = 8  # at finding one port that is free in all ways
+_TRIES = 8  # to find one port number that is free for all endpoints
 _HOST = r"/(?:ip4|ip6|dns|dns4|dns6)/[A-Za-z0-9.:_-]{1,253}"
 _PEER_ADDRESS = re.compile(rf"({_HOST})/(?:tcp/\d{{1,5}}|udp/\d{{1,5}}/quic(?:-v1)?)/p2p/([A-Za-z0-9]{{20,100}})")
 _ENDPOINT = re.compile(r"/ip([46])/([0-9A-Fa-f:.]{2,45})/(tcp|udp)/(\d{1,5})(?:/quic-v1)?(?:/p2p/[A-Za-z0-9]{20,100})?")
@@ -50,14 +51,14 @@ class Endpoint:
         return f"/ip{self.version}/{self.host}/{self.transport}/{self.port}{suffix}"
 
     def bind(self) -> socket.socket:
-        """Open a socket there, which takes the port; TCP sockets listen at once. Raises `OSError` if that fails."""
+        """Open a socket bound to the endpoint; a TCP socket also listens. Raises `OSError`."""
         family = socket.AF_INET if self.version == 4 else socket.AF_INET6
         kind = socket.SOCK_STREAM if self.transport == "tcp" else socket.SOCK_DGRAM
         bound = socket.socket(family, kind)
         try:
             if self.version == 6:
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if self.transport == "tcp":  # as servers do: connections in TIME_WAIT do not count
+            if self.transport == "tcp":  # as servers do: ignore connections in TIME_WAIT
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((self.host, self.port))
             if self.transport == "tcp":
@@ -69,7 +70,7 @@ class Endpoint:
 
 
 def read_endpoint(maddr: str) -> Endpoint | None:
-    """The endpoint that a libp2p address names; None for a name, or a transport that is none of ours."""
+    """Parse a libp2p address; None if it has a DNS name, or a transport other than TCP and QUIC."""
     match = _ENDPOINT.fullmatch(maddr)
     if match is None:
         return None
@@ -85,17 +86,20 @@ def read_endpoint(maddr: str) -> Endpoint | None:
 
 
 def is_peer_address(maddr: str) -> bool:
-    """Return whether a multiaddress is a peer's, in the only form that is accepted from the network."""
+    """Return whether a multiaddress has the only form of peer address accepted from the network."""
     return len(maddr) <= MAX_ADDRESS_CHARS and _PEER_ADDRESS.fullmatch(maddr) is not None
 
 
 def one_for_each_peer(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """The first address of each peer: libp2p waits in vain for a relay that is named twice."""
+    """Return the first address of each peer: libp2p hangs on a relay that is listed twice."""
     return tuple({maddr.rpartition("/p2p/")[2]: maddr for maddr in reversed(maddrs)}.values())[::-1]
 
 
 def ways_from(host: str, port: int, transports: Sequence[Transport] = ("tcp",)) -> tuple[Endpoint, ...]:
-    """Return these transports at one address; at all of this machine's addresses, IPv6 too, for 0.0.0.0 and ::."""
+    """Return the endpoints for these transports at one host and port.
+
+    0.0.0.0 and :: both stand for all addresses of this machine, over IPv4 and IPv6.
+    """
     versions: tuple[Version, ...] = (4, 6)
     hosts = ANYWHERE if host in ANYWHERE.values() else {ipaddress.ip_address(host).version: host}
     return tuple(
@@ -107,7 +111,7 @@ def ways_from(host: str, port: int, transports: Sequence[Transport] = ("tcp",)) 
 
 
 def bindable(endpoints: Collection[Endpoint]) -> tuple[Endpoint, ...]:
-    """Return the endpoints that this machine lets us listen on now."""
+    """Return the endpoints on which this machine can listen now."""
     return tuple(endpoint for endpoint in endpoints if _can_bind(endpoint))
 
 
@@ -117,7 +121,7 @@ def everywhere() -> tuple[Endpoint, ...]:
 
 
 def bind_alike(endpoints: Sequence[Endpoint]) -> tuple[tuple[Endpoint, socket.socket], ...]:
-    """Bind endpoints; those with port 0 all get one number, which is free for as many of them as can be had.
+    """Bind endpoints; all those with port 0 share one port number, free for as many as possible.
 
     Endpoints that cannot be bound are left out.
     """
@@ -159,12 +163,12 @@ async def answering(maddrs: Sequence[str]) -> tuple[str, ...]:
 
 
 async def best_ways(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses that answer by TCP; if none does, all: QUIC, or a later try, may succeed."""
+    """Return the addresses that answer over TCP; else all, as QUIC or a later attempt may work."""
     return await answering(maddrs) or tuple(maddrs)
 
 
 def are_keepers(maddrs: Sequence[str]) -> bool:
-    """Return whether these can be a keeper's addresses, before the p2p daemon is told of them."""
+    """Return whether these are well-formed keeper addresses, before they go to the p2p daemon."""
     return len(maddrs) <= MAX_DIALLED and all(_KEEPER.fullmatch(maddr) is not None for maddr in maddrs)
 
 

@@ -1,8 +1,9 @@
-"""Requests to web servers: every step bounded in time, every answer in size, one sentence for each failure.
+"""Requests to web servers, with bounds on the time of each step and the size of each answer.
 
-The environment's proxies are used, except for this machine's own addresses. httpx2 is loaded with the first request: it
-takes 65 ms, and most commands make none. Three ways to the web have rules of their own: logins (`auth.openid.http`) ask
-only over HTTPS and without a proxy, training data goes through fsspec, and `peer.installer` runs before anything is
+Each failure becomes one sentence. The environment's proxies are used, except for loopback
+addresses. httpx2 is imported by the first request: that takes 65 ms, and most commands make no
+request. Three other modules reach the web differently: logins (`auth.openid.http`) use only HTTPS
+and no proxy, training data is read through fsspec, and `peer.installer` runs before anything is
 installed.
 """
 
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
     from httpx2 import Response
 
 MAX_ANSWER_BYTES = 64 * 2**20
-TIMEOUT_S = 60.0  # to connect, or between two pieces of an answer
-NOT_BY_PROXY = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))  # a proxy would ask itself
-HEADERS = {"accept-encoding": "identity", "user-agent": "manyhands"}  # what is compressed could unpack to any size
+TIMEOUT_S = 60.0  # to connect, or between two chunks of an answer
+NOT_BY_PROXY = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))  # for a proxy, itself
+HEADERS = {"accept-encoding": "identity", "user-agent": "manyhands"}  # uncompressed, as expansion has no bound
 
 
 @contextmanager
 def asking(method: str, url: str, *, timeout_s: float = TIMEOUT_S, **options: Any) -> Iterator[Response]:
-    """Ask, with httpx2's `options`; in the block its answer can be read. Raises httpx2's errors."""
+    """Send a request with httpx2's `options`; yield the response stream. Raises httpx2's errors."""
     from httpx2 import Client
 
     with (
@@ -36,7 +37,7 @@ def asking(method: str, url: str, *, timeout_s: float = TIMEOUT_S, **options: An
 
 
 def beginning(response: Response, most_bytes: int) -> bytes:
-    """Up to so many bytes of an answer."""
+    """Read at most `most_bytes` from the start of a response."""
     found = b""
     for piece in response.iter_raw():
         found += piece
@@ -47,17 +48,20 @@ def beginning(response: Response, most_bytes: int) -> bytes:
 
 @contextmanager
 def reaching(url: str) -> Iterator[None]:
-    """Within the block, a server that does not answer becomes an `UnreachableError`."""
+    """Turn connection and protocol errors within the block into `UnreachableError`."""
     from httpx2 import HTTPError, InvalidURL
 
     try:
         yield
-    except (HTTPError, InvalidURL, OSError, ValueError, ImportError) as error:  # the last: a SOCKS proxy
+    except (HTTPError, InvalidURL, OSError, ValueError, ImportError) as error:  # ImportError: a SOCKS proxy
         raise UnreachableError(f"{url} does not answer ({str(error) or type(error).__name__}).") from error
 
 
 def download(url: str, most_bytes: int) -> Iterator[bytes]:
-    """Yield the pieces of a file or an answer, redirects followed. Raises `UnreachableError`, also if it is longer."""
+    """Yield a response in chunks, following redirects.
+
+    Raises `UnreachableError` if the request fails, or the response exceeds `most_bytes`.
+    """
     received = 0
     with reaching(url), asking("GET", url, follow_redirects=True) as response:
         if not response.is_success:
@@ -70,5 +74,5 @@ def download(url: str, most_bytes: int) -> Iterator[bytes]:
 
 
 def fetch(url: str, most_bytes: int = MAX_ANSWER_BYTES) -> bytes:
-    """The whole of an answer. Raises `UnreachableError`."""
+    """Return a whole response. Raises `UnreachableError`, as `download` does."""
     return b"".join(download(url, most_bytes))

@@ -1,6 +1,7 @@
-"""The least rate of a download, below which it is given up; its length has no limit, as large states take hours.
+"""A minimum rate for downloads: slower ones are aborted. Their duration has no limit.
 
-Used for the state that a donor gives, and for the checkpoint that a web server has.
+Large states take hours. The rule applies to a state from a donor and to a checkpoint from a web
+server.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from typing import TypeVar
 
 Part = TypeVar("Part")
 LEAST_BYTES_PER_S = 8192
-PATIENCE_S = 120.0  # with a sender that gives nothing; one that gives too little is left later
+PATIENCE_S = 120.0  # with a sender that sends nothing; a slow sender is given up later
 
 
 async def at_least_rate(
     parts: AsyncIterable[Part], size_of: Callable[[Part], int], clock: Callable[[], float] = time.monotonic
 ) -> AsyncIterator[Part]:
-    """Pass on parts as long as they come at the least rate. Raises `asyncio.TimeoutError` if they do not.
+    """Pass on parts while they arrive at the minimum rate. Raises `asyncio.TimeoutError` otherwise.
 
-    Patience shrinks while the sender is waited for, and each byte gives back its share of it, up to the whole. The
-    time that the receiver itself takes, to keep to its own limits, is not counted. Silence must be ended below: this
-    looks at the clock when a part has come.
+    The patience left decreases while waiting for the sender, and increases with each byte received,
+    up to `PATIENCE_S`. The receiver's own pauses, to respect its rate limits, are not counted. The
+    clock is checked only when a part arrives, so the transport underneath must time out on silence.
     """
     left_s, began_at = PATIENCE_S, clock()
     async for part in parts:

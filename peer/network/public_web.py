@@ -1,8 +1,10 @@
-"""Connections to the public web only: no source's host, and no redirect, leads into the machine's own network.
+"""HTTP connections to public addresses only, so that no host or redirect leads into the local
+network.
 
-Names are looked up when a connection is made, so that is where the address is checked. A host that the run file itself
-names as a private one is let through: `peer.config.trust` asked the machine's owner about it before. aiohttp is loaded
-here, apart from `peer.network.remote_files`, which most runs use for local files only.
+A name is resolved when a connection is opened, so the address is checked at that moment. Private
+hosts in the run file do not use this client: `peer.config.trust` has asked the machine's owner
+about them. aiohttp is imported here and not in `peer.network.remote_files`, which most runs use
+only for local files.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from peer.config.trust import not_public
 
 
 async def public_client(loop: Any = None, **kwargs: Any) -> aiohttp.ClientSession:
-    """An HTTP session for fsspec (its `get_client`) whose connections end at public addresses, or at a proxy."""
+    """Open an HTTP session (fsspec's `get_client`) limited to public addresses and proxies."""
     del loop
     proxies = await _proxies()
 
@@ -35,7 +37,7 @@ async def public_client(loop: Any = None, **kwargs: Any) -> aiohttp.ClientSessio
 
 
 async def _proxies() -> frozenset[str]:
-    """The addresses of the proxies that this machine's environment names."""
+    """Resolve the addresses of the proxies in this machine's environment."""
     found: set[str] = set()
     for url in getproxies().values():
         parts = urlsplit(url if "://" in url else f"http://{url}")

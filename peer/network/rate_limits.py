@@ -1,4 +1,4 @@
-"""Web servers that limit how often they are asked: a client waits as long as they say (RFC 9110, section 10.2.3)."""
+"""Rate limits of web servers: wait for the server's `Retry-After` (RFC 9110, section 10.2.3)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from email.utils import parsedate_to_datetime
 import aiohttp
 
 TOO_MANY, UNAVAILABLE = 429, 503
-LONGEST_WAIT_S = 60.0  # for one answer; who is to wait longer hears of it, and the source rests
+LONGEST_WAIT_S = 60.0  # for one answer; a longer wait raises, and the data source pauses
 
 
 class RateLimitedError(aiohttp.ClientError):
-    """A web server that answers nothing more for now, because it was asked too often."""
+    """A web server refuses requests for now, because of its rate limit."""
 
 
 async def wait_as_told(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Ask again after the seconds that a busy server names: a middleware of aiohttp's client.
+    """Retry a request after the delay that a busy server asks for; a middleware for aiohttp's
+    client.
 
-    Raises `RateLimitedError` for a server that names none, or more than are waited for.
+    Raises `RateLimitedError` if a server limits its rate and names no delay, or one that is too
+    long.
     """
     left_s = LONGEST_WAIT_S
     while True:
@@ -41,7 +43,7 @@ async def wait_as_told(request: aiohttp.ClientRequest, handler: aiohttp.ClientHa
 
 
 def seconds_to_wait(retry_after: str, clock: Callable[[], float] = time.time) -> float | None:
-    """Return the seconds that a `Retry-After` names, as a number or a date; None if it names none."""
+    """Parse a `Retry-After` header (a number or a date) into seconds; None if it is malformed."""
     if retry_after.strip().isdecimal() and len(retry_after) < 12:
         return float(retry_after)
     try:

@@ -1,6 +1,6 @@
-"""Files of a source: local paths, folders and patterns, web addresses, object storage, all through fsspec.
+"""Files of a data source: local paths, folders, patterns, web addresses, object storage; by fsspec.
 
-Connections to the web end at public addresses (`peer.network.public_web`).
+Web connections are limited to public addresses (`peer.network.public_web`).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ ENDINGS = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson", ".json"), "parquet"
 PACKED_ENDINGS = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 OBJECT_STORES = {"s3", "s3a", "abfs", "abfss", "az"}
 LOGINS = {"key", "account_key", "sas_token"}
-NETWORK_TIMEOUT_S = 30.0  # to connect, and between two arrivals of data
+NETWORK_TIMEOUT_S = 30.0  # to connect, and between two chunks of data
 
 
 @dataclass(frozen=True)
 class FileLocation:
-    """One file and the file system that it lies in."""
+    """One file and its file system."""
 
     filesystem: AbstractFileSystem
-    path: str  # as the file system writes it
+    path: str  # in the file system's notation
 
     @property
     def url(self) -> str:
-        """The address as a person, or `datasets`, writes it."""
+        """The full address, as people and `datasets` write it."""
         return self.path if self.is_local else str(self.filesystem.unstrip_protocol(self.path))
 
     @property
@@ -42,12 +42,12 @@ class FileLocation:
 
     @property
     def is_web(self) -> bool:
-        """Return whether the file is on a web server, which may not tell its size or send parts of it."""
+        """Return whether a web server has the file; it may not support sizes or byte ranges."""
         return "http" in _protocols(self.filesystem)
 
 
 def find_files(source: Source) -> list[FileLocation]:
-    """The source's files, each once, in an order that is the same on every machine; raises `ConfigError`."""
+    """Find the source's files, each once, in the same order everywhere; raises `ConfigError`."""
     found: dict[FileLocation, None] = {}
     for path in source.paths:
         filesystem, inner = _open_filesystem(path, source)
@@ -60,7 +60,10 @@ def find_files(source: Source) -> list[FileLocation]:
 
 
 def storage_options(source: Source) -> dict[str, Any]:
-    """Return fsspec's options: the run file's, never this machine's own login; for the web, the public part only."""
+    """Return fsspec's options from the run file, without this machine's own logins.
+
+    Web connections are limited to public addresses, unless the run file names a private host.
+    """
     options = {**_without_login(source), **source.storage_options}
     web = [path for path in source.paths if path.startswith(("http://", "https://"))]
     if not web:
@@ -78,7 +81,7 @@ def storage_options(source: Source) -> dict[str, Any]:
 
 
 def _without_login(source: Source) -> dict[str, Any]:
-    """Return options to read object storage anonymously, unless the run file brings a key: own buckets are private."""
+    """Return options for anonymous access to object storage, unless the run file has a key."""
     schemes = {path.partition("://")[0] for path in source.paths}
     if schemes & {"gs", "gcs"}:
         return {"token": "anon"}
@@ -88,14 +91,14 @@ def _without_login(source: Source) -> dict[str, Any]:
 def _open_filesystem(path: str, source: Source) -> tuple[AbstractFileSystem, str]:
     try:
         filesystem, inner = url_to_fs(path, **storage_options(source))
-    except ImportError as error:  # fsspec's sentence names the package
+    except ImportError as error:  # fsspec's message names the missing package
         raise ConfigError(f"Cannot open the data source `{path}`: {error}.") from error
     return filesystem, str(inner)
 
 
 def _matches(filesystem: AbstractFileSystem, path: str, endings: Sequence[str]) -> list[str]:
-    """The files that a path, folder or pattern names."""
-    if "http" in _protocols(filesystem):  # any address may be a file; only a star asks for a list
+    """Return the files that match a path, folder or pattern."""
+    if "http" in _protocols(filesystem):  # any address may be a file; only a star needs a listing
         return list(filesystem.glob(path)) if "*" in path else [path]
     if has_magic(path):
         found = filesystem.glob(path, detail=True).items()
@@ -108,7 +111,7 @@ def _matches(filesystem: AbstractFileSystem, path: str, endings: Sequence[str]) 
 
 
 def is_hidden(path: str) -> bool:
-    """Return whether a file is one that systems and programs put beside those of a person, as macOS's `._name`."""
+    """Return whether a file is an artefact of systems or programs, such as macOS's `._name`."""
     name = path.rpartition("/")[2]
     return name.startswith(".") or "__MACOSX/" in path
 
