@@ -1,4 +1,4 @@
-"""The environment of a process: child processes, console, log, redaction of secrets, versions, devices, software.
+"""A process's environment: child processes, console, log, redaction, versions, devices, software.
 
-Every program imports from here; nothing here imports torch.
+Every program imports from this folder; nothing here imports torch.
 """

@@ -1,4 +1,4 @@
-"""Groups of commands that import only the command that is called; the overview shows the others by their summaries."""
+"""Lazy command groups: only the called command is imported; the help shows summaries."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typer.core import TyperGroup
 
 @dataclass(frozen=True)
 class LazyCommand:
-    """A command or a group of commands, as the overview shows it."""
+    """The help entry of a command or a group of commands."""
 
-    module: str  # whose `app` holds it
+    module: str  # its `app` has the command
     summary: str
-    panel: str | None = None  # of the overview; None: "Commands"
+    panel: str | None = None  # of the help; None: "Commands"
 
 
 def lazy_app(entries: Mapping[str, LazyCommand], **options: Any) -> typer.Typer:

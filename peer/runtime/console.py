@@ -1,6 +1,6 @@
 """Output of the commands: tables for people, JSON for scripts.
 
-Names and reasons come from people, so they are shown as text, never read as markup.
+Names and reasons come from people, so they are shown as plain text, never parsed as markup.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def say_facts(facts: Mapping[str, object]) -> None:
-    """Print one fact a line, never wrapped, so that links can be copied."""
+    """Print one fact per line, never wrapped, so that links can be copied."""
     width = max(map(len, facts))
     for name, value in facts.items():
         say(f"{name:<{width}}  {format_value(value)}")

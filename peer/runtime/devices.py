@@ -1,7 +1,7 @@
-"""Decisions on `--device`, `--compile` and `--precision` that touch no device.
+"""Decisions on `--device`, `--compile` and `--precision` that access no device.
 
-The commands check these options before anything starts; `peer.backends.hardware` finds the devices, and
-`peer.backends.devices` measures compiled layers where `worth_trying` recommends a trial.
+The commands check these options before anything starts; `peer.backends.hardware` finds the devices,
+and `peer.backends.devices` measures compiled layers if `worth_trying` recommends a trial.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from auth.errors import ConfigError
 
 CompileMode = Literal["auto", "on", "off"]
 LEAST_STEPS = 200  # left in the run; with fewer, compiling is not tried
-LEAST_HOURS = 1.0  # of this device's stay, of which compiling takes a minute or two
-LEAST_GAIN = 0.05  # of a microbatch's time; with less, compiled layers are not kept
+LEAST_HOURS = 1.0  # shortest stay worth compiling for, which takes a minute or two
+LEAST_GAIN = 0.05  # share of a microbatch's time; with less, compiled layers are not kept
 Precision = Literal["fp32", "bf16", "fp16"]
 Wanted = Literal["auto", "fp32", "bf16", "fp16"]
 FIRST_SCALE = 2.0**16
@@ -25,7 +25,7 @@ GROW_AFTER = 2000  # microbatches in a row without an overflow
 DEVICES = ("auto", "cpu", "cuda", "mps", "tpu", "jax")
 JAX_DEVICES = ("tpu", "jax")
 TPU_CORES = ("accel[0-9]*", "vfio/[0-9]*")
-GPUS = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA's driver, AMD's, Windows' below Linux
+GPUS = ("nvidia[0-9]*", "kfd", "dxg")  # drivers of NVIDIA, AMD, and of Windows under WSL
 _NUMBERED = re.compile(r"cuda:([0-9]{1,4}(?:,[0-9]{1,4})*)")
 
 
@@ -40,14 +40,16 @@ def check_device_name(name: str) -> str:
 
 
 def may_have_accelerator(devices: Path = Path("/dev"), platform: str = sys.platform) -> bool:
-    """Return whether a driver's files exist; without them PyTorch need not be loaded to look for accelerators."""
+    """Return whether a driver's files exist; else there is no need to load PyTorch to look."""
     return platform == "darwin" or any(any(devices.glob(pattern)) for pattern in GPUS + TPU_CORES)
 
 
 def pick_device(name: str, gpus: int, tpu: bool, mps: bool = False) -> str:
-    """Return the device that `--device` names: `cpu`, `cuda:0,1`, `mps`, `tpu`, or `jax` for any device JAX finds.
+    """Return the device that `--device` selects: `cpu`, `cuda:0,1`, `mps`, `tpu` or `jax` (JAX's
+    choice).
 
-    `cuda` means all GPUs; `auto` takes the TPU, else all GPUs, else Apple's, else the CPU. Raises `ConfigError`.
+    `cuda` means all GPUs; `auto` takes the TPU, else all GPUs, else Apple's GPU, else the CPU.
+    Raises `ConfigError` if the device is unknown or not present.
     """
     if check_device_name(name) == "auto":
         name = "tpu" if tpu else "cuda" if gpus else "mps" if mps else "cpu"
@@ -78,7 +80,7 @@ class Stay:
     """The time for which this device would use compiled layers."""
 
     steps_left: int  # global steps of the run
-    hours: float | None  # None: until it is stopped
+    hours: float | None  # None: no limit
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,10 @@ class Trial:
 
 
 def worth_trying(mode: CompileMode, on_gpus: bool, stay: Stay) -> tuple[bool, str]:
-    """Return whether to compile, and why not.
+    """Return whether to try compiling, and the reason if not.
 
-    On CPUs layers are compiled only on request, because that takes a C++ compiler and a minute or more of one core.
+    On CPUs layers are compiled only on request, because that needs a C++ compiler and takes a
+    minute or more of one core.
     """
     if mode != "auto":
         return mode == "on", f"--compile {mode}"
@@ -112,10 +115,11 @@ def worth_trying(mode: CompileMode, on_gpus: bool, stay: Stay) -> tuple[bool, st
 
 
 class LossScale:
-    """A factor on the loss that keeps half-precision gradients from vanishing, adapted as in PyTorch's `GradScaler`.
+    """A loss scale that keeps fp16 gradients from vanishing, adapted as in PyTorch's `GradScaler`.
 
-    Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2. Gradients are divided by it before they are accumulated,
-    and a microbatch that overflowed is computed again, so no sample is lost.
+    See Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2. Gradients are divided by the scale
+    before they are accumulated, and a microbatch that overflowed is recomputed, so no sample is
+    lost.
     """
 
     def __init__(self, precision: Precision) -> None:
@@ -124,12 +128,12 @@ class LossScale:
         self._successes = 0
 
     def lower(self) -> None:
-        """Halve the scale once, to no less than 1, after a microbatch that overflowed, however often."""
+        """Halve the scale, to no less than 1; once per microbatch, however often it overflowed."""
         self._successes = 0
         self.value = max(1.0, self.value / 2)
 
     def succeeded(self) -> None:
-        """Count a microbatch without overflow; after `GROW_AFTER` in a row the scale doubles."""
+        """Count a microbatch without overflow; after `GROW_AFTER` in a row, double the scale."""
         self._successes += 1
         if self._grows and self._successes == GROW_AFTER:
             self._successes = 0

@@ -1,8 +1,10 @@
-"""Child processes: a parent ends a child with everything the child started, and a child ends with its parent.
+"""Child processes: a parent ends a child with all its descendants, and a child ends with its
+parent.
 
-hivemind forks processes and starts the p2p daemon; all of them outlive a parent that is killed, keep its identity and
-its port, and go on answering. So each child that uses hivemind leads a process group, which is ended as a whole.
-A child's output goes to a file, and `ps` shows each process by its task.
+hivemind forks processes and starts the p2p daemon; they outlive a parent that is killed, keep its
+identity and port, and go on answering. Each child that uses hivemind therefore leads a process
+group, which is killed as a whole. A child's output goes to a file, and `ps` shows each process by
+its task.
 """
 
 from __future__ import annotations
@@ -43,16 +45,18 @@ def name_process(what: str) -> None:
 
 
 def name_fork(what: str) -> None:
-    """Show a process that hivemind has forked by its parent's title and `what`."""
+    """Set the title of a process that hivemind has forked to its parent's title and `what`."""
     setproctitle(f"{getproctitle()}: {what} (hivemind)")
 
 
 def stop_at_sigterm() -> threading.Event:
-    """Return an event that SIGTERM sets; call it in the main thread, after forking what keeps the default action.
+    """Return an event that SIGTERM sets.
 
-    A thread sets the event: the signal handler interrupts the main thread, which may hold the event's lock.
+    Call it in the main thread, after forking the processes that keep the default action. A thread
+    sets the event, because the signal handler interrupts the main thread, which may hold the
+    event's lock.
     """
-    stop, asked = threading.Event(), queue.SimpleQueue[None]()  # whose `put` may interrupt anything
+    stop, asked = threading.Event(), queue.SimpleQueue[None]()  # its `put` is safe in a signal handler
 
     def listen() -> None:
         asked.get()
@@ -64,27 +68,28 @@ def stop_at_sigterm() -> threading.Event:
 
 
 def exit_at_sigterm() -> None:
-    """Have SIGTERM end this process as an exit does, so that what it made for a time is removed."""
+    """Make SIGTERM exit this process normally, so that its temporary files are removed."""
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
 
 
 def lead_own_group() -> None:
-    """Make this process lead a new session and group, so that a terminal's Ctrl-C reaches only its parent."""
+    """Start a new session and process group: a terminal's Ctrl-C then reaches only the parent."""
     with suppress(PermissionError):  # it leads one already
         os.setsid()
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have SIGTERM sent to this process when its parent ends, by the kernel or else by a thread."""
+    """Send SIGTERM to this process when its parent ends, by the kernel or else by a thread."""
     _signal_at_parents_end(signal.SIGTERM, parent_pid)
-    if os.getppid() != parent_pid:  # it was gone already
+    if os.getppid() != parent_pid:  # the parent had ended already
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def kill_forks_at_end() -> None:
-    """Have the processes that this one forks from now on killed when it ends, even by SIGKILL.
+    """Kill all later forks of this process when it ends, even if it ends by SIGKILL.
 
-    Fork them from a thread that lives as long as the process: the kernel takes the thread for the parent.
+    Fork from a thread that lives as long as the process: the kernel treats that thread as the
+    parent.
     """
     parent_pid = os.getpid()
 
@@ -94,16 +99,18 @@ def kill_forks_at_end() -> None:
 
     def die_with_it() -> None:
         _signal_at_parents_end(signal.SIGKILL, parent_pid)
-        if os.getppid() != parent_pid:  # it ended before the kernel was told
+        if os.getppid() != parent_pid:  # the parent ended before the call above
             os.kill(os.getpid(), signal.SIGKILL)
 
     os.register_at_fork(before=remember_parent, after_in_child=die_with_it)
 
 
 def has_ended(child_pid: int) -> bool:
-    """Return whether a child has ended, without reaping it, so that no other process can get its id or its group's.
+    """Return whether a child has ended, without reaping it, so that its id and group id stay
+    reserved.
 
-    `multiprocessing`'s sentinel does not tell: it is a pipe that the child's own forks inherit and keep open.
+    `multiprocessing`'s sentinel is no substitute: it is a pipe that the child's forks inherit and
+    keep open.
     """
     try:
         if hasattr(os, "waitid"):
@@ -114,9 +121,9 @@ def has_ended(child_pid: int) -> bool:
 
 
 def end_group(group_id: int) -> None:
-    """Kill every process of a child's group, if any is left.
+    """Kill every process left in a child's group.
 
-    Call it before the leader is reaped: until then no other process can get its id.
+    Call it before the leader is reaped: until then no other process can get the id.
     """
     if group_id <= 1 or group_id == os.getpgrp():
         raise ValueError(f"process group {group_id} is not a child's")
@@ -125,7 +132,7 @@ def end_group(group_id: int) -> None:
 
 
 def exit_now(code: int) -> NoReturn:
-    """End this process at once: on an ordinary exit hivemind's threads and processes would keep it for ever."""
+    """Exit at once: on an ordinary exit, hivemind's threads and processes keep this one alive."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -140,7 +147,7 @@ def _signal_at_parents_end(number: signal.Signals, parent_pid: int) -> None:
 
 
 def _watch(number: signal.Signals, parent_pid: int) -> None:
-    """Signal this process when it gets another parent, as an orphan does."""
+    """Signal this process when its parent's id changes, as it does for an orphan."""
     while os.getppid() == parent_pid:
         time.sleep(PARENT_POLL_S)
     os.kill(os.getpid(), number)
@@ -162,7 +169,7 @@ def write_output_to(path: Path, max_bytes: int) -> None:
 
 
 def last_lines(path: Path, count: int, max_line_chars: int = 300, after_bytes: int = 0) -> list[str]:
-    """Return a log's last lines that are not empty, of those after so many bytes; an empty list without a log."""
+    """Return a log's last `count` non-empty lines after `after_bytes`; empty without a log."""
     try:
         text = path.read_bytes()[after_bytes:].decode(errors="replace")
     except OSError:
@@ -171,9 +178,9 @@ def last_lines(path: Path, count: int, max_line_chars: int = 300, after_bytes: i
 
 
 def prepare_children(environ: MutableMapping[str, str], platform: str = sys.platform) -> None:
-    """On a Mac, set variables that children inherit, unless they are set already.
+    """On a Mac, set environment variables for children, unless they are set already.
 
-    Call it before spawning a child that uses PyTorch and hivemind: these read the variables when they are loaded.
+    Call it before spawning a child that uses PyTorch and hivemind, which read them on import.
     """
     if platform == "darwin":
         for name, value in VARIABLES.items():
@@ -181,9 +188,11 @@ def prepare_children(environ: MutableMapping[str, str], platform: str = sys.plat
 
 
 def beat(state_dir: Path) -> None:
-    """Touch a file in the device's directory: its age is the time since agent and worker were last well.
+    """Touch a file in the device's directory: its age is the time since agent and worker were
+    healthy.
 
-    The health check of the peer's image reads it; a service manager may. On a full disk it ages, as it should.
+    The health check of the peer's image reads the age; a service manager may, too. On a full disk
+    the file cannot be touched, so the check fails, as intended.
     """
     with suppress(OSError):
         (state_dir / FILE).touch(mode=0o600)

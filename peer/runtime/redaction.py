@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-# Secrets that their form gives away.
+# Secrets that are recognised by their form.
 FORMS = {
     "key": re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL),
     "token": re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"),  # a JWT
     "invite code": re.compile(r"\b(?:[0-9A-Z]{5}-){3}[0-9A-Z]{5}\b"),
     "password": re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),  # user:password@ in an address
     "secret": re.compile(r"\b(?:hf|ghp|gho|glpat|sk)[_-][\w-]{16,}"),  # of dataset hubs and code forges
-    "e-mail": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),  # from a word's start, else slow in long ones
+    "e-mail": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),  # anchored at a word's start, for speed
 }
 SHORTEST_NAME = 3  # letters: shorter user names occur within ordinary words
 
 
 def make_redactor(home: str, user: str, host: str) -> Callable[[str], str]:
-    """Return a function that replaces secrets by their kind, and this machine's home folder, user and host by words."""
+    """Return a function that replaces secrets, home folder, user and host by placeholders."""
     names: Mapping[str, str] = {user: "<user>", host: "<host>"}
     patterns = [(form, f"<{kind}>") for kind, form in FORMS.items()]
     patterns += [(re.compile(re.escape(home.rstrip("/"))), "~")] if len(home) > 1 else []

@@ -1,7 +1,7 @@
-"""Repeated events: the first few of a cause in a minute are told, then one a minute, with a count.
+"""Rate limit for repeated events: pass the first few per cause, then one a minute with a count.
 
-All processes of coordinator and peer log through `RepeatFilter`, so that a fault which repeats for days fills no disk.
-The volunteer's terminal, suspicions and advice repeat themselves by the same rule.
+All processes of coordinator and peer log through `RepeatFilter`, so that a fault that repeats for
+days does not fill a disk. The volunteer's terminal, suspicions and advice use the same rule.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from traceback import format_exception, format_exception_only
 
 WINDOW_S = 60.0
 TRACE_S = 3600.0  # between two stack traces of a cause
-MOST_WARNINGS = 5  # of a cause that are told within a window
-MOST_NEWS = 30  # the same for information: a fast run's steps
-MOST_CAUSES = 10_000  # that are remembered
+MOST_WARNINGS = 5  # to pass per cause and window
+MOST_NEWS = 30  # the same for messages of level INFO, such as a fast run's steps
+MOST_CAUSES = 10_000  # to remember
 MAX_MESSAGE_CHARS = 4000
 MAX_TRACE_CHARS = 8000
 
@@ -24,15 +24,16 @@ MAX_TRACE_CHARS = 8000
 @dataclass
 class _Window:
     until: float
-    room: int  # events that may still be told
+    room: int  # events that may still pass
     left_out: int = 0
 
 
 class Repeats:
-    """Decides which events to tell: `most` of a cause in a window, and one in each window after a full one.
+    """Decides which events pass: `most` per cause in a window, and one in each window after a full
+    one.
 
-    Any thread may ask. There is no lock, which a forked process could inherit locked: two threads that ask at the same
-    moment may at worst tell one event too many.
+    Any thread may call it. There is no lock, since a forked process could inherit it locked; at
+    worst, two simultaneous calls pass one event too many.
     """
 
     def __init__(self, clock: Callable[[], float], most: int = 1, window_s: float = WINDOW_S) -> None:
@@ -40,12 +41,12 @@ class Repeats:
         self._windows: dict[Hashable, _Window] = {}
 
     def take(self, cause: Hashable) -> int | None:
-        """Return how many events of this cause were left out before this one; None: leave this one out, too."""
+        """Return how many events of this cause were left out before; None: leave this out, too."""
         now, window = self._clock(), self._windows.get(cause)
         if window is None or now >= window.until:
             if len(self._windows) >= MOST_CAUSES:
                 self._windows.clear()
-            left_out = window.left_out if window and now < window.until + self._window_s else 0  # no old storm's
+            left_out = window.left_out if window and now < window.until + self._window_s else 0  # recent ones only
             self._windows[cause] = _Window(now + self._window_s, 0 if left_out else self._most - 1)
             return left_out
         if window.room:
@@ -56,14 +57,14 @@ class Repeats:
 
 
 def counted(text: str, left_out: int) -> str:
-    """Return the text with the number of events left out before it."""
+    """Return the text, with the number of events left out before it if there are any."""
     return f"{text} (the last of {left_out + 1} more like it)" if left_out else text
 
 
 class RepeatFilter(logging.Filter):
-    """Leaves out a log's repeated lines, and cuts long ones: other peers may choose their length.
+    """Drops a log's repeated lines, and cuts long ones, as other peers may determine their length.
 
-    A cause is a place in the code, so there is a bounded number of them, and the class of the exception, if any.
+    A cause is a line of code (so their number is bounded) and the class of the exception, if any.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,7 +73,7 @@ class RepeatFilter(logging.Filter):
         self._traces = Repeats(clock, window_s=TRACE_S)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write the line; a stack trace stands in the first line of its cause in an hour."""
+        """Return whether to write the record; keep a stack trace only once an hour per cause."""
         failure = record.exc_info[1] if record.exc_info else None
         repeats = self._news if record.levelno <= logging.INFO else self._warnings
         cause = record.pathname, record.lineno, type(failure)
@@ -81,7 +82,7 @@ class RepeatFilter(logging.Filter):
             return False
         try:
             message = record.getMessage()
-        except Exception:  # noqa: BLE001 - arguments that do not fit the line: the handler tells of them
+        except Exception:  # noqa: BLE001 - arguments do not fit the format: the handler reports it
             return True
         message = message if len(message) <= MAX_MESSAGE_CHARS else f"{message[:MAX_MESSAGE_CHARS]}..."
         record.msg, record.args = counted(message, left_out), ()
@@ -91,10 +92,10 @@ class RepeatFilter(logging.Filter):
 
 
 def _described(failure: BaseException, with_trace: bool) -> str:
-    """Return an exception's text, cut in its middle; the name of its class where its attributes raise."""
+    """Return an exception's text, cut in the middle; its class's name if its attributes raise."""
     try:
         text = "".join(format_exception(failure) if with_trace else format_exception_only(failure)).rstrip()
-    except Exception:  # noqa: BLE001 - a log's filter must not fail its caller, and a formatter would try the same
+    except Exception:  # noqa: BLE001 - a log filter must not fail its caller; a formatter would fail likewise
         return type(failure).__name__
     half = MAX_TRACE_CHARS // 2
     return text if len(text) <= MAX_TRACE_CHARS else f"{text[:half]}\n...\n{text[-half:]}"

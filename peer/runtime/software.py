@@ -1,6 +1,7 @@
 """The commands that install this software, update it or add an optional part.
 
-No package index has it: it is installed from a checkout, or from a run's coordinator, which serves the wheel.
+The software is not on a package index: it is installed from a checkout, or from a run's
+coordinator, which serves the wheel.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 DISTRIBUTION = "manyhands-swarm"  # the command and the packages have other names
-CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"  # the exact versions, in an installation as in a checkout
+CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"  # exact versions; in installations and checkouts
 INSTALLER = "peer/installer"  # in the wheel
 _ADDRESS = re.compile(
     r"https?://[A-Za-z0-9._~:/\[\]%-]{1,400}/software/manyhands_swarm-[0-9A-Za-z._+]{1,64}-py3-none-any\.whl#sha256=[0-9a-f]{64}"
 )
-IMAGE = "MANYHANDS_IMAGE"  # set in our images to their names; packages installed in a container vanish with it
-FOLDER = "manyhands"  # of the environment, unless told otherwise
+IMAGE = "MANYHANDS_IMAGE"  # the image's name, set in our images; packages installed in a container do not last
+FOLDER = "manyhands"  # default folder of the environment
 
 
 def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
-    """Return two commands: fetch a wheel whose address ends in its digest; check the digest, then run its installer.
+    """Return two commands: download a wheel; check the digest in its address and run its installer.
 
     The wheel goes into the environment's folder, so that no other file is left behind.
     """
@@ -48,9 +49,10 @@ def image_command() -> str | None:
 
 
 def update_command(address: str) -> str | None:
-    """Return the command that replaces this software by a run's; None if the address is not that of a wheel.
+    """Return the command that installs a run's version; None if the address is not a wheel's.
 
-    In a container the image is rebuilt instead. The system's Python is left alone; the installer makes its own.
+    In a container the command rebuilds the image instead. The installer makes an environment of its
+    own and does not change the system's Python.
     """
     if command := image_command():
         return command
@@ -59,7 +61,7 @@ def update_command(address: str) -> str | None:
 
 
 def how_to_add(extra: str) -> str:
-    """Return how to add an optional part to this installation, as the end of an error's sentence."""
+    """Return how to add an optional part to this installation, to complete an error message."""
     if os.environ.get(IMAGE):
         return f"build the image again with `{extra}` among its EXTRAS (`MANYHANDS_EXTRAS` of compose.yaml)"
     try:
@@ -70,7 +72,7 @@ def how_to_add(extra: str) -> str:
 
 
 def command_to_add(extra: str, direct_url_json: str | None) -> str:
-    """Return how to add an optional part, given the installers' record of the installation's origin (PEP 610)."""
+    """Return how to add an optional part, given the installation's recorded origin (PEP 610)."""
     origin = json.loads(direct_url_json or "{}")
     address = str(origin.get("url", ""))
     place = Path(url2pathname(urlsplit(address).path))

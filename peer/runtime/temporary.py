@@ -1,6 +1,7 @@
-"""Folders for temporary files: one with a short path for sockets, and one that is deleted with its process.
+"""Folders for temporary files: with a path short enough for sockets, and deleted after use.
 
-hivemind, PyTorch and `multiprocessing` leave sockets and folders behind in it when their processes are killed.
+hivemind, PyTorch and `multiprocessing` leave sockets and folders behind when their processes are
+killed.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from pathlib import Path
 
 from auth.errors import StorageError
 
-LONGEST_FOLDER = 48  # bytes, before ours: a UNIX socket's whole path has 104 on macOS, and hivemind's name takes 36
+LONGEST_FOLDER = 48  # bytes, without ours: macOS limits a UNIX socket's path to 104, and hivemind's name takes 36
 
 
 def make_short_folder() -> Path:
-    """Make a private folder whose path leaves room for a socket's name; raises `StorageError`."""
+    """Make a private folder with a path short enough for sockets; raises `StorageError`."""
     too_long = len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER
     try:
         return Path(tempfile.mkdtemp(prefix="manyhands-", dir="/tmp" if too_long else None))  # noqa: S108  # made at random
@@ -28,10 +29,10 @@ def make_short_folder() -> Path:
 
 @contextmanager
 def own_temporary_files() -> Iterator[None]:
-    """Keep temporary files in a folder that is deleted after the block, when no child process may need it any more."""
+    """Keep temporary files in a folder that is deleted after the block; end children first."""
     folder, before = make_short_folder(), os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = str(folder)
-    tempfile.tempdir = None  # ask again
+    tempfile.tempdir = None  # read TMPDIR again
     try:
         yield
     finally:

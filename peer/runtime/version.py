@@ -1,6 +1,6 @@
 """The version of manyhands, and the notice that the coordinator runs a newer one.
 
-No code here or elsewhere installs anything: the person who lends a machine decides what runs on it.
+No code here or elsewhere installs a new version: the machine's owner decides what runs on it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SHOWN_COMMIT_CHARS = 8
 MAX_SHOWN_CHARS = 32
 
 
-@cache  # reading it takes longer than the rest of an answer to a peer
+@cache  # reading it takes longer than the rest of a reply to a peer
 def software_version() -> str:
-    """Return this program's version, such as 0.1.0+g95390707 where its commit is known."""
+    """Return this program's version, such as 0.1.0+g95390707 if its commit is known."""
     try:
         number = version(DISTRIBUTION)
     except PackageNotFoundError:
@@ -42,7 +42,7 @@ def own_commit() -> str:
 
 
 def commit_of(read: Callable[[str], str | None], root: Path) -> str:
-    """Return a checkout's commit, by Git, else the one in a file of the installation's metadata; empty if neither."""
+    """Return a checkout's commit from Git, else an installation's from its metadata, else ""."""
     if (root / ".git").exists():
         with suppress(OSError, subprocess.CalledProcessError):
             command = ("git", "-C", str(root), "rev-parse", "HEAD")
@@ -53,10 +53,11 @@ def commit_of(read: Callable[[str], str | None], root: Path) -> str:
 
 
 def update_notice(theirs: str, ours: str, address: str) -> str | None:
-    """Return a line if the coordinator's version is newer than ours; None if it is not, or one of them is no version.
+    """Return a line of text if the coordinator's version is newer than ours; None if not, or
+    malformed.
 
-    Commits are shown and not compared. `address` is what the coordinator says of the run's own software, with its
-    digest; it may be empty, or nonsense.
+    Commits are shown but not compared. `address`: the download address, with digest, that the
+    coordinator sends; it is untrusted, and may be empty or malformed.
     """
     try:
         newer = len(theirs) <= MAX_SHOWN_CHARS and Version(Version(theirs).public) > Version(Version(ours).public)
@@ -70,9 +71,10 @@ def update_notice(theirs: str, ours: str, address: str) -> str | None:
 
 
 def require_understood(run_config_json: str, theirs: str, address: str) -> None:
-    """Raise `VersionError` if the run has settings that only the coordinator's newer version knows, else `ConfigError`.
+    """Raise an error if this version does not understand the run's configuration.
 
-    A peer that ignored an unknown setting would train something else than the others.
+    The error is a `VersionError` if the coordinator's version is newer, else a `ConfigError`. A
+    peer that ignored an unknown setting would train differently from the others.
     """
     try:
         RunConfig.from_json(run_config_json)
