@@ -1,4 +1,5 @@
-"""Advice to the volunteer on samples that do not count, and warnings of the data path; both come rarely.
+"""Advice to volunteers whose samples are lost, and warnings of the data path; both are
+rate-limited.
 
 The doctor gives the same advice before joining (`why_late`). All warnings go to the log.
 """
@@ -15,7 +16,7 @@ from peer.reporting.messages import LostCause, Notice
 from peer.runtime.repeats import Repeats
 
 logger = logging.getLogger(__name__)
-REMEMBERED = 8  # attempts at a step in which this peer had samples
+REMEMBERED = 8  # attempts at a step for which this peer had samples
 LEAST_KNOWN = 4
 LOST_SHARE = 0.5
 SILENT_S = 3600.0  # between two pieces of advice about the same cause
@@ -38,7 +39,7 @@ class Conditions:
 
 
 class Adviser:
-    """Advises a volunteer most of whose samples are lost."""
+    """Gives advice to the volunteer when most of the device's samples are lost."""
 
     def __init__(
         self, conditions: Callable[[], Conditions], tell: Callable[[Notice], None], clock: Callable[[], float]
@@ -49,7 +50,7 @@ class Adviser:
 
     def settled(self, samples: int, lost_samples: int, cause: str) -> None:
         """Count an attempt at a step; `cause` is the value of a `LostCause`, or empty."""
-        if cause == LostCause.SLOW_LINE.value:  # this device computes nothing until the line is faster
+        if cause == LostCause.SLOW_LINE.value:  # the device stops computing until the line is faster
             self._advise(cause)
             return
         if not samples and not lost_samples:
@@ -67,7 +68,7 @@ class Adviser:
 
 
 def advice(cause: str, now: Conditions) -> str | None:
-    """Return why samples are lost and what would help; None for causes that pass by themselves."""
+    """Return why samples are lost and what would help; None for temporary causes."""
     if cause == LostCause.AVERAGING.value:
         return (
             "Its rounds of averaging fail while the others' succeed: the line may be busy or unsteady. A cable instead"
@@ -92,7 +93,7 @@ def advice(cause: str, now: Conditions) -> str | None:
 
 
 def why_late(now: Conditions) -> tuple[str, str] | None:
-    """Return what makes this device slower than the swarm's steps, and what would help; None if nothing is known."""
+    """Return why this device is slower than the swarm's steps, and a remedy; None: unknown."""
     if now.sample_s > now.step_s:
         reason = f"one sample takes this device {now.sample_s:.0f} s"
         return reason, "`manyhands assist` with the same join link lends the swarm the line instead."
@@ -104,7 +105,7 @@ def why_late(now: Conditions) -> tuple[str, str] | None:
 
 
 class SparingReports:
-    """Passes on at most one warning a minute, and an equal one once an hour, with the number withheld."""
+    """Passes on at most one warning a minute, the same one at most once an hour, with a count."""
 
     def __init__(self, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._tell, self._clock = tell, clock
@@ -114,7 +115,7 @@ class SparingReports:
         self._last, self._last_until = "", clock()
 
     def __call__(self, text: str) -> None:
-        logger.warning(text, stacklevel=2)  # the caller is the cause by which the log knows repetitions
+        logger.warning(text, stacklevel=2)  # the log detects repetitions by the caller's line
         with self._lock:
             now = self._clock()
             if now < self._silent_until or (text == self._last and now < self._last_until):

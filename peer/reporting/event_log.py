@@ -1,11 +1,14 @@
 """The event log of a node, on its own disk: the place to look first when a round has failed.
 
-Each process of a node (agent, worker, averager; supervisor, keeper) appends to a file of its own, one JSON object a
-line, written by one call, so that a process killed at any point leaves whole lines. Lines torn by a power failure are
-skipped on reading. A full file replaces the older one: a log takes at most `2 * most_bytes`. On a full disk events are
-dropped and counted, and nothing fails. Events name peers by their libp2p IDs and hold no address, text or secret.
+Each process of a node (agent, worker, averager; supervisor, keeper) appends to its own file, one
+JSON object per line. Each line is written by one call, so a process killed at any point leaves only
+whole lines; lines torn by a power failure are skipped on reading. A full file replaces the older
+one, so a log takes at most `2 * most_bytes`. On a full disk events are dropped and counted, and no
+call fails. Events name peers by their libp2p IDs and contain no addresses, texts of the corpus or
+secrets.
 
-`manyhands support-bundle` collects the logs of a volunteer, and `manyhands replay` shows those of several nodes.
+`manyhands support-bundle` collects the logs of a volunteer, and `manyhands replay` shows the logs
+of several nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 FOLDER = "events"  # in a device's data directory, and in a run's
 SUFFIX, OLDER_SUFFIX = ".jsonl", ".older.jsonl"
-MOST_BYTES = 4_000_000  # of a file
+MOST_BYTES = 4_000_000  # per file
 MOST_LINE_BYTES = 64_000
 SHORT_ID = 8  # characters of a group's ID in a line
 MOST_PEERS = 256  # of a group in one event
@@ -37,14 +40,17 @@ TAKEN = "taken"  # a download's outcome
 
 
 def _shown(text: object, most_chars: int = MOST_CHARS) -> object:
-    """Return a text as one short line without addresses and control characters; the field rejects other types."""
+    """Return a text as one short line without addresses and control characters.
+
+    Other types are returned unchanged, and rejected by the field.
+    """
     if not isinstance(text, str):
         return text
     return _ADDRESS.sub("<address>", "".join(char if char.isprintable() else " " for char in text[:most_chars]))
 
 
 def _bounded(number: object) -> object:
-    """Clamp a number: other peers name some, and no number of theirs may make an event invalid."""
+    """Clamp a number, since other peers send some, and none may make an event invalid."""
     if isinstance(number, bool) or not isinstance(number, int | float):
         return number
     return 0 if math.isnan(number) else min(max(number, 0), MOST_NUMBER)
@@ -62,16 +68,17 @@ def _cut(items: object) -> object:
 _Words = Annotated[str, BeforeValidator(lambda text: _shown(text))]
 _Id = Annotated[str, BeforeValidator(lambda text: _shown(text, MOST_ID_CHARS))]
 _ADDRESS = re.compile(r"/(?:ip[46]|dns[46]?)/[^/\s]+|\b\d{1,3}(?:\.\d{1,3}){3}\b|\[[0-9a-fA-F:]*:[0-9a-fA-F:.]*\]")
-Who = Callable[[str], str]  # libp2p ID -> a name that people know
+Who = Callable[[str], str]  # libp2p ID -> name to show
 RoundOutcome = Literal["averaged", "too few samples", "failed"]
 _Count = Annotated[int, BeforeValidator(_whole)]
 _Number = Annotated[float, BeforeValidator(_bounded)]
 
 
 class AnyEvent(BaseModel, ABC):
-    """Base of the events; a field that a newer version has added is ignored on reading.
+    """Base class of events; fields that a newer version has added are ignored on reading.
 
-    Making an event never fails by what other peers have said: texts, numbers and lists are cut to their bounds.
+    Creating an event never fails because of other peers' data: texts, numbers and lists are cut to
+    their bounds.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -136,7 +143,7 @@ class SessionChanged(AnyEvent):
 
 
 class LimitsHeld(AnyEvent):
-    """Pause of the training by the volunteer's limits, or its end (without a cause)."""
+    """Start of a pause by the volunteer's limits, or (without a cause) its end."""
 
     kind: Literal["limits"] = "limits"
     cause: _Words
@@ -146,15 +153,15 @@ class LimitsHeld(AnyEvent):
 
 
 class RoundBegun(AnyEvent):
-    """Begin of the search for a group to average with."""
+    """Start of the search for a group to average with."""
 
     kind: Literal["round begun"] = "round begun"
     era: _Count
-    step: _Count  # that the round leads to
+    step: _Count  # the step that the round would complete
     attempt: _Count  # from 1
-    samples: _Count  # its own
-    required: _Count  # peers that a group needs to begin
-    expected: _Count  # peers after which it waits for no other; 0: unknown
+    samples: _Count  # this peer's own
+    required: _Count  # fewest peers for a group to begin
+    expected: _Count  # number of peers at which the group stops waiting; 0: unknown
 
     def told(self, _who: Who) -> str:
         wanted = f"{self.required} peers" + (f", for {self.expected}" if self.expected else "")
@@ -162,12 +169,12 @@ class RoundBegun(AnyEvent):
 
 
 class GroupMet(AnyEvent):
-    """Begin of a group's averaging, with its peers and their shares of the reduction."""
+    """Start of a group's averaging, with its peers and their shares of the reduction."""
 
     kind: Literal["group"] = "group"
     group: _Id
     peers: Annotated[tuple[_Id, ...], BeforeValidator(_cut)]
-    shares: Annotated[tuple[_Number, ...], BeforeValidator(_cut)]  # of all values, in the order of the peers
+    shares: Annotated[tuple[_Number, ...], BeforeValidator(_cut)]  # of all values, in the peers' order
 
     def told(self, who: Who) -> str:
         total = sum(self.shares) or 1.0
@@ -176,20 +183,20 @@ class GroupMet(AnyEvent):
 
 
 class PartsOfPeer(BaseModel):
-    """The parts exchanged between this peer and another one of its group."""
+    """The parts exchanged between this peer and another peer of its group."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     peer: _Id
-    returned: _Count  # averages that the other returned as a reducer
-    due: _Count  # averages that it owed
-    weight: _Number | None = None  # that it claimed as a sender
-    counted: _Number | None = None  # the part of the weight that was counted
-    is_banned: bool = False  # as a sender
+    returned: _Count  # averages that the other peer returned as a reducer
+    due: _Count  # averages that it should have returned
+    weight: _Number | None = None  # the weight that it claimed as a sender
+    counted: _Number | None = None  # the part of that weight that was counted
+    is_banned: bool = False  # banned as a sender
 
 
 class PartsPassed(AnyEvent):
-    """The parts that had arrived when a group's round was over for this peer."""
+    """The parts that had arrived when a group's round ended for this peer."""
 
     kind: Literal["parts"] = "parts"
     group: _Id
@@ -229,12 +236,12 @@ class RoundEnded(AnyEvent):
 
 
 class StepTaken(AnyEvent):
-    """Arrival of the peer's state at this step."""
+    """Completion of a step in this peer's state."""
 
     kind: Literal["step"] = "step"
     era: _Count
     step: _Count
-    samples: _Count  # its own that are in it
+    samples: _Count  # this peer's own samples in the step
     group_samples: _Count
     peers: _Count
 
@@ -243,11 +250,11 @@ class StepTaken(AnyEvent):
 
 
 class CaughtUp(AnyEvent):
-    """Attempt of a peer that was behind to take another's state or follow a step."""
+    """Attempt of a lagging peer to catch up, by a missed step's average or another peer's state."""
 
     kind: Literal["caught up"] = "caught up"
     way: Literal["average", "state"]
-    step: _Count  # afterwards
+    step: _Count  # after the attempt
     seconds: _Number
     lost_samples: _Count
     cause: _Words  # of the loss
@@ -258,11 +265,11 @@ class CaughtUp(AnyEvent):
 
 
 class StoodBy(AnyEvent):
-    """Begin of standing by, because the peer's line cannot pass its gradients within a round."""
+    """Start of standby, because the peer's line cannot transfer its gradients within a round."""
 
     kind: Literal["stood by"] = "stood by"
     step: _Count
-    round_s: _Number  # that the line needs for them
+    round_s: _Number  # time that the line needs for the gradients
     lost_samples: _Count
 
     def told(self, _who: Who) -> str:
@@ -275,9 +282,9 @@ class Downloaded(AnyEvent):
 
     kind: Literal["download"] = "download"
     what: Literal["state", "average", "checkpoint"]
-    donor: _Id  # empty where it is not known
+    donor: _Id  # empty if unknown
     step: _Count
-    outcome: _Words  # `TAKEN`, or why it was not
+    outcome: _Words  # `TAKEN`, or the reason why it was not used
 
     def told(self, who: Who) -> str:
         donor = f" from {who(self.donor)}" if self.donor else ""
@@ -285,7 +292,7 @@ class Downloaded(AnyEvent):
 
 
 class Suspected(AnyEvent):
-    """Suspicion against another peer, which did what no honest peer does."""
+    """Suspicion against another peer, because of an act that no honest peer commits."""
 
     kind: Literal["suspicion"] = "suspicion"
     peer: _Id
@@ -303,7 +310,7 @@ class CheckpointWritten(AnyEvent):
     kind: Literal["checkpoint"] = "checkpoint"
     step: _Count
     seconds: _Number
-    cause: _Words  # why it is not published, or was not written; empty: it is published
+    cause: _Words  # why it was not written or not published; empty: it was published
 
     def told(self, _who: Who) -> str:
         cause = f": {self.cause}" if self.cause else ""
@@ -354,7 +361,7 @@ class LoggedEvent(BaseModel):
 
 
 class EventLog:
-    """The log of one process, for all its threads; without a folder it keeps nothing."""
+    """The log of one process, safe for all its threads; without a folder it records nothing."""
 
     def __init__(
         self, folder: Path | None, process: str, clock: Callable[[], float], most_bytes: int = MOST_BYTES
@@ -368,7 +375,7 @@ class EventLog:
         return EventLog(self._folder, process, self._clock, self._most_bytes)
 
     def add(self, event: AnyEvent) -> None:
-        """Append an event; on a full disk it is dropped and counted in the next event that is written."""
+        """Append an event; on a full disk drop it, and log the number dropped later."""
         if self._folder is None:
             return
         with self._lock:
@@ -381,7 +388,7 @@ class EventLog:
                 self._dropped += 1
 
     def _append(self, folder: Path, event: AnyEvent) -> None:
-        """Write one line to the file; a full file becomes the older one first."""
+        """Write one line to the file, after rotating a full file."""
         fields = {"at": round(self._clock(), 3), "event": event.model_dump(mode="json")}
         line = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
         path = folder / f"{self.process}{SUFFIX}"
@@ -390,9 +397,9 @@ class EventLog:
             path.replace(folder / f"{self.process}{OLDER_SUFFIX}")
         with open(path, "ab+", buffering=0, opener=_private) as file:
             size = file.seek(0, os.SEEK_END)
-            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":  # torn when it was written last
+            if size and os.pread(file.fileno(), 1, size - 1) != b"\n":  # the last line is torn
                 line = b"\n" + line
-            if file.write(line) < len(line):  # a disk that is nearly full takes a part
+            if file.write(line) < len(line):  # a nearly full disk accepts only a part
                 raise OSError("the disk is full")
 
 
@@ -404,7 +411,7 @@ NOWHERE = EventLog(None, "nowhere", time.time)
 
 
 def read_lines(data: bytes) -> Iterator[LoggedEvent | None]:
-    """Read the lines of an untrusted log; None for a torn line or an event that this version does not know."""
+    """Read the lines of an untrusted log; yield None for a torn line or an unknown event."""
     for line in data.splitlines():
         if not line:
             continue

@@ -1,7 +1,8 @@
-"""Messages between an agent and its worker over a pipe, and the causes for which samples are lost.
+"""Messages between an agent and its worker over a pipe, and the causes of lost samples.
 
-Reports, losses and suspicions go on to the coordinator. `StepReport` declares a report's claims with their bounds;
-`peer.reporting.wire`, the ledger's judgement and the columns of its table follow that declaration.
+The agent forwards reports, losses and suspicions to the coordinator. `StepReport` declares a
+report's claims with their bounds; `peer.reporting.wire`, the ledger's plausibility checks and the
+columns of its table follow that declaration.
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ MAX_SAMPLES_PER_SECOND = 1e7
 
 
 class LostCause(str, Enum):
-    """The causes for which computed samples are in no global step; the list is closed, so that losses can be added up.
+    """The causes for which computed samples are in no global step, as a closed list.
 
     Peers and the coordinator send and store the values: never rename one.
     """
 
     NON_FINITE = "non-finite"  # the loss or a gradient of their microbatch was not finite
-    LATE = "late"  # the others took the step without them
+    LATE = "late"  # the others took the step without these samples
     AVERAGING = "averaging failed"  # this peer's round failed, and the others took the step
     OUT_OF_SYNC = "out of sync"  # the peer's parameters differed from the swarm's
-    SLOW_LINE = "slow line"  # the line cannot pass the gradients within a round of averaging
-    UNDONE = "undone"  # the run returned to a checkpoint while they waited
+    SLOW_LINE = "slow line"  # the line cannot transfer the gradients within a round of averaging
+    UNDONE = "undone"  # the run returned to a checkpoint before their step was taken
     LEFT = "left"  # the peer stopped or paused before their step was taken
     DIED = "died"  # the process that held them ended or hung
-    REFUSED = "refused"  # by the coordinator: their report cannot be true
-    QUARANTINE = "quarantine"  # by the coordinator: the device was cut off while it held them
-    OTHER = "other"  # what this version has no name for
+    REFUSED = "refused"  # set by the coordinator: their report cannot be true
+    QUARANTINE = "quarantine"  # set by the coordinator: the device was cut off while it held them
+    OTHER = "other"  # a cause unknown to this version
 
 
 @dataclass(frozen=True)
 class Lost:
-    """Losses beside the reports of steps; the agent keeps them until the coordinator has acknowledged them."""
+    """Lost samples outside of step reports; the agent keeps them until they are acknowledged."""
 
-    step: int  # for which they were computed, from 1
+    step: int  # the step for which the samples were computed, from 1
     by_cause: Mapping[str, int]
 
 
@@ -62,14 +63,14 @@ class Ready:
 
 @dataclass(frozen=True)
 class PhaseEntered:
-    """The phase in force from now on, in a run that has phases."""
+    """The phase that begins now, in a run with phases."""
 
     phase: PhaseFacts
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of this peer and, as this peer sees it, of the swarm; sent about once a second, never stored."""
+    """The progress of this peer, and of the swarm in its view; sent once a second, never stored."""
 
     step: int  # global steps completed
     own_samples: int  # accumulated by this peer towards the next global step
@@ -78,8 +79,8 @@ class Progress:
     peers: int
     samples_per_second: float  # this peer's, moving average
     loss: float | None  # mean over the microbatches since the last global step
-    apart: bool = False  # no keeper has been seen in the swarm for as long as records hold
-    stands_by: bool = False  # its line is too slow for the rounds of averaging
+    apart: bool = False  # no keeper was seen in the swarm within the lifetime of DHT records
+    stands_by: bool = False  # this peer's line is too slow for the rounds of averaging
     paused: bool = False  # the operator has paused the run
 
 
@@ -88,10 +89,10 @@ class Bound:
     """The upper bound of a report's claim: a number's value (at least 0), or a text's length."""
 
     most: float
-    of_batch: bool = False  # in target batches of the step
+    of_batch: bool = False  # `most` is a multiple of the step's target batch size
 
     def at(self, target_batch_size: int) -> float:
-        """Return the highest number that can be true for a step of this batch size."""
+        """Return the highest plausible value for a step of this batch size."""
         return self.most * target_batch_size if self.of_batch else self.most
 
     @property
@@ -105,10 +106,10 @@ _NUMBER, _LOSS, _DURATION = Bound(MAX_COUNT), Bound(100.0), Bound(30 * 86_400.0)
 
 @dataclass(frozen=True)
 class StepReport:
-    """This peer's work for one global step; kept by the agent until the coordinator has acknowledged it."""
+    """This peer's work for one global step; the agent keeps it until it is acknowledged."""
 
-    step: Annotated[int, _NUMBER]  # of the completed global step, from 1
-    # Of this peer, in the step's average; it may have computed more while it waited for the others.
+    step: Annotated[int, _NUMBER]  # the completed global step, from 1
+    # This peer's samples in the step's average; it may have computed more while waiting for others.
     samples: Annotated[int, Bound(10, of_batch=True)]
     loss: Annotated[float | None, _LOSS]  # mean over those samples, of the whole objective; None without samples
     mlm_loss: Annotated[float | None, _LOSS]
@@ -121,11 +122,11 @@ class StepReport:
     lost_samples: Annotated[int, Bound(100, of_batch=True)] = 0  # since the last report
     lost_reason: Annotated[str, Bound(MAX_REASON_CHARS)] = ""  # the newest of the causes below
     data_wait_s: Annotated[float, _DURATION] = 0.0  # the part of `elapsed_s` spent waiting for microbatches
-    elapsed_s: Annotated[float, _DURATION] = 0.0  # since the report before
-    averaged_bytes: Annotated[int, Bound(2**45)] = 0  # that others sent to this peer to be averaged
-    # Samples that each sender brought to what this peer reduced, signed: see auth.receipts.
+    elapsed_s: Annotated[float, _DURATION] = 0.0  # since the previous report
+    averaged_bytes: Annotated[int, Bound(2**45)] = 0  # sent to this peer by others for averaging
+    # Signed list of the samples that senders contributed to this peer's parts: see auth.receipts.
     receipt: Annotated[str, Bound(MAX_RECEIPT_CHARS)] = ""
-    era: Annotated[int, _NUMBER] = 0  # the number of the run's returns to a checkpoint
+    era: Annotated[int, _NUMBER] = 0  # how often the run has returned to a checkpoint
     lost: Mapping[str, int] = field(default_factory=dict)  # `lost_samples` by cause: see `LostCause`
 
 
@@ -153,7 +154,7 @@ class Stopped:
 
 @dataclass(frozen=True)
 class Failed:
-    """The worker cannot go on, by a `ManyhandsError` with this code and exit code."""
+    """The worker has failed with a `ManyhandsError` of this code and exit code."""
 
     code: str
     exit_code: int
@@ -172,19 +173,19 @@ class Transferred:
 
 @dataclass(frozen=True)
 class CheckpointWanted:
-    """Request for the newest checkpoint, if that is the swarm's present state."""
+    """Request for the newest checkpoint, if it is recent enough to catch up with the swarm."""
 
-    most_bytes: int  # of its files
+    most_bytes: int  # the most bytes that its files may have
 
 
 @dataclass(frozen=True)
 class KeeperSought:
-    """Request for the keeper's present addresses: the worker has not found it in the swarm."""
+    """Request for the keeper's current addresses: the worker has not found it in the swarm."""
 
 
 @dataclass(frozen=True)
 class CheckpointFetched:
-    """Agent to worker: the folder with the state after `step`, if there is one to start from."""
+    """Agent to worker: the folder with the state after `step`, if a checkpoint was downloaded."""
 
     step: int
     directory: str  # empty: none
@@ -197,21 +198,21 @@ class LineInDoubt:
 
 @dataclass(frozen=True)
 class LineMeasured:
-    """Agent to worker: the line's rate in bytes per second, of the slower direction, within the volunteer's limits."""
+    """Agent to worker: the line's measured rate, within the volunteer's limits."""
 
-    rate: float
+    rate: float  # bytes per second of the slower direction
 
 
 @dataclass(frozen=True)
 class KeeperAt:
-    """Agent to worker: the keeper's present addresses."""
+    """Agent to worker: the keeper's current addresses."""
 
     addresses: tuple[str, ...]  # libp2p multiaddresses
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Agent to worker: finish the microbatch, leave the swarm in order."""
+    """Agent to worker: finish the microbatch and leave the swarm in order."""
 
     reason: str
 
@@ -226,7 +227,7 @@ class TrialPlan:
 
 @dataclass(frozen=True)
 class DeviceTried:
-    """The working device and the faults of better ones; or none, and why the chosen one cannot be used."""
+    """The working device and the faults of better ones, or the fault of the chosen device."""
 
     device: str
     fault: str
@@ -236,28 +237,28 @@ class DeviceTried:
 class ClockRead:
     """The coordinator's clock, as estimated from the fastest messages."""
 
-    offset_s: float  # to be added to `auth.clock.steady_time()`
+    offset_s: float  # seconds to add to `auth.clock.steady_time()`
 
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """The argument of the worker's process: all that it needs to start."""
+    """The argument of the worker's process: everything that it needs to start."""
 
     run_config_json: str
     credentials_dir: str  # device.key, authority.pub, token.jwt, revoked.jwt: see auth.credentials
     tokenizer_dir: str
     data_dir: str  # the device's folder for stream positions and caches
     initial_peers: tuple[str, ...]  # libp2p multiaddresses of the keeper
-    relays: tuple[str, ...] = ()  # of volunteers, for a peer that others cannot reach
+    relays: tuple[str, ...] = ()  # relays of volunteers, for a peer that is not reachable
     clock_offset_s: float = math.nan  # of the coordinator's clock: see `ClockRead`
-    device_number: int = 0  # in the order of joining; decides where in the data this device begins
+    device_number: int = 0  # in the order of joining; decides where in the data this device starts
     device: str = "auto"
     precision: Wanted = "auto"
     threads: int | None = None
     microbatch_size: int | None = None
     compile: CompileMode = "auto"
     max_hours: float | None = None
-    max_memory_bytes: int | None = None  # that the volunteer allows
+    max_memory_bytes: int | None = None  # the volunteer's limit
     upload_rate: float | None = None  # bytes a second
     download_rate: float | None = None
     place: Placement = field(default=Placement())

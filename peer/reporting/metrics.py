@@ -1,6 +1,6 @@
 """Counts for the operator's metrics: rounds of averaging by outcome and duration, and peers by role.
 
-The service may import this module, too.
+The coordinator's service may import this module, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RoundTally:
 
     @property
     def succeeded(self) -> int:
-        """The number of rounds that led to a step."""
+        """The number of successful rounds."""
         return sum(self.by_duration)
 
     def with_failure(self) -> RoundTally:
@@ -47,7 +47,7 @@ class RoundCounts:
         self.tally = RoundTally()  # so far
 
     def begin(self) -> None:
-        """Begin a round, as this peer looks for its group."""
+        """Begin a round, when this peer starts to look for a group."""
         self._began_at = self._clock()
 
     def end(self, succeeded: bool) -> None:

@@ -1,8 +1,9 @@
-"""A queue on disk of reports, and of losses beside them, that the coordinator has not acknowledged yet.
+"""A queue on disk of the reports and losses that the coordinator has not acknowledged yet.
 
-The agent puts each report here, and the session sends it from here, so it survives the coordinator's absence and the
-agent's death. By its number (`seq`) the coordinator counts it once, however often it is sent. The newest acknowledged
-reports are kept, because a coordinator restored from a backup may lack them. On a full disk changes wait in memory.
+The agent adds each report here, and the session sends it from here, so reports survive the
+coordinator's downtime and the agent's death. The coordinator counts each number (`seq`) once,
+however often it is sent. The newest acknowledged reports are kept, because a coordinator restored
+from a backup may lack them. On a full disk, changes wait in memory.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from auth.errors import StorageError
 from peer.reporting.messages import Lost, LostCause, StepReport
 
 CAPACITY = 100_000  # reports; at one step a minute this is more than two months
-MOST_WAIT_S = 7 * 86_400.0  # for its step to become known; unconfirmed work is pending at the coordinator as long
+MOST_WAIT_S = 7 * 86_400.0  # for a report's step to become known; the coordinator keeps work pending as long
 LOST = "lost beside reports"  # the only key in the body of a row of losses
 MOST_WAITING = 1000  # changes in memory while the disk is full
 ACKNOWLEDGED_KEPT = 2_000  # reports: at one step a minute, more than the day between two daily backups
 RECEIPTS_KEPT = 5_000  # of the newest reports; in a large group a receipt is many times larger than its report
 
-# AUTOINCREMENT: no number is given twice, even after its report was deleted.
+# AUTOINCREMENT: no number is used twice, even after its report was deleted.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS reports (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, era INTEGER NOT NULL, completed_at REAL NOT NULL, body TEXT NOT NULL
@@ -42,7 +43,7 @@ CREATE TABLE IF NOT EXISTS losses (dropped INTEGER NOT NULL);
 
 @dataclass(frozen=True)
 class Pending:
-    """A report, or losses, that waits for an acknowledgement."""
+    """A report or losses waiting for an acknowledgement."""
 
     seq: int
     completed_at: float  # Unix seconds
@@ -79,10 +80,11 @@ class Outbox:
         return len(self._waiting)
 
     def put(self, report: StepReport, completed_at: float) -> int | None:
-        """Add a report and return its number (None while the disk is full); beyond the capacity the oldest is dropped.
+        """Add a report and return its number (None while the disk is full).
 
-        Pending reports of this step and later ones of the same era become losses: the device has taken an earlier state
-        since, and repeats these steps.
+        Beyond the capacity, the oldest report is dropped. Pending reports of the same era for this
+        or later steps become losses: the device has since taken an earlier state, and repeats these
+        steps.
         """
         return self._write(partial(self._put, report, completed_at))
 
@@ -97,11 +99,11 @@ class Outbox:
         return seq
 
     def put_lost(self, lost: Lost, at: float) -> int | None:
-        """Add losses beside the reports and return their number (None while the disk is full)."""
+        """Add losses and return their number (None while the disk is full)."""
         return self._write(partial(self._add, 0, at, {LOST: asdict(lost)}))
 
     def keep(self, seq: int) -> bool:
-        """Return whether a report may wait longer for its step to become known; else it becomes a loss."""
+        """Return whether a report may wait longer for its step; if not, turn it into a loss."""
         with self._reporting():
             too_old = "SELECT seq FROM reports WHERE seq = ? AND completed_at < ?"
             given_up = self._database.execute(too_old, (seq, self._clock() - MOST_WAIT_S)).fetchall()
@@ -146,7 +148,7 @@ class Outbox:
         return [Pending(seq, at, _read(json.loads(body), receipt)) for seq, at, body, receipt in rows]
 
     def ack(self, seq: int, *, accepted: bool = True) -> None:
-        """Set aside a report that the coordinator has accepted; delete one that it has refused for good."""
+        """Move an accepted report to `acknowledged`, or delete one refused for good."""
         self._write(partial(self._set_aside, seq) if accepted else partial(self._forget, [seq]))
 
     def _set_aside(self, seq: int) -> None:
@@ -156,9 +158,10 @@ class Outbox:
         self._forget([each for (each,) in self._database.execute(surplus, (self._acknowledged_kept,)).fetchall()])
 
     def take_back(self, last_seq: int) -> int:
-        """Queue acknowledged reports above the coordinator's last number again; return how many.
+        """Queue acknowledged reports above the coordinator's last number again; return their
+        number.
 
-        There are any only if the coordinator was restored from a backup.
+        It is above 0 only if the coordinator was restored from a backup.
         """
         return self._write(partial(self._take_back, last_seq)) or 0
 
@@ -172,7 +175,7 @@ class Outbox:
 
     @property
     def dropped(self) -> int:
-        """The number of reports dropped beyond the capacity, over the outbox's whole life."""
+        """The number of reports ever dropped because the capacity was exceeded."""
         with self._reporting():
             return int(self._database.execute("SELECT dropped FROM losses").fetchone()[0])
 
@@ -184,7 +187,8 @@ class Outbox:
             self._database.close()
 
     def _write(self, writing: Writing) -> int | None:
-        """Make a change after those that wait for room on the disk; return its result, None while it waits, too.
+        """Make a change after those waiting for room on the disk; return its result, None if it
+        waits.
 
         Raises `StorageError` if too many changes wait.
         """
@@ -192,7 +196,7 @@ class Outbox:
         return self._catch_up()
 
     def _catch_up(self) -> int | None:
-        """Make the waiting changes; return the last one's result, None if not all could be made."""
+        """Make the waiting changes; return the last one's result, or None if some still wait."""
         written = None
         with self._reporting():
             while self._waiting:
@@ -207,7 +211,7 @@ class Outbox:
         return written
 
     def _number_from(self, first: int) -> None:
-        """Number a new file's reports from its time of creation, so that no number of a lost outbox is repeated."""
+        """Number a new file's reports from its creation time, to repeat no number of a lost file."""
         with self._reporting(), self._transaction() as database:
             if database.execute("SELECT COUNT(*) FROM losses").fetchone()[0] == 0:
                 database.execute("INSERT INTO losses VALUES (0)")
@@ -230,7 +234,7 @@ class Outbox:
 
 
 def _tells_of_full_disk(error: sqlite3.OperationalError) -> bool:
-    """Return whether the disk is full; SQLite may only say that it could not write a file beside the database."""
+    """Return whether the disk is full; SQLite may report only an I/O error of an auxiliary file."""
     return "full" in str(error) or "disk I/O" in str(error)
 
 

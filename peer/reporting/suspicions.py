@@ -1,7 +1,7 @@
-"""Suspicions against peers that say or do what no honest peer does.
+"""Suspicions against peers, raised by messages or acts that no honest peer produces.
 
-A suspicion goes to the log, and over the session to the coordinator, which decides and names the member to the
-operator.
+A suspicion goes to the log, and over the session to the coordinator, which decides whether to act
+on it and names the member to the operator.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from typing import Literal, get_args
 from peer.runtime.repeats import Repeats
 
 logger = logging.getLogger(__name__)
-SAME_PAUSE_S = 60.0  # before the same suspicion is passed on again; quarantine counts them
+SAME_PAUSE_S = 60.0  # before an equal suspicion is passed on again; the rule for quarantine counts them
 MAX_WAITING = 200
 MAX_DETAIL_CHARS = 200
 
 SuspicionKind = Literal[
     "step",  # claims a step far ahead of the swarm's
-    "samples",  # claims more samples than can be, or than it brought
-    "state",  # gave another state than the members hold
-    "reduction",  # returned an average that is not that of the inputs which it attested, or attested two things
-    "shown",  # showed after a round other bytes than it had sent in it
-    "average",  # returned an average that is not finite, far too large, or attested falsely
-    "weight",  # named a weight in a round that no peer accumulates
+    "samples",  # claims more samples than are possible, or than it contributed
+    "state",  # sent a state that differs from the other members'
+    "reduction",  # returned an average unlike that of its attested inputs, or attested two versions
+    "shown",  # showed after a round other bytes than it had sent during it
+    "average",  # returned an average that is not finite, far too large, or falsely attested
+    "weight",  # claimed a weight in a round that no peer can accumulate
     "gradient",  # sent a gradient that is grossly too large
-    "parts",  # sent what is no part of a gradient, and was banned from the round
+    "parts",  # sent malformed parts of a gradient, and was banned from the round
 ]
 KINDS = frozenset(get_args(SuspicionKind))
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A suspicion against one peer, named by the token that it showed."""
+    """A suspicion against one peer, identified by the token that it presented."""
 
     peer_id: str
     member: str
     device_id: str
     kind: SuspicionKind
-    step: int  # the swarm's, when it was noticed
+    step: int  # the swarm's step at the time
     detail: str
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Suspicion:
 
 
 class WaitingSuspicions:
-    """Suspicions that wait for a session with the coordinator; the oldest are dropped."""
+    """Suspicions waiting for a session with the coordinator; when full, the oldest are dropped."""
 
     def __init__(self) -> None:
         self._waiting: deque[Suspicion] = deque(maxlen=MAX_WAITING)
@@ -65,7 +65,7 @@ class WaitingSuspicions:
 
 
 class Suspicions:
-    """Logs suspicions and passes them on, an equal one once a minute; for any thread."""
+    """Logs suspicions and passes them on, an equal one at most once a minute; thread-safe."""
 
     def __init__(self, tell: Callable[[Suspicion], None], clock: Callable[[], float]) -> None:
         self._tell, self._repeats = tell, Repeats(clock, window_s=SAME_PAUSE_S)

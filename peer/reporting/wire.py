@@ -1,7 +1,7 @@
 """Conversion of reports between the worker's dataclass and the protobuf message.
 
-The coordinator reads untrusted messages with it: numbers and texts are bounded to what a database column holds. The
-ledger judges whether a claim is plausible.
+The coordinator uses it to read untrusted messages: numbers and texts must fit into a database
+column. Whether a claim is plausible is for the ledger to judge.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def lost_from_wire(message: control_pb2.Lost) -> Lost:
 
 
 def _lost_by_cause(message: control_pb2.StepReport) -> dict[str, int]:
-    """Read the losses by cause; an older peer names one reason for all of them."""
+    """Read the losses by cause; an older peer sends one reason for all of them."""
     by_cause = message.lost or {message.lost_reason: message.lost_samples}
     found = _by_known_cause(by_cause)
     if sum(found.values()) != message.lost_samples:
