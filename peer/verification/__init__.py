@@ -1,4 +1,5 @@
-"""Verification by anyone: a run's published receipts and certificates, checked without its coordinator.
+"""Verification by anyone: check a run's published receipts without trusting its coordinator.
 
-The command line imports these modules; the coordinator's ledger imports the rule of credit in `receipts`.
+The command line imports these modules; the coordinator's ledger imports the rule of credit in
+`receipts`.
 """

@@ -1,4 +1,4 @@
-"""Receipts as a dashboard publishes them: read by schema, page by page or from a file, bounded in size and time."""
+"""Receipts published by a dashboard: read page by page or from a file, and validated by schema."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _Samples = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 _Name = Annotated[str, Field(max_length=256)]
 MAX_FILE_BYTES = 4 * 2**30
 MAX_PAGES = 100_000
-FRESH_ATTEMPTS, FRESH_PAUSE_S = 30, 1.0  # for an overview that is newer than the last page
+FRESH_ATTEMPTS, FRESH_PAUSE_S = 30, 1.0  # to get an overview that is newer than the last page
 Get = Callable[[str], bytes]
-_FIRST_FORMAT = b'{"format":"manyhands-receipts-v1"'  # its receipts named libp2p identities
+_FIRST_FORMAT = b'{"format":"manyhands-receipts-v1"'  # with receipts that named libp2p identities
 
 
 class _Published(BaseModel):
@@ -28,32 +28,32 @@ class _Published(BaseModel):
 
 
 class PublishedClaim(_Published):
-    """A device's claim of a step, and the samples of it that count; None: nobody else has spoken yet."""
+    """A device's claim for a step, and the samples of it that count."""
 
-    device: _Name  # its pseudonym; before it has told one, its number
+    device: _Name  # its pseudonym, or its number if it has no pseudonym yet
     claimed: _Samples
-    counted: _Samples | None
+    counted: _Samples | None  # None: no evidence yet
 
 
 class SignedWord(_Published):
     """A receipt: its signed bytes and the signature in base64."""
 
-    device: _Name  # the pseudonym, which is the key that signed
+    device: _Name  # the pseudonym, which is the signing key
     body: Annotated[str, Field(max_length=MAX_RECEIPT_CHARS)]
     signature: Annotated[str, Field(max_length=1024)]
 
 
 class PublishedStep(_Published):
-    """One global step."""
+    """The claims and receipts of one global step."""
 
     step: _Samples
     claims: tuple[PublishedClaim, ...] = Field(strict=False)
-    withheld: bool  # whether it has receipts that are not published, for they name libp2p identities
+    withheld: bool  # whether it has unpublished receipts, which name libp2p identities
     receipts: tuple[SignedWord, ...] = Field(strict=False)
 
 
 class PublishedDevice(_Published):
-    """The member whose a device is."""
+    """The member that a device belongs to, and whether the device is the keeper."""
 
     member: _Name
     keeper: bool
@@ -77,20 +77,23 @@ class PublishedContribution(_Published):
 
 
 class PublishedOverview(_Published):
-    """The fields of /api/v1/overview that matter here."""
+    """The fields of /api/v1/overview that verification needs."""
 
     contributions: tuple[PublishedContribution, ...] = Field(strict=False)
     taken_at: float  # Unix seconds
 
 
 class PublishedAuthority(_Published):
-    """The fields of /api/v1/authority that matter here."""
+    """The fields of /api/v1/authority that verification needs."""
 
     key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Published(_Published):
-    """Everything, as `manyhands verify --save` keeps it: the leaderboard before and after the pages were read."""
+    """All published data, as saved by `manyhands verify --save`.
+
+    It has the leaderboard from before and after the pages were read.
+    """
 
     format: Literal["manyhands-receipts-v2"] = "manyhands-receipts-v2"
     before: PublishedOverview
@@ -102,7 +105,7 @@ _AnyPublished = TypeVar("_AnyPublished", bound=_Published)
 
 
 def parse(kind: type[_AnyPublished], content: bytes, where: str) -> _AnyPublished:
-    """Read JSON; raises `RequestError`, which names `where` it came from."""
+    """Parse and validate JSON; raises `RequestError`, whose message names the source `where`."""
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
@@ -113,7 +116,10 @@ def parse(kind: type[_AnyPublished], content: bytes, where: str) -> _AnyPublishe
 
 
 def read_published(where: str, wait: Callable[[float], None], get: Get | None = None) -> Published:
-    """From a dashboard's address or a saved file; raises `UnreachableError`, `StorageError` or `RequestError`."""
+    """Read published data from a dashboard's address or a saved file.
+
+    Raises `UnreachableError`, `StorageError`, `RequestError`, or `ConfigError` for another address.
+    """
     if urlsplit(where).scheme in ("http", "https"):
         return download(where.rstrip("/"), get or fetch, wait)
     if "://" in where:
@@ -131,7 +137,7 @@ def read_published(where: str, wait: Callable[[float], None], get: Get | None = 
 
 
 def download(base: str, get: Get, wait: Callable[[float], None]) -> Published:
-    """The leaderboard, all receipts, and the leaderboard again, which is newer than the last of them."""
+    """Download the leaderboard, all receipts, then a leaderboard newer than the last receipt."""
     before, pages, after = _overview(base, get), list[Page](), 0
     while len(pages) < MAX_PAGES:
         url = f"{base}/api/v1/receipts?after={after}"
@@ -144,7 +150,11 @@ def download(base: str, get: Get, wait: Callable[[float], None]) -> Published:
 
 
 def _newer_overview(base: str, get: Get, wait: Callable[[float], None]) -> PublishedOverview:
-    """One whose taking began after now: the one shown now may be old, and the next one may be half taken."""
+    """Fetch an overview whose data were collected entirely after this call.
+
+    The current overview may be old, and the next may be in progress, so this waits for the one
+    after it.
+    """
     seen = [_overview(base, get)]
     for _ in range(FRESH_ATTEMPTS):
         if len({overview.taken_at for overview in seen}) > 2:

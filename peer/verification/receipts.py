@@ -1,7 +1,7 @@
-"""Recomputation of a leaderboard from receipts: of a device's claim, as many samples count as others confirm.
+"""Recomputation of a leaderboard from receipts: only samples confirmed by other peers count.
 
-Pure. The rule is in one place: the coordinator counts by it, and `manyhands verify` recomputes by it what was
-published.
+The functions are pure. The rule exists once: the coordinator applies it to count samples, and
+`manyhands verify` to check the published counts.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from peer.verification.published import (
 
 @dataclass(frozen=True)
 class Confirmation:
-    """The samples that one receipt confirms of one device."""
+    """The samples of one device that one receipt confirms."""
 
-    member: str  # whose device signed it
+    member: str  # owner of the device that signed the receipt
     is_keeper: bool
     samples: int  # 0 if it does not name the device
 
 
 def credited(claim: int, member: str, words: Sequence[Confirmation]) -> int | None:
-    """Return how many samples of a member's claim count; None as long as there is no evidence.
+    """Return how many samples of a member's claim count; None while there is no evidence.
 
-    The keeper's word suffices alone: it is the operator's own, who must believe it anyway. Without it the median of the
-    samples that *other* members' devices received decides, so a single liar among three neither gives nor takes
-    anything; of two the smaller counts. The words of a member's own devices on each other are no evidence. Nobody is
-    credited with more than was claimed.
+    The keeper's confirmation alone suffices, since the operator runs the keeper and must trust it
+    anyway. Without it, the median of the confirmations by *other* members' devices decides, so a
+    single liar among three has no effect; of two confirmations the smaller counts. Confirmations
+    among a member's own devices are no evidence. The credit never exceeds the claim.
     """
     keepers = [word.samples for word in words if word.is_keeper]
     others = [word.samples for word in words if not word.is_keeper and word.member != member]
@@ -53,18 +53,18 @@ class Verification:
     """The result of the recomputation."""
 
     steps: int = 0
-    receipts: int = 0  # whose signatures are right
-    samples: Counter[str] = field(default_factory=Counter)  # member -> what the receipts confirm
+    receipts: int = 0  # receipts with valid signatures
+    samples: Counter[str] = field(default_factory=Counter)  # member -> confirmed samples
     unsigned: Counter[str] = field(
         default_factory=Counter
-    )  # of it, what no receipt is about: from before there were any
-    pending: Counter[str] = field(default_factory=Counter)  # claimed, and not confirmed yet
-    withheld: int = 0  # steps with receipts that are not published any more
+    )  # the part of `samples` without any receipt, from before receipts existed
+    pending: Counter[str] = field(default_factory=Counter)  # member -> claimed and not yet confirmed samples
+    withheld: int = 0  # steps with unpublished receipts
     problems: list[str] = field(default_factory=list)
 
 
 def verify(published: Published) -> Verification:
-    """Check every signature, count every claim by the ledger's own rule, and compare with what was published."""
+    """Check every signature, recount every claim by the ledger's rule, and compare the totals."""
     found = Verification()
     after = 0
     for page in published.pages:
@@ -108,7 +108,7 @@ def _verify_step(page: Page, step: PublishedStep, found: Verification) -> None:
 
 
 def _opened(page: Page, step: PublishedStep, found: Verification) -> list[tuple[PublishedDevice, ReceiptBody]]:
-    """The receipts of this step that are what they seem, one of each member."""
+    """Return the step's valid receipts and signers, one per member; the others become problems."""
     opened: dict[str, tuple[PublishedDevice, ReceiptBody]] = {}
     for word in step.receipts:
         try:
@@ -135,7 +135,7 @@ def _open(page: Page, step: PublishedStep, word: SignedWord) -> tuple[PublishedD
 
 
 def _compare(published: Published, found: Verification) -> None:
-    """Every member's samples lie between what the leaderboard said before the pages were read and after."""
+    """Check that each member's samples lie between the leaderboards before and after the pages."""
     before, after = _leaderboard(published.before.contributions), _leaderboard(published.after.contributions)
     for member in sorted(before.keys() | after.keys() | found.samples.keys()):
         least, most = before.get(member, 0), after.get(member, 0)
