@@ -1,1 +1,1 @@
-"""The installer that a run's wheel carries; it is run out of the wheel, before anything is installed."""
+"""The installer inside a run's wheel; it runs from the wheel, before anything is installed."""

@@ -1,7 +1,8 @@
-"""Installs the wheel that it lies in, in an environment of its own: `python3 WHEEL/peer/installer [FOLDER]`.
+"""Install the wheel that contains this file into a new environment.
 
-Python runs a folder of a zip file as it stands. So a person who has checked the wheel's digest needs nothing else of
-ours, and gets the exact versions that the wheel names. Only the standard library of the machine's Python is there.
+Usage: `python3 WHEEL/peer/installer [FOLDER]`. Python can run a folder inside a zip file, so a
+person who has checked the wheel's digest needs no other file of ours, and gets the exact versions
+that the wheel pins. Only the standard library of the machine's Python is available here.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from pathlib import Path
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 CONSTRAINTS = "peer/constraints.txt"  # in the wheel
 CACHE = "cache"  # in the environment's folder, while it is installed
-TEMPORARY = "temporary"  # likewise: some hosts keep /tmp in memory, where PyTorch with CUDA does not fit
+TEMPORARY = "temporary"  # likewise; some hosts keep /tmp in memory, which is too small for PyTorch with CUDA
 LOOK_EVERY_S = 2
 INTERRUPTED = 130
 PROBE_S = 60
-FIRST_PIP_WITH_PYTHON = (22, 3)  # that installs into another environment
-# What lies at the first two would count as installed; the others send what is installed somewhere else.
+FIRST_PIP_WITH_PYTHON = (22, 3)  # the first version that can install into another environment
+# Packages at the first two places would count as installed; the others redirect the installation.
 OTHER_PLACES = ("PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX")
 
 
 def main(wheel: Path, arguments: Sequence[str]) -> None:
-    """Make the environment, or bring it up to date."""
+    """Create or update the environment."""
     parser = argparse.ArgumentParser(prog=f"python3 {wheel.name}/peer/installer", description="Installs manyhands.")
     parser.add_argument("folder", nargs="?", default="manyhands", type=Path, help="of the environment (manyhands)")
     parser.add_argument("--extra", action="append", default=[], help="an optional part, such as tpu; repeatable")
@@ -40,9 +41,9 @@ def main(wheel: Path, arguments: Sequence[str]) -> None:
     folder = Path(os.path.abspath(options.folder))  # noqa: PTH100  # a symlink stays what it is
     python = folder / "bin" / "python"
     if not python.exists():
-        venv.create(folder, symlinks=True)  # without a pip of its own, which some hosts (Colab, Debian) cannot make
+        venv.create(folder, symlinks=True)  # without pip, which some hosts (Colab, Debian) cannot create
     kept = folder / wheel.name
-    if not (kept.exists() and kept.samefile(wheel)):  # a second time out of the folder, for an optional part, say
+    if not (kept.exists() and kept.samefile(wheel)):  # the same file if run again from the folder
         shutil.copy(wheel, kept)
     with zipfile.ZipFile(kept) as archive:
         (folder / "constraints.txt").write_bytes(archive.read(CONSTRAINTS))
@@ -59,7 +60,7 @@ def main(wheel: Path, arguments: Sequence[str]) -> None:
 
 
 def installer_for(python: Path, folder: Path) -> list[str]:
-    """Return the command that installs into the environment: uv if there is one, this Python's pip, else a new pip."""
+    """Return the command that installs into the environment: uv, this Python's pip or a new pip."""
     if shutil.which("uv"):
         return ["uv", "pip", "install", "--python", str(python)]
     try:
@@ -74,9 +75,9 @@ def installer_for(python: Path, folder: Path) -> list[str]:
 
 
 def own_cache(program: Sequence[str], folder: Path) -> list[str]:
-    """Return options for a cache in the folder, for a machine that has none: afterwards nothing is left elsewhere.
+    """Return options for a cache inside the folder if the machine has no package cache yet.
 
-    An installation that is tried again goes on from it.
+    So nothing is left outside the folder, and a repeated installation resumes from the cache.
     """
     asked = [*(program[:1] if program[0] == "uv" else (program[0], "-m", "pip")), "cache", "dir"]
     said = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603
@@ -86,7 +87,7 @@ def own_cache(program: Sequence[str], folder: Path) -> list[str]:
 
 
 def has_nvidia_driver() -> bool:
-    """Return whether there is a GPU for PyTorch's CUDA build."""
+    """Return whether an NVIDIA driver works, so that PyTorch's CUDA build is of use."""
     try:
         return subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=PROBE_S, check=False).returncode == 0  # noqa: S607
     except (OSError, subprocess.TimeoutExpired):
@@ -94,7 +95,7 @@ def has_nvidia_driver() -> bool:
 
 
 def install_cpu_torch(install: Sequence[str], folder: Path) -> None:
-    """Take PyTorch's CPU build, where it can be reached: PyPI's brings gigabytes of CUDA libraries."""
+    """Install PyTorch's CPU build if possible: PyPI's build brings gigabytes of CUDA libraries."""
     try:
         urllib.request.urlopen(f"{CPU_TORCH}/torch/", timeout=PROBE_S).close()  # noqa: S310
         failed = run([*install, "--no-deps", "--index-url", CPU_TORCH, "torch"], folder) != 0
@@ -105,9 +106,10 @@ def install_cpu_torch(install: Sequence[str], folder: Path) -> None:
 
 
 def run(command: Sequence[str], folder: Path) -> int:
-    """A command's exit status; it sees nothing that is meant for manyhands alone, such as an invite code.
+    """Run a command and return its exit status.
 
-    Its temporary files lie in the folder, and a terminal shows meanwhile how the folder grows.
+    The command does not get manyhands' own environment variables, such as an invite code. Its
+    temporary files are in the folder, and a terminal shows the folder's growing size.
     """
     temporary = folder / TEMPORARY
     temporary.mkdir(exist_ok=True)
@@ -117,7 +119,7 @@ def run(command: Sequence[str], folder: Path) -> int:
             try:
                 return wait_for(process, folder)
             except BaseException:
-                process.kill()  # an interrupt may have reached this process alone
+                process.kill()  # an interrupt may have reached only this process
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -140,24 +142,24 @@ def wait_for(process: subprocess.Popen[bytes], folder: Path) -> int:
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes of a folder's files, those with several names counted once."""
+    """Return the bytes of a folder's files; a file with several hard links counts once."""
     sizes = {}
     for place, _, names in os.walk(folder):
         for name in names:
-            with suppress(OSError):  # it has been moved to its place
+            with suppress(OSError):  # the file was moved meanwhile
                 found = os.lstat(os.path.join(place, name))  # noqa: PTH118  # of tens of thousands
                 sizes[found.st_ino] = found.st_size
     return sum(sizes.values())
 
 
 def say(line: str) -> None:
-    """Print a line at once, before other programs' lines."""
+    """Print a line and flush it, so that it precedes other programs' output."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def without_ours(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment for programs of others."""
+    """Return the environment without our variables and those that redirect installations."""
     return {
         name: value
         for name, value in environment.items()
