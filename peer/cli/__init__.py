@@ -1,4 +1,4 @@
-"""The volunteers' commands: join, doctor, verify, name, tokenizer, corpus.
+"""The volunteers' commands, such as join, doctor and verify, and those that prepare a run.
 
-Only `manyhands` imports these modules; each calls the packages below it and maps errors to exit codes.
+Only the program `manyhands` imports these modules; each command calls the packages below it.
 """

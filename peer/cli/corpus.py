@@ -1,7 +1,7 @@
-"""`manyhands corpus sample`: a part of a large corpus that is better than chance, before there is a run.
+"""`manyhands corpus sample`: select a good part of a large corpus before a run exists.
 
-Its pictures show how perplexities are distributed before and after, as PNG and as one page, after figures 2 to 6 of
-BERTIN. matplotlib is imported only when something is drawn.
+Its figures, as PNG and as one HTML page, show the distribution of perplexities before and after,
+like figures 2 to 6 of BERTIN. matplotlib is imported only to draw them.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 PARTS = ("up to Q1", "Q1 to Q2", "Q2 to Q3", "above Q3")
 COLUMNS = ("quartile", "documents", "kept", "kept of it", "share of the kept")
 app = typer.Typer(name="corpus", no_args_is_help=True, help="Prepare a corpus: sample it.")
-app.callback()(lambda: None)  # so that `sample` stays a command of its own
+app.callback()(lambda: None)  # typer would otherwise drop the name of a single command, `sample`
 GREY, BLUE, RED, INK = "#9aa3ad", "#2563a8", "#c0392b", "#222222"
-SMOOTHING = np.array([1, 2, 3, 2, 1]) / 9  # of neighbouring bins, so that few documents make a curve, too
+SMOOTHING = np.array([1, 2, 3, 2, 1]) / 9  # over neighbouring bins, so that few documents also give a curve
 STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
 svg{width:100%;height:auto}table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .9rem;text-align:right;
@@ -197,7 +197,7 @@ def _prepare_scorer(
     order: int,
     text_field: str,
 ) -> ScorerConfig:
-    """The scorer that was asked for; one that must be made lies in the folder."""
+    """Return the requested scorer; train it in the folder if there is no model yet."""
     kenlm, clean, tokenizer = models
     if kenlm is not None:
         return _scorer(kind="kenlm", model=kenlm, text="words" if normalize else "raw")
@@ -220,13 +220,13 @@ def _scorer(**content: str) -> ScorerConfig:
 
 
 def _as_named_later(described: ScorerConfig, folder: Path, out: Path) -> ScorerConfig:
-    """Return the scorer with its model's path after the folder has taken its final name."""
+    """Return the scorer with its model's path as it will be once the folder is renamed `out`."""
     path = Path(described.model or "")
     return described.model_copy(update={"model": str(out.absolute() / path.name)} if path.parent == folder else {})
 
 
 def _fragment(sampling: Sampling, duplicates: Duplicates) -> str:
-    """The keys of a source in a run file that sample it alike."""
+    """Return the YAML for a source in a run file that applies the same sampling."""
     extra = {} if duplicates == "none" else {"duplicates": duplicates}
     return yaml.safe_dump({**extra, "sampling": _plain(sampling)}, sort_keys=False, allow_unicode=True)
 
@@ -268,7 +268,10 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _write_pictures(tally: PerplexityTally, title: str, folder: Path) -> str:
-    """Draw `distributions.png` in the folder; returns the same picture as SVG. Raises `ConfigError`."""
+    """Draw `distributions.png` in the folder and return the figure as SVG.
+
+    Raises `ConfigError` if matplotlib is not installed.
+    """
     figure = _figure_of(tally, title)
     figure.savefig(folder / "distributions.png", dpi=130)
     vector = io.StringIO()
@@ -277,7 +280,7 @@ def _write_pictures(tally: PerplexityTally, title: str, folder: Path) -> str:
 
 
 def _write_page(path: Path, title: str, picture: str, table: Sequence[Sequence[str]], fragment: str) -> None:
-    """One page that needs nothing else: the picture, the table (its first row the headings) and the run file's part."""
+    """Write one HTML page: figure, table (its first row has the headings), run file fragment."""
     rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in table[1:]]
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table[0])
     path.write_text(

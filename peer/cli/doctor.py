@@ -1,7 +1,7 @@
 """The commands `manyhands doctor` and `manyhands support-bundle`.
 
-The first examines this machine and its network, stage by stage; the second writes one file to send along when asking
-for help.
+`doctor` examines this machine and its network, stage by stage; `support-bundle` writes one file to
+attach when asking for help.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from peer.runtime.temporary import own_temporary_files
 from peer.runtime.version import software_version
 
 app = typer.Typer(pretty_exceptions_enable=False)
-LOG_BYTES = 200_000  # of each log's end
+LOG_BYTES = 200_000  # from the end of each log
 LOGS = ("data/worker.log",)
-EVENT_BYTES = 2_000_000  # of each process's log of events, the newest
+EVENT_BYTES = 2_000_000  # from the end of each process's event log
 TEXTS = ("data/stream.json", "data/microbatch.json")
 MAX_TEXT_BYTES = 100_000
 README = """This archive was made by `manyhands support-bundle` for the operator of a run.
@@ -95,7 +95,7 @@ def make_options(
     microbatch_size: int | None = None,
     listen: list[str] | None = None,
 ) -> Options:
-    """Read what the person typed; raises `LinkError`, `ConfigError`."""
+    """Parse the command's arguments; raises `LinkError` or `ConfigError`."""
     parsed = None if link is None else read_link(link)[0]
     usual = Path(user_data_dir("manyhands")) if parsed is None else default_state_dir(parsed)
     return Options(
@@ -145,7 +145,7 @@ async def _findings(context: Context) -> list[dict[str, Any]]:
 
 
 def collect(state_dir: Path, findings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The files of the archive by name, not redacted yet; what is missing or cannot be read is said in its place."""
+    """Return the archive's files by name, not yet redacted; a note replaces an unreadable file."""
     files = {
         "versions.json": json.dumps(versions(), indent=1),
         "machine.json": json.dumps(machine(), indent=1),
@@ -159,7 +159,10 @@ def collect(state_dir: Path, findings: Sequence[Mapping[str, Any]]) -> dict[str,
 
 
 def events_of(state_dir: Path, redact: Callable[[str], str]) -> dict[str, str]:
-    """Return the logs of events by their names in the archive; only texts are redacted, so that they can be read."""
+    """Return the event logs by their names in the archive; only their texts are redacted.
+
+    The logs therefore stay readable for `manyhands replay`.
+    """
 
     def redacted(value: Any) -> Any:
         if isinstance(value, dict):
@@ -197,7 +200,7 @@ def machine() -> dict[str, Any]:
 
 
 def _write_bundle(path: Path, files: Mapping[str, str]) -> None:
-    """Write the archive, readable by its owner only, whole or not at all. Raises `StorageError` if that fails."""
+    """Write the archive atomically, readable only by its owner; raises `StorageError`."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as bundle:
         bundle.writestr("README.txt", README)

@@ -109,12 +109,15 @@ WHO_LEARNS_THE_ADDRESS = (
 
 
 def default_state_dir(link: JoinLink) -> Path:
-    """Return the directory for this device's identity and place in the run's data, one for each run."""
+    """Return a run's default directory, for this device's identity and position in the data."""
     return Path(user_data_dir("manyhands")) / f"{link.run}-{link.fingerprint[:16]}"
 
 
 def find_invite(given: str, known_device: bool) -> str:
-    """The invite code: as given, from the environment (which the worker will inherit without it), or asked for."""
+    """Return the invite code: the option's value, else the environment's, else typed at a prompt.
+
+    It is removed from the environment, so that the worker does not inherit it.
+    """
     invite = os.environ.pop(INVITE_VARIABLE, "")
     invite = given or invite
     if not invite and not known_device and sys.stdin.isatty():
@@ -242,7 +245,7 @@ def _limits(
     rates: tuple[float | None, float | None],
     sizes: dict[str, str | None],
 ) -> Limits:
-    """Rates of what is sent and received; sizes by their options."""
+    """Parse the limits; `rates` are upload and download, `sizes` are values by option."""
     allowed = {option: parse_size(option, text) for option, text in sizes.items()}
     return Limits(
         hours=parse_windows(hours or ()),
@@ -278,7 +281,7 @@ def _take_part(options: AgentOptions, invite: str, log_format: Format, no_panel:
 
 @contextmanager
 def only_one(state_dir: Path) -> Iterator[None]:
-    """Hold the device's directory: two agents with one identity would spoil each other's connections."""
+    """Lock the device's directory: two agents with one identity disturb each other."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (state_dir / "lock").open("w") as lock:

@@ -23,9 +23,9 @@ from peer.rehearsal.forecast.report import DrawnVolunteers, ModelValues, Rehears
 from peer.rehearsal.scenario import MOST_PEERS, Scenario, load_scenario
 from peer.runtime.console import say, say_json, say_table
 
-VOLUNTEERS, HOURS, SEEDS = 40, 2.0, 3  # within half a minute on one core
+VOLUNTEERS, HOURS, SEEDS = 40, 2.0, 3  # takes less than half a minute on one core
 MOST_SEEDS, MOST_HOURS = 1000, 31 * 24
-ScenarioOf = Callable[[RunConfig, int], Scenario]  # the swarm of a seed
+ScenarioOf = Callable[[RunConfig, int], Scenario]  # (config, seed) -> the swarm to rehearse
 app = typer.Typer(pretty_exceptions_enable=False)
 
 
@@ -123,7 +123,7 @@ def plan_event(
 def _chosen_swarm(
     config: RunConfig, volunteers: int | None, scenario: Path | None, hours: float | None, region: str | None
 ) -> tuple[ScenarioOf, str]:
-    """Return the swarms to rehearse, and their description, by a command's options; raises `ConfigError`."""
+    """Return the swarms to rehearse and their description, by the options; raises `ConfigError`."""
     if scenario is None:
         people, length = VOLUNTEERS if volunteers is None else volunteers, HOURS if hours is None else hours
         drawn = _volunteers(config, people, length, region or "world")
@@ -137,7 +137,11 @@ def _chosen_swarm(
 
 
 def _swarms_of_file(config: RunConfig, loaded: Scenario) -> ScenarioOf:
-    """Return a file's scenario for each seed, with fewer averaged values for a change to another rank of PowerSGD."""
+    """Return a function that gives a file's scenario for each seed.
+
+    If a changed configuration has another rank of PowerSGD, the number of averaged values is
+    scaled.
+    """
     own = config.averaging.powersgd_rank
 
     @cache
@@ -153,7 +157,7 @@ def _swarms_of_file(config: RunConfig, loaded: Scenario) -> ScenarioOf:
 
 
 def _check(option: str, value: float, most: float) -> None:
-    """Raise `ConfigError` for a number of which there must be some, but not too many."""
+    """Raise `ConfigError` unless the number is above 0 and at most `most`."""
     if not (math.isfinite(value) and 0 < value <= most):
         raise ConfigError(f"`{option}` ({value:g}) must be above 0, and at most {most:g}.")
 

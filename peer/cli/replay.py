@@ -1,7 +1,8 @@
-"""The command `manyhands replay`: the logs of events of several nodes on one timeline.
+"""The command `manyhands replay`: the event logs of several nodes on one timeline.
 
-A node is a support bundle, a device's folder or a run's directory. Its clock may be wrong by minutes. All peers of a
-group note its beginning within moments, so nodes that met in groups are brought to one clock by these.
+A node's log comes from a support bundle, a device's folder or a run's directory. A node's clock may
+be wrong by minutes. All peers of a group log its start at almost the same moment, so groups in
+common are used to align the nodes' clocks.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from peer.reporting.event_log import (
 )
 
 app = typer.Typer(pretty_exceptions_enable=False)
-MOST_PROCESSES = 16  # of a node
+MOST_PROCESSES = 16  # per node
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,11 @@ class NodeEvent:
 
 @dataclass(frozen=True)
 class ClockShift:
-    """The seconds by which a node's times were moved, by so many groups that it had in common with others."""
+    """The shift applied to a node's times to align its clock with the others."""
 
     node: str
-    seconds: float
-    groups: int
+    seconds: float  # added to the node's times
+    groups: int  # groups in common with other nodes, from which the shift follows
 
 
 @app.command("replay", epilog="Example: manyhands replay run/ alice.zip bob.zip --step 42")
@@ -95,7 +96,7 @@ def replay(
 
 
 def named(sources: Sequence[Path]) -> dict[str, Path]:
-    """Give each source a short name of its own."""
+    """Give each source a short, unique name."""
     found: dict[str, Path] = {}
     for source in sources:
         stem = source.absolute().stem
@@ -108,7 +109,7 @@ def named(sources: Sequence[Path]) -> dict[str, Path]:
 
 
 def read_node(name: str, source: Path) -> list[NodeEvent]:
-    """Read a node's logs; raises `ConfigError` if there are none, or the archive is none."""
+    """Read a node's logs; raises `ConfigError` if there are none, or the archive is invalid."""
     logs = _read_bundle(source) if source.is_file() else _read_directory(source)
     if not logs:
         raise ConfigError(
@@ -131,7 +132,7 @@ def _read_directory(source: Path) -> dict[str, bytes]:
 
 
 def _read_bundle(source: Path) -> dict[str, bytes]:
-    """Read the logs in an archive, whoever has made it: so many of so many bytes, whatever it says of itself."""
+    """Read the logs in an untrusted archive, with bounds on their number and unpacked size."""
     try:
         with zipfile.ZipFile(source) as bundle:
             names = [name for name in bundle.namelist() if name.startswith(f"{FOLDER}/") and name.endswith(SUFFIX)]
@@ -141,21 +142,22 @@ def _read_bundle(source: Path) -> dict[str, bytes]:
                     process = Path(name).name.removesuffix(SUFFIX)
                     found["".join(char for char in process[:32] if char.isprintable())] = file.read(2 * MOST_BYTES)
             return found
-    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:  # the last: a compression unknown
+    # NotImplementedError: an unknown compression.
+    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
         raise ConfigError(f"{source} cannot be read as an archive: {error}.") from error
 
 
 def on_one_clock(events: Sequence[NodeEvent]) -> tuple[list[NodeEvent], list[ClockShift]]:
-    """Bring all nodes to the clock of the one that met most groups, and sort their events by time.
+    """Align all clocks with the node that met most groups, and sort the events by time.
 
-    A node that has no group in common with those that are on that clock already keeps its own times.
+    A node without a group in common with the nodes aligned so far keeps its own times.
     """
-    met: dict[str, dict[str, float]] = {}  # node -> group -> when
+    met: dict[str, dict[str, float]] = {}  # node -> group -> time, by the node's clock
     for event in events:
         if isinstance(event.event, GroupMet):
             met.setdefault(event.node, {})[event.event.group] = event.at
     shifts: dict[str, ClockShift] = {}
-    known: dict[str, float] = {}  # group -> when, by the common clock
+    known: dict[str, float] = {}  # group -> time, by the common clock
     waiting = sorted(met, key=lambda node: -len(met[node]))
     while waiting:
         node = max(waiting, key=lambda node: len(met[node].keys() & known.keys()))
@@ -172,7 +174,7 @@ def on_one_clock(events: Sequence[NodeEvent]) -> tuple[list[NodeEvent], list[Clo
 
 
 def around(events: Sequence[NodeEvent], step: int) -> list[NodeEvent]:
-    """Return the events from when the first node had taken the step before until the last one took this step."""
+    """Return the events after the first node took step - 1, until the last node took `step`."""
     taken = [(_step_after(event.event), event.at) for event in events]
     begun = [at for after, at in taken if after == step - 1]
     ended = [at for after, at in taken if after == step]
@@ -185,7 +187,7 @@ def _step_after(event: AnyEvent) -> int | None:
 
 
 def peers_of(events: Iterable[NodeEvent]) -> dict[str, str]:
-    """Return the names of the peers whose logs are here: libp2p ID -> node."""
+    """Return the peers whose logs were read: libp2p ID -> node."""
     return {event.event.peer: event.node for event in events if isinstance(event.event, ProcessStarted)}
 
 

@@ -1,4 +1,4 @@
-"""The run file that a command writes: its options, and one way to write it, for `recipe` and `plan`."""
+"""Shared options and the writer of the run files that `recipe` and `plan` produce."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refuse_existing(out: Path | None) -> None:
 
 
 def write_run_file(text: str, out: Path | None) -> None:
-    """Write a run file's text, to stdout if no file is named; raises `StorageError`."""
+    """Write a run file's text to `out`, or to stdout if it is None; raises `StorageError`."""
     if out is None:
         say(text.rstrip())
         return

@@ -1,4 +1,4 @@
-"""`manyhands verify`: recompute a run's leaderboard from what its devices have signed, or check a certificate."""
+"""`manyhands verify`: recompute a leaderboard from signed receipts, or check a certificate."""
 
 from __future__ import annotations
 
@@ -107,19 +107,22 @@ def _members(found: Verification, leaderboard: dict[str, int]) -> list[str]:
 
 
 def certificate_in(source: str) -> str | None:
-    """The text of the file `source`, if it is a certificate; None for whatever else it may be."""
+    """Return the text of the file `source` if it is a certificate, else None."""
     if urlsplit(source).scheme in ("http", "https"):
         return None
     try:
         with Path(source).open(encoding="utf-8") as file:
             text = file.read(MAX_CERTIFICATE_CHARS + 1)
-    except (OSError, UnicodeDecodeError):  # the caller will say so
+    except (OSError, UnicodeDecodeError):  # the caller reports the error
         return None
     return text if '"authority_key"' in text else None
 
 
 def authority_key(named: str, get: Get = fetch) -> str:
-    """The key (hex) that was named, or that a run's page shows; raises `ConfigError` or `UnreachableError`."""
+    """Return the given key (hex), or the key on a run's page.
+
+    Raises `ConfigError` if the text is neither, and `UnreachableError`.
+    """
     if _KEY.fullmatch(named.lower()):
         return named.lower()
     if urlsplit(named).scheme not in ("http", "https"):
@@ -129,7 +132,10 @@ def authority_key(named: str, get: Get = fetch) -> str:
 
 
 def check_certificate(text: str, authority: str, as_json: bool) -> None:
-    """Say what the certificate says; raises `UnverifiedError` if it is forged, or another run's (`authority`: hex)."""
+    """Verify and print a certificate; raises `UnverifiedError` if it is forged or another run's.
+
+    `authority`: the key (hex) that must have signed it; empty: any key.
+    """
     signed = read_certificate(text)
     certificate = open_certificate(signed)
     key = signed.authority_key
