@@ -1,7 +1,7 @@
-"""Our errors over gRPC: the one place that maps them to status codes and back.
+"""Our errors over gRPC: the only place that maps them to status codes and back.
 
-A refusal travels as a gRPC status, its sentence as the status' details, and its `code` as trailing metadata, so that
-the peer raises the very class that the coordinator raised.
+An error is sent as a gRPC status with its message as details and its `code` as trailing metadata,
+so that the peer raises the same class that the coordinator raised.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from auth.errors import (
 
 ERROR_KEY = "manyhands-error"
 
-# The nearest class in an error's family decides; what is not named is a refusal for reasons of state.
+# The nearest base class of an error decides; all others mean a failed precondition.
 _STATUS: dict[type[ManyhandsError], grpc.StatusCode] = {
     ExpiredTokenError: grpc.StatusCode.UNAUTHENTICATED,
     TokenError: grpc.StatusCode.UNAUTHENTICATED,
@@ -44,7 +44,7 @@ _STATUS: dict[type[ManyhandsError], grpc.StatusCode] = {
     ManyhandsError: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
-# What gRPC itself says, without a word from the coordinator.
+# Statuses from gRPC itself, without an error code from the coordinator.
 _BY_STATUS: dict[grpc.StatusCode, tuple[type[ManyhandsError], str]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: (RequestError, "The coordinator refused the request's size or number"),
     grpc.StatusCode.UNIMPLEMENTED: (VersionError, "The coordinator does not know this request; update manyhands"),
@@ -52,17 +52,17 @@ _BY_STATUS: dict[grpc.StatusCode, tuple[type[ManyhandsError], str]] = {
 
 
 def status_of(error: ManyhandsError) -> grpc.StatusCode:
-    """The gRPC status that stands for an error of ours."""
+    """Return the gRPC status of one of our errors."""
     return next(_STATUS[family] for family in type(error).__mro__ if family in _STATUS)
 
 
 def metadata_of(error: ManyhandsError) -> tuple[tuple[str, str], ...]:
-    """The trailing metadata that names an error's class."""
+    """Return the trailing metadata with an error's code, which names its class."""
     return ((ERROR_KEY, error.code),)
 
 
 def error_from_rpc(error: grpc.aio.AioRpcError) -> ManyhandsError:
-    """The error that a failed call means: the coordinator's own where it named one, else what gRPC's status says."""
+    """Return a failed call's error: the coordinator's own if it sent one, else by gRPC's status."""
     details = told(error.details() or "")
     known = {family.code: family for family in _families(ManyhandsError)}
     named = known.get(_named_code(error.trailing_metadata() or ()))
@@ -83,5 +83,5 @@ def _families(root: type[ManyhandsError]) -> Iterator[type[ManyhandsError]]:
 
 
 def told(text: str) -> str:
-    """Clean another program's text for a terminal: each control character, which might command it, becomes a space."""
+    """Make another program's text safe for a terminal: replace control characters by spaces."""
     return "".join(" " if unicodedata.category(char) == "Cc" else char for char in text)
