@@ -367,7 +367,7 @@ class Agent:
         return self._account.on(self._read_machine())
 
     def _leave(self, reason: str = "") -> None:
-        """Ask every task to end in order; from now on the presence says "stopping"."""
+        """Ask every task to end in order; the presence becomes "stopping" at once."""
         self._presence.stopping()
         self._stop.ask(reason)
 

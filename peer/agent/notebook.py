@@ -209,7 +209,7 @@ class NotebookDisplay:
         self._write()
 
     def show(self, event: DisplayEvent) -> None:
-        """Take in one event."""
+        """Apply an event, and rewrite the panel unless a frequent event would do so too soon."""
         self._state = reduce_notebook(self._state, event, self._clock())
         often = isinstance(event, Progress | StepReport)
         if not often or abs(self._clock() - self._written_at) >= PANEL_EVERY_S:

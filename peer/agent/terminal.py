@@ -200,7 +200,7 @@ def duration(seconds: float) -> str:
 
 
 def batch_filling(state: PanelState) -> str:
-    """Describe the global batch's fill and remaining time; empty until its size is known."""
+    """Describe the global batch's progress and remaining time; empty until its size is known."""
     if not state.target_batch_size:
         return ""
     speed = state.standing.samples_per_second if state.standing else 0.0
@@ -227,7 +227,7 @@ class Display(Protocol):
     """A display that shows events until it is closed."""
 
     def show(self, event: DisplayEvent) -> None:
-        """Take in one event."""
+        """Show an event."""
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -264,7 +264,7 @@ class LineDisplay:
             print(line, file=self._stream, flush=True)
 
     def _is_news(self, event: DisplayEvent) -> bool:
-        """Return whether to print an event; being connected from the start is not printed."""
+        """Return whether to print an event: a `Connected` only if its value has changed."""
         if not isinstance(event, Connected):
             return True
         before, self._connection = self._connection, event

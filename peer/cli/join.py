@@ -116,7 +116,7 @@ def default_state_dir(link: JoinLink) -> Path:
 def find_invite(given: str, known_device: bool) -> str:
     """Return the invite code: the option's value, else the environment's, else typed at a prompt.
 
-    It is removed from the environment, so that the worker does not inherit it.
+    The code is removed from the environment, so that the worker does not inherit it.
     """
     invite = os.environ.pop(INVITE_VARIABLE, "")
     invite = given or invite

@@ -48,8 +48,7 @@ class Patience:
 async def find_place(
     client: ControlClient, listen: tuple[str, ...], client_mode: bool, patience: Patience = Patience()
 ) -> Placement:
-    """Find this machine's placement; defaults replace what an old or busy coordinator does not
-    answer.
+    """Find this machine's placement; assume defaults if the coordinator is too old or busy.
 
     `listen`: libp2p addresses chosen by the volunteer; none: TCP over every IP version of this
     machine.

@@ -163,10 +163,9 @@ def retry_delay_s(failures: int, first_s: float, most_s: float, rng: random.Rand
 
 
 def failed_rounds(failures: int, addresses: int) -> int:
-    """Count full rounds of failures over all addresses; 0 within a round: the next address may
-    answer.
+    """Count full rounds of failed attempts over all addresses; return 0 within a round.
 
-    The delay grows only after the coordinator was tried at each of its addresses.
+    The next address may answer, so the delay grows only after each address was tried.
     """
     return 0 if failures % addresses else failures // addresses
 

@@ -77,7 +77,7 @@ def installer_for(python: Path, folder: Path) -> list[str]:
 def own_cache(program: Sequence[str], folder: Path) -> list[str]:
     """Return options for a cache inside the folder if the machine has no package cache yet.
 
-    So nothing is left outside the folder, and a repeated installation resumes from the cache.
+    Nothing is then left outside the folder, and a repeated installation resumes from the cache.
     """
     asked = [*(program[:1] if program[0] == "uv" else (program[0], "-m", "pip")), "cache", "dir"]
     said = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603

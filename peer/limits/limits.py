@@ -71,11 +71,10 @@ def parse_rate(option: str, megabits: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class TimeWindow:
-    """A daily window from `start` (inclusive) to `end` (exclusive), over midnight if `end` is
-    earlier.
+    """A daily window from `start` (inclusive) to `end` (exclusive), in local wall-clock time.
 
-    Times are local wall-clock times: when daylight saving time begins or ends, a window over that
-    hour is an hour shorter or longer.
+    The window spans midnight if `end` is earlier than `start`. When daylight saving time begins or
+    ends, a window over that hour is an hour shorter or longer.
     """
 
     start: time

@@ -62,7 +62,10 @@ async def watch(
 
 
 def on_battery(supplies: Path = SUPPLIES) -> bool | None:
-    """Return whether the machine's battery (not a mouse's) powers it; None: unknown."""
+    """Return whether this machine runs on battery; None: unknown.
+
+    It does if one of its own batteries (not a mouse's) discharges and no mains supply is connected.
+    """
     if not supplies.is_dir():
         return None
     found = [supply for supply in sorted(supplies.iterdir()) if _word(supply, "scope") != "Device"]

@@ -132,8 +132,7 @@ def _files(folder: Path) -> Iterator[tuple[float, str, int]]:
 
 
 def require_memory(limit_bytes: int | None, parameters: int, moments: int) -> None:
-    """Raise `ConfigError` if the limit is too small for this model even with the smallest
-    microbatch.
+    """Raise `ConfigError` if the limit is too small for this model with any microbatch size.
 
     `moments`: the number of values in its optimizer's state.
     """

@@ -18,11 +18,10 @@ class RateLimitedError(aiohttp.ClientError):
 
 
 async def wait_as_told(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Retry a request after the delay that a busy server asks for; a middleware for aiohttp's
-    client.
+    """Retry a request after the delay that a busy server asks for.
 
-    Raises `RateLimitedError` if a server limits its rate and names no delay, or one that is too
-    long.
+    This is a middleware for aiohttp's client. Raises `RateLimitedError` if a server limits its rate
+    and names no delay, or one that is too long.
     """
     left_s = LONGEST_WAIT_S
     while True:

@@ -100,8 +100,7 @@ class Traffic:
 
 
 def passes_in_time(gradient_bytes: int, rate: float | None, longest_s: float) -> bool:
-    """Return whether a line can transfer its peer's gradients within a round of at most
-    `longest_s`.
+    """Return whether a line can transfer its peer's gradients in a round of at most `longest_s`.
 
     A round is as fast as its slowest line, so a peer with a slower line would make every round fail
     for all. `rate`: bytes per second of the line; an unknown rate (None or 0) is accepted.

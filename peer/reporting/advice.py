@@ -105,7 +105,10 @@ def why_late(now: Conditions) -> tuple[str, str] | None:
 
 
 class SparingReports:
-    """Passes on at most one warning a minute, the same one at most once an hour, with a count."""
+    """Passes on at most one warning a minute, an equal one at most once an hour.
+
+    Each warning passed on comes with the number of those withheld before it.
+    """
 
     def __init__(self, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._tell, self._clock = tell, clock

@@ -50,7 +50,7 @@ def _shown(text: object, most_chars: int = MOST_CHARS) -> object:
 
 
 def _bounded(number: object) -> object:
-    """Clamp a number, since other peers send some, and none may make an event invalid."""
+    """Clamp a number: some come from other peers, and none of these may make an event invalid."""
     if isinstance(number, bool) or not isinstance(number, int | float):
         return number
     return 0 if math.isnan(number) else min(max(number, 0), MOST_NUMBER)

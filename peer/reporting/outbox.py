@@ -158,10 +158,9 @@ class Outbox:
         self._forget([each for (each,) in self._database.execute(surplus, (self._acknowledged_kept,)).fetchall()])
 
     def take_back(self, last_seq: int) -> int:
-        """Queue acknowledged reports above the coordinator's last number again; return their
-        number.
+        """Queue acknowledged reports above the coordinator's last number again; count them.
 
-        It is above 0 only if the coordinator was restored from a backup.
+        There are any only if the coordinator was restored from a backup.
         """
         return self._write(partial(self._take_back, last_seq)) or 0
 
@@ -187,10 +186,9 @@ class Outbox:
             self._database.close()
 
     def _write(self, writing: Writing) -> int | None:
-        """Make a change after those waiting for room on the disk; return its result, None if it
-        waits.
+        """Make a change after those that wait for room on the disk; return its result.
 
-        Raises `StorageError` if too many changes wait.
+        Returns None if it waits, too. Raises `StorageError` if too many changes wait.
         """
         self._waiting.append(writing)
         return self._catch_up()

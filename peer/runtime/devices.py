@@ -45,11 +45,10 @@ def may_have_accelerator(devices: Path = Path("/dev"), platform: str = sys.platf
 
 
 def pick_device(name: str, gpus: int, tpu: bool, mps: bool = False) -> str:
-    """Return the device that `--device` selects: `cpu`, `cuda:0,1`, `mps`, `tpu` or `jax` (JAX's
-    choice).
+    """Return the device that `--device` selects: `cpu`, `cuda:0,1`, `mps`, `tpu` or `jax`.
 
-    `cuda` means all GPUs; `auto` takes the TPU, else all GPUs, else Apple's GPU, else the CPU.
-    Raises `ConfigError` if the device is unknown or not present.
+    `cuda` means all GPUs, `jax` any device that JAX finds; `auto` takes the TPU, else all GPUs,
+    else Apple's GPU, else the CPU. Raises `ConfigError` if the device is unknown or not present.
     """
     if check_device_name(name) == "auto":
         name = "tpu" if tpu else "cuda" if gpus else "mps" if mps else "cpu"

@@ -106,11 +106,10 @@ def kill_forks_at_end() -> None:
 
 
 def has_ended(child_pid: int) -> bool:
-    """Return whether a child has ended, without reaping it, so that its id and group id stay
-    reserved.
+    """Return whether a child has ended, without reaping it.
 
-    `multiprocessing`'s sentinel is no substitute: it is a pipe that the child's forks inherit and
-    keep open.
+    Until it is reaped, no other process can get its id or its group's. `multiprocessing`'s sentinel
+    is no substitute: it is a pipe that the child's forks inherit and keep open.
     """
     try:
         if hasattr(os, "waitid"):
@@ -188,11 +187,10 @@ def prepare_children(environ: MutableMapping[str, str], platform: str = sys.plat
 
 
 def beat(state_dir: Path) -> None:
-    """Touch a file in the device's directory: its age is the time since agent and worker were
-    healthy.
+    """Touch a file in the device's directory to show that agent and worker are healthy.
 
-    The health check of the peer's image reads the age; a service manager may, too. On a full disk
-    the file cannot be touched, so the check fails, as intended.
+    The health check of the peer's image reads the file's age; a service manager may, too. On a full
+    disk the file cannot be touched, so the check fails, as intended.
     """
     with suppress(OSError):
         (state_dir / FILE).touch(mode=0o600)

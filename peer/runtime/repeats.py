@@ -29,8 +29,7 @@ class _Window:
 
 
 class Repeats:
-    """Decides which events pass: `most` per cause in a window, and one in each window after a full
-    one.
+    """Decides which events pass: `most` per cause in a window, then one in each further window.
 
     Any thread may call it. There is no lock, since a forked process could inherit it locked; at
     worst, two simultaneous calls pass one event too many.

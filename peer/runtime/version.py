@@ -53,8 +53,7 @@ def commit_of(read: Callable[[str], str | None], root: Path) -> str:
 
 
 def update_notice(theirs: str, ours: str, address: str) -> str | None:
-    """Return a line of text if the coordinator's version is newer than ours; None if not, or
-    malformed.
+    """Return a notice if the coordinator's version is newer than ours; None if not, or malformed.
 
     Commits are shown but not compared. `address`: the download address, with digest, that the
     coordinator sends; it is untrusted, and may be empty or malformed.
