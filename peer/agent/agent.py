@@ -1,10 +1,9 @@
 """The agent: the volunteer's side of the control plane, and the supervisor of the training worker.
 
-The agent joins the run, downloads the run's files, and then handles events from four sources in one
-queue: the monitor of this machine (`peer.limits.monitor`), the session with the coordinator
-(`peer.control.session`), the workers (`peer.agent.workers`) and the answers to their requests
-(`peer.agent.worker_requests`). Each type of event has one handler, listed in `Agent.handlers`; the
-handlers run one after another, in the order of the events.
+The agent joins the run, downloads its files, and then handles events from four sources in a queue:
+the monitor of this machine (`peer.limits.monitor`), the session (`peer.control.session`), workers
+(`peer.agent.workers`) and answers to their requests (`peer.agent.worker_requests`). Handlers run
+one by one; `Agent.handlers` lists them by type of event.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The volunteer's panel in a notebook, rendered here as HTML and plain text, shown by its cell.
 
-The cell runs in the host's Python, which has none of our packages, so it receives the finished
-panel, one JSON object per line: `{"panel": {"text/html": ..., "text/plain": ...}}`. The names of
-the run and the member, and the notices, come over the network: everything except numbers is escaped
-here. `reduce_notebook`, the loss curve and the rendering are pure.
+The cell runs in the host's Python, without our packages, so it receives the finished panel, one
+JSON object per line: `{"panel": {"text/html": ..., "text/plain": ...}}`. Texts come over the
+network, so all of them are escaped. `reduce_notebook`, the curve and the rendering are pure.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ _TRACK = "height:.6em;border-radius:.3em;background:rgba(128,128,128,.25);overfl
 class LossCurve:
     """The loss of this device's samples over global steps.
 
-    It has at most `MAX_POINTS` points, each the mean over `stride` steps; `stride` doubles whenever
-    there are more.
+    It has at most `MAX_POINTS` points, each the mean over `stride` steps, which doubles if needed.
     """
 
     stride: int = 1  # steps

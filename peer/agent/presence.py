@@ -1,8 +1,7 @@
 """This peer's presence: the state it sends the coordinator between reports, and its relays.
 
 A peer relays for others if it is directly reachable and its volunteer limits no traffic. Of the
-relays that the coordinator lists beside the keeper, the peer uses only those that answer: libp2p
-waits minutes for a dead relay before it tries the next.
+relays listed by the coordinator, it uses those that answer: libp2p waits minutes for a dead one.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ class OwnPresence:
         self.now = control_pb2.Presence(step=self.now.step, state="starting")
 
     def paused(self) -> None:
-        """Set the state to "paused": a limit forbids training.
-
-        A pause by the run's operator arrives with the worker's progress instead.
-        """
+        """Set the state to "paused" for a limit; a pause by the operator arrives in `hear`."""
         self.now = control_pb2.Presence(step=self.now.step, state="paused")
 
     def stopping(self) -> None:

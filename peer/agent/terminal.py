@@ -1,7 +1,6 @@
 """Display of the agent's events: a live panel on a terminal, otherwise plain text or JSON lines.
 
-`PanelState` holds the known facts and `reduce_state` applies an event to them; both are pure. The
-displays only render.
+`PanelState` holds the known facts, and `reduce_state` applies an event; both are pure.
 """
 
 from __future__ import annotations
@@ -234,10 +233,7 @@ class Display(Protocol):
 
 
 class LineDisplay:
-    """A display that prints plain or JSON lines.
-
-    Progress is printed now and then, repeated notices once a minute with a count.
-    """
+    """A display in lines, plain or JSON: progress now and then, repeated notices once a minute."""
 
     def __init__(self, stream: TextIO, as_json: bool, clock: Callable[[], float]) -> None:
         self._stream, self._as_json, self._clock = stream, as_json, clock

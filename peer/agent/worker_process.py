@@ -1,7 +1,6 @@
 """The agent's handle on a child process, such as the worker: spawn, read events, end its group.
 
-Before the run is joined, a child process also tries the device to train on, because a driver may
-hang or crash the process that uses it.
+Before the agent joins, a child tries the device to train on: a driver may hang or crash it.
 """
 
 from __future__ import annotations
@@ -59,10 +58,9 @@ class Watchdog:
     """A watchdog for a worker: the time left before silence means that the worker hangs.
 
     Traffic counts as a sign of life until the worker is ready, and while it waits for another
-    peer's state; at other times it does not, since the worker's averagers answer other peers on
-    their own. `LineInDoubt` never counts, since it comes from the thread that counts bytes. While
-    the worker waits for the agent to download a checkpoint, each report of its traffic counts, even
-    without new bytes.
+    peer's state; later it does not, since averagers answer by themselves. `LineInDoubt` never
+    counts: the thread that counts bytes sends it. During the agent's download of a checkpoint, each
+    report of traffic counts, even without new bytes.
     """
 
     def __init__(self, patience_s: float, clock: Callable[[], float]) -> None:
@@ -158,10 +156,7 @@ class ChildProcess(Generic[Plan, Message]):
         return self._process.pid
 
     def _listen(self, loop: asyncio.AbstractEventLoop, pipe: Connection, pid: int) -> None:
-        """Pass events to the loop until the process ends.
-
-        The end of the pipe alone does not show that: the worker's forks hold its other end, too.
-        """
+        """Pass events to the loop until the process ends, even if its forks keep the pipe open."""
         while True:
             try:
                 while not pipe.poll(POLL_S) and not has_ended(pid):

@@ -95,10 +95,7 @@ class CheckpointWatch:
 
 
 class LineWatch:
-    """Measures the line again on a worker's request; one per stay.
-
-    The worker decides how often to ask (`peer.averaging.bandwidth`).
-    """
+    """Measures the line again when a worker asks (`peer.averaging.bandwidth`); one per stay."""
 
     def __init__(self, measure: MeasureLine, tell: Callable[[LineMeasured | Notice], None]) -> None:
         self._measure, self._tell = measure, tell
@@ -124,8 +121,7 @@ class LineWatch:
 class KeeperSearch:
     """Finds out which of the coordinator's addresses for the keeper answer from here; one per stay.
 
-    The coordinator sends the addresses when they change; the agent asks for them when a worker
-    cannot find the keeper.
+    The coordinator sends changed addresses; a worker that misses the keeper makes the agent ask.
     """
 
     def __init__(self, ask: Callable[[], Awaitable[Sequence[str]]], tell: Callable[[KeeperAt], None]) -> None:

@@ -84,11 +84,9 @@ class StopRequest:
 
 
 class Workers:
-    """The workers of one stay, one at a time.
+    """The workers of one stay, one at a time. Handlers of `run`'s events call `decided` and `tell`.
 
-    `run` puts events into `events`; their handlers call `decided` and `tell`. A worker starts only
-    after all messages of its predecessor were handled, so that an answer reaches the worker that
-    asked.
+    A worker starts only after its predecessor's messages were handled, so no answer goes astray.
     """
 
     def __init__(
@@ -120,8 +118,7 @@ class Workers:
     def are_well(self) -> bool:
         """Return whether the running worker has given a sign of life within `SILENT_S`.
 
-        True if no worker runs, for example during a pause or while waiting for the keeper: this
-        machine is healthy then.
+        True if no worker runs, as during a pause or a wait for the keeper: this machine is healthy.
         """
         return self._watchdog is None or self._watchdog.silent_s < SILENT_S
 
@@ -186,7 +183,7 @@ class Workers:
         self._events.put_nowait(event)
 
     async def _next_worker(self, plan: WorkerPlan) -> tuple[bool, Failed | None]:
-        """Run one worker once the limits allow it; return whether it was halted, and its failure.
+        """Run one worker once limits allow it; return whether it was halted, and its failure.
 
         Raises `SwarmError` if the worker could not join the swarm.
         """
@@ -248,10 +245,7 @@ class Workers:
         return failure
 
     async def _listen(self, worker: WorkerProcess, underway: Underway) -> Stopped | Failed | None:
-        """Forward the worker's messages until it ends; return its `Stopped` or `Failed`, if any.
-
-        Raises `TimeoutError` if the worker hangs.
-        """
+        """Forward messages; return the `Stopped` or `Failed`, if any. Raises `TimeoutError`."""
         last: Stopped | Failed | None = None
         watchdog = self._watchdog = Watchdog(WATCHDOG_S, time.monotonic)
         while (message := await asyncio.wait_for(worker.next_event(), watchdog.left_s)) is not None:
@@ -279,8 +273,7 @@ class Workers:
 def _failure_of(worker: WorkerProcess, last: Stopped | Failed | None, kills: int | None) -> Failed | None:
     """Return the failure of a worker whose process has ended; None if it left in order.
 
-    `last`: the worker's own last word, if any; `kills`: the system's count of out-of-memory kills
-    when the worker began.
+    `last`: its `Stopped` or `Failed`, if any; `kills`: out-of-memory kills before its start.
     """
     if last is not None:
         return last if isinstance(last, Failed) else None
@@ -300,8 +293,7 @@ def restart_allowed(failures: list[float], now: float) -> bool:
 def halved(plan: WorkerPlan, found: int | None) -> int | None:
     """Return half the plan's microbatch size; None if it is 1 already.
 
-    `found` is the size that the worker chose if the plan leaves it open; None if not yet reported,
-    in which case the run's configured size is halved.
+    `found`: the size that the worker chose if the plan has none; None: unknown, so the run's size.
     """
     if found is None:
         found = RunConfig.from_json(plan.run_config_json).data.microbatch_size

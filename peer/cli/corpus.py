@@ -268,10 +268,7 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _write_pictures(tally: PerplexityTally, title: str, folder: Path) -> str:
-    """Draw `distributions.png` in the folder and return the figure as SVG.
-
-    Raises `ConfigError` if matplotlib is not installed.
-    """
+    """Draw `distributions.png` and return it as SVG; raises `ConfigError` without matplotlib."""
     figure = _figure_of(tally, title)
     figure.savefig(folder / "distributions.png", dpi=130)
     vector = io.StringIO()

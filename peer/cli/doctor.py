@@ -159,10 +159,7 @@ def collect(state_dir: Path, findings: Sequence[Mapping[str, Any]]) -> dict[str,
 
 
 def events_of(state_dir: Path, redact: Callable[[str], str]) -> dict[str, str]:
-    """Return the event logs by their names in the archive; only their texts are redacted.
-
-    The logs therefore stay readable for `manyhands replay`.
-    """
+    """Return event logs by their archive names, redacted so that `replay` can still read them."""
 
     def redacted(value: Any) -> Any:
         if isinstance(value, dict):

@@ -114,11 +114,8 @@ def default_state_dir(link: JoinLink) -> Path:
 
 
 def find_invite(given: str, known_device: bool) -> str:
-    """Return the invite code: the option's value, else the environment's, else typed at a prompt.
-
-    The code is removed from the environment, so that the worker does not inherit it.
-    """
-    invite = os.environ.pop(INVITE_VARIABLE, "")
+    """Return the invite code: from the option, else from the environment, else from a prompt."""
+    invite = os.environ.pop(INVITE_VARIABLE, "")  # removed: the worker inherits the environment
     invite = given or invite
     if not invite and not known_device and sys.stdin.isatty():
         return str(

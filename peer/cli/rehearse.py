@@ -137,11 +137,7 @@ def _chosen_swarm(
 
 
 def _swarms_of_file(config: RunConfig, loaded: Scenario) -> ScenarioOf:
-    """Return a function that gives a file's scenario for each seed.
-
-    If a changed configuration has another rank of PowerSGD, the number of averaged values is
-    scaled.
-    """
+    """Return a file's scenario for each seed; another PowerSGD rank scales the averaged values."""
     own = config.averaging.powersgd_rank
 
     @cache

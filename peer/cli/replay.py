@@ -1,8 +1,7 @@
 """The command `manyhands replay`: the event logs of several nodes on one timeline.
 
-A node's log comes from a support bundle, a device's folder or a run's directory. A node's clock may
-be wrong by minutes. All peers of a group log its start at almost the same moment, so groups in
-common are used to align the nodes' clocks.
+Logs come from support bundles, devices' folders and runs' directories. A node's clock may be wrong
+by minutes. All peers of a group log its start almost simultaneously, which aligns their clocks.
 """
 
 from __future__ import annotations

@@ -119,10 +119,7 @@ def certificate_in(source: str) -> str | None:
 
 
 def authority_key(named: str, get: Get = fetch) -> str:
-    """Return the given key (hex), or the key on a run's page.
-
-    Raises `ConfigError` if the text is neither, and `UnreachableError`.
-    """
+    """Return the key (hex) given, or on a run's page; raises `ConfigError`, `UnreachableError`."""
     if _KEY.fullmatch(named.lower()):
         return named.lower()
     if urlsplit(named).scheme not in ("http", "https"):
@@ -132,10 +129,7 @@ def authority_key(named: str, get: Get = fetch) -> str:
 
 
 def check_certificate(text: str, authority: str, as_json: bool) -> None:
-    """Verify and print a certificate; raises `UnverifiedError` if it is forged or another run's.
-
-    `authority`: the key (hex) that must have signed it; empty: any key.
-    """
+    """Print a certificate; raises `UnverifiedError` if it is forged or not by `authority` (hex)."""
     signed = read_certificate(text)
     certificate = open_certificate(signed)
     key = signed.authority_key

@@ -1,12 +1,10 @@
 """The checkpoint that a coordinator offers to joining peers: check the offer, and download it.
 
-The checkpoint comes over HTTP(S) in ranges, so that a broken download is resumed, and is verified
-by its digests. The offer comes over the control plane, whose certificate is pinned, so its digests
-can be trusted wherever the files come from.
+The checkpoint comes over HTTP(S) in ranges, so that a broken download is resumed. It is verified by
+digests, which can be trusted because the control plane's certificate is pinned.
 
-The offer names the host that this machine connects to. To keep an offer from probing the
-volunteer's local network, the host must be the join link's own or a public web address, and
-redirects are not followed.
+The offer names the host that this machine connects to. To protect the volunteer's local network,
+the host must be the join link's own or a public address, and redirects are not followed.
 """
 
 from __future__ import annotations
@@ -70,11 +68,10 @@ class CheckpointOffer:
 
 
 def read_offer(reply: control_pb2.CheckpointReply, most_bytes: int) -> CheckpointOffer | None:
-    """Read the offer; None if there is none or it is too old to catch up from.
+    """Read the offer; None if there is none, or if the keeper may soon lack the steps after it.
 
-    An offer is recent enough if the keeper is likely to hold all later averages once the download
-    is complete. `most_bytes`: the most bytes that this run's state can have. Raises `RequestError`
-    for an implausible offer: a malformed address, wrong files, or too many bytes.
+    Raises `RequestError` for an address, files or a size that no coordinator offers. `most_bytes`:
+    the most bytes that this run's state can have.
     """
     if not (reply.address and 0 <= reply.swarm_step - reply.step <= HELD_AVERAGES // 2):
         return None
@@ -104,9 +101,8 @@ async def download_checkpoint(
 ) -> None:
     """Download the offer's files into the directory `into`, resuming an earlier download.
 
-    `rest` sleeps between attempts. Raises `StorageError` if the disk is full or a file arrives
-    damaged, and `UnreachableError` if the download fails; the part received by then is kept for the
-    next time.
+    `rest` sleeps between attempts. Raises `StorageError` if the disk is full or a file is damaged,
+    and `UnreachableError` if the download fails; the part received is kept for the next time.
     """
     await asyncio.to_thread(_make_room, offer, into)
     own = offer.host in link_hosts

@@ -132,10 +132,7 @@ class ControlClient:
         return self._stubs[self.link]
 
     async def _first_greeting(self) -> control_pb2.ChallengeReply:
-        """Greet; if the protocol version differs, name the remedy that fits this installation.
-
-        The coordinator's own message names the installer, which is of no use in a container.
-        """
+        """Greet; if the protocol versions differ, name a remedy that works in containers, too."""
         try:
             return await self.greet()
         except VersionError as error:
@@ -153,10 +150,7 @@ class ControlClient:
         return await self._call(self._stub.Challenge, request)
 
     async def describe(self) -> control_pb2.DescribeReply:
-        """Fetch the run's requirements, its swarm's addresses, and this machine's observed address.
-
-        Needs no account.
-        """
+        """Fetch the run's description, and this machine's observed address; needs no account."""
         return await self._call(self._stub.Describe, control_pb2.DescribeRequest())
 
     async def swarm_addresses(self) -> tuple[str, ...]:
@@ -188,8 +182,7 @@ class ControlClient:
     ) -> control_pb2.JoinReply:
         """Become a member's device: by invite code, as a `known` device, or else by a login.
 
-        Without an invite, an unknown device logs in if the run has an identity provider.
-        `provider`: its name; empty: the run's only provider.
+        A login needs a run with an identity provider; `provider`: its name; empty: the only one.
         """
         if invite or known or not (provider or self.login_providers):
             try:
@@ -227,11 +220,7 @@ class ControlClient:
         role: str = "",
         software: str = "",
     ) -> control_pb2.JoinReply:
-        """Become a member's device by a login at an identity provider.
-
-        `tell` shows the person where to log in; the call then waits for the login, perhaps for
-        minutes.
-        """
+        """Join by a login at an identity provider: `tell` shows where; this may take minutes."""
         nonce, receipt_key = (await self.greet()).nonce, key.receipt_key(self.link.run).public_bytes
         request = control_pb2.LoginRequest(
             nonce=nonce,
@@ -312,10 +301,7 @@ class ControlClient:
             )
 
     def open_session(self) -> Any:
-        """Open the raw stream of a session (grpc.aio's StreamStreamCall).
-
-        It has no deadline: keepalive detects a dead connection.
-        """
+        """Open a session's raw stream (a StreamStreamCall); keepalive replaces a deadline."""
         return self._stub.Session()
 
     async def close(self) -> None:
@@ -331,10 +317,9 @@ class ControlClient:
 
 
 async def find_coordinator(links: Sequence[JoinLink]) -> tuple[JoinLink, str]:
-    """Return the first link at which the right coordinator answers, and its certificate (PEM).
+    """Return the first link where the right coordinator answers, and its certificate (PEM).
 
-    Each link has one address. If the right coordinator answers at none of them, raises
-    `FingerprintError` if another server does, else `UnreachableError`.
+    Each has one address. Raises `FingerprintError` if only others answer, or `UnreachableError`.
     """
     failures: list[UnreachableError | FingerprintError] = []
     for link in links:

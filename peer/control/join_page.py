@@ -1,9 +1,8 @@
 """The address of an invitation page, which commands accept in place of a join link.
 
 The run's public API returns the join link for such an address. A join link contains the fingerprint
-that authenticates the coordinator; a page's address does not, so its join link is only as
-trustworthy as the connection: HTTPS or loopback is required. The invite code is in the URL fragment
-(after the #), which is never sent to the server.
+that authenticates the coordinator; an address does not, so the connection must be trustworthy:
+HTTPS or loopback. The invite code is in the URL fragment, which is never sent to the server.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ _CODE = re.compile(r"[0-9A-Za-z -]{10,64}")
 def read_link(text: str) -> tuple[JoinLink, str]:
     """Read a join link or an invitation page's address; return the link, and the invite code or "".
 
-    Raises `LinkError` if the text leads to no run, and `UnreachableError` if the site does not
-    answer.
+    Raises `LinkError` if the text leads to no run, and `UnreachableError` if no site answers.
     """
     if not text.strip().lower().startswith(("https://", "http://")):
         return JoinLink.parse(text), ""

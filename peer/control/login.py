@@ -1,7 +1,6 @@
-"""The login prompt: parsed from the coordinator's message, and shown to a person as text, JSON or HTML.
+"""The login prompt: read from the coordinator's message, and shown as text, JSON or HTML.
 
-The prompt comes over the network, so its texts must be short and printable, and its links web
-addresses.
+It comes over the network, so its texts must be short and printable, and its links web addresses.
 """
 
 from __future__ import annotations
@@ -64,11 +63,7 @@ def login_providers(greeting: control_pb2.ChallengeReply) -> tuple[LoginProvider
 
 
 def choose_provider(providers: tuple[LoginProvider, ...], wanted: str) -> str:
-    """Return the provider to log in with.
-
-    Raises `ConfigError` if there is none, if `wanted` is unknown, or if it is empty and there are
-    several.
-    """
+    """Return the provider to log in with; raises `ConfigError` if none, or no clear choice."""
     names = [provider.name for provider in providers]
     if wanted in names:
         return wanted

@@ -1,10 +1,8 @@
-"""Reachability: find, before joining, whether others can connect to this machine, and its line
-speed.
+"""Reachability: find, before joining, if others can connect to this machine, and its line speed.
 
 The coordinator dials the address that it observes, over TCP and by a UDP datagram, at the ports
-where this peer is going to listen. It sends a random word that its reply has announced, so that
-unrelated connections are not mistaken for it. The line to the coordinator is measured in both
-directions.
+where this peer will listen. It sends a random word, announced in its reply, so that unrelated
+connections are not mistaken for it. The line to the coordinator is measured in both directions.
 """
 
 from __future__ import annotations
@@ -50,8 +48,7 @@ async def find_place(
 ) -> Placement:
     """Find this machine's placement; assume defaults if the coordinator is too old or busy.
 
-    `listen`: libp2p addresses chosen by the volunteer; none: TCP over every IP version of this
-    machine.
+    `listen`: the volunteer's libp2p addresses; none: TCP over every IP version of this machine.
     """
     listen = listen or tuple(endpoint.maddr for endpoint in everywhere())
     measured = await measured_bandwidth(client, patience)
@@ -238,10 +235,7 @@ class LineSpeed:
 
 
 async def measure_line(client: ControlClient, limit_s: float, stopwatch: Callable[[], float]) -> LineSpeed:
-    """Measure the upload, then the download, each for `limit_s` or up to `MAX_PROBE_BYTES`.
-
-    Raises `ManyhandsError` if the coordinator refuses or the call fails.
-    """
+    """Measure both directions, for `limit_s` or `MAX_PROBE_BYTES` each; raises `ManyhandsError`."""
     call = client.open_probe(timeout_s=PROBE_TIMEOUT_FACTOR * limit_s)
     try:
         return await _measure(call, limit_s, stopwatch)

@@ -1,9 +1,9 @@
 """The peer's session with the coordinator, reconnected as often as needed while the agent runs.
 
-Each connection is called a stay: a handshake, then reports and presence to the coordinator, and
-everything else from it. A lost connection is reopened after a jittered, growing delay while
-training goes on; the access token is renewed at two thirds of its life. `run` ends with an
-exception only for faults that a person must fix (a revocation, a wrong version, ...).
+Each connection is called a stay: a handshake, then reports and presence up, all else down. A lost
+connection is reopened after a jittered, growing delay while training goes on; the access token is
+renewed at two thirds of its life. Only faults that a person must fix (a revocation, a wrong
+version, ...) end `run`, with an exception.
 """
 
 from __future__ import annotations
@@ -163,10 +163,7 @@ def retry_delay_s(failures: int, first_s: float, most_s: float, rng: random.Rand
 
 
 def failed_rounds(failures: int, addresses: int) -> int:
-    """Count full rounds of failed attempts over all addresses; return 0 within a round.
-
-    The next address may answer, so the delay grows only after each address was tried.
-    """
+    """Count full rounds of failures over all addresses; 0 within one, as the next may answer."""
     return 0 if failures % addresses else failures // addresses
 
 
@@ -203,10 +200,7 @@ class SessionStream:
             raise UnreachableError("The coordinator did not open the session in time.") from error
 
     async def converse(self, stop: asyncio.Event) -> None:
-        """Send and receive until the stream ends or `stop` is set.
-
-        Raises the error with which the coordinator ended the stream, if any.
-        """
+        """Exchange messages until the end or `stop`; raises the coordinator's error, if any."""
         listening = asyncio.create_task(self._listen())
         talking = asyncio.create_task(self._talk(stop))
         try:
@@ -316,10 +310,7 @@ class SessionStream:
         self._ahead_until = asyncio.get_running_loop().time() + self._timing.ahead_again_s
 
     async def _talk(self, stop: asyncio.Event) -> None:
-        """Send until `stop`, then say goodbye.
-
-        Returns quietly if the connection breaks: the listener raises the reason.
-        """
+        """Send until `stop`, then say goodbye; return if the line breaks: the listener raises."""
         now = asyncio.get_running_loop().time
         presence_due = now()
         try:

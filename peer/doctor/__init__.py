@@ -1,6 +1,5 @@
 """`manyhands doctor`: check machine and network in stages before joining, without an account.
 
-`checkup` lists the stages in order; `training_helper` and `swarm_helper` run in a separate process.
-The command lines import this package; the operator's doctor (`coordinator.service.doctor`) imports
-`stages`.
+`checkup` lists the stages in order; the two helpers run in a separate process. The command lines
+import this package; the operator's doctor (`coordinator.service.doctor`) imports `stages`.
 """

@@ -1,7 +1,6 @@
 """The stages of the volunteer's doctor, in the order of examination, and its conclusion.
 
-After a failed join, `explain` runs a shorter list of stages to find a clearer reason than "daemon
-failed to start".
+After a failed join, `explain` runs fewer stages to find a clearer reason than hivemind's error.
 """
 
 from __future__ import annotations
@@ -104,10 +103,7 @@ def conclude(context: Context) -> Conclusion:
 
 
 async def explain(error: UnreachableError | SwarmError, context: Context) -> ManyhandsError:
-    """Examine the way to the swarm; return an error of the same class that names the first failure.
-
-    The same class means the same exit code.
-    """
+    """Return an error of the same class and exit code that names the first stage that fails."""
     stages = WHY_NO_SWARM if isinstance(error, SwarmError) else WHY_UNREACHABLE
     async with context.resources:
         findings = [finding async for finding in run_stages(stages, context)]

@@ -1,9 +1,7 @@
-"""Stages for the connection to the coordinator: names, TCP, proxy, route, certificate, and the
-like.
+"""Stages for the connection to the coordinator, from names and TCP to protocol and bandwidth.
 
 They check whether the coordinator can be reached, whether it is the one that the link names, and
-whether both sides speak the same protocol. The bandwidth of the line to the coordinator is measured
-in both directions.
+whether both sides speak the same protocol. The bandwidth is measured in both directions.
 """
 
 from __future__ import annotations

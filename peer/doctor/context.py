@@ -1,7 +1,6 @@
 """The context of a volunteer's examination: the options, and the findings of earlier stages.
 
-A coordinator also describes its run to machines that have not joined; like all input from the
-network, the description is validated.
+A coordinator describes its run before anyone has joined; like all network input, it is validated.
 """
 
 from __future__ import annotations
@@ -56,10 +55,7 @@ class Timing:
 
 @dataclass
 class Context:
-    """The state of one examination.
-
-    The caller enters `resources`, which close on exit everything that stages have opened.
-    """
+    """The state of one examination; its caller enters `resources`, which close what stages open."""
 
     options: Options
     clock: Callable[[], float] = time.time
@@ -91,10 +87,7 @@ class Context:
 
     @property
     def link(self) -> JoinLink:
-        """The link, narrowed to the answering address once that is known.
-
-        Stages that use it run only if a link was given.
-        """
+        """The link, narrowed to the address that answers; stages that use it need a link."""
         link = self.answering or self.options.link
         assert link is not None
         return link
@@ -115,10 +108,7 @@ class RunDescription:
 
 
 def read_description(reply: control_pb2.DescribeReply) -> RunDescription:
-    """Validate the coordinator's description; addresses of unknown form are left out.
-
-    Raises `RequestError` or `ConfigError` if it is malformed.
-    """
+    """Validate a coordinator's description; raises `RequestError` or `ConfigError` if malformed."""
     if len(reply.run_config_json) > MAX_JSON_CHARS:
         raise RequestError("The coordinator's description of its run is too long.")
     try:
@@ -128,7 +118,7 @@ def read_description(reply: control_pb2.DescribeReply) -> RunDescription:
     rate = reply.samples_per_second
     return RunDescription(
         config=RunConfig.from_json(reply.run_config_json),
-        swarm_addresses=tuple(filter(is_peer_address, reply.swarm_addresses[:MAX_ADDRESSES])),
+        swarm_addresses=tuple(filter(is_peer_address, reply.swarm_addresses[:MAX_ADDRESSES])),  # others are dropped
         observed_address=observed,
         samples_per_second=rate if math.isfinite(rate) and rate > 0 else 0.0,
     )

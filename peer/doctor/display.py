@@ -84,10 +84,7 @@ def open_display(as_json: bool) -> CheckupDisplay:
 async def examine(
     stages: Sequence[Stage[C]], context: C, display: CheckupDisplay, fit: Callable[[C], Conclusion]
 ) -> None:
-    """Run all stages and show each finding, then the conclusion of `fit`.
-
-    Raises `UnfitError` if a stage has failed.
-    """
+    """Run and show all stages, then the conclusion of `fit`; raises `UnfitError` if one failed."""
     findings = []
     async for finding in run_stages(stages, context, display.begin):
         findings.append(finding)

@@ -60,8 +60,7 @@ class _Running:
 class Helper:
     """A helper process, started by the first question and ended by `end`.
 
-    `prepare` is called in the helper's process with the folder of its log, before the first
-    question.
+    Before the first question, `prepare` is called in the helper with the folder of its log.
     """
 
     def __init__(self, timeout_s: float, prepare: Callable[[Path], None] = as_it_is) -> None:

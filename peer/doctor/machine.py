@@ -1,9 +1,8 @@
 """Stages for the machine itself: disk, memory, processor, device, training speed and pace.
 
-The numbers come from the operating system; a container's limits apply where they are lower. The
-speed, in samples a second, is measured; whether machine and line keep pace with the run's steps is
-computed from it. PyTorch runs in a helper process, so that running out of memory kills only the
-helper.
+The numbers come from the operating system, or a container's limits if lower. The speed, in samples
+a second, is measured; whether machine and line keep pace with the run is computed from it. PyTorch
+runs in a helper process, so that running out of memory kills only the helper.
 """
 
 from __future__ import annotations
@@ -105,10 +104,7 @@ class Processor:
 
 
 def read_free_disk(path: Path) -> int:
-    """Return the free bytes of the disk that holds or will hold `path`.
-
-    Raises `OSError` if nothing can be written there.
-    """
+    """Return the free bytes where `path` is or will be. Raises `OSError` if it is not writable."""
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     with tempfile.TemporaryFile(dir=existing) as file:
         file.write(bytes(4096))

@@ -1,8 +1,7 @@
 """Stages of an examination: a stage's definition, its result, and the runner of a list of stages.
 
-The volunteer's doctor (`checkup`) and the operator's (`coordinator.service.doctor`) are lists of
-stages, each with its own type of context. A stage runs if the stages that it needs have passed;
-otherwise it is skipped with a reason.
+The volunteer's doctor (`checkup`) and the operator's (`coordinator.service.doctor`) are such lists,
+each with its own context. A stage is skipped if a stage that it needs has not passed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Stages for the swarm: is this machine reachable, and does its p2p daemon start and reach the
-keeper?
+"""Stages for the swarm: can others reach this machine, and can its p2p daemon reach the keeper?
 
-Reachability is tested, not guessed: the coordinator dials the address that it observes, at a port
-where this machine listens. The keeper is dialled over TCP and over QUIC. hivemind runs in a helper
-process, because it must not be loaded into a process with gRPC.
+The coordinator dials the address that it observes, at a port where this machine listens. The keeper
+is dialled over TCP and QUIC. hivemind must not share a process with gRPC: a helper loads it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Install the wheel that contains this file into a new environment.
 
-Usage: `python3 WHEEL/peer/installer [FOLDER]`. Python can run a folder inside a zip file, so a
-person who has checked the wheel's digest needs no other file of ours, and gets the exact versions
-that the wheel pins. Only the standard library of the machine's Python is available here.
+Usage: `python3 WHEEL/peer/installer [FOLDER]`. Python can run a folder inside a zip file, so no
+other file of ours is needed. The wheel pins exact versions. Only the standard library is here.
 """
 
 from __future__ import annotations
@@ -108,8 +107,7 @@ def install_cpu_torch(install: Sequence[str], folder: Path) -> None:
 def run(command: Sequence[str], folder: Path) -> int:
     """Run a command and return its exit status.
 
-    The command does not get manyhands' own environment variables, such as an invite code. Its
-    temporary files are in the folder, and a terminal shows the folder's growing size.
+    It gets no variable of ours, such as an invite code. Its temporary files are in the folder.
     """
     temporary = folder / TEMPORARY
     temporary.mkdir(exist_ok=True)
@@ -126,7 +124,7 @@ def run(command: Sequence[str], folder: Path) -> int:
 
 
 def wait_for(process: subprocess.Popen[bytes], folder: Path) -> int:
-    """Wait for the end of a process; returns its exit status."""
+    """Wait for a process and return its exit status; a terminal shows the folder's growing size."""
     shown = ""
     while True:
         try:

@@ -1,9 +1,8 @@
 """A cloud's preemption notice for this machine, read from the cloud's metadata service.
 
-The service is queried only if the machine's firmware, or the setting `MANYHANDS_METADATA`, names
-one of these clouds, so that a machine at home sends no stray requests. Sources, in the providers'
-documentation: Compute Engine's `instance/preempted`, EC2's `spot/instance-action` (IMDSv2), Azure's
-scheduled events.
+The service is queried only if the firmware or `MANYHANDS_METADATA` names one of these clouds, so
+that a machine at home sends no stray requests. Source: the providers' documentation of Compute
+Engine's `instance/preempted`, EC2's `spot/instance-action` (IMDSv2), Azure's scheduled events.
 """
 
 from __future__ import annotations
@@ -58,10 +57,7 @@ def amazon_takes_back(metadata: Metadata) -> bool:
 
 
 def azure_takes_back(metadata: Metadata) -> bool:
-    """Return whether this spot machine will be preempted; half a minute is left then.
-
-    Azure also lists the events of neighbouring machines, which are ignored.
-    """
+    """Return whether this spot machine will be preempted; half a minute is left then."""
     headers = {"Metadata": "true"}
     found = _parsed(metadata.ask("/metadata/scheduledevents?api-version=2020-07-01", headers))
     events = found.get("Events") if isinstance(found, dict) else None
@@ -69,7 +65,7 @@ def azure_takes_back(metadata: Metadata) -> bool:
     if not preempted:
         return False
     name = metadata.ask("/metadata/instance/compute/name?api-version=2021-02-01&format=text", headers)
-    return any(name in (event.get("Resources") or ()) for event in preempted)
+    return any(name in (event.get("Resources") or ()) for event in preempted)  # others are neighbours'
 
 
 CLOUDS: dict[str, tuple[str, Callable[[Metadata], bool]]] = {
@@ -88,10 +84,7 @@ class Cloud:
 
     @classmethod
     def find(cls, setting: str, dmi: Path = DMI) -> Cloud:
-        """Find the cloud by the setting `MANYHANDS_METADATA`, or by the firmware if it is empty.
-
-        Raises `ConfigError` if the setting is malformed.
-        """
+        """Find the cloud by the setting, else by firmware; raises `ConfigError` if malformed."""
         if not setting:
             return cls(name_of_cloud(dmi))
         if setting == "none":

@@ -1,8 +1,7 @@
 """Energy use: processor packages by RAPL counters, NVIDIA GPUs by their power draw.
 
 The figure covers all programs, as no counter separates them. Other parts (main board, disks,
-screen, losses of the power supply) are not measured, so the figure is less than the energy drawn
-from the socket.
+screen, power supply) are not measured, so it is less than the energy drawn from the socket.
 """
 
 from __future__ import annotations

@@ -71,10 +71,9 @@ def parse_rate(option: str, megabits: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class TimeWindow:
-    """A daily window from `start` (inclusive) to `end` (exclusive), in local wall-clock time.
+    """A daily window of local time from `start` to before `end`; over midnight if `end` is earlier.
 
-    The window spans midnight if `end` is earlier than `start`. When daylight saving time begins or
-    ends, a window over that hour is an hour shorter or longer.
+    When daylight saving time begins or ends, a window over that hour is an hour shorter or longer.
     """
 
     start: time

@@ -1,11 +1,9 @@
-"""The monitor of a machine: every few seconds it sends the agent readings and the decision from
-them.
+"""The machine's monitor: sends the agent readings every few seconds, and decisions from them.
 
-The monitor reads energy use, and otherwise only what the volunteer's limits need. For `--polite` it
-reads whether the machine runs on battery (from the kernel's list of power supplies), whether its
-network is metered (as NetworkManager knows or guesses), and whether others use it: a person at the
-keyboard (according to systemd's login manager) or other programs on the processors. Properties of
-system services are read with `busctl`.
+It reads energy use, and otherwise only what the limits need. For `--polite` it reads whether the
+machine is on battery (from the kernel's power supplies), whether its network is metered (from
+NetworkManager), and whether others use it: a person at the keyboard (from systemd's login manager)
+or other programs. Properties of system services are read with `busctl`.
 """
 
 from __future__ import annotations
@@ -62,10 +60,7 @@ async def watch(
 
 
 def on_battery(supplies: Path = SUPPLIES) -> bool | None:
-    """Return whether this machine runs on battery; None: unknown.
-
-    It does if one of its own batteries (not a mouse's) discharges and no mains supply is connected.
-    """
+    """Return whether the machine's battery (not a mouse's) powers it; None: unknown."""
     if not supplies.is_dir():
         return None
     found = [supply for supply in sorted(supplies.iterdir()) if _word(supply, "scope") != "Device"]
@@ -106,10 +101,7 @@ class Activity:
         self._programs = OtherPrograms(os.cpu_count() or 1)
 
     def in_use(self) -> bool | None:
-        """Return whether a person or other programs use the machine.
-
-        None if other programs are quiet and the system does not report a person's presence.
-        """
+        """Return whether the machine is in use; None: programs are quiet, persons unknown."""
         programs, person = self._programs.busy(self._cpu_times()), person_present(self._read)
         return programs or person
 
@@ -117,8 +109,8 @@ class Activity:
 def person_present(read: Property = read_property) -> bool | None:
     """Return whether systemd's login manager has an active session; None without the manager.
 
-    The manager reports a terminal as idle after five minutes without a key press, and a desktop as
-    idle when the desktop says so. With no login there is no person.
+    A terminal is idle after five minutes without a key, a desktop when it says so. With no login
+    there is no person.
     """
     idle = read(LOGIND, "/org/freedesktop/login1", f"{LOGIND}.Manager", "IdleHint")
     return {"true": False, "false": True}.get(idle or "")
@@ -211,10 +203,7 @@ class Machine:
         )
 
     def _read_disk(self) -> int:
-        """Return the bytes of this device's files, after trimming the cache if above the limit.
-
-        Returns 0 if there is no limit.
-        """
+        """Return the bytes of this device's files, after trimming the cache; 0 without a limit."""
         limit = self._limits.disk_bytes
         if limit is None:
             return 0

@@ -1,8 +1,7 @@
 """The resources used by one stay and all its workers: traffic, energy, main memory and disk.
 
-When this device's files exceed the disk limit, the cache is trimmed. Main memory is that of the
-worker's process group, with each shared page counted once. The system's out-of-memory kills are
-counted, too.
+Above the disk limit, the cache is trimmed. Main memory is that of the worker's process group, with
+shared pages counted once. The system's out-of-memory kills are counted, too.
 """
 
 from __future__ import annotations
@@ -167,13 +166,10 @@ def _group_of(process: psutil.Process) -> int | None:
 
 
 def _memory(process: psutil.Process) -> int:
-    """Read a process's proportional set size, else its unique or resident size, in bytes.
-
-    hivemind's forks share most pages, which the proportional size counts once.
-    """
+    """Return a process's proportional set size in bytes; if unknown, the size of all its pages."""
     with suppress(psutil.NoSuchProcess):
         try:
-            memory = process.memory_full_info()
+            memory = process.memory_full_info()  # hivemind's forks share most pages
             return int(getattr(memory, "pss", memory.uss))
         except psutil.AccessDenied:
             return int(process.memory_info().rss)

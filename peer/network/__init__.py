@@ -1,5 +1,4 @@
 """Addresses, endpoints and transfers: reach peers and files, and count and limit the traffic.
 
-Agents, workers and the coordinator import these modules, which import neither torch nor hivemind
-nor gRPC.
+Agents, workers and the coordinator import these modules; none imports torch, hivemind or gRPC.
 """

@@ -79,10 +79,7 @@ class IncomingFile:
 
 @contextmanager
 def incoming_file(into: Path, name: str, digest: bytes, size_bytes: int) -> Iterator[IncomingFile]:
-    """Receive the file `into / name` within the block.
-
-    At the end of the block the file gets this name if its size and digest are as announced.
-    """
+    """Receive `into / name` in the block; it gets this name at the end if size and digest match."""
     check_announced(name, size_bytes)
     aside = into / f".{name}.part"
     try:

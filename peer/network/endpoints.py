@@ -1,10 +1,9 @@
 """Endpoints of connections to a peer: over IPv4 or IPv6, by TCP or by QUIC (a protocol over UDP).
 
-An endpoint's availability on this machine is tested by binding a socket, because a system's
-configuration does not show what it allows. A peer's addresses are tested by connecting before
-libp2p gets them (`best_ways`): libp2p prefers QUIC wherever a peer offers it, but averaging rounds
-on rate-limited lines took several times longer over QUIC than over TCP, since the p2p daemon
-handles each small packet itself. QUIC is therefore used only if TCP fails.
+Binding a socket shows which endpoints this machine has, because a system's configuration does not.
+A peer's addresses are tried before libp2p gets them (`best_ways`): libp2p prefers QUIC, but
+averaging rounds on rate-limited lines took several times longer over QUIC than over TCP, since the
+p2p daemon handles each small packet itself. QUIC is therefore used only if TCP fails.
 """
 
 from __future__ import annotations
@@ -96,10 +95,7 @@ def one_for_each_peer(maddrs: Sequence[str]) -> tuple[str, ...]:
 
 
 def ways_from(host: str, port: int, transports: Sequence[Transport] = ("tcp",)) -> tuple[Endpoint, ...]:
-    """Return the endpoints for these transports at one host and port.
-
-    0.0.0.0 and :: both stand for all addresses of this machine, over IPv4 and IPv6.
-    """
+    """Return endpoints at one host; 0.0.0.0 and :: mean all of this machine's, IPv4 and IPv6."""
     versions: tuple[Version, ...] = (4, 6)
     hosts = ANYWHERE if host in ANYWHERE.values() else {ipaddress.ip_address(host).version: host}
     return tuple(
@@ -121,10 +117,7 @@ def everywhere() -> tuple[Endpoint, ...]:
 
 
 def bind_alike(endpoints: Sequence[Endpoint]) -> tuple[tuple[Endpoint, socket.socket], ...]:
-    """Bind endpoints; all those with port 0 share one port number, free for as many as possible.
-
-    Endpoints that cannot be bound are left out.
-    """
+    """Bind the endpoints that can be; those with port 0 get the same number as far as possible."""
     best: tuple[tuple[Endpoint, socket.socket], ...] = ()
     for _ in range(_TRIES):
         bound = tuple(_bind_all(endpoints))

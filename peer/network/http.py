@@ -1,10 +1,9 @@
 """Requests to web servers, with bounds on the time of each step and the size of each answer.
 
-Each failure becomes one sentence. The environment's proxies are used, except for loopback
-addresses. httpx2 is imported by the first request: that takes 65 ms, and most commands make no
-request. Three other modules reach the web differently: logins (`auth.openid.http`) use only HTTPS
-and no proxy, training data is read through fsspec, and `peer.installer` runs before anything is
-installed.
+Each failure becomes one sentence. The environment's proxies are used, except for loopback. httpx2
+is imported by the first request: that takes 65 ms, and most commands make none. Three others reach
+the web differently: logins (`auth.openid.http`) use only HTTPS and no proxy, training data is read
+through fsspec, and `peer.installer` runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -58,10 +57,7 @@ def reaching(url: str) -> Iterator[None]:
 
 
 def download(url: str, most_bytes: int) -> Iterator[bytes]:
-    """Yield a response in chunks, following redirects.
-
-    Raises `UnreachableError` if the request fails, or the response exceeds `most_bytes`.
-    """
+    """Yield a response in chunks, after redirects; raises `UnreachableError`, also if too long."""
     received = 0
     with reaching(url), asking("GET", url, follow_redirects=True) as response:
         if not response.is_success:

@@ -1,7 +1,6 @@
 """A minimum rate for downloads: slower ones are aborted. Their duration has no limit.
 
-Large states take hours. The rule applies to a state from a donor and to a checkpoint from a web
-server.
+Large states take hours. It applies to a donor's state and to a web server's checkpoint.
 """
 
 from __future__ import annotations

@@ -49,10 +49,10 @@ def place_of(
 ) -> Placement:
     """Decide on the placement from the coordinator's view of this machine.
 
-    Only endpoints that the coordinator could dial are announced, and QUIC only for an IP version
-    over which TCP fails (`peer.network.endpoints`). If no endpoint was tried, an observed address
-    that is this machine's own counts as reachable. `common`: the IP version that all peers have; a
-    peer that is not reachable over it by TCP reduces nothing, since rounds would fail for others.
+    Only endpoints that it could dial are announced, and QUIC only where TCP fails (see
+    `endpoints`). If none was tried, an observed address of this machine counts as reachable.
+    `common`: the IP version of all peers; a peer not reachable by TCP over it reduces nothing, as
+    rounds would fail.
     """
     tried = [look for look in seen if look.dialled is not None]
     if not tried and any(look.address in own for look in seen):

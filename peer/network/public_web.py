@@ -1,10 +1,8 @@
-"""HTTP connections to public addresses only, so that no host or redirect leads into the local
-network.
+"""HTTP connections to public addresses only: no host or redirect leads into the local network.
 
-A name is resolved when a connection is opened, so the address is checked at that moment. Private
-hosts in the run file do not use this client: `peer.config.trust` has asked the machine's owner
-about them. aiohttp is imported here and not in `peer.network.remote_files`, which most runs use
-only for local files.
+A name is resolved when a connection is opened, so the address is checked then. Private hosts in the
+run file do not use this client: `peer.config.trust` has asked the machine's owner about them.
+aiohttp is imported here, not in `peer.network.remote_files`, as most runs read only local files.
 """
 
 from __future__ import annotations

@@ -18,10 +18,9 @@ class RateLimitedError(aiohttp.ClientError):
 
 
 async def wait_as_told(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Retry a request after the delay that a busy server asks for.
+    """Retry a request after the delay that a busy server asks for; a middleware for aiohttp.
 
-    This is a middleware for aiohttp's client. Raises `RateLimitedError` if a server limits its rate
-    and names no delay, or one that is too long.
+    Raises `RateLimitedError` if a server limits its rate and names no delay, or too long a one.
     """
     left_s = LONGEST_WAIT_S
     while True:

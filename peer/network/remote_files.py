@@ -60,10 +60,7 @@ def find_files(source: Source) -> list[FileLocation]:
 
 
 def storage_options(source: Source) -> dict[str, Any]:
-    """Return fsspec's options from the run file, without this machine's own logins.
-
-    Web connections are limited to public addresses, unless the run file names a private host.
-    """
+    """Return fsspec's options, without this machine's logins; web hosts must be public."""
     options = {**_without_login(source), **source.storage_options}
     web = [path for path in source.paths if path.startswith(("http://", "https://"))]
     if not web:

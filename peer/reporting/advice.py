@@ -1,5 +1,4 @@
-"""Advice to volunteers whose samples are lost, and warnings of the data path; both are
-rate-limited.
+"""Advice to volunteers whose samples are lost, and warnings of the data path, both rate-limited.
 
 The doctor gives the same advice before joining (`why_late`). All warnings go to the log.
 """
@@ -105,10 +104,7 @@ def why_late(now: Conditions) -> tuple[str, str] | None:
 
 
 class SparingReports:
-    """Passes on at most one warning a minute, an equal one at most once an hour.
-
-    Each warning passed on comes with the number of those withheld before it.
-    """
+    """Passes on at most one warning a minute, an equal one once an hour, and counts the others."""
 
     def __init__(self, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._tell, self._clock = tell, clock

@@ -1,14 +1,12 @@
 """The event log of a node, on its own disk: the place to look first when a round has failed.
 
 Each process of a node (agent, worker, averager; supervisor, keeper) appends to its own file, one
-JSON object per line. Each line is written by one call, so a process killed at any point leaves only
-whole lines; lines torn by a power failure are skipped on reading. A full file replaces the older
-one, so a log takes at most `2 * most_bytes`. On a full disk events are dropped and counted, and no
-call fails. Events name peers by their libp2p IDs and contain no addresses, texts of the corpus or
-secrets.
+JSON object per line, by one call, so a killed process leaves whole lines; lines torn by a power
+failure are skipped. A full file replaces the older one: a log takes at most `2 * most_bytes`. On a
+full disk events are dropped and counted; no call fails. Events name peers by libp2p IDs and contain
+no addresses, texts or secrets.
 
-`manyhands support-bundle` collects the logs of a volunteer, and `manyhands replay` shows the logs
-of several nodes.
+`manyhands support-bundle` collects a volunteer's logs; `manyhands replay` shows several nodes'.
 """
 
 from __future__ import annotations
@@ -40,10 +38,7 @@ TAKEN = "taken"  # a download's outcome
 
 
 def _shown(text: object, most_chars: int = MOST_CHARS) -> object:
-    """Return a text as one short line without addresses and control characters.
-
-    Other types are returned unchanged, and rejected by the field.
-    """
+    """Return a text as one short line without addresses or control characters; pass other types."""
     if not isinstance(text, str):
         return text
     return _ADDRESS.sub("<address>", "".join(char if char.isprintable() else " " for char in text[:most_chars]))
@@ -77,8 +72,7 @@ _Number = Annotated[float, BeforeValidator(_bounded)]
 class AnyEvent(BaseModel, ABC):
     """Base class of events; fields that a newer version has added are ignored on reading.
 
-    Creating an event never fails because of other peers' data: texts, numbers and lists are cut to
-    their bounds.
+    Other peers' data cannot make an event invalid: texts, numbers and lists are cut to bounds.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")

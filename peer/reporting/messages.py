@@ -1,8 +1,7 @@
 """Messages between an agent and its worker over a pipe, and the causes of lost samples.
 
-The agent forwards reports, losses and suspicions to the coordinator. `StepReport` declares a
-report's claims with their bounds; `peer.reporting.wire`, the ledger's plausibility checks and the
-columns of its table follow that declaration.
+Reports, losses and suspicions go on to the coordinator. `StepReport` declares a report's claims and
+bounds; `peer.reporting.wire`, the ledger's plausibility checks and its table's columns follow it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A queue on disk of the reports and losses that the coordinator has not acknowledged yet.
 
-The agent adds each report here, and the session sends it from here, so reports survive the
-coordinator's downtime and the agent's death. The coordinator counts each number (`seq`) once,
-however often it is sent. The newest acknowledged reports are kept, because a coordinator restored
-from a backup may lack them. On a full disk, changes wait in memory.
+The session sends reports from here, so they survive the coordinator's downtime and the agent's
+death. The coordinator counts each number (`seq`) once, however often it is sent. The newest
+acknowledged reports are kept: a coordinator restored from a backup may lack them. On a full disk,
+changes wait in memory.
 """
 
 from __future__ import annotations
@@ -83,8 +83,7 @@ class Outbox:
         """Add a report and return its number (None while the disk is full).
 
         Beyond the capacity, the oldest report is dropped. Pending reports of the same era for this
-        or later steps become losses: the device has since taken an earlier state, and repeats these
-        steps.
+        or later steps become losses: the device has taken an earlier state and repeats these steps.
         """
         return self._write(partial(self._put, report, completed_at))
 
@@ -158,10 +157,7 @@ class Outbox:
         self._forget([each for (each,) in self._database.execute(surplus, (self._acknowledged_kept,)).fetchall()])
 
     def take_back(self, last_seq: int) -> int:
-        """Queue acknowledged reports above the coordinator's last number again; count them.
-
-        There are any only if the coordinator was restored from a backup.
-        """
+        """Queue acknowledged reports above `last_seq` again, after a restore; return how many."""
         return self._write(partial(self._take_back, last_seq)) or 0
 
     def _take_back(self, last_seq: int) -> int:
@@ -209,7 +205,7 @@ class Outbox:
         return written
 
     def _number_from(self, first: int) -> None:
-        """Number a new file's reports from its creation time, to repeat no number of a lost file."""
+        """Number a new file's reports from its creation time, to repeat no number of a lost one."""
         with self._reporting(), self._transaction() as database:
             if database.execute("SELECT COUNT(*) FROM losses").fetchone()[0] == 0:
                 database.execute("INSERT INTO losses VALUES (0)")

@@ -47,8 +47,8 @@ def may_have_accelerator(devices: Path = Path("/dev"), platform: str = sys.platf
 def pick_device(name: str, gpus: int, tpu: bool, mps: bool = False) -> str:
     """Return the device that `--device` selects: `cpu`, `cuda:0,1`, `mps`, `tpu` or `jax`.
 
-    `cuda` means all GPUs, `jax` any device that JAX finds; `auto` takes the TPU, else all GPUs,
-    else Apple's GPU, else the CPU. Raises `ConfigError` if the device is unknown or not present.
+    `cuda` means all GPUs, `jax` any of JAX's devices; `auto` prefers TPU, GPUs, Apple's GPU, CPU,
+    in this order. Raises `ConfigError`.
     """
     if check_device_name(name) == "auto":
         name = "tpu" if tpu else "cuda" if gpus else "mps" if mps else "cpu"
@@ -99,8 +99,7 @@ class Trial:
 def worth_trying(mode: CompileMode, on_gpus: bool, stay: Stay) -> tuple[bool, str]:
     """Return whether to try compiling, and the reason if not.
 
-    On CPUs layers are compiled only on request, because that needs a C++ compiler and takes a
-    minute or more of one core.
+    On CPUs it must be requested, since it needs a C++ compiler and a minute or more of one core.
     """
     if mode != "auto":
         return mode == "on", f"--compile {mode}"
@@ -116,9 +115,8 @@ def worth_trying(mode: CompileMode, on_gpus: bool, stay: Stay) -> tuple[bool, st
 class LossScale:
     """A loss scale that keeps fp16 gradients from vanishing, adapted as in PyTorch's `GradScaler`.
 
-    See Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2. Gradients are divided by the scale
-    before they are accumulated, and a microbatch that overflowed is recomputed, so no sample is
-    lost.
+    See Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2. Gradients are divided by it before
+    accumulation, and a microbatch that overflowed is recomputed, so no sample is lost.
     """
 
     def __init__(self, precision: Precision) -> None:

@@ -1,10 +1,8 @@
-"""Child processes: a parent ends a child with all its descendants, and a child ends with its
-parent.
+"""Child processes: a parent ends a child's whole group, and a child ends with its parent.
 
-hivemind forks processes and starts the p2p daemon; they outlive a parent that is killed, keep its
-identity and port, and go on answering. Each child that uses hivemind therefore leads a process
-group, which is killed as a whole. A child's output goes to a file, and `ps` shows each process by
-its task.
+hivemind forks processes and starts the p2p daemon; they outlive a parent that is killed, and keep
+its identity and port. Each child that uses hivemind therefore leads a process group, which is
+killed as a whole. A child's output goes to a file, and `ps` shows each process by its task.
 """
 
 from __future__ import annotations
@@ -50,11 +48,9 @@ def name_fork(what: str) -> None:
 
 
 def stop_at_sigterm() -> threading.Event:
-    """Return an event that SIGTERM sets.
+    """Return an event that SIGTERM sets; call it in the main thread, after forking.
 
-    Call it in the main thread, after forking the processes that keep the default action. A thread
-    sets the event, because the signal handler interrupts the main thread, which may hold the
-    event's lock.
+    A thread sets the event: a signal handler interrupts the main thread, which may hold its lock.
     """
     stop, asked = threading.Event(), queue.SimpleQueue[None]()  # its `put` is safe in a signal handler
 
@@ -88,8 +84,7 @@ def die_with_parent(parent_pid: int) -> None:
 def kill_forks_at_end() -> None:
     """Kill all later forks of this process when it ends, even if it ends by SIGKILL.
 
-    Fork from a thread that lives as long as the process: the kernel treats that thread as the
-    parent.
+    Fork from a thread that lives as long as the process: for the kernel, that thread is the parent.
     """
     parent_pid = os.getpid()
 
@@ -106,10 +101,9 @@ def kill_forks_at_end() -> None:
 
 
 def has_ended(child_pid: int) -> bool:
-    """Return whether a child has ended, without reaping it.
+    """Return whether a child has ended, without reaping it: no other process can then get its id.
 
-    Until it is reaped, no other process can get its id or its group's. `multiprocessing`'s sentinel
-    is no substitute: it is a pipe that the child's forks inherit and keep open.
+    `multiprocessing`'s sentinel is no substitute: the child's forks inherit it and keep it open.
     """
     try:
         if hasattr(os, "waitid"):
@@ -120,10 +114,7 @@ def has_ended(child_pid: int) -> bool:
 
 
 def end_group(group_id: int) -> None:
-    """Kill every process left in a child's group.
-
-    Call it before the leader is reaped: until then no other process can get the id.
-    """
+    """Kill a child's group; call this before the leader is reaped: its id may be reused then."""
     if group_id <= 1 or group_id == os.getpgrp():
         raise ValueError(f"process group {group_id} is not a child's")
     with suppress(ProcessLookupError, PermissionError):
@@ -177,10 +168,7 @@ def last_lines(path: Path, count: int, max_line_chars: int = 300, after_bytes: i
 
 
 def prepare_children(environ: MutableMapping[str, str], platform: str = sys.platform) -> None:
-    """On a Mac, set environment variables for children, unless they are set already.
-
-    Call it before spawning a child that uses PyTorch and hivemind, which read them on import.
-    """
+    """On a Mac, set default environment variables for children; call it before spawning them."""
     if platform == "darwin":
         for name, value in VARIABLES.items():
             environ.setdefault(name, value)
@@ -189,8 +177,7 @@ def prepare_children(environ: MutableMapping[str, str], platform: str = sys.plat
 def beat(state_dir: Path) -> None:
     """Touch a file in the device's directory to show that agent and worker are healthy.
 
-    The health check of the peer's image reads the file's age; a service manager may, too. On a full
-    disk the file cannot be touched, so the check fails, as intended.
+    The health check of the peer's image reads its age. On a full disk it fails, as it should.
     """
     with suppress(OSError):
         (state_dir / FILE).touch(mode=0o600)

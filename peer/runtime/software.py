@@ -1,7 +1,6 @@
 """The commands that install this software, update it or add an optional part.
 
-The software is not on a package index: it is installed from a checkout, or from a run's
-coordinator, which serves the wheel.
+It is on no package index: install it from a checkout, or from the wheel of a run's coordinator.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ def image_command() -> str | None:
 def update_command(address: str) -> str | None:
     """Return the command that installs a run's version; None if the address is not a wheel's.
 
-    In a container the command rebuilds the image instead. The installer makes an environment of its
-    own and does not change the system's Python.
+    In a container it rebuilds the image. The installer does not change the system's Python.
     """
     if command := image_command():
         return command

@@ -1,7 +1,6 @@
 """Folders for temporary files: with a path short enough for sockets, and deleted after use.
 
-hivemind, PyTorch and `multiprocessing` leave sockets and folders behind when their processes are
-killed.
+hivemind, PyTorch and `multiprocessing` leave files behind when their processes are killed.
 """
 
 from __future__ import annotations

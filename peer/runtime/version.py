@@ -70,10 +70,9 @@ def update_notice(theirs: str, ours: str, address: str) -> str | None:
 
 
 def require_understood(run_config_json: str, theirs: str, address: str) -> None:
-    """Raise an error if this version does not understand the run's configuration.
+    """Raise `VersionError` for settings of a newer version, `ConfigError` for other invalid ones.
 
-    The error is a `VersionError` if the coordinator's version is newer, else a `ConfigError`. A
-    peer that ignored an unknown setting would train differently from the others.
+    A peer that ignored an unknown setting would train differently from the others.
     """
     try:
         RunConfig.from_json(run_config_json)

@@ -90,10 +90,7 @@ class PublishedAuthority(_Published):
 
 
 class Published(_Published):
-    """All published data, as saved by `manyhands verify --save`.
-
-    It has the leaderboard from before and after the pages were read.
-    """
+    """The data that `manyhands verify --save` keeps: pages, and a leaderboard before and after."""
 
     format: Literal["manyhands-receipts-v2"] = "manyhands-receipts-v2"
     before: PublishedOverview
@@ -116,10 +113,7 @@ def parse(kind: type[_AnyPublished], content: bytes, where: str) -> _AnyPublishe
 
 
 def read_published(where: str, wait: Callable[[float], None], get: Get | None = None) -> Published:
-    """Read published data from a dashboard's address or a saved file.
-
-    Raises `UnreachableError`, `StorageError`, `RequestError`, or `ConfigError` for another address.
-    """
+    """Read a dashboard or a file; raises `UnreachableError`, `StorageError` or `RequestError`."""
     if urlsplit(where).scheme in ("http", "https"):
         return download(where.rstrip("/"), get or fetch, wait)
     if "://" in where:
@@ -150,11 +144,7 @@ def download(base: str, get: Get, wait: Callable[[float], None]) -> Published:
 
 
 def _newer_overview(base: str, get: Get, wait: Callable[[float], None]) -> PublishedOverview:
-    """Fetch an overview whose data were collected entirely after this call.
-
-    The current overview may be old, and the next may be in progress, so this waits for the one
-    after it.
-    """
+    """Fetch an overview begun after this call: the next one may already be in progress."""
     seen = [_overview(base, get)]
     for _ in range(FRESH_ATTEMPTS):
         if len({overview.taken_at for overview in seen}) > 2:
