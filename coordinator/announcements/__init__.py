@@ -1,4 +1,4 @@
-"""Announcements of milestones to chats, by webhooks, in a process of its own.
+"""Announcements of milestones in chats, by webhooks, in a process of its own.
 
-The list of parts starts `herald`.
+`coordinator.service.parts` starts `herald`.
 """

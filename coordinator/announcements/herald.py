@@ -1,14 +1,16 @@
-"""The herald: tells chats of the run's milestones, each once.
+"""The herald announces the run's milestones in chats, each once.
 
-A process of its own beside the keeper, of low priority, so that nobody waits for other people's servers, and that there
-is one. It knows the run by the database alone; it alone reads the webhooks' secrets. `run_herald` is its main function.
+It is a single process of low priority beside the keeper, so that nothing else waits for other
+people's servers. It learns about the run from the database only, and no other process reads the
+webhooks' secrets. `run_herald` is its main function.
 
-Discord and Slack are posted to a webhook's address, Matrix by `PUT /_matrix/client/v3/rooms/.../send`. A request goes
-over HTTPS, without redirects, and waits 10 s for the connection and for the answer, of which only status and headers
-are read.
+Messages are posted to a webhook's address for Discord and Slack, and for Matrix by
+`PUT /_matrix/client/v3/rooms/.../send`. A request uses HTTPS and follows no redirect. It waits 10 s
+for the connection and for the answer, of which only status and headers are read.
 
-apprise is not used. It tells only success or failure, so that a message that may have been shown would be repeated or
-lost; it waits out a chat's limit itself, names Matrix messages by a counter of its own, and reads answers of any size.
+apprise is not used. It reports only success or failure, so a message that may have been shown would
+be repeated or lost. It also waits out a chat's rate limit itself, identifies Matrix messages by a
+counter of its own, and reads answers of any size.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ POLL_S = 5.0
 MAX_ATTEMPTS = 8
 FIRST_PAUSE_S = 5.0
 LONGEST_PAUSE_S = 3600.0
-NEWS_S = 86_400.0  # what was reached longer ago is no news: a webhook that is new is not told the whole history
+NEWS_S = 86_400.0  # older milestones are not announced: a new webhook does not get the history
 TIMEOUT_S = 10.0  # to connect, or for the beginning of the answer
 
 
@@ -56,15 +58,15 @@ class DeliveryOutcome(str, Enum):
 
     TOLD = "told"
     REFUSED = "refused"  # by the chat: its address or token is wrong
-    UNKNOWN = "unknown"  # it may have arrived
-    GIVEN_UP = "given up"  # after so many attempts
-    LEFT_OUT = "left out"  # no news any more
+    UNKNOWN = "unknown"  # the message may have arrived
+    GIVEN_UP = "given up"  # after `MAX_ATTEMPTS`
+    LEFT_OUT = "left out"  # reached more than `NEWS_S` ago
 
 
 class Reply(NamedTuple):
-    """The outcome of one request, why, and for how long the chat asks to be left alone."""
+    """The outcome of one request, its reason, and how long the chat asks us to wait."""
 
-    outcome: DeliveryOutcome | None  # None: it was not shown, and another attempt may succeed
+    outcome: DeliveryOutcome | None  # None: the message was not shown; another attempt may succeed
     reason: str = ""
     wait_s: float | None = None
 
@@ -82,11 +84,11 @@ def words(milestone: Milestone, run: str, address: str) -> str:
 
 
 def chat_request(webhook: Webhook, secret: str, text: str, identity: str) -> tuple[str, str, dict[str, Any]]:
-    """The method, the address and httpx2's options of the request that shows the text; the latter two are secret.
+    """Return the method, the URL and httpx2's options of the request; URL and options are secret.
 
-    `identity` is the same for the same text at the same place.
+    `identity` is the same whenever the same text goes to the same place.
     """
-    if isinstance(webhook, DiscordWebhook):  # with `wait` it answers when the message is there
+    if isinstance(webhook, DiscordWebhook):  # with `wait` it answers once the message is posted
         return "POST", f"{secret}?wait=true", {"json": {"content": text, "allowed_mentions": {"parse": []}}}
     if isinstance(webhook, SlackWebhook):
         return "POST", secret, {"json": {"text": html.escape(text, quote=False)}}
@@ -96,7 +98,7 @@ def chat_request(webhook: Webhook, secret: str, text: str, identity: str) -> tup
 
 
 def send(method: str, url: str, options: dict[str, Any]) -> Reply:
-    """Ask once; no reason repeats an address, which may be a secret."""
+    """Send the request once. No reason contains the address, which may be a secret."""
     try:
         with asking(method, url, timeout_s=TIMEOUT_S, **options) as answer:
             return judge(answer.status_code, answer.headers.get("retry-after"))
@@ -109,7 +111,7 @@ def send(method: str, url: str, options: dict[str, Any]) -> Reply:
 
 
 def judge(status: int, retry_after: str | None) -> Reply:
-    """The reply that an HTTP answer means: errors of the server or its load pass, errors in our request do not."""
+    """Interpret an answer: server errors and overload are temporary, other errors are final."""
     if 200 <= status < 300:
         return Reply(DeliveryOutcome.TOLD)
     reason = f"it answers with the status {status}"
@@ -121,7 +123,7 @@ def judge(status: int, retry_after: str | None) -> Reply:
 def _wait_s(retry_after: str | None) -> float | None:
     """Read the seconds of a `Retry-After` header; None for a date or nonsense.
 
-    An old Matrix server names them only in the answer's body, which is not read: then our own pauses count.
+    Old Matrix servers give them only in the body, which is not read; our own pauses apply then.
     """
     try:
         seconds = float(retry_after or "")
@@ -131,7 +133,7 @@ def _wait_s(retry_after: str | None) -> float | None:
 
 
 class Todo(Enum):
-    """The next action for a milestone at a webhook, if it does not end there."""
+    """The next action for a milestone at a webhook, unless its delivery ends now."""
 
     TELL = "tell"
     WAIT = "wait"
@@ -139,7 +141,7 @@ class Todo(Enum):
 
 
 def decide(notice: MilestoneNotice, reached_at: float, *, repeatable: bool, now: float) -> Todo | DeliveryOutcome:
-    """Choose the next action, or the end, for a milestone that was reached at `reached_at`. Pure."""
+    """Choose the next action, or the final outcome, for a milestone of `reached_at`. Pure."""
     if notice.ended:
         return Todo.NOTHING
     if notice.begun_at is not None and not repeatable:
@@ -183,13 +185,13 @@ class Herald:
     steps: list[StepRow] = field(default_factory=list)  # of that era, settled
 
     def run(self, stop: threading.Event) -> None:
-        """Tell milestones as they are reached, until told to stop."""
+        """Announce milestones as they are reached, until `stop` is set."""
         while not stop.is_set():
             self.tell_all()
             stop.wait(POLL_S)
 
     def tell_all(self) -> None:
-        """Tell each webhook what is due there, in order: what waits holds up what comes after it."""
+        """Announce what is due at each webhook; later milestones wait for earlier ones."""
         reached = self.reached()
         for name, webhook in self.directory.settings.webhooks.items():
             for milestone in reached:
@@ -197,7 +199,7 @@ class Herald:
                     break
 
     def reached(self) -> list[Milestone]:
-        """The run's milestones so far, of steps whose reports are in."""
+        """Return the milestones reached by steps whose reports have arrived."""
         ledger = LedgerReader(self.database, self.clock)
         era = ledger.current_era()
         if era != self.era:
@@ -208,7 +210,7 @@ class Herald:
         return milestones(self.steps, validations(self.database))
 
     def _settle(self, name: str, webhook: Webhook, milestone: Milestone) -> bool:
-        """Do what is to be done about one milestone; whether nothing is left to do."""
+        """Deliver one milestone if it is due; return True once its delivery has ended."""
         notice = find_notice(self.database, milestone.key, name)
         todo = decide(notice, milestone.at, repeatable=isinstance(webhook, MatrixWebhook), now=self.clock())
         if todo is Todo.TELL:
@@ -220,7 +222,7 @@ class Herald:
         return todo is not Todo.WAIT
 
     def _tell(self, name: str, webhook: Webhook, milestone: Milestone, notice: MilestoneNotice) -> bool:
-        """Try once; whether nothing is left to do."""
+        """Attempt one delivery; return True if it has ended."""
         text = words(milestone, self.directory.config.run.name, f"{self.directory.settings.web_address}/")
         identity = hashlib.sha256(f"{self.directory.join_link}\n{milestone.key}".encode()).hexdigest()[:32]
         request = chat_request(webhook, webhook_secret(self.directory, name, webhook), text, identity)
@@ -247,7 +249,7 @@ class Herald:
 
 
 def webhook_secret(directory: RunDirectory, name: str, webhook: Webhook) -> str:
-    """The webhook's address or token; raises `ConfigError` for one that is missing, not private or no safe address."""
+    """Read the webhook's address or token; raises `ConfigError` if missing, public or unsafe."""
     if isinstance(webhook, MatrixWebhook):
         return read_secret(directory.path / webhook.token_file, f"webhooks.{name}.token_file")
     address = read_secret(directory.path / webhook.url_file, f"webhooks.{name}.url_file")
@@ -259,7 +261,7 @@ def webhook_secret(directory: RunDirectory, name: str, webhook: Webhook) -> str:
 
 
 def open_herald(run_dir: Path, clock: Callable[[], float] = time.time) -> Herald:
-    """The herald of a run; raises `ConfigError` for a secret that is missing or not private."""
+    """Open a run's herald; raises `ConfigError` if a secret is missing or not private."""
     directory = RunDirectory.open(run_dir)
     for name, webhook in directory.settings.webhooks.items():
         webhook_secret(directory, name, webhook)
@@ -267,5 +269,5 @@ def open_herald(run_dir: Path, clock: Callable[[], float] = time.time) -> Herald
 
 
 def run_herald(run_dir: Path) -> None:
-    """Main function of the herald's process; ends on SIGTERM, at the latest when an attempt has timed out."""
+    """Main function of the herald's process; ends on SIGTERM, or once a request has timed out."""
     open_herald(run_dir).run(stop_at_sigterm())
