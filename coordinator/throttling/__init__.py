@@ -1,4 +1,4 @@
-"""Limits on rates and costs of requests, and work that many of them share.
+"""Limits on the rate and cost of requests, and work that many requests share.
 
-Control plane, web, members and ledger import these modules; they know nothing of a run.
+Control plane, web, members and ledger import these modules, which depend on no run.
 """

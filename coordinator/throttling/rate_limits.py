@@ -1,7 +1,7 @@
-"""Limits on callers without an account: a token bucket, requests a minute and open calls for each address.
+"""Limits on callers without an account: a token bucket, requests per minute, and open calls.
 
-An address is all that is known of a stranger. The owner of an IPv6 network has 2^64 addresses, so for IPv6 the /64
-network counts as one caller.
+Callers without an account are known only by their address. The owner of an IPv6 network has 2^64
+addresses, so an IPv6 /64 network counts as one caller.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Pace:
         self._level, self._at = burst, now
 
     def take(self, now: float) -> float:
-        """Count one event and return how many seconds it came too early: 0.0 where it is within the pace."""
+        """Count one event; return the seconds by which it is too early, 0.0 within the pace."""
         self._refill(now)
         self._level -= 1.0
         return max(0.0, -self._level / self._per_second)
 
     def allows(self, now: float) -> bool:
-        """Count one event if it is within the pace, and say whether it was."""
+        """Return whether an event is within the pace; only such an event is counted."""
         self._refill(now)
         if self._level < 1.0:
             return False
@@ -43,34 +43,34 @@ class Pace:
 
 
 def host_address(host: str) -> Address:
-    """The IP address that a socket calls its other end's; raises `ValueError`."""
+    """Parse a socket's peer address, unmapping IPv4 in IPv6; raises `ValueError`."""
     address = ipaddress.ip_address(host.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address
 
 
 def network_of(address: Address) -> str:
-    """The name of one caller: an IPv4 address, or an IPv6 network of 64 bits."""
+    """Return the name that limits count a caller by: an IPv4 address or an IPv6 /64 network."""
     return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))
 
 
 def http_caller(client: object) -> str:
-    """The name of one caller by an ASGI scope's `client`, an (address, port) or None."""
+    """Return a caller's name from an ASGI scope's `client`, an (address, port) or None."""
     host = str(client[0]) if isinstance(client, tuple | list) and client else ""
     try:
         return network_of(host_address(host))
-    except ValueError:  # a proxy's word, or a socket without addresses
+    except ValueError:  # a name from a proxy, or a socket without addresses
         return host[:64]
 
 
 class CallerPlaces:
-    """Lets so many in at once, all together and of one caller; used from one event loop."""
+    """A limit on concurrent calls or connections, in total and per caller; for one event loop."""
 
     def __init__(self, total: int, per_caller: int) -> None:
         self._total, self._per_caller = total, per_caller
         self._taken: Counter[str] = Counter()
 
     def enter(self, caller: str, *, counted: bool = True) -> bool:
-        """Take a place, to be given back by `leave`; whether there was one. `counted`: as one of the caller's, too."""
+        """Take a place until `leave`; False if none is free. `counted`: also limit the caller."""
         if self._taken.total() >= self._total or (counted and self._taken[caller] >= self._per_caller):
             return False
         self._taken[caller] += 1
@@ -80,26 +80,26 @@ class CallerPlaces:
         """Give a place back."""
         self._taken[caller] -= 1
         if not self._taken[caller]:
-            del self._taken[caller]  # a caller who is gone costs no memory
+            del self._taken[caller]  # a caller that has left costs no memory
 
     def __len__(self) -> int:
         return self._taken.total()
 
 
 class CallerPace:
-    """Lets each caller ask so many times a minute; used from one event loop."""
+    """A limit on each caller's requests per minute; used from one event loop."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float], capacity: int = CAPACITY) -> None:
         self._per_minute, self._clock, self._capacity = per_minute, clock, capacity
-        self._paces: dict[str, Pace] = {}  # the one who asked least recently first
+        self._paces: dict[str, Pace] = {}  # the least recent caller first
 
     def admit(self, address: Address) -> None:
-        """Count a request; raises `RequestError` for one too many."""
+        """Count a request; raises `RequestError` if it exceeds the limit."""
         if not self.allows(network_of(address)):
             raise RequestError(f"The coordinator answers this {self._per_minute} times a minute: wait a little.")
 
     def allows(self, caller: str) -> bool:
-        """Count a request, and say whether it is within the pace."""
+        """Count a request; return whether it is within the limit."""
         now = self._clock()
         pace = self._paces.pop(caller, None) or Pace(self._per_minute / 60, self._per_minute, now)
         self._paces[caller] = pace

@@ -1,12 +1,12 @@
-"""Work that many requests share: writes in batches, and a value that is costly to compute.
+"""Work that many requests share: writes in batches, and values that are costly to compute.
 
-A transaction costs much the same for one report as for a hundred. A request that comes while a batch is under way is in
-the next one. A single request is served at once; under load a batch begins when the one before has ended and as long a
-rest has passed as it took (a tenth of a second at most), which makes batches larger and leaves the processor to others.
-Each caller is answered when its batch is done.
+A transaction costs about the same for one report as for a hundred, so requests that arrive during a
+batch are handled in the next one. A single request is served at once. Under load, each batch begins
+after a pause as long as the previous batch took (at most 0.1 s); this makes batches larger and
+leaves processor time to others. Each caller is answered when its batch is done.
 
-A value that costs little is always new. One that takes long, such as sums over millions of reports, is computed again
-only when ten times as long has passed, so that it never takes more than a tenth of a core.
+A cheap value is always computed anew. One that takes long, such as a sum over millions of reports,
+is reused for ten times as long as it took, so it never takes more than a tenth of a core.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Value = TypeVar("Value")
 class Batcher(Generic[Item, Result]):
     """Runs `work` in a thread, one batch at a time, in the order of arrival; used from one event loop.
 
-    `work` returns a result for each item, or the error that this item alone is to be answered with.
+    For each item, `work` returns a result or the error that concerns this item alone.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Batcher(Generic[Item, Result]):
         self._next_at = clock()
 
     async def add(self, item: Item) -> Result:
-        """Have this done with others'; who is cancelled in between has it done nevertheless."""
+        """Process the item in the next batch, even if this call is cancelled meanwhile."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._running is None:
@@ -53,7 +53,7 @@ class Batcher(Generic[Item, Result]):
         return await future
 
     async def close(self) -> None:
-        """Wait until all is done that was asked for."""
+        """Wait until all items are processed."""
         while self._running is not None:
             await asyncio.wait({self._running})
 
@@ -79,7 +79,7 @@ class Batcher(Generic[Item, Result]):
 
 
 def _settle(future: asyncio.Future[Result], outcome: Result | Exception) -> None:
-    if future.done():  # who asked is gone
+    if future.done():  # its caller was cancelled
         return
     if isinstance(outcome, Exception):
         future.set_exception(outcome)
@@ -88,7 +88,7 @@ def _settle(future: asyncio.Future[Result], outcome: Result | Exception) -> None
 
 
 class Costly(Generic[Value]):
-    """The newest value of `work`, or a recent one; who asks while it is worked out waits for that."""
+    """The value of `work`, new or recent; callers that ask during a computation wait for it."""
 
     def __init__(self, work: Callable[[], Value], clock: Callable[[], float] = time.monotonic) -> None:
         self._work, self._clock = work, clock
@@ -97,7 +97,7 @@ class Costly(Generic[Value]):
         self._lock = threading.Lock()
 
     def __call__(self) -> Value:
-        """The value."""
+        """Return the value, computed again if it is too old."""
         with self._lock:
             began = self._clock()
             if self._found is None or began >= self._good_until:
