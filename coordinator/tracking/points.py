@@ -1,6 +1,6 @@
-"""Points of a run for its sinks, their order, and the position of a sink among them; pure but for reading the store.
+"""Points of a run for its sinks, their order, and the position that a sink has reached.
 
-Each global step and each evaluation is a point, written once.
+Each global step and each evaluation is one point, written once. Pure except for reading the store.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from coordinator.store.engine import Database
 from coordinator.store.eras import current_era
 from coordinator.store.models import Era, Step
 
-MOST_AT_ONCE = 20  # steps, and as many evaluations: a process that is killed leaves out no more
+MOST_AT_ONCE = 20  # steps, and as many evaluations: the most that are lost if the process is killed
 EVALUATED = ("loss", "perplexity", "accuracy", "sop_accuracy", "detection_accuracy", "detection_f1")
 
 
 @dataclass(frozen=True)
 class Point:
-    """A row of a sink."""
+    """One global step or evaluation, as a sink writes it."""
 
     step: int
     at: float  # Unix seconds
@@ -42,13 +42,13 @@ class SinkPosition(BaseModel):
     validated_at: float = 0.0  # the last evaluation, Unix seconds
 
     def after(self, point: Point) -> SinkPosition:
-        """The position once this point is written."""
+        """Return the position after this point has been written."""
         reached = {"validated_at": point.at} if point.evaluated else {"step": point.step}
         return self.model_copy(update={"rows": self.rows + 1, **reached})
 
 
 def in_current_era(database: Database, position: SinkPosition) -> SinkPosition:
-    """The position after returns to checkpoints that the sink does not know of yet."""
+    """Return the position, moved back for returns to checkpoints since the sink's last write."""
     with database() as session:
         era = current_era(session)
         undone_after = session.scalars(select(Era.after_step).where(Era.era > position.era)).all()
@@ -56,7 +56,7 @@ def in_current_era(database: Database, position: SinkPosition) -> SinkPosition:
 
 
 def next_points(database: Database, position: SinkPosition, settled_before: float) -> list[Point]:
-    """The next points in order: steps that were completed before that time, then evaluations."""
+    """Return the next points: steps completed before `settled_before`, then evaluations."""
     settled = Step.completed_at <= settled_before
     following = select(Step).where(Step.step > position.step, settled).order_by(Step.step).limit(MOST_AT_ONCE)
     with database() as session:
@@ -66,7 +66,7 @@ def next_points(database: Database, position: SinkPosition, settled_before: floa
 
 
 def step_point(row: Step) -> Point:
-    """A global step."""
+    """Make the point of a global step."""
     values = {
         "train/loss": row.loss_sum / row.loss_samples if row.loss_samples else None,
         "train/samples": row.samples,

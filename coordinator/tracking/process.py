@@ -1,9 +1,10 @@
-"""The process of the sinks, beside service, keeper and validator.
+"""The process that writes to the sinks, beside service, keeper and validator.
 
-The process knows the run by the database alone. Each sink has a thread of its own, so that one which hangs holds up no
-other; the process ends without those that hang. A failed write is tried again later, and nothing waits for it. The
-position of a sink is on disk before points are written: if the process is killed meanwhile, the few points that were
-under way may be missing, and none is written twice. If a sink cannot flush, the same points are written to it again.
+It learns about the run from the database only. Each sink has its own thread, so a sink that hangs
+delays no other, and the process ends without waiting for it. A failed write is retried later, and
+nothing waits for it. A sink's new position is stored on disk before its points are written: if the
+process is killed meanwhile, those few points may be missing, and none is written twice. If a sink
+cannot flush, the same points are written to it again.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from coordinator.tracking.sinks import SINKS, Sink
 from peer.runtime.processes import stop_at_sigterm
 
 logger = logging.getLogger(__name__)
-LAST_S = 8.0  # for what is left, once told to stop
+LAST_S = 8.0  # to write the remaining points after SIGTERM
 POLL_S = 2.0
 LONGEST_PAUSE_S = 300.0
 
 
 @dataclass
 class SinkWriter:
-    """`run` is the thread's loop."""
+    """Writes a run's points to one sink; `run` is the loop of its thread."""
 
     name: str
     open: Callable[[], Sink]
@@ -47,7 +48,7 @@ class SinkWriter:
     failures: int = 0  # in a row
 
     def run(self, stop: threading.Event) -> None:
-        """Write what comes until told to stop, and then what is left."""
+        """Write new points until `stop` is set, and then the remaining ones."""
         while True:
             try:
                 self.write_until(stop)
@@ -60,7 +61,7 @@ class SinkWriter:
                 return
 
     def write_until(self, stop: threading.Event) -> None:
-        """Open the sink, go on where it ends, and close it when told to stop; raises whatever it raises."""
+        """Open the sink, continue where it ends, close it after `stop`; raises its errors."""
         position, sink = self.position(), self.open()
         try:
             while True:
@@ -77,7 +78,7 @@ class SinkWriter:
             sink.close()
 
     def write_some(self, sink: Sink, position: SinkPosition, settled_before: float) -> SinkPosition:
-        """Write the next points, if there are any; returns how far that is."""
+        """Write the next points, if there are any; returns the position reached."""
         reached = in_current_era(self.database, position)
         if reached.step < position.step:
             sink.rewind(reached.step)
@@ -93,12 +94,12 @@ class SinkWriter:
                 reached = reached.after(point)
             sink.flush()
         except Exception:
-            self._settle(position if reached == end else reached)  # the flush failed: nobody knows how far it came
+            self._settle(position if reached == end else reached)  # after a failed flush: all of them again
             raise
         return end
 
     def position(self) -> SinkPosition:
-        """The position to go on from; raises `StorageError`."""
+        """Read the position to continue from; raises `StorageError`."""
         try:
             return SinkPosition.model_validate_json(self.book.read_bytes())
         except FileNotFoundError:
@@ -114,7 +115,7 @@ class SinkWriter:
 
 
 def pause_s(failures: int) -> float:
-    """The wait after so many failures in a row."""
+    """Return the seconds to wait after so many failures in a row."""
     return min(LONGEST_PAUSE_S, POLL_S * 2.0 ** min(failures, 10))
 
 
@@ -131,7 +132,7 @@ def run_sinks(run_dir: Path) -> None:
     """Main function of the process; ends on SIGTERM, at the latest `LAST_S` later."""
     directory = RunDirectory.open(run_dir)
     directory.sinks_dir.mkdir(mode=0o700, exist_ok=True)
-    sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for good: what libraries greet with is no log
+    sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for good: libraries print greetings
     stop = stop_at_sigterm()
     database = Database(open_engine(directory.database_url))
     running = [
@@ -147,4 +148,4 @@ def run_sinks(run_dir: Path) -> None:
         if thread.is_alive():
             logger.warning("%s has not taken what was left within %g s; some of it may be missing there", name, LAST_S)
     logging.shutdown()
-    os._exit(0)  # threads of the sinks' libraries would be waited for
+    os._exit(0)  # a normal exit would wait for threads of the sinks' libraries

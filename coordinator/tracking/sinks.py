@@ -1,7 +1,7 @@
-"""The sinks: TensorBoard's event files, and one run of a project in Weights & Biases or Trackio, resumed by id or name.
+"""The sinks: TensorBoard's event files, and runs of W&B (resumed by id) or Trackio (by name).
 
-A tracker's own steps are our rows, with the global step beside them. Each library is imported when its sink is opened:
-most runs have none, and Trackio reads its settings then.
+A tracker's own step counts our rows; the global step is logged as a value of each row. A library is
+imported when its sink is opened: most runs have none, and Trackio reads its settings at import.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ GLOBAL_STEP = "global_step"
 
 
 class Sink:
-    """An open run of a tracker, used by one thread; if it raises anything, it is opened anew later."""
+    """An open run of a tracker, used by one thread; after any error it is opened again later."""
 
     _run: Any
 
     def write(self, row: int, point: Point) -> None:
-        """Take a point; rows are numbered from 0."""
+        """Log a point; rows are numbered from 0."""
         self._run.log(_values(point), step=row)
 
     def rewind(self, step: int) -> None:
-        """The run has returned to the checkpoint of this step; rows go on, and `train/era` tells them apart."""
+        """Handle a return to a checkpoint: rows go on, and `train/era` tells them apart."""
 
     def flush(self) -> None:
-        """Have readers see the points that were taken; a tracker's library sends them by itself."""
+        """Make logged points visible to readers; a tracker's library does so by itself."""
 
     def close(self) -> None:
-        """Wait until all is sent, or on disk."""
+        """Wait until all points are sent or on disk."""
         self._run.finish()
 
 
@@ -44,7 +44,7 @@ def _values(point: Point) -> dict[str, float]:
 
 
 class TensorBoardSink(Sink):
-    """One more event file in the folder, by the writer that TensorBoard's SummaryWriters stand on."""
+    """One more event file in the folder, by the writer that underlies every SummaryWriter."""
 
     def __init__(self, settings: TensorBoardSettings, directory: RunDirectory) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -60,7 +60,7 @@ class TensorBoardSink(Sink):
         self._writer.add_event(Event(wall_time=point.at, step=point.step, summary=Summary(value=values)))
 
     def rewind(self, step: int) -> None:
-        """TensorBoard leaves out what was written of later steps before."""
+        """Make TensorBoard ignore earlier events of later steps."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         self._writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
@@ -70,7 +70,7 @@ class TensorBoardSink(Sink):
         self._writer.flush()
 
     def close(self) -> None:
-        """The file is complete."""
+        """Complete the event file."""
         self._writer.close()
 
 
@@ -111,7 +111,7 @@ class WandbSink(Sink):
         self._run.define_metric("*", step_metric=GLOBAL_STEP)
 
     def write(self, row: int, point: Point) -> None:
-        """Take a point, complete: without `commit` the library keeps it until the next one comes."""
+        """Log a complete point: without `commit` the library holds it until the next one."""
         self._run.log(_values(point), step=row, commit=True)
 
 
