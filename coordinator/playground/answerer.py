@@ -1,8 +1,9 @@
-"""The answerer: fills visitors' blanks with the model's own words, in a process of its own.
+"""The answerer fills visitors' blanks with the model's predictions, in a process of its own.
 
-The service must not import torch, and nobody who trains shall wait for a visitor: so it is an auxiliary process of low
-priority and one thread, beside the keeper and its checkpoints, that meets the service in the database alone. It loads
-torch when the first visitor asks, and gives the model's memory back when nobody has for a while.
+The service must not import torch, and training must not wait for visitors. So the answerer is an
+auxiliary process of low priority with one thread, beside the keeper and its checkpoints, and shares
+only the database with the service. It loads torch for the first question, and frees the model's
+memory when no question has come for `IDLE_S`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 POLL_S = 0.25  # visitors wait for it
-IDLE_S = 600.0  # after that the model's memory is given back
+IDLE_S = 600.0  # without a question, until the model's memory is freed
 TIDY_S = 60.0
 FAILED = "The model failed at this sentence; the coordinator's log says why."
 
@@ -47,19 +48,19 @@ class Answerer:
     directory: RunDirectory
     database: Database
     clock: Callable[[], float] = time.time
-    filler: BlankFiller | None = None  # with torch: from the first question on
+    filler: BlankFiller | None = None  # needs torch, so it is made for the first question
     asked_at: float = 0.0
     tidied_at: float = 0.0
 
     def run(self, stop: threading.Event) -> None:
-        """Answer in the order of asking until told to stop."""
+        """Answer questions in the order in which they came, until `stop` is set."""
         while not stop.is_set():
             if not self.answer_next():
                 self.rest()
                 stop.wait(POLL_S)
 
     def answer_next(self) -> bool:
-        """Answer the question that has waited longest; false if there is none."""
+        """Answer the question that has waited longest; return False if there is none."""
         question = next_question(self.database, self.clock())
         if question is None:
             return False
@@ -68,7 +69,7 @@ class Answerer:
             self._answer(question)
         except ManyhandsError as error:
             record_no_answer(self.database, question.id, str(error), self.clock())
-        except Exception:  # a question's boundary: the next one may be answered
+        except Exception:  # the fault boundary of a question: the next one may succeed
             logger.exception("a sentence could not be answered by the checkpoint of step %d", question.step)
             record_no_answer(self.database, question.id, FAILED, self.clock())
         return True
@@ -93,7 +94,7 @@ class Answerer:
         record_answer(self.database, question.id, answer, self.clock())
 
     def _require_kept(self, question: QuestionRow) -> None:
-        """Raise `StorageError` if the checkpoint that was asked is gone, or may no longer be published."""
+        """Raise `StorageError` if the question's checkpoint is gone or has been withheld."""
         wanted = select(Checkpoint.step).where(
             Checkpoint.step == question.step,
             Checkpoint.manifest_sha256 == question.manifest_sha256,
@@ -106,7 +107,7 @@ class Answerer:
 
 
 def open_answerer(run_dir: Path, clock: Callable[[], float] = time.time) -> Answerer:
-    """The answerer of a run; raises `ConfigError`."""
+    """Open a run's answerer; raises `ConfigError`."""
     directory = RunDirectory.open(run_dir)
     return Answerer(directory, Database(open_engine(directory.database_url)), clock)
 

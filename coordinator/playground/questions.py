@@ -1,10 +1,11 @@
 """Questions of visitors to the model: the rules for a sentence, and the queue and cache in the database.
 
-Any replica of the service enters a question and reads its state. The one answering process, beside the keeper and its
-checkpoints, takes the questions in order. An answer is kept for a day, so that the same sentence costs nothing.
+Any replica of the service can store a question and read its state. The single answering process,
+beside the keeper and its checkpoints, answers questions in order. An answer is kept for a day, so
+asking the same sentence again costs nothing.
 
-A blank is `[MASK]`, `<mask>` or three underscores, whatever the run's tokenizer calls it. A causal model has no blanks:
-it continues the sentence.
+A blank is written `[MASK]`, `<mask>` or three underscores, whatever the run's tokenizer calls its
+mask. A causal model has no blanks: it continues the sentence.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ MAX_CHARACTERS = 300
 MAX_BLANKS = 4
 BLANK = "[MASK]"  # as sentences are stored and shown
 _SPELLINGS = re.compile(r"\[mask\]|<mask>|_{3,}", re.IGNORECASE)
-MAX_WAITING = 32  # more are turned away; at most as many too many as there are replicas
-PATIENCE_S = 60.0  # a question that waits longer has nobody waiting for it
+MAX_WAITING = 32  # more are refused; replicas that ask at the same time may exceed it by one each
+PATIENCE_S = 60.0  # nobody waits longer for an answer
 KEPT_S = 86_400.0
 MAX_KEPT = 10_000
 
 
 def clean_sentence(text: str, *, masked: bool) -> str:
-    """The sentence in one form, so that equal ones are known again; raises `RequestError` for one that cannot be asked.
+    """Normalize a sentence, so that equal ones share an answer; raises `RequestError` if unusable.
 
-    `masked`: the run's model fills blanks; else it continues.
+    `masked`: the run's model fills blanks; otherwise it continues the sentence.
     """
     printable = "".join(character if character.isprintable() else " " for character in text)
     sentence = " ".join(unicodedata.normalize("NFC", _SPELLINGS.sub(BLANK, printable)).split())
@@ -56,7 +57,7 @@ def clean_sentence(text: str, *, masked: bool) -> str:
 
 
 class QueueFullError(Exception):
-    """So many visitors ask that another would wait too long."""
+    """The queue is so long that another question would wait too long."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,12 @@ class Candidate:
     probability: float
 
 
-Answer = tuple[tuple[Candidate, ...], ...]  # for each blank its candidates, the likeliest first
+Answer = tuple[tuple[Candidate, ...], ...]  # the candidates of each blank, the likeliest first
 
 
 @dataclass(frozen=True)
 class QuestionRow:
-    """A question and how far it is."""
+    """A question with its progress and answer."""
 
     id: str
     manifest_sha256: str
@@ -82,18 +83,18 @@ class QuestionRow:
     answer: Answer
     reason: str  # why there is no answer
     answered_at: float | None
-    ahead: int = 0  # questions that wait before it
+    ahead: int = 0  # questions in the queue before it
 
 
 def question_id(manifest_sha256: str, text: str) -> str:
-    """Names a sentence put to one checkpoint; only who knows the sentence can look up its answer."""
+    """Hash a sentence and its checkpoint; only those who know the sentence can find its answer."""
     return hashlib.sha256(f"manyhands-question-v1\n{manifest_sha256}\n{text}".encode()).hexdigest()
 
 
 def ask(database: Database, checkpoint: CheckpointRow, text: str, now: float) -> QuestionRow:
-    """Put a clean sentence to a checkpoint, unless that is done already; raises `QueueFullError`.
+    """Queue a normalized sentence for a checkpoint, or return its earlier question.
 
-    What failed is tried again.
+    A question that failed is queued again. Raises `QueueFullError`.
     """
 
     def enter(session: Session) -> QuestionRow:
@@ -118,14 +119,14 @@ def ask(database: Database, checkpoint: CheckpointRow, text: str, now: float) ->
 
 
 def find_question(database: Database, identity: str, now: float) -> QuestionRow | None:
-    """The state of a question; None if it is unknown or forgotten."""
+    """Return a question; None if it is unknown or forgotten."""
     with database() as session:
         row = session.get(Question, identity)
         return None if row is None or _is_forgotten(row, now) else _row(session, row, now)
 
 
 def next_question(database: Database, now: float) -> QuestionRow | None:
-    """The one that has waited longest."""
+    """Return the question that has waited longest; None if none waits."""
     with database() as session:
         row = session.scalar(select(Question).where(*_waits(now)).order_by(Question.asked_at, Question.id).limit(1))
         return None if row is None else _row(session, row, now)
@@ -143,7 +144,7 @@ def record_no_answer(database: Database, identity: str, reason: str, now: float)
 
 
 def forget_old_questions(database: Database, now: float) -> None:
-    """Remove what nobody waits for, what is a day old, and the oldest where there are too many."""
+    """Remove questions that nobody waits for, those a day old, and the oldest of too many."""
     with database.begin() as session:
         waited_in_vain = Question.answered_at.is_(None) & (Question.asked_at < now - PATIENCE_S)
         session.execute(delete(Question).where((Question.asked_at < now - KEPT_S) | waited_in_vain))
