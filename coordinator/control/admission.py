@@ -1,7 +1,8 @@
-"""Admission to the control plane: every call is bounded in number, rate and time before its caller is known.
+"""Admission to the control plane: limits on calls, before their callers are authenticated.
 
-`coordinator.control.door` bounds connections, gRPC the messages and streams of one connection. gRPC waits for ever for
-a request's first message: here a unary call is taken as a stream of one message, so that the wait can end.
+They concern number, rate and time; `coordinator.control.door` limits connections, and gRPC the
+messages and streams of one. gRPC would wait for ever for a request's first message, so a unary call
+is received as a stream of one message, with a time limit.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from peer.protocol.errors import metadata_of, status_of
 
 
 class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no annotations
-    """Stands before all handlers; used from one event loop."""
+    """The interceptor that applies the limits before all handlers; used from one event loop."""
 
     def __init__(self, limits: DoorLimits, door: Door, clock: Callable[[], float]) -> None:
         self._limits, self._door = limits, door
@@ -32,7 +33,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any | None:
-        """The handler of a call, within bounds; None where there is no such method."""
+        """Wrap a method's handler in the limits; return None if there is no such method."""
         handler = await continuation(handler_call_details)
         return None if handler is None else self._bounded(handler)
 
@@ -55,12 +56,12 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
             return grpc.stream_unary_rpc_method_handler(one_answer, _parsed(parse, _Malformed), serialize)
         if handler.unary_stream is not None:
             return grpc.stream_stream_rpc_method_handler(many_answers, _parsed(parse, _Malformed), serialize)
-        empty = partial(parse, b"")  # which no conversation takes for a message of its own
+        empty = partial(parse, b"")  # for a malformed message: no conversation accepts an empty one
         return grpc.stream_stream_rpc_method_handler(conversation, _parsed(parse, empty), serialize)
 
     @asynccontextmanager
     async def _admitted(self, context: Any) -> AsyncIterator[None]:
-        """A place for the time of the block; who gets none may come again later. Nothing of it is recorded."""
+        """Hold a place during the block, or refuse the call for now; this is not recorded."""
         try:
             caller = network_of(self._door.caller(context))
         except ManyhandsError as error:
@@ -72,7 +73,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
         try:
             self._door.welcome(context)
             yield
-        except RequestError as error:  # of this door: what handlers refuse they answer themselves
+        except RequestError as error:  # raised here: handlers answer their own refusals
             await _refuse(context, error)
         finally:
             self._places.leave(caller)
@@ -93,11 +94,11 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
 
 
 class _Malformed:
-    """In place of a message that cannot be read."""
+    """Stands for a message that cannot be parsed."""
 
 
 def _parsed(parse: Callable[[bytes], Any], malformed: Callable[[], Any]) -> Callable[[bytes], Any]:
-    """The same, but bytes that are no message become what `malformed` makes, instead of gRPC's internal error."""
+    """Wrap a parser: bytes that it rejects become `malformed()`, not gRPC's internal error."""
 
     def parse_or_note(data: bytes) -> Any:
         try:

@@ -1,11 +1,13 @@
-"""The control plane's door: it accepts the connections of the public port, bounded for each address, and relays them.
+"""The control plane's door accepts connections on the public port and relays them to gRPC.
 
-gRPC accepts connections by itself and knows no bound for an address: one address that opened many took the places of
-all others, at some 26 KiB each. So gRPC listens on a UNIX socket that only this user reaches, and the door on the port.
-A connection gets its place before a byte of it is read. gRPC hears of it only with a whole first record of TLS.
+gRPC cannot limit the connections of one address: a single address could take all places, at some
+26 KiB per connection. So gRPC listens on a UNIX socket that only this user can reach, and the door
+listens on the port. A connection takes a place before any byte is read, and is passed to gRPC once
+its first TLS record is complete.
 
-A connection that has made no call yet is a stranger's. Strangers have places of their own, so they cannot take those of
-sessions. When these are full, the oldest stranger of the address that has the most gives way to the newest.
+A connection that has made no call yet is a stranger. Strangers have places of their own, so they
+cannot take those of sessions. When these are full, the newest stranger replaces the oldest one of
+the address that has the most.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ from peer.runtime.temporary import make_short_folder
 
 logger = logging.getLogger(__name__)
 
-SPARE_CALLS = 2048  # beside the sessions: who joins, renews, fetches and asks
-DESCRIPTORS = 3  # of a connection: the door's two ends, and gRPC's
+SPARE_CALLS = 2048  # besides sessions: joins, renewals, downloads and visitors' calls
+DESCRIPTORS = 3  # file descriptors of a connection: the door's two ends, and gRPC's
 BACKLOG = 512
 PIECE_BYTES = 64 * 1024
 RECORD_HEAD_BYTES, RECORD_BYTES, HANDSHAKE_RECORD = 5, 16 * 1024, 0x16  # of TLS
@@ -43,22 +45,22 @@ TOUCH_EVERY_S = 3600.0
 
 @dataclass(frozen=True)
 class DoorLimits:
-    """What all callers together, and each address, may have of the control plane."""
+    """Limits of the control plane, for all callers together and for each address."""
 
     sessions: int = MAX_SESSIONS
     calls: int = MAX_SESSIONS + SPARE_CALLS  # open at once; a session is one
-    calls_per_caller: int = CALLS_PER_ADDRESS  # and connections: one without a call is of no use
+    calls_per_caller: int = CALLS_PER_ADDRESS  # also of connections: one without a call is useless
     calls_per_minute: int = CALLS_PER_ADDRESS_PER_MINUTE  # of one address
     connections: int = MAX_SESSIONS + SPARE_CALLS
     strangers: int = SPARE_CALLS  # connections that have made no call yet
     handshake_s: float = 10.0  # until TLS is agreed on
     first_message_s: float = 15.0
-    reading_s: float = 60.0  # until one message of an answer is taken
+    reading_s: float = 60.0  # until the peer has read one message of an answer
     idle_s: float = 60.0  # a connection without a call
 
     @classmethod
     def of(cls, settings: Settings) -> DoorLimits:
-        """What an operator has set."""
+        """Return the limits that the operator has set."""
         most = settings.max_sessions + SPARE_CALLS
         return cls(
             sessions=settings.max_sessions,
@@ -95,13 +97,13 @@ class Door:
         return self._folder / "grpc"
 
     async def open(self, bound: socket.socket) -> None:
-        """Accept connections on this socket from now on; gRPC listens already."""
+        """Accept connections on this socket; gRPC must be listening already."""
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_server(partial(_Visitor, self), sock=bound, backlog=BACKLOG)
         self._touch()
 
     def shut(self) -> None:
-        """Accept no more; what is relayed goes on."""
+        """Stop accepting connections; relayed ones continue."""
         if self._listening is not None:
             self._listening.close()
 
@@ -119,7 +121,7 @@ class Door:
         return self._visitor_of(context).address
 
     def welcome(self, context: Any) -> None:
-        """Count the connection of this call as a stranger's no more."""
+        """Stop counting the connection of this call as a stranger."""
         visitor = self._visitor_of(context)
         visitor.stop_waiting()
         self._strangers.remove(visitor)
@@ -131,7 +133,7 @@ class Door:
         return visitor
 
     def admit(self, visitor: _Visitor) -> bool:
-        """Give a new connection a place, to be given back by `leave`; whether there was one."""
+        """Give a new connection a place until `leave`; return False if there is none."""
         if not self._places.enter(visitor.caller):
             self._refused.inc()
             return False
@@ -143,13 +145,13 @@ class Door:
         return True
 
     def leave(self, visitor: _Visitor) -> None:
-        """Take the place of a connection back."""
+        """Free the place of a connection."""
         self._places.leave(visitor.caller)
         self._strangers.remove(visitor)
         self._visitors.pop(visitor.name, None)
 
     async def connect(self, visitor: _Visitor) -> _End:
-        """Connect a visitor to gRPC by a socket of its own name; raises `OSError`."""
+        """Connect a visitor to gRPC from a socket with a unique name; raises `OSError`."""
         visitor.name = next(self._names)
         named = self._folder / visitor.name
         connection = socket.socket(socket.AF_UNIX)
@@ -169,7 +171,7 @@ class Door:
         return end
 
     def _touch(self) -> None:
-        """Keep the socket young: some systems remove old files from their folder for temporary ones."""
+        """Renew the socket's timestamps: some systems delete old temporary files."""
         for path in (self._folder, self.upstream):
             with suppress(OSError):
                 os.utime(path)
@@ -177,7 +179,7 @@ class Door:
 
 
 class _Strangers:
-    """Connections without a call so far, by caller, the oldest first."""
+    """Connections that have made no call yet, by caller, the oldest first."""
 
     def __init__(self) -> None:
         self._of: dict[str, dict[_Visitor, None]] = {}
@@ -194,7 +196,7 @@ class _Strangers:
             del others[visitor]
             self._count -= 1
         if not others:
-            self._of.pop(visitor.caller, None)  # a caller who is gone costs no memory
+            self._of.pop(visitor.caller, None)  # a caller that has left costs no memory
 
     def oldest_of_the_most(self) -> _Visitor:
         """Return the oldest stranger of the caller that has the most."""
@@ -209,9 +211,9 @@ class _Strangers:
 
 
 class _End(asyncio.BufferedProtocol):
-    """One end of a relayed connection: what it receives leaves at the other end, as fast as that takes it."""
+    """One end of a relayed connection: it forwards data as fast as the other end accepts it."""
 
-    _piece = memoryview(bytearray(PIECE_BYTES))  # shared: what was received is copied before anything else is
+    _piece = memoryview(bytearray(PIECE_BYTES))  # shared: data is copied before the next read
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
@@ -228,7 +230,7 @@ class _End(asyncio.BufferedProtocol):
         self.receive(bytes(self._piece[:count]))
 
     def receive(self, data: bytes) -> None:
-        """Pass on what has arrived."""
+        """Forward received data to the other end."""
         if self.other is not None:
             self.other.transport.write(data)
 
@@ -241,7 +243,7 @@ class _End(asyncio.BufferedProtocol):
             self.other.transport.resume_reading()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Close the other end once it has taken what it was sent, or has had the time for it."""
+        """Close the other end once its buffer is empty, or after `FLUSH_S`."""
         other, self.other = self.other, None
         if other is None:
             return
@@ -252,7 +254,7 @@ class _End(asyncio.BufferedProtocol):
 
 
 class _Visitor(_End):
-    """A connection from outside; it is relayed once its first record of TLS is there."""
+    """A connection from outside; it is relayed once its first TLS record is complete."""
 
     def __init__(self, door: Door) -> None:
         super().__init__()
@@ -264,7 +266,7 @@ class _Visitor(_End):
         self._connecting: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a place, or end a connection that has none without a word."""
+        """Take a place; abort the connection if there is none."""
         super().connection_made(transport)
         peername = transport.get_extra_info("peername")
         if peername is None:  # it has ended already
@@ -279,7 +281,7 @@ class _Visitor(_End):
         self._wait_for(self._door.limits.handshake_s)
 
     def receive(self, data: bytes) -> None:
-        """Pass on what has arrived, or collect the first record."""
+        """Forward received data, or collect the first TLS record."""
         if self.other is not None:
             super().receive(data)
             return
@@ -293,12 +295,12 @@ class _Visitor(_End):
             self._connecting = asyncio.create_task(self._connect())
 
     def stop_waiting(self) -> None:
-        """Wait for no first call any more."""
+        """Cancel the time limit on the handshake or the first call."""
         if self._deadline is not None:
             self._deadline.cancel()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Give the place back."""
+        """Free the place."""
         super().connection_lost(error)
         self.stop_waiting()
         if self._connecting is not None:
@@ -313,7 +315,7 @@ class _Visitor(_End):
     async def _connect(self) -> None:
         try:
             end = await self._door.connect(self)
-        except OSError as error:  # the boundary of a connection
+        except OSError as error:  # the fault boundary of a connection
             logger.error("The control plane's door cannot reach gRPC (%s): restart the service", error)
             self.transport.abort()
             return
@@ -324,7 +326,7 @@ class _Visitor(_End):
 
 
 def _has_whole_record(arrived: bytearray) -> bool | None:
-    """Return whether a handshake's first TLS record has arrived; None if it is no such record, or too long for one."""
+    """Return whether the first TLS record is complete; None if it is no handshake or too long."""
     if arrived[0] != HANDSHAKE_RECORD:
         return None
     length = int.from_bytes(arrived[3:RECORD_HEAD_BYTES], "big")
@@ -334,9 +336,9 @@ def _has_whole_record(arrived: bytearray) -> bool | None:
 
 
 def _connects(connection: socket.socket, path: Path) -> bool:
-    """Connect, and return whether there was room in the queue of new connections; raises `OSError`."""
+    """Try to connect; return False if the queue of new connections is full. Raises `OSError`."""
     try:
         connection.connect(str(path))
-    except (BlockingIOError, ConnectionRefusedError):  # the queue is full on Linux, on macOS
+    except (BlockingIOError, ConnectionRefusedError):  # a full queue on Linux and on macOS
         return False
     return True

@@ -1,6 +1,6 @@
-"""The gRPC server of the control plane: TLS, limits, health, a count of calls, and the refresh of open sessions.
+"""The control plane's gRPC server: TLS, limits, health, call metrics, refresh of open sessions.
 
-`coordinator.control.door` takes connections, `coordinator.control.admission` limits calls, and
+`coordinator.control.door` accepts connections, `coordinator.control.admission` limits calls, and
 `coordinator.control.servicer` answers them.
 """
 
@@ -41,7 +41,7 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_PEER_MESSAGE_BYTES),
     ("grpc.max_metadata_size", 16 * 1024),
     ("grpc.max_concurrent_streams", 16),  # per connection; a peer needs two
-    # Peers may ping as often as they do; peers that do not answer a ping are gone.
+    # Peers may ping this often; a peer that answers no ping is disconnected.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 15_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
@@ -51,7 +51,7 @@ _OPTIONS = (
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """Where the server's key and certificate lie (PEM)."""
+    """The paths of the server's key and certificate (PEM)."""
 
     key: Path
     certificate: Path
@@ -107,7 +107,7 @@ class ControlServer:
         return cls(server, door, listening.getsockname()[1], sessions, news, visitors, checks, ear)
 
     async def stop(self) -> None:
-        """End in order: health says no, sessions end (the peers will come back), then the server."""
+        """Stop in order: fail health checks, end sessions (peers will reconnect), stop serving."""
         self._watching.cancel()
         await asyncio.gather(self._watching, return_exceptions=True)
         await self._checks.enter_graceful_shutdown()
@@ -123,7 +123,7 @@ class ControlServer:
             ear.look()
             try:
                 await self._news.refresh()
-            except Exception:  # the boundary of a poll: the next one may work again
+            except Exception:  # the fault boundary of a poll: the next one may succeed
                 logger.exception("Cannot read the store for the open sessions; trying again")
             await ear.rest(REFRESH_EVERY_S)
 
@@ -131,7 +131,7 @@ class ControlServer:
 class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no annotations
     """The outermost interceptor: counts every call that reaches a method, refused ones included.
 
-    It stands before the doorkeeper, which takes every call as a stream of requests.
+    The doorkeeper inside it turns every handler into one that takes a stream of requests.
     """
 
     def __init__(self, telemetry: Telemetry) -> None:
@@ -140,7 +140,7 @@ class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any | None:
-        """The handler of a call, counted; None where there is no such method, so that names are ours alone."""
+        """Wrap a method's handler in a counter; None for unknown methods, so labels stay few."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -156,7 +156,7 @@ class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has
 
 
 class _HealthChecks(health.aio.HealthServicer):  # type: ignore[misc]  # gRPC has no annotations
-    """The standard health service, without the streams that anybody could hold open for ever."""
+    """The standard health service without `Watch`, a stream that could be held open for ever."""
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002, N802  # the service's names
         """Refuse: `Check` answers the same."""

@@ -1,15 +1,15 @@
-"""The control plane's servicer: challenge, join, login, renewal, names, files, and the requests of strangers.
+"""The control plane's servicer: challenge, join, login, renewal, names, files, visitors' calls.
 
-Every handler is thin: it checks the proof, calls the rules (`coordinator.members.membership`, `coordinator.ledger`,
-`coordinator.control.visitors`), and answers. The rules are synchronous and run in threads. `answering` turns an error
-of ours into a recorded refusal. `coordinator.control.session` serves sessions.
+Handlers are thin: they check proofs, call the rules (`coordinator.members.membership`,
+`coordinator.ledger`, `coordinator.control.visitors`), and answer. The rules are synchronous and run
+in threads. `answering` records our errors as refusals. `coordinator.control.session` has sessions.
 
-A device proves its key by signing a nonce, which is short-lived and redeemed once, whichever replica issued it:
+A device proves its key by signing a nonce, which is short-lived and accepted once, at any replica:
 
     nonce = random (12 bytes) | expiry, Unix seconds (4) | HMAC-SHA256 of these (16)
 
-An issued nonce costs nothing to keep: the coordinator knows its own nonces again by the code, whose key follows from
-the TLS key, which all replicas share. Only those that were redeemed are stored, until they expire.
+Issued nonces are not stored: a replica recognizes them by the HMAC, whose key is derived from the
+TLS key that all replicas share. Only redeemed nonces are stored, until they expire.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._rng = random.Random()
 
     async def Challenge(self, request: control_pb2.ChallengeRequest, context: Any) -> control_pb2.ChallengeReply:  # noqa: N802
-        """Hand out a nonce, and what a peer needs to know before it trusts its own settings."""
+        """Issue a nonce, with the facts that a peer checks before it trusts its own settings."""
         async with answering(context, self._services.refusals, "join"):
             if request.protocol_version != PROTOCOL_VERSION:
                 raise VersionError(
@@ -100,7 +100,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             )
 
     async def Join(self, request: control_pb2.JoinRequest, context: Any) -> control_pb2.JoinReply:  # noqa: N802
-        """Make a device a member's, or take a known one back; hand out its token and the run."""
+        """Admit a device, new or known; return its token and the run's configuration and files."""
         async with answering(context, self._services.refusals, "join"):
             _check_join_fields(request)
             await self._check_proof("join", request, request.receipt_key)
@@ -116,7 +116,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def Login(  # noqa: N802
         self, request: control_pb2.LoginRequest, context: Any
     ) -> AsyncIterator[control_pb2.LoginUpdate]:
-        """Make a device a member's whom an identity provider names; the login ends with this call."""
+        """Admit a device of a person whom a provider identifies; the login ends with this call."""
         async with answering(context, self._services.refusals, "login"):
             _check_device_fields(request)
             await self._check_proof("login", request, request.receipt_key)
@@ -133,7 +133,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             yield control_pb2.LoginUpdate(admitted=await asyncio.to_thread(self._join_reply, grant))
 
     async def Renew(self, request: control_pb2.RenewRequest, context: Any) -> control_pb2.RenewReply:  # noqa: N802
-        """A new token for a known device."""
+        """Issue a new token to a known device."""
         async with answering(context, self._services.refusals, "renew"):
             await self._check_proof("renew", request)
             grant = await asyncio.to_thread(self._services.membership.renew, request.public_key)
@@ -173,24 +173,24 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             return await asyncio.to_thread(_offered_checkpoint, self._services)
 
     async def Session(self, _request_iterator: Any, context: Any) -> None:  # noqa: N802
-        """One connected stay of a device; read and written through `context`."""
+        """Serve one session of a device; it is read and written through `context`."""
         async with answering(context, self._services.refusals, "session"):
             await self._sessions.serve(context)
 
     async def Describe(self, _: control_pb2.DescribeRequest, context: Any) -> control_pb2.DescribeReply:  # noqa: N802
-        """Tell anybody what the run needs and where it is."""
+        """Tell any caller the run's requirements and its swarm's addresses."""
         async with answering(context, self._services.refusals, "visit"):
             return await self._visitors.describe(self._door.caller(context))
 
     async def Probe(self, chunks: AsyncIterator[control_pb2.ProbeUp], context: Any) -> None:  # noqa: N802
-        """Let anybody measure the line."""
+        """Let any caller measure the rate of its line."""
         async with answering(context, self._services.refusals, "visit"):
             await self._visitors.probe(self._door.caller(context), chunks, context.write)
 
     async def DialBack(  # noqa: N802
         self, request: control_pb2.DialBackRequest, context: Any
     ) -> control_pb2.DialBackReply:
-        """Open a connection to the caller, who learns that way whether others can."""
+        """Connect back to the caller, which then knows whether peers can connect to it."""
         async with answering(context, self._services.refusals, "visit"):
             word = self._visitors.dial_back(self._door.caller(context), request.port, request.udp_port)
             return control_pb2.DialBackReply(word=word)
@@ -204,9 +204,9 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         | control_pb2.ChooseNameRequest,
         *further: bytes,
     ) -> None:
-        """Raise unless the holder of the request's key signed a nonce of ours; who proves nothing costs no row.
+        """Raise unless the request's key signed a nonce of ours; only a valid proof costs a row.
 
-        `further`: what must be signed beside it.
+        `further`: further bytes that must be signed.
         """
         self._nonces.check(request.nonce)
         challenge = challenge_bytes(purpose, self._run, request.nonce, request.public_key, *further)
@@ -233,19 +233,19 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
 
 class NonceStore:
-    """Issues nonces and takes each back once; safe to call from threads."""
+    """Issues nonces and accepts each once; safe to call from threads."""
 
     def __init__(self, key: bytes, database: Database, clock: Callable[[], float]) -> None:
         self._key, self._database, self._clock = key, database, clock
 
     def issue(self) -> bytes:
-        """A new nonce, valid for `NONCE_LIFETIME_S`, in whole seconds."""
+        """Return a new nonce, valid for `NONCE_LIFETIME_S` (to whole seconds)."""
         expires_at = int(self._clock() + NONCE_LIFETIME_S)
         body = secrets.token_bytes(_RANDOM_BYTES) + expires_at.to_bytes(_EXPIRY_BYTES, "big")
         return body + self._code(body)
 
     def check(self, nonce: bytes) -> None:
-        """Raise `RequestError` if the nonce is none of ours or too old; costs no look at the database."""
+        """Raise `RequestError` if a nonce is not ours or too old; without reading the database."""
         body, code = nonce[:-_CODE_BYTES], nonce[-_CODE_BYTES:]
         ours = len(nonce) == NONCE_BYTES and hmac.compare_digest(code, self._code(body))
         if not ours or self._clock() >= _expiry(nonce):
@@ -261,7 +261,7 @@ class NonceStore:
             session.execute(delete(SpentNonce).where(SpentNonce.expires_at <= self._clock()))
             session.add(SpentNonce(nonce=nonce, expires_at=float(_expiry(nonce))))
 
-        self._database.transact(spend)  # of two at once one finds it spent when it tries again
+        self._database.transact(spend)  # of two at once, one finds it spent at its second attempt
 
     def _code(self, body: bytes) -> bytes:
         return hmac.new(self._key, body, hashlib.sha256).digest()[:_CODE_BYTES]
@@ -276,7 +276,7 @@ def _stale() -> RequestError:
 
 
 def nonce_key(tls_key: Path) -> bytes:
-    """The key of all replicas that serve with this TLS key; raises `StorageError`."""
+    """Derive the nonce key, equal for all replicas of this TLS key; raises `StorageError`."""
     try:
         return hmac.digest(tls_key.read_bytes(), b"manyhands-nonces-v1", "sha256")
     except OSError as error:
@@ -285,16 +285,16 @@ def nonce_key(tls_key: Path) -> bytes:
 
 @asynccontextmanager
 async def answering(context: Any, refusals: RefusalRecorder, kind: Kind) -> AsyncIterator[None]:
-    """Handle a request in the block: our errors become its recorded refusal, anything else an internal error."""
+    """Handle a request: our errors become recorded refusals, other errors internal ones."""
     try:
         yield
-    except UnreachableError as error:  # our own doing, such as stopping: nothing to hold against the peer
+    except UnreachableError as error:  # our own fault, such as stopping: not recorded
         await context.abort(status_of(error), str(error), metadata_of(error))
     except ManyhandsError as error:
-        logger.info("Refused a %s request: %s", kind, error)  # not whose: no address is kept, and logs are
+        logger.info("Refused a %s request: %s", kind, error)  # no address: it must not be kept
         await refusals.record(kind, error)
         await context.abort(status_of(error), str(error), metadata_of(error))
-    except Exception:  # the boundary of a request: logged here, and no detail goes to the network
+    except Exception:  # the fault boundary of a request: the network gets no detail
         logger.exception("A %s request failed", kind)
         await context.abort(grpc.StatusCode.INTERNAL, "The coordinator failed at this request; its log says why.")
 
@@ -319,14 +319,14 @@ async def _read_chunks(file: RunFile) -> AsyncIterator[bytes]:
 
 
 def _offered_checkpoint(services: RunServices) -> control_pb2.CheckpointReply:
-    """The newest published checkpoint as joining peers are offered it; without an address where there is none."""
+    """Offer joining peers the newest published checkpoint; without an address if there is none."""
     status = read_swarm_status(services.database)
     newest = next((row for row in checkpoints(services.database) if not row.withheld), None)
     if status is None or newest is None:
         return control_pb2.CheckpointReply()
     try:
         files = _state_files(services.checkpoint_dir(newest.step), newest.manifest_sha256)
-    except (StorageError, KeyError):  # removed just now, or of another kind of optimizer's
+    except (StorageError, KeyError):  # just removed, or of an optimizer with other files
         return control_pb2.CheckpointReply()
     address = f"{services.web_address}/api/v1/checkpoints/{newest.step}"
     return control_pb2.CheckpointReply(address=address, step=newest.step, swarm_step=status.step, files=files)

@@ -1,11 +1,11 @@
-"""Sessions of devices: admission to a place, a reader of the peer's messages, and a writer from one queue.
+"""Sessions of devices: admission, a reader of the peer's messages, and a writer with a queue.
 
-A device has one session at a time, the newest counts. The reader never writes: all messages to the peer go through the
-session's queue, because a gRPC stream takes one write at a time. `coordinator.control.news` puts what changes in the
-store into the same queue.
+A device has one session at a time, the newest. The reader never writes: all messages to the peer go
+through the session's queue, because a gRPC stream allows one write at a time.
+`coordinator.control.news` adds messages about changes in the store.
 
-Every device reports its presence every few seconds, and only its last word matters. `PresenceBook` collects the claims
-of all sessions and writes them in one transaction a second, so no session waits for the database.
+Devices report their presence every few seconds, and only the newest report matters. `PresenceBook`
+writes those of all sessions in one transaction a second, so no session waits for the database.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ logger = logging.getLogger(__name__)
 QUEUE_MESSAGES = 256
 WRITE_EVERY_S = 1.0
 HANDSHAKE_TIMEOUT_S = 15.0
-NEWS_S, NEWS = 86_400.0, 3  # whoever comes is told the newest announcements of a day
+NEWS_S, NEWS = 86_400.0, 3  # a new session gets the newest announcements of a day
 WRITE_TIMEOUT_S = 30.0  # a peer that does not read for so long is cut off
-MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 100.0, 300.0  # up; a backlog of reports is read at this pace
+MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 100.0, 300.0  # from a peer, also its backlog of reports
 INTERNAL_FAILURE = "The coordinator failed to handle a message; its log says why."
 
 
 @dataclass(frozen=True)
 class End:
-    """The last thing in a session's queue."""
+    """The last item in a session's queue: the end of the session, and its error if any."""
 
     error: ManyhandsError | None = None
 
 
 @dataclass(eq=False)
 class LiveSession:
-    """One welcomed session: what its writer has still to send."""
+    """One open session, with the messages that its writer has yet to send."""
 
     id: str
     token: AccessToken
@@ -71,14 +71,14 @@ class LiveSession:
     )
 
     def push(self, message: control_pb2.CoordinatorMessage) -> bool:
-        """Queue a message and return whether it found room; else it is lost, for the peer has stopped reading."""
+        """Queue a message; return False if it is lost because the peer has stopped reading."""
         has_room = not self.outgoing.full()
         if has_room:
             self.outgoing.put_nowait(message)
         return has_room
 
     def end(self, error: ManyhandsError | None = None, last: control_pb2.CoordinatorMessage | None = None) -> None:
-        """Let the writer send what is queued and `last`, then end the stream; the first end counts."""
+        """End the stream after the queued messages and `last`; later calls have no effect."""
         if self.ended:
             return
         self.ended = True
@@ -90,7 +90,7 @@ class LiveSession:
 
 
 class SessionServer:
-    """Runs sessions over gRPC streams; one per device, the newest counts."""
+    """Runs sessions over gRPC streams; a device's newest session replaces an older one."""
 
     def __init__(self, services: RunServices, door: Door) -> None:
         self._services, self._door = services, door
@@ -100,18 +100,18 @@ class SessionServer:
         self._presences = PresenceBook(services.database)
 
     def end_all(self) -> None:
-        """End all sessions because the service stops; the peers will come back."""
+        """End all sessions because the service stops; the peers will reconnect."""
         self._closing = True
         for session in self.live.values():
             session.end(UnreachableError("The coordinator is stopping."))
 
     async def close(self) -> None:
-        """Have everything written that has been heard; when the streams have ended."""
+        """Write all reports and presences received; call it once the streams have ended."""
         await self._reports.close()
         await self._presences.close()
 
     async def serve(self, context: Any) -> None:
-        """One session from its challenge to its end; raises why it is refused or ended."""
+        """Serve one session from challenge to end; raises the error that refuses or ends it."""
         try:
             token, hello = await asyncio.wait_for(self._shake_hands(context), HANDSHAKE_TIMEOUT_S)
         except asyncio.TimeoutError as error:
@@ -149,8 +149,8 @@ class SessionServer:
             del self.live[session.token.device_id]
 
     async def _shake_hands(self, context: Any) -> tuple[AccessToken, control_pb2.Hello]:
-        """Challenge the peer; return its checked token and what it says of itself."""
-        nonce = secrets.token_bytes(NONCE_BYTES)  # good for this stream and its one answer, so nobody need keep it
+        """Challenge the peer; return its verified token and its hello."""
+        nonce = secrets.token_bytes(NONCE_BYTES)  # valid in this stream only, so it is not stored
         challenge = control_pb2.SessionChallenge(nonce=nonce)
         await context.write(control_pb2.CoordinatorMessage(challenge=challenge))
         message = await context.read()
@@ -171,7 +171,7 @@ class SessionServer:
 
 
 class _Conversation:
-    """The exchange of messages in one welcomed session."""
+    """The exchange of messages in one open session."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class _Conversation:
         self._pace = Pace(MESSAGES_PER_SECOND, MESSAGES_AT_ONCE, services.clock())
 
     async def run(self) -> None:
-        """Write what is queued until the session ends, while a task reads."""
+        """Write queued messages until the session ends, while a task reads."""
         await self._queue_welcome()
         reading = asyncio.create_task(self._read_all())
         try:
@@ -223,7 +223,7 @@ class _Conversation:
             session.push(announcement_message(news.text))
 
     async def _read_all(self) -> None:
-        """Read until the peer says goodbye, and end the session then; what fails here ends it with that error."""
+        """Read messages until the peer's goodbye or an error, which ends the session."""
         error: ManyhandsError | None = None
         try:
             while (message := await self._context.read()) is not grpc.aio.EOF:
@@ -233,7 +233,7 @@ class _Conversation:
                 await self._handle(message)
         except ManyhandsError as refusal:
             error = refusal
-        except Exception:  # the boundary of a session: logged here, and no detail goes to the network
+        except Exception:  # the fault boundary of a session: the network gets no detail
             logger.exception("The session of %s failed", self._session.token.member)
             error = UnreachableError(INTERNAL_FAILURE)
         self._session.end(error)
@@ -254,7 +254,7 @@ class _Conversation:
                 )
 
     async def _take_report(self, message: control_pb2.StepReport) -> None:
-        """Count a report, refuse it for good, or have the peer send it again when its step may be known."""
+        """Accept a report, refuse it for good, or have it sent again when its step may be known."""
         token, services = self._session.token, self._services
         try:
             report = report_from_wire(message)
@@ -269,7 +269,7 @@ class _Conversation:
         await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
 
     async def _take_lost(self, message: control_pb2.Lost) -> None:
-        """Count what the device lost beside its reports, or refuse that for good."""
+        """Record samples that the device lost outside of its reports, or refuse them for good."""
         token, services = self._session.token, self._services
         try:
             lost = lost_from_wire(message)
@@ -283,7 +283,7 @@ class _Conversation:
         await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
 
     async def _take_suspicion(self, message: control_pb2.Suspicion) -> None:
-        """Keep whom this member suspects of what; nonsense is dropped and recorded."""
+        """Store this member's suspicion of a peer; an invalid one is recorded as a refusal."""
         services, witness = self._services, self._session.token.device_id
         claim = SuspicionReport(message.peer_id, message.kind, message.step, message.detail)
         try:
@@ -292,7 +292,7 @@ class _Conversation:
             await services.refusals.record("session", error, witness)
 
     async def _take_presence(self, message: control_pb2.Presence) -> None:
-        """Keep what the device says of itself; a claim that cannot be true is dropped and recorded."""
+        """Note the device's presence; an impossible claim is dropped and recorded as a refusal."""
         services, session = self._services, self._session
         await self._take_relay(relay_of(message.relay_addresses, session.token.peer_id, session.caller))
         try:
@@ -310,7 +310,7 @@ class _Conversation:
             await services.refusals.record("session", error, self._session.token.device_id)
 
     async def _take_relay(self, relay: str) -> None:
-        """Let joiners at all replicas hear where this device relays, when that changes."""
+        """Store this device's relay address for joiners at all replicas, if it has changed."""
         services, session = self._services, self._session
         if relay != session.relay:
             session.relay = relay
@@ -318,23 +318,23 @@ class _Conversation:
 
 
 def opened_again() -> RequestError:
-    """The reason why a session ends whose device has opened another one, here or at another replica."""
+    """Return the error of a session whose device has opened another one, at any replica."""
     return RequestError("The same device opened another session: is it running twice?")
 
 
 def announcement_message(text: str) -> control_pb2.CoordinatorMessage:
-    """What an operator tells all volunteers."""
+    """Make the message of an operator's announcement to all volunteers."""
     notice = control_pb2.ServerNotice(level="info", text=f"From the operator: {text}", announced=True)
     return control_pb2.CoordinatorMessage(notice=notice)
 
 
 def addresses_message(addresses: Sequence[str]) -> control_pb2.CoordinatorMessage:
-    """Where the keeper is reached."""
+    """Make the message with the keeper's addresses."""
     return control_pb2.CoordinatorMessage(swarm=control_pb2.SwarmAddresses(addresses=addresses))
 
 
 class PresenceBook:
-    """The claims that are still to be written, one for each session; used from one event loop."""
+    """Presence claims to be written, one for each session; used from one event loop."""
 
     def __init__(self, database: Database, write_every_s: float = WRITE_EVERY_S) -> None:
         self._database, self._write_every_s = database, write_every_s
@@ -343,13 +343,13 @@ class PresenceBook:
         self._closing = asyncio.Event()
 
     def note(self, session_id: str, claim: PresenceClaim) -> None:
-        """Take the place of what this session's device said before."""
+        """Keep a session's newest claim until it is written."""
         self._unwritten[session_id] = claim
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_while_needed())
 
     async def close(self) -> None:
-        """Write what is left, at once."""
+        """Write the remaining claims at once."""
         self._closing.set()
         if self._writing is not None:
             await asyncio.wait({self._writing})
@@ -361,7 +361,7 @@ class PresenceBook:
                 claims, self._unwritten = self._unwritten, {}
                 try:
                     await asyncio.to_thread(touch_sessions, self._database, claims)
-                except SQLAlchemyError:  # the boundary of a poll: they will speak again
+                except SQLAlchemyError:  # a fault boundary: the devices will report again
                     logger.exception("Cannot write who is here; trying again")
         finally:
             self._writing = None

@@ -1,7 +1,7 @@
-"""Calls without an account: the run's needs, the rate of the caller's line, and whether the caller is reachable.
+"""Calls without an account: the run's requirements, the caller's line rate and reachability.
 
-`manyhands doctor` asks before a person joins. Strangers may cost little: each caller asks only so often, all together
-only so much at once, and nothing that they send is kept.
+`manyhands doctor` makes them before a person joins. They must cost little: each caller's rate and
+the work at one time are limited, and nothing that callers send is kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DATAGRAMS, DATAGRAM_EVERY_S = 3, 0.3
 
 
 class Visitors:
-    """Answers strangers within bounds; used from one event loop, ended by `close`."""
+    """Answers calls without an account, within limits; used from one event loop until `close`."""
 
     def __init__(self, services: RunServices, clock: Callable[[], float]) -> None:
         self._services = services
@@ -41,7 +41,7 @@ class Visitors:
         self._dialling: set[asyncio.Task[None]] = set()
 
     async def describe(self, caller: Address) -> control_pb2.DescribeReply:
-        """What the run needs of a machine, where its swarm is, and where the caller seems to be."""
+        """Return the run's requirements, its swarm's addresses, and the observed caller address."""
         self._descriptions.admit(caller)
         status = await asyncio.to_thread(read_swarm_status, self._services.database)
         config = self._services.config.at_step(0 if status is None else status.step)
@@ -55,7 +55,7 @@ class Visitors:
     async def probe(
         self, caller: Address, chunks: AsyncIterator[control_pb2.ProbeUp], send: Callable[[Any], Awaitable[None]]
     ) -> None:
-        """Take in what comes, say how much it was, and send as much as was asked for; all in `PROBE_TIMEOUT_S`."""
+        """Receive data, return its size, and send as much as asked for, in `PROBE_TIMEOUT_S`."""
         self._probes.admit(caller)
         if self._probing >= PROBES_AT_ONCE:
             raise RequestError("The coordinator is measuring other lines: try again in a minute.")
@@ -68,10 +68,10 @@ class Visitors:
             self._probing -= 1
 
     def dial_back(self, caller: Address, port: int, udp_port: int = 0) -> bytes:
-        """Begin to connect to the caller's own address, and nobody else's; returns the word that will be said there.
+        """Begin to connect to the caller's own address; return the word that will be sent there.
 
-        A port that is 0 is left out. Caller and port decide where it goes, but not what is said, and whether it
-        succeeds shows only at that port: so nobody can look into a neighbour behind the same address.
+        A port of 0 is left out. The caller chooses the port but not the content, and success shows
+        only at that port: so nobody can probe a neighbour behind the same address.
         """
         _require_port("port", port, may_lack=bool(udp_port))
         _require_port("udp_port", udp_port, may_lack=True)
@@ -85,14 +85,14 @@ class Visitors:
         return word
 
     async def close(self) -> None:
-        """Give up the connections that are being opened."""
+        """Cancel the connections that are being opened."""
         for dialling in self._dialling:
             dialling.cancel()
         await asyncio.gather(*self._dialling, return_exceptions=True)
 
 
 async def _exchange(chunks: AsyncIterator[control_pb2.ProbeUp], send: Callable[[Any], Awaitable[None]]) -> None:
-    await send(control_pb2.ProbeDown())  # admitted: who is not shall hear so before sending anything
+    await send(control_pb2.ProbeDown())  # admitted: others are refused before they send data
     received, wanted = await _take_in(chunks)
     await send(control_pb2.ProbeDown(received_bytes=received))
     noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # so that nothing on the way compresses it
@@ -101,7 +101,7 @@ async def _exchange(chunks: AsyncIterator[control_pb2.ProbeUp], send: Callable[[
 
 
 async def _take_in(chunks: AsyncIterator[control_pb2.ProbeUp]) -> tuple[int, int]:
-    """How many bytes came, and how many are wanted; raises `RequestError` for more than is allowed."""
+    """Return the bytes received and those wanted; raises `RequestError` above the limit."""
     received = wanted = 0
     async for chunk in chunks:
         received += len(chunk.data)
@@ -117,7 +117,7 @@ def _require_port(name: str, port: int, may_lack: bool) -> None:
 
 
 async def _say(address: Address, port: int, udp_port: int, word: bytes) -> None:
-    """An address that cannot be reached is an answer, too."""
+    """Send the word by TCP and UDP; errors are ignored, for the caller sees what arrives."""
     ways = [*([_connect(address, port, word)] if port else []), *([_send(address, udp_port, word)] if udp_port else [])]
     await asyncio.gather(*ways)
 
@@ -131,7 +131,7 @@ async def _connect(address: Address, port: int, word: bytes) -> None:
 
 
 async def _send(address: Address, port: int, word: bytes) -> None:
-    """Some datagrams from a port that the caller's router has not seen, as each may be lost."""
+    """Send a few datagrams, as each may be lost, from a port new to the caller's router."""
     loop = asyncio.get_running_loop()
     with suppress(OSError):
         transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=(str(address), port))
