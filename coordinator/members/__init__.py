@@ -1,4 +1,4 @@
 """Members and their devices: invites, logins, names, quarantine, revocation, erasure.
 
-`membership` admits. The services in `context`, control plane, keeper, web and commands import these modules.
+`membership` admits devices. `context`, control plane, keeper, web and commands import from here.
 """

@@ -1,7 +1,7 @@
-"""Acts of administration on members and on the live run, for commands and pages alike; each is in the audit log.
+"""Administrative acts on members and on the live run, for commands and pages; all are audited.
 
-An act that cannot be raises `ConfigError`, which the audit log has too. What only the machine's operator may do (keys,
-administrators, evaluators, backups, publications) is not here: those commands record it themselves.
+An impossible act raises `ConfigError`, which the audit log records, too. The acts of the operator
+alone (keys, administrators, evaluators, backups, publications) are recorded by their commands.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from peer.config.run import RunConfig
 
 @dataclass(frozen=True)
 class Administration:
-    """The run, for one operator or administrator."""
+    """The acts that one operator or administrator can perform on a run."""
 
     database: Database
     membership: Membership
@@ -32,7 +32,7 @@ class Administration:
 
     @property
     def audit(self) -> AuditLog:
-        """The record of this person's acts."""
+        """The audit log with this person as the actor."""
         return AuditLog(self.database, self.actor, self.clock)
 
     def invite(self, name: str, role: str, days: float, devices: int = 1) -> list[str]:
@@ -51,49 +51,49 @@ class Administration:
             self.membership.disallow(entry)
 
     def revoke(self, name: str, reason: str) -> int:
-        """Shut a member out; returns how many devices that concerns."""
+        """Revoke a member; returns the number of devices that this newly revokes."""
         with self.audit.act("revoke", name, reason):
             return self.membership.revoke(name, reason)
 
     def revoke_device(self, name: str, device_id: str, reason: str) -> str:
-        """Shut one device of a member out; returns its whole id."""
+        """Revoke one device of a member; returns its full id."""
         with self.audit.act("revoke-device", name, device_act(device_id, reason)):
             return self.membership.revoke_device(name, device_id, reason)
 
     def quarantine(self, name: str, device_id: str, reason: str) -> str:
-        """Cut one device of a member off until that is lifted; returns its whole id."""
+        """Quarantine one device of a member until that is lifted; returns its full id."""
         with self.audit.act("quarantine", name, device_act(device_id, reason)):
             return quarantine_device(self.database, name, device_id, reason, self.actor, self.clock())
 
     def lift(self, name: str, device_id: str = "") -> list[str]:
-        """Lift the quarantine of a member's device, or of all of them; returns their whole ids."""
+        """Lift the quarantine of a member's device, or of all of them; returns their full ids."""
         with self.audit.act("lift-quarantine", name, device_act(device_id, "")):
             return release(self.database, name, device_id, self.actor, self.clock())
 
     def steer(self, config: RunConfig, act: Callable[[Steersman], str]) -> str:
-        """Steer the live run; returns what follows, for people."""
+        """Steer the live run; returns a description of the consequences."""
         done = act(Steersman(self.database, config, self.actor, self.clock))
         self.audit.record("steer", "", done)
         return done
 
     def show_as(self, name: str, display_name: str) -> str:
-        """Show a member to the public under another name, an empty one meaning the member's own; returns the name."""
+        """Set a member's public name ("": the member's own name); returns the name shown."""
         with self.audit.act("display-name", name, display_name):
             set_display_name(self.database, name, display_name)
         return display_name or name
 
     def hide_name(self, name: str, hidden: bool) -> str:
-        """Show a number to the public instead of a member's name, or end that; returns what it sees."""
+        """Replace a member's public name by a number, or restore it; returns the name shown."""
         with self.audit.act("hide-name" if hidden else "show-name", name):
             return hide_name(self.database, name, hidden, self.clock())
 
     def credit(self, name: str, named: bool) -> None:
-        """Let the model card name a member, or not."""
+        """Set whether the model card names a member."""
         with self.audit.act("credits-name" if named else "credits-omit", name):
             set_named(self.database, name, named)
 
     def erase(self, name: str) -> str:
-        """Forget a member; returns the pseudonym. No refusal is recorded: it would keep the name."""
+        """Erase a member; returns the pseudonym. No refusal is recorded: it would have the name."""
         pseudonym = erase(self.database, self.membership, name)
         self.audit.record("erase", pseudonym)
         return pseudonym

@@ -1,11 +1,11 @@
-"""Administrators of the run over the web: passwords (argon2id), logins that the server can end, and a limit on tries.
+"""Administrators over the web: passwords (argon2id), revocable logins, and a limit on attempts.
 
-A login is a random token in the browser's cookie. The database has only its hash, so a copy of the database gives no
-login. Every form must also carry the login's CSRF token.
+A login is a random token in the browser's cookie. The database holds only its hash, so a copy of
+the database gives no login. Every form must also carry the login's CSRF token.
 
-The tries of a password are counted in the database, for all replicas of the service together: with more replicas nobody
-may guess more often. The other limits on callers protect one process (memory, threads, sockets), so each replica has
-its own.
+Password attempts are counted in the database, for all replicas of the service together: more
+replicas do not allow more guesses. The other limits on callers protect one process (memory,
+threads, sockets), so each replica has its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MINUTE_S = 60.0
 SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 256  # characters
 LIFETIME_S, IDLE_S = 12 * 3600.0, 30 * 60.0
 _HASHER = PasswordHasher()
-NOTED_EVERY_S = 30.0  # that a login is in use
+NOTED_EVERY_S = 30.0  # between two updates of a login's last use
 SESSIONS_KEPT = 16  # of one administrator; the oldest ends
 
 
@@ -57,7 +57,7 @@ class Administrators:
         self._nobodys_hash = _nobodys_hash(hasher)
 
     def set_password(self, name: str, password: str) -> None:
-        """Make somebody an administrator, or change a password, which ends all logins by the old one."""
+        """Add an administrator, or change a password, which ends the logins by the old one."""
         name = member_name(name)
         if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
             raise ConfigError(f"A password must have {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters.")
@@ -75,7 +75,7 @@ class Administrators:
         self._database.transact(change)
 
     def remove(self, name: str) -> None:
-        """Take the right away, at once; raises `ConfigError` where nobody has it by that name."""
+        """Remove an administrator and end the logins; raises `ConfigError` for unknown names."""
 
         def take(session: Session) -> None:
             known = session.scalar(select(Administrator).where(Administrator.name == member_name(name)))
@@ -87,15 +87,15 @@ class Administrators:
         self._database.transact(take)
 
     def names(self) -> list[str]:
-        """List the names of all who may log in."""
+        """List the administrators' names."""
         with self._database() as session:
             return list(session.scalars(select(Administrator.name).order_by(Administrator.name)))
 
     def log_in(self, name: str, password: str) -> str | None:
-        """A new login's token; None for a wrong name or password, after the same work."""
+        """Return a new login's token; None, after equal work, if name or password is wrong."""
         with self._database() as session:
             named = select(Administrator).where(Administrator.name == name)
-            known = session.scalar(named) if name.isprintable() else None  # PostgreSQL cannot be asked for a NUL
+            known = session.scalar(named) if name.isprintable() else None  # PostgreSQL rejects NUL
         right = self._verify(known.password_hash if known is not None else self._nobodys_hash, password)
         if known is None or not right:
             return None
@@ -104,7 +104,7 @@ class Administrators:
         return token
 
     def login_of(self, token: str) -> Login | None:
-        """The login of this token; None if it is unknown, over, or was not used for too long."""
+        """Return the login of a token; None if it is unknown, expired or idle for too long."""
         now = self._clock()
         found = select(AdminSession).where(AdminSession.token_sha256 == _hash(token))
         with self._database() as session:
@@ -131,7 +131,7 @@ class Administrators:
             return False
 
     def _open(self, session: Session, administrator_id: int, password_hash: str, token: str) -> None:
-        known = session.get(Administrator, administrator_id, with_for_update=True)  # else it may be changed beside this
+        known = session.get(Administrator, administrator_id, with_for_update=True)  # against races
         if known is None or known.password_hash != password_hash:
             raise ConfigError("The password has just been changed: log in again.")
         now = self._clock()
@@ -152,14 +152,14 @@ class Administrators:
 
 @dataclass(frozen=True)
 class LoginTries:
-    """Counts the tries of each account, known or not; safe to call from threads."""
+    """Counts the login attempts at each account, known or not; safe to call from threads."""
 
     database: Database
     per_minute: int
     clock: Callable[[], float]
 
     def allows(self, account: str) -> bool:
-        """Count a try, and say whether it is within the limit; one that is not counts for nothing."""
+        """Return whether an attempt is within the limit; only such an attempt is counted."""
         digest = hashlib.sha256(b"manyhands-account-v1:" + account.encode()).digest()
         return self.database.transact(lambda session: self._count(session, digest))
 
@@ -175,11 +175,11 @@ class LoginTries:
 
 
 def _hash(token: str) -> bytes:
-    """A token has 256 random bits: a plain hash is enough."""
+    """Hash a token; a plain hash is enough, as the token has 256 random bits."""
     return hashlib.sha256(b"manyhands-login-v1:" + token.encode()).digest()
 
 
 @cache
 def _nobodys_hash(hasher: PasswordHasher) -> str:
-    """The hash that a password is compared with where nobody has the name; made before it is asked for, and once."""
+    """Return the hash to compare a password with for an unknown name; made once, in advance."""
     return hasher.hash(secrets.token_hex())

@@ -1,7 +1,7 @@
 """The allowlist of accounts at identity providers: who may log in, as whom, and in which role.
 
-The functions work inside the transaction of `coordinator.members.membership`. An entry that names an account by its
-user name is bound to the first subject that comes by that name: who gets the name later is somebody else.
+Functions run inside transactions of `coordinator.members.membership`. An entry with a user name is
+bound to the first subject that logs in under it: a later owner of the name is somebody else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ENTRY = re.compile(r"(?P<provider>[a-z][a-z0-9]{0,15})(?P<kind>|-sub|-org):(?P<
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry, understood."""
+    """One parsed entry."""
 
     provider: str
     kind: str  # "" a user name, "-sub" a subject, "-org" an organisation
@@ -55,11 +55,11 @@ class AllowedRow:
     entry: str
     role: str
     member: str | None
-    matched: bool  # whether somebody has logged in by it; of organisations never
+    matched: bool  # whether somebody has logged in by it; False for organisations
 
 
 def add_entry(session: Session, entry: Entry, role: str, member: Member | None, now: float) -> None:
-    """Allow somebody; an entry that exists gets the new role."""
+    """Add an entry; one that exists gets the new role."""
     if role not in ROLE_RANKS:
         raise ConfigError(f"The role {role!r} cannot be allowed; choose one of {', '.join(ROLE_RANKS)}.")
     row = session.scalar(select(AllowedEntry).where(AllowedEntry.entry == str(entry)))
@@ -70,7 +70,7 @@ def add_entry(session: Session, entry: Entry, role: str, member: Member | None, 
 
 
 def _meant_before(session: Session, entry: Entry, member: Member | None) -> int | None:
-    """The member's account that this name meant, if the entry was taken off the list and is put back."""
+    """Return the member's account of this name, in case a removed entry is added again."""
     if member is None or entry.kind:
         return None
     accounts = session.scalars(select(Account).where(Account.member_id == member.id))
@@ -78,7 +78,7 @@ def _meant_before(session: Session, entry: Entry, member: Member | None) -> int 
 
 
 def remove_entry(session: Session, entry: Entry) -> None:
-    """Allow nobody new by it; devices that were admitted stay until their member is revoked."""
+    """Remove an entry; devices that it has admitted stay until their member is revoked."""
     row = session.scalar(select(AllowedEntry).where(AllowedEntry.entry == str(entry)))
     if row is None:
         raise ConfigError(f"{entry} is not on the allowlist: `manyhands coordinator allow` shows it.")
@@ -86,7 +86,7 @@ def remove_entry(session: Session, entry: Entry) -> None:
 
 
 def entries(session: Session) -> list[AllowedRow]:
-    """The whole list."""
+    """List all entries."""
     query = select(AllowedEntry, Member.name).outerjoin(Member, AllowedEntry.member_id == Member.id)
     rows = session.execute(query.order_by(AllowedEntry.entry))
     return [AllowedRow(row.entry, row.role, name, row.account_id is not None) for row, name in rows]
@@ -105,15 +105,15 @@ def accounts_by_member(session: Session) -> dict[int, set[str]]:
 
 
 def find_account(session: Session, identity: Identity) -> Account | None:
-    """The account that has logged in before, whatever it was called then."""
+    """Find the account if it has logged in before, under any user name."""
     query = select(Account).where(Account.issuer == identity.issuer, Account.subject == identity.subject)
     return session.scalar(query)
 
 
 def matching_entries(session: Session, identity: Identity, account: Account | None) -> list[AllowedEntry]:
-    """The entries that allow this identity, the one that allows most first; raises `NotAllowedError` without any.
+    """Return the entries that allow an identity, highest role first; raises `NotAllowedError`.
 
-    An entry counts for the account that it is bound to, and for no other that bears its name by now.
+    A bound entry allows only the account that it is bound to, not a later one of the same name.
     """
     names = {f"{identity.provider}-sub:{identity.subject}"}
     names |= {f"{identity.provider}-org:{name}" for name in identity.organisations}
@@ -140,7 +140,7 @@ def bind(session: Session, matched: list[AllowedEntry], account: Account) -> Non
 
 
 def record_login(session: Session, device: Device, account: Account) -> None:
-    """Keep by which account a device was admitted."""
+    """Record the account by which a device was admitted."""
     session.merge(DeviceLogin(device_id=device.id, account_id=account.id))
 
 

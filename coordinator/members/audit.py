@@ -1,6 +1,6 @@
-"""The audit log: every act of administration and its actor, by command or over the web, kept for good, never changed.
+"""The audit log: every administrative act, by command or web page, with its actor; kept for good.
 
-An erased member's name is the exception: the act stays, under the member's pseudonym (`coordinator.members.erasure`).
+Nothing changes an entry but `coordinator.members.erasure`: a pseudonym replaces a member's name.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class AuditRow:
     """One act."""
 
     at: float  # Unix seconds
-    actor: str  # `os:NAME` for a command, `web:NAME` for an administrator's page, `run:...` for what it does by itself
+    actor: str  # `os:NAME` (a command), `web:NAME` (an administrator's page), `run:...` (automatic)
     act: str
-    subject: str  # whom it concerns
+    subject: str  # the member, entry or alarm concerned
     detail: str
 
 
 def os_actor() -> str:
-    """Return the operating system's user who runs this command; the environment's variables do not count."""
+    """Return the OS user who runs this command, whatever environment variables say."""
     uid = os.getuid()
     try:
         return f"os:{pwd.getpwuid(uid).pw_name}"
@@ -50,7 +50,7 @@ class AuditLog:
 
     @contextmanager
     def act(self, act: str, subject: str = "", detail: str = "") -> Iterator[None]:
-        """Record what the block does once it is done; what was refused is recorded with why."""
+        """Record the block's act once it is done; a refusal is recorded with its reason."""
         try:
             yield
         except ManyhandsError as error:
@@ -59,18 +59,18 @@ class AuditLog:
         self.record(act, subject, detail)
 
     def record(self, act: str, subject: str = "", detail: str = "") -> None:
-        """Record an act that is done."""
+        """Record an act that has been performed."""
         with self._database.begin() as session:
             add_entry(session, self._actor, act, subject, detail, self._clock())
 
 
 def add_entry(session: Session, actor: str, act: str, subject: str, detail: str, now: float) -> None:
-    """Record an act together with what it changes."""
+    """Record an act in the transaction that performs it."""
     session.add(AuditEntry(at=now, actor=actor, act=act, subject=subject[:128], detail=detail[:MAX_DETAIL_CHARS]))
 
 
 def audit_log(database: Database, limit: int, offset: int = 0, search: str = "") -> list[AuditRow]:
-    """The newest acts, the newest first: of those with this text in a column, `limit` after the first `offset`."""
+    """List the acts with `search` in a column, the newest first: `limit` rows from `offset`."""
     columns = (AuditEntry.actor, AuditEntry.act, AuditEntry.subject, AuditEntry.detail)
     query = (
         select(AuditEntry)

@@ -1,4 +1,4 @@
-"""Names in the model card: all contributors', except those who asked not to be named, and the erased."""
+"""Names in the model card: all contributors except erased members and those who declined."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def set_named(database: Database, name: str, named: bool) -> None:
 
 
 def unnamed_members(database: Database) -> frozenset[str]:
-    """The own names of those whom no card names."""
+    """Return the members' own names that no model card may show."""
     query = (
         select(Member.name)
         .outerjoin(UnnamedMember, UnnamedMember.member_id == Member.id)

@@ -1,6 +1,6 @@
-"""A member's devices: their list, the search by id, the standing that a new one needs, and how many may be active.
+"""A member's devices: list, search by id, conditions for a new one, limit on active ones.
 
-The functions that decide work inside the transactions of `coordinator.members.membership`.
+Functions that take a session run inside a transaction of `coordinator.members.membership`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class DeviceRow:
 def device_rows(
     database: Database, member: str = "", limit: int | None = None, offset: int = 0, search: str = ""
 ) -> list[DeviceRow]:
-    """The devices of a member, or of everybody but the keeper, the newest first, `limit` after the first `offset`.
+    """List a member's devices, or all but the keeper's: newest first, `limit` rows from `offset`.
 
-    With `search`, those whose member, id, role or hardware contains this text.
+    With `search`, only devices whose member, id, role or hardware contains this text.
     """
     stays = select(DeviceSession).where(DeviceSession.device_id == Device.id)
     seen_at = stays.with_only_columns(func.max(DeviceSession.last_seen_at)).scalar_subquery()
@@ -98,7 +98,7 @@ def device_act(device_id: str, reason: str) -> str:
 
 
 def find_device(session: Session, member: Member, beginning: str) -> Device:
-    """The member's device whose id begins so; raises `ConfigError` unless there is exactly one."""
+    """Find the member's device by its id's beginning; raises `ConfigError` unless it is unique."""
     beginning = beginning.strip().lower()
     if len(beginning) < MIN_PREFIX_CHARS:
         raise ConfigError(f"The device id {beginning!r} is too short: give at least {MIN_PREFIX_CHARS} characters.")
@@ -114,7 +114,7 @@ def find_device(session: Session, member: Member, beginning: str) -> Device:
 
 
 def require_good_standing(session: Session, member: Member) -> None:
-    """Raise `QuarantinedError` if a member who brings a new device has one in quarantine, which it could replace."""
+    """Raise `QuarantinedError` if a device is in quarantine: a new one could replace it."""
     quarantined = select(Device.id).where(Device.member_id == member.id, Device.quarantined_at.is_not(None)).limit(1)
     device_id = session.scalar(quarantined)
     if device_id is not None:
@@ -131,10 +131,10 @@ def tokens_until(database: Database) -> float:
 
 
 def require_room(session: Session, member: Member, device: Device | None, most: int, now: float) -> None:
-    """Raise `DeviceLimitError` if the device (None: a new one) would be one too many at once.
+    """Raise `DeviceLimitError` if the device (None: a new one) would exceed the member's limit.
 
-    A device counts as long as it holds a valid token. The caller has locked the member's row, so no two devices can
-    take the last place.
+    A device counts while it holds a valid token. The caller has locked the member's row, so that
+    no two devices can take the last place.
     """
     if device is not None and _is_active(device, now):
         return
@@ -153,7 +153,7 @@ def _is_active(device: Device, now: float) -> bool:
 
 
 def keep_receipt_key(session: Session, device: Device, receipt_key: str) -> None:
-    """Keep a device's pseudonym in receipts, for good: those that it has signed stay true. Raises `RequestError`."""
+    """Store a device's receipt key for good: old receipts stay valid. Raises `RequestError`."""
     if not receipt_key or device.receipt_key == receipt_key:
         return
     if device.receipt_key is not None:

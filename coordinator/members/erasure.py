@@ -1,7 +1,7 @@
-"""Erasing a member: the name goes from every table, the samples stay under a pseudonym, and the devices stay shut out.
+"""Erasure of a member: a pseudonym replaces the name in all tables; the devices stay revoked.
 
-The rows of devices and revocations remain, for they are what keeps an old token from coming back; they hold keys, and
-no name. What was written elsewhere (logs, backups, checkpoints' copies) is not within reach.
+Devices and revocations keep their rows, which prevent old tokens from being used and hold keys, but
+no name. Copies elsewhere (in logs, backups, copied checkpoints) are out of reach.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _TEXTS: tuple[InstrumentedAttribute[str], ...] = (
 
 
 def erase(database: Database, membership: Membership, name: str) -> str:
-    """Shut a member out and forget the name; returns the pseudonym under which the samples stay.
+    """Revoke a member and delete the name; returns the pseudonym under which the samples stay.
 
-    Raises `ConfigError` where nobody has that name. Erased again after a failure in between, the rest is done.
+    Raises `ConfigError` for an unknown name. After a failure midway, a second call does the rest.
     """
     name = member_name(name)
     membership.revoke(name, REASON)
@@ -80,7 +80,7 @@ def _forget_accounts(session: Session, member: Member) -> None:
 
 
 def _pseudonym(session: Session, member: Member) -> str:
-    """The same whenever it is asked for, and nobody else's."""
+    """Return the member's pseudonym: the same one on every call, and nobody else's name."""
     pseudonym = f"erased-{member.id}"
     while session.scalar(select(Member.id).where(Member.name == pseudonym, Member.id != member.id)) is not None:
         pseudonym += "-"
@@ -88,7 +88,7 @@ def _pseudonym(session: Session, member: Member) -> str:
 
 
 def _replace_everywhere(session: Session, old: str, new: str) -> None:
-    """Replace a name in all texts, spelled as it is or as Python quotes it."""
+    """Replace a name in all texts, in its own spelling and as `repr` escapes it."""
     for spelling in sorted({old, repr(old)[1:-1]}, key=len, reverse=True):
         whole_name = re.compile(rf"(?<!\w){re.escape(spelling)}(?!\w)")
         for column in _TEXTS:

@@ -19,12 +19,12 @@ from coordinator.store.models import Account, Device, DeviceLogin, Invite, Membe
 DAY_S = 86_400.0
 MAX_INVITE_DAYS = 365.0
 MAX_INVITES_AT_ONCE = 1000
-# What an invite for a role allows: that role and all that do less.
+# An invite for a role also allows all roles of lower rank.
 ROLE_RANKS: dict[str, int] = {"observer": 0, "auxiliary": 1, "trainer": 2}
 
 
 def check_invitation(role: str, days: float, devices: int) -> None:
-    """Raise `ConfigError` for an invitation that cannot be made."""
+    """Raise `ConfigError` if the role, the days or the number of devices is out of range."""
     if role not in ROLE_RANKS:
         raise ConfigError(f"The role {role!r} cannot be invited; choose one of {', '.join(ROLE_RANKS)}.")
     if not 0 < days <= MAX_INVITE_DAYS:
@@ -48,10 +48,10 @@ def add_invites(session: Session, member: Member, role: str, days: float, codes:
 
 
 def usable_invite(session: Session, code: str, device: Device | None, now: float) -> Invite | None:
-    """The invite of this code, to be used up for the device (None: a new one); raises if the code admits nobody.
+    """Return the invite to use up for the device (None: a new one); raises if the code is invalid.
 
-    None if there is nothing to use up: the device has used this very code before (the reply may have been lost), or may
-    do already what it allows.
+    Returns None if the device has used this code before (the reply may have been lost), or already
+    has the rights that the code gives.
     """
     invite = session.scalar(select(Invite).where(Invite.code_sha256 == hash_invite_code(code)))
     if invite is None:
@@ -84,13 +84,13 @@ def use_up(session: Session, invite: Invite, device: Device, now: float) -> None
 
 
 def check_role(role: str) -> None:
-    """Raise `RequestError` for a role that no device may ask for; an empty one asks for nothing."""
+    """Raise `RequestError` if no device may ask for the role; an empty role is accepted."""
     if role and role not in ROLE_RANKS:
         raise RequestError(f"The role {role!r:.40} cannot be asked for; choose one of {', '.join(ROLE_RANKS)}.")
 
 
 def take_role(session: Session, device: Device, asked: str) -> Role:
-    """The role asked for, if the device's invites allow it, becomes the device's; nothing asked keeps what it has."""
+    """Give the device the role asked for, if its invites allow it; "" keeps the present role."""
     if asked and device.role != asked:
         if ROLE_RANKS[asked] > _allowed_rank(session, device):
             instead = ", or run `manyhands assist`" if device.role == "auxiliary" else ""
@@ -102,7 +102,7 @@ def take_role(session: Session, device: Device, asked: str) -> Role:
 
 
 def _allowed_rank(session: Session, device: Device) -> int:
-    """The most that the codes this device has used, and the account it was admitted by, allow."""
+    """Return the highest rank that the device's used codes and its account allow; -1: none."""
     roles = [*session.scalars(select(Invite.role).where(Invite.used_by_device_id == device.id))]
     by_login = select(Account.role).join(DeviceLogin, DeviceLogin.account_id == Account.id)
     roles += session.scalars(by_login.where(DeviceLogin.device_id == device.id))

@@ -44,7 +44,7 @@ class InviteFacts:
 
 
 def notebooks_of(notebook_url: str | None) -> Notebooks | None:
-    """The buttons for a notebook on GitHub (`https://github.com/OWNER/REPOSITORY/blob/...ipynb`); None without one."""
+    """Link to hosts for a notebook `https://github.com/OWNER/REPOSITORY/blob/...ipynb`, if any."""
     if notebook_url is None:
         return None
     path = urlsplit(notebook_url).path
@@ -53,7 +53,7 @@ def notebooks_of(notebook_url: str | None) -> Notebooks | None:
 
 
 def invite_facts(database: Database, code: str, now: float) -> InviteFacts:
-    """Look a code up. It has 100 random bits, so nobody learns by guessing whether there are others."""
+    """Look up a code. As codes have 100 random bits, nobody can find another's by guessing."""
     with database() as session:
         invite = session.scalar(select(Invite).where(Invite.code_sha256 == hash_invite_code(code[:MAX_CODE_CHARS])))
         if invite is None:
@@ -76,7 +76,7 @@ def _state(invite: Invite, now: float) -> InviteState:
 
 
 def joining_line(software: str, command: str) -> str:
-    """The line that installs the wheel at an address that ends in its digest, and then runs a command of it."""
+    """Return a line that installs the wheel (its URL ends in the digest) and runs `command`."""
     return " && ".join([*install_commands(software), f"{FOLDER}/bin/{command}"])
 
 
@@ -89,11 +89,11 @@ class Invitation:
     one_line: str  # installs the software, and then joins
     with_uv: str  # the same with a Python that uv brings
     container: str  # the same in a container of its own
-    page: str  # the code stands behind the #, which browsers send to nobody
+    page: str  # the code is in the fragment, after the #, which browsers do not send
 
     @classmethod
     def of(cls, code: str, role: str, join_link: str, web_address: str, software: str) -> Invitation:
-        """`software` is the address of the run's wheel, with its digest."""
+        """Make the invitation; `software` is the URL of the run's wheel, with its digest."""
         command = f"manyhands {'assist' if role == 'auxiliary' else 'join'} '{join_link}' --invite {code}"
         one_line = joining_line(software, command)
         return cls(
@@ -107,7 +107,7 @@ class Invitation:
 
 
 def _in_container(command: str, code: str, software: str) -> str:
-    """The command that checks, installs and joins in a container; its volume keeps the installation and the device."""
+    """Return the command to verify, install and join in a container; a volume keeps its files."""
     place, _, digest = software.partition("#sha256=")
     name = place.rpartition("/")[2]
     steps = (
@@ -116,7 +116,7 @@ def _in_container(command: str, code: str, software: str) -> str:
         f"python3 {name}/{INSTALLER}",
         f"exec {FOLDER}/bin/{command}",
     )
-    script = re.sub(r'([\\"$`])', r"\\\1", " && ".join(steps))  # it stands between double quotes
+    script = re.sub(r'([\\"$`])', r"\\\1", " && ".join(steps))  # for double quotes
     return (
         "docker run -it --init --name manyhands --shm-size 1g --stop-timeout 30 --cap-drop ALL "
         "--volume manyhands:/data --workdir /data --env XDG_DATA_HOME=/data "

@@ -1,9 +1,9 @@
-"""Logins in progress by OpenID Connect, from the prompt on the volunteer's terminal to the identity; limits and expiry.
+"""Pending logins by OpenID Connect, from the prompt in the terminal to the identity or expiry.
 
-The coordinator talks to the provider; the volunteer's machine only shows a code and an address. So no token of a third
-party passes through the volunteer's machine. There are two flows: the provider's device flow (RFC 8628), or this
-coordinator's own page. Logins in progress are in the memory of the process that the volunteer is connected to. The
-providers come from the run's settings and secret files.
+The coordinator talks to the provider; the volunteer's machine only shows a code and an address, so
+no third party's token passes through it. The flows are the provider's device flow (RFC 8628) and
+this coordinator's own page. Pending logins are limited, and kept in the memory of the process that
+the volunteer is connected to. The providers come from the run's settings and secret files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CALLBACK = "/login/callback"
 
 @dataclass(frozen=True)
 class Prompt:
-    """The code and addresses that the person is shown."""
+    """The code and addresses that are shown to the person."""
 
     title: str
     user_code: str
@@ -52,19 +52,19 @@ class Prompt:
 
 
 class PendingLogin(Protocol):
-    """A login that was begun."""
+    """A login that has begun."""
 
     @property
     def prompt(self) -> Prompt:
-        """The code and addresses that the person is shown."""
+        """The code and addresses to show to the person."""
 
     async def identity(self) -> Identity:
-        """The identity that the login ends in; raises `LoginDeniedError`, `LoginExpiredError`, `ProviderError`."""
+        """Await the identity; raises `LoginDeniedError`, `LoginExpiredError`, `ProviderError`."""
 
 
 @dataclass(frozen=True)
 class AtProvider:
-    """The person enters the code at the provider."""
+    """A login in which the person enters the code at the provider."""
 
     party: RelyingParty
     login: DeviceAuthorization
@@ -77,30 +77,30 @@ class AtProvider:
         return Prompt(self.party.title, login.user_code, login.address, login.complete_address, left_s)
 
     async def identity(self) -> Identity:
-        """Ask the provider until the person has decided."""
+        """Poll the provider until the person has decided."""
         return await finish_device_login(self.party, self.login)
 
 
 @dataclass
 class AtPage:
-    """The person opens this coordinator's page, compares the code, and goes to the provider from there."""
+    """A login by this coordinator's page, where the person checks the code before the provider."""
 
     party: RelyingParty
     user_code: str
     address: str
     expires_at: float  # by the monotonic clock
-    trip: CodeLogin | None = None  # the newest; a browser can come back from it once
-    browser: str = field(default="", repr=False)  # the secret of the browser that is on it
+    trip: CodeLogin | None = None  # the newest login at the provider; it is completed once
+    browser: str = field(default="", repr=False)  # the secret of the browser that was redirected
     outcome: asyncio.Future[Identity] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
     def prompt(self) -> Prompt:
-        """The page's address, which has the code in it."""
+        """The page's address, which contains the code."""
         left_s = self.expires_at - self.party.monotonic()
         return Prompt(self.party.title, self.user_code, self.address, self.address, left_s)
 
     async def identity(self) -> Identity:
-        """Wait for the page."""
+        """Wait until the page has completed the login."""
         try:
             return await asyncio.wait_for(self.outcome, max(0.0, self.expires_at - self.party.monotonic()))
         except asyncio.TimeoutError as error:
@@ -110,7 +110,7 @@ class AtPage:
 
 
 class Logins:
-    """All logins of this process; used from one event loop. `web_address`: where browsers reach the coordinator."""
+    """All logins of this process, for one event loop; browsers reach it at `web_address`."""
 
     def __init__(self, parties: Mapping[str, RelyingParty], web_address: str, monotonic: Callable[[], float]) -> None:
         self._parties, self._web_address, self._monotonic = parties, web_address, monotonic
@@ -120,12 +120,12 @@ class Logins:
 
     @property
     def titles(self) -> dict[str, str]:
-        """The providers' names, and what people call them."""
+        """Map the providers' names to the titles shown to people."""
         return {name: party.title for name, party in self._parties.items()}
 
     @asynccontextmanager
     async def begun(self, caller: Address, provider: str) -> AsyncIterator[PendingLogin]:
-        """A login that waits for the time of the block; raises `RequestError` for one too many, `ProviderError`."""
+        """Begin a login for the block; raises `ProviderError`, `RequestError` for too many."""
         party = self._parties.get(provider)
         if party is None:
             known = ", ".join(self._parties) or "none"
@@ -161,21 +161,21 @@ class Logins:
         return page
 
     def page(self, user_code: str) -> AtPage:
-        """The login that shows this code at its person's terminal; raises `LoginExpiredError`."""
+        """Find the login whose terminal shows this code; raises `LoginExpiredError`."""
         found = self._pages.get(user_code.upper())
         if found is None or found.outcome.done() or found.expires_at <= self._monotonic():
             raise LoginExpiredError("No login waits under this address: start again in your terminal.")
         return found
 
     async def send_off(self, page: AtPage, browser: str) -> str:
-        """Begin the login, and return the address to send this browser to. Raises `ProviderError`."""
+        """Begin a login at the provider; return the URL for the browser. Raises `ProviderError`."""
         trip = new_code_login(page.party, self._web_address + CALLBACK)
         address = await authorization_address(page.party, trip)
         page.trip, page.browser = trip, browser
         return address
 
     async def take_back(self, returned: AuthorizationResponse, browser: str) -> AtPage:
-        """Complete the login that this browser was sent off for, once; raises what its terminal is told, too."""
+        """Complete a returning browser's login, once; errors are also shown in the terminal."""
         page = next((page for page in self._pages.values() if _is_from(page, returned, browser)), None)
         if page is None or page.trip is None or page.outcome.done():
             raise LoginExpiredError("This answer belongs to no login of this browser: start again in your terminal.")
@@ -192,7 +192,7 @@ class Logins:
 
 
 def _is_from(page: AtPage, returned: AuthorizationResponse, browser: str) -> bool:
-    """Return whether this browser was sent to the provider, and with this state."""
+    """Return whether this browser was redirected to the provider with this state."""
     return (
         page.trip is not None
         and secrets.compare_digest(page.trip.state.encode(), returned.state.encode())

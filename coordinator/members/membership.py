@@ -1,7 +1,7 @@
-"""Members, their devices, and revocation: the rules of who may take part.
+"""Members, their devices, and revocation: the rules on who may take part.
 
-Every rule holds under concurrency because it is decided inside one writing transaction; that an invite code is used
-once is a single conditional UPDATE.
+Every rule is decided inside one writing transaction, so it holds under concurrency. A single
+conditional UPDATE ensures that an invite code is used only once.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MAX_NAME_CHARS = 64
 
 @dataclass(frozen=True)
 class Grant:
-    """The grant to a device that may take part."""
+    """A device's permission to take part: its token, with the identities in it."""
 
     token_jwt: str
     member: str
@@ -76,12 +76,12 @@ class MemberRow:
 
 
 class Membership:
-    """The rules, over the database."""
+    """The rules on members and devices, applied to the database."""
 
     def __init__(
         self,
         database: Database,
-        authority: AuthorityKey | Callable[[], AuthorityKey],  # asked for each time, where it may be replaced
+        authority: AuthorityKey | Callable[[], AuthorityKey],  # a function if it may be replaced
         run: str,
         token_lifetime_s: float,
         clock: Callable[[], float] = time.time,
@@ -97,14 +97,14 @@ class Membership:
 
     @classmethod
     def of_run(cls, directory: RunDirectory, database: Database, clock: Callable[[], float]) -> Membership:
-        """The rules of a run, with its key as it is at each use."""
+        """Make the rules of a run; its key is read at each use."""
         run, limits = directory.config.run.name, directory.config.membership
         lifetime_s, most = limits.token_lifetime_s, limits.max_devices_per_member
         return cls(database, lambda: directory.authority, run, lifetime_s, clock, most)
 
     @property
     def authority_public(self) -> bytes:
-        """The key that signs now, Ed25519, 32 raw bytes."""
+        """The public key of the current signing key (Ed25519, 32 raw bytes)."""
         return self._authority().public_bytes
 
     def invite(self, name: str, role: str = "trainer", days: float = 7, devices: int = 1) -> list[str]:
@@ -122,10 +122,10 @@ class Membership:
         return self._database.transact(add)
 
     def join(self, public_key: bytes, invite_code: str = "", role: str = "", *, receipt_key: str = "") -> Grant:
-        """Admit a device that has proved to hold `public_key`: by an invite code, or because it joined before.
+        """Admit a device that has proved its `public_key`, by an invite code or as a known device.
 
-        A code that this very device has used already is fine: the reply to it may have been lost. `receipt_key`: the
-        device's pseudonym in receipts, which it has signed; without one its token is of no use.
+        A code that this device has used already is accepted: the reply may have been lost. A token
+        is useless without `receipt_key`: the device's pseudonym in receipts, which it has signed.
         """
         check_role(role)
         peer_id = peer_id_of(public_key)
@@ -149,9 +149,9 @@ class Membership:
         return self._database.transact(admit)
 
     def join_by_login(self, public_key: bytes, identity: Identity, role: str = "", *, receipt_key: str = "") -> Grant:
-        """Admit a device that has proved to hold `public_key` for the person whom a provider has just identified.
+        """Admit a device that has proved its `public_key`, for a person identified by a provider.
 
-        Raises `NotAllowedError` for who is not on the allowlist, and `RevokedError`. `receipt_key`: as in `join`.
+        Raises `NotAllowedError` (not on the allowlist), `RevokedError`. `receipt_key`: see `join`.
         """
         check_role(role)
         peer_id = peer_id_of(public_key)
@@ -174,7 +174,7 @@ class Membership:
     def allow(self, entry: str, role: str = "trainer", name: str = "") -> str | None:
         """Put an account or an organisation on the allowlist; returns the member's name, None for organisations.
 
-        `name`: the member that the account shall be, new or known; else the member is called as the entry.
+        `name`: the account's member, new or known; "" names the member after the entry.
         """
         parsed = Entry.parse(entry)
         if parsed.is_organisation and name:
@@ -201,7 +201,7 @@ class Membership:
             return entries(session)
 
     def renew(self, public_key: bytes) -> Grant:
-        """A new token for a known device that has proved to hold `public_key`."""
+        """Issue a new token to a known device that has proved its `public_key`."""
 
         def prolong(session: Session) -> Grant:
             device = session.scalar(select(Device).where(Device.peer_id == peer_id_of(public_key)))
@@ -213,7 +213,7 @@ class Membership:
         return self._database.transact(prolong)
 
     def grant_keeper(self, public_key: bytes, receipt_key: str = "") -> Grant:
-        """A token for the run's own keeper, whose process has access to this database anyway."""
+        """Issue a token to the run's own keeper, which has access to this database anyway."""
         peer_id = peer_id_of(public_key)
 
         def admit(session: Session) -> Grant:
@@ -227,7 +227,7 @@ class Membership:
         return self._database.transact(admit)
 
     def revoke(self, name: str, reason: str = "") -> int:
-        """Shut a member and all the member's devices out for good; returns how many devices that newly concerns."""
+        """Revoke a member and all devices for good; returns the number of devices newly revoked."""
         name = member_name(name)
         now = self._clock()
 
@@ -240,9 +240,9 @@ class Membership:
         return self._database.transact(shut_member_out)
 
     def revoke_device(self, name: str, device_id: str, reason: str = "") -> str:
-        """Shut one device of a member out for good; the member stays, and may bring another.
+        """Revoke one device of a member for good; the member stays, and may add another device.
 
-        `device_id`: enough of its beginning to be the member's only one. Returns the whole id.
+        `device_id`: a beginning that no other device of the member shares. Returns the full id.
         """
         name = member_name(name)
 
@@ -254,23 +254,23 @@ class Membership:
         return self._database.transact(shut_device_out)
 
     def known_name(self, name: str) -> str:
-        """A member's name as it is stored; raises `ConfigError` where nobody is called so."""
+        """Return a member's name as stored; raises `ConfigError` for an unknown member."""
         name = member_name(name)
         with self._database() as session:
             return self._named_member(session, name).name
 
     def revocation_of(self, device_id: str) -> RevokedError | None:
-        """Return the error to tell a device that was shut out; None for other devices."""
+        """Return the error for a device that is revoked or in quarantine; None for others."""
         with self._database() as session:
             device = session.get(Device, device_id)
             return None if device is None else revocation_of(session, device.member, device)
 
     def revocations_jwt(self) -> str:
-        """The signed list of everybody who is shut out."""
+        """Return the signed list of all devices that are revoked or in quarantine."""
         return self._revocations.jwt()
 
     def check(self, jwt: str) -> AccessToken:
-        """A token that a peer shows to the coordinator: signature, time, and whether its device is still welcome."""
+        """Verify a peer's token: signature, time, and whether its device may still take part."""
         authority, now = self._authority(), self._clock()
         authorities = Authorities.of(authority.public_bytes, handover_to(authority, self._run))
         token = authorities.read_token(jwt, self._run, now)
@@ -283,7 +283,7 @@ class Membership:
         return token
 
     def members(self) -> list[MemberRow]:
-        """All members by name, without the keeper."""
+        """List all members but the keeper, by name."""
         now = self._clock()
         devices = select(func.count()).where(Device.member_id == Member.id).scalar_subquery()
         invites = (
@@ -315,12 +315,12 @@ class Membership:
             ]
 
     def record_refusal(self, kind: Kind, error: ManyhandsError, device_id: str | None = None) -> None:
-        """Keep for the operator that something was refused, and why."""
+        """Record a refusal with its reason, for the operator."""
         with self._database.begin() as session:
             add_refusal(session, kind, error.code, str(error), device_id, self._clock())
 
     def _admitted_account(self, session: Session, identity: Identity) -> Account:
-        """The account of an identity that the allowlist allows, with its member, both made at the first login."""
+        """Return an allowed identity's account; the first login creates it, and its member."""
         account = find_account(session, identity)
         if account is not None:
             require_active(session, session.get_one(Member, account.member_id))
@@ -336,7 +336,7 @@ class Membership:
         return account
 
     def _add_member_for(self, session: Session, identity: Identity) -> Member:
-        """A new member, under the account's name if that is free: a name never leads to somebody else's membership."""
+        """Add a member named after the account; a mark is added if the name belongs to another."""
         wanted = identity.label[:MAX_NAME_CHARS]
         taken = mixed_scripts(wanted) or skeleton(wanted) in set(map(skeleton, names_in_use(session)))
         mark = "#" + hashlib.sha256(f"{identity.issuer} {identity.subject}".encode()).hexdigest()[:8]
@@ -373,11 +373,11 @@ class Membership:
         return device
 
     def _locked_member(self, session: Session, member_id: int) -> Member:
-        """The member, locked, so that no device can slip in beside a revocation, or beside another one."""
+        """Lock the member, so that no device is added during a revocation or another addition."""
         return session.get_one(Member, member_id, with_for_update=True)
 
     def _named_member(self, session: Session, name: str) -> Member:
-        """The member of this name, locked; raises `ConfigError`."""
+        """Find and lock the member of this name; raises `ConfigError`."""
         member = session.scalar(select(Member).where(Member.name == name).with_for_update())
         if member is None:
             raise ConfigError(f"No member is called {name!r}: `manyhands coordinator members` lists them.")
@@ -405,12 +405,12 @@ class Membership:
 
 
 def device_id_of(public_key: bytes) -> str:
-    """A device's id, the same whenever its key joins."""
+    """Derive a device's id from its public key."""
     return hashlib.sha256(public_key).hexdigest()[:32]
 
 
 def member_name(name: str) -> str:
-    """A name as it is stored: without blanks around it, in one spelling; raises `ConfigError` for an unusable one."""
+    """Normalize a name for storage (NFC, no outer blanks); raises `ConfigError` if unusable."""
     name = unicodedata.normalize("NFC", name).strip()
     if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
         raise ConfigError(f"The name {name!r:.80} must have 1 to {MAX_NAME_CHARS} printable characters.")
@@ -420,7 +420,7 @@ def member_name(name: str) -> str:
 
 
 def names_in_use(session: Session, *, but: int | None = None) -> Iterator[str]:
-    """The names of all members, and those under which the public sees them; `but`: the id of a member to leave out."""
+    """Yield all members' names and public names, but for the member with the id `but`."""
     for row in session.execute(select(Member.id, Member.name, Member.display_name)):
         if row.id != but:
             yield row.name

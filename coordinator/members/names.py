@@ -35,7 +35,7 @@ class ChosenName:
 
 
 def set_display_name(database: Database, name: str, display_name: str) -> None:
-    """Show the member under another name from now on; an empty one shows the member's own again."""
+    """Set the member's public name; an empty one restores the member's own name."""
     shown = member_name(display_name) if display_name.strip() else None
 
     def change(session: Session) -> None:
@@ -45,7 +45,7 @@ def set_display_name(database: Database, name: str, display_name: str) -> None:
 
 
 def choose_name(database: Database, public_key: bytes, display_name: str, anonymous: bool) -> ChosenName:
-    """Set the public name of the member whose device has proved this key. Raises `RequestError` for an unfit name."""
+    """Set the public name of a device's member. Raises `RequestError` for an unsuitable name."""
 
     def change(session: Session) -> ChosenName:
         device = session.scalar(select(Device).where(Device.peer_id == peer_id_of(public_key)))
@@ -55,7 +55,7 @@ def choose_name(database: Database, public_key: bytes, display_name: str, anonym
         naming = _naming(session, device.member_id)
         try:
             _rename(session, device.member, member_name(display_name) if display_name.strip() else None)
-        except ConfigError as error:  # which would be the operator's mistake
+        except ConfigError as error:  # blames the operator; here the peer is wrong
             raise RequestError(str(error)) from error
         naming.anonymous = anonymous
         return ChosenName(_shown(session, device.member, naming), naming.hidden_at is not None)
@@ -64,7 +64,7 @@ def choose_name(database: Database, public_key: bytes, display_name: str, anonym
 
 
 def hide_name(database: Database, name: str, hidden: bool, now: float) -> str:
-    """Let the public see a number instead of the member's name, or end that; returns what it sees."""
+    """Hide a member's name behind a number, or show it again; returns the public name."""
 
     def change(session: Session) -> str:
         member = find_member(session, name)
@@ -76,7 +76,7 @@ def hide_name(database: Database, name: str, hidden: bool, now: float) -> str:
 
 
 def find_member(session: Session, name: str) -> Member:
-    """The member of this name, locked; raises `ConfigError` where there is none."""
+    """Find and lock the member of this name; raises `ConfigError` if there is none."""
     name = member_name(name)
     member = session.scalar(select(Member).where(Member.name == name).with_for_update())
     if member is None:
@@ -85,7 +85,7 @@ def find_member(session: Session, name: str) -> Member:
 
 
 def display_names(database: Database) -> dict[str, str]:
-    """Member's name -> what the public sees instead, of those whom it does not see under their own."""
+    """Map members' names to their public names, where the two differ."""
     with database() as session:
         other = or_(Member.display_name.is_not(None), Naming.anonymous, Naming.hidden_at.is_not(None))
         found = session.execute(
@@ -107,7 +107,7 @@ def public_name(member: Member, naming: Naming | None) -> str:
 
 
 def publicly(contributions: Sequence[Contribution], shown: dict[str, str]) -> tuple[Contribution, ...]:
-    """The same contributions as the public sees them."""
+    """Replace the members' names in contributions by their public names."""
     return tuple(replace(row, member=shown.get(row.member, row.member)) for row in contributions)
 
 
@@ -116,7 +116,7 @@ def _is_unnamed(naming: Naming | None) -> bool:
 
 
 def _naming(session: Session, member_id: int) -> Naming:
-    """The member's row, made where there is none."""
+    """Return the member's row, created if there is none."""
     naming = session.get(Naming, member_id, with_for_update=True)
     if naming is None:
         naming = Naming(member_id=member_id, anonymous=False)
@@ -132,7 +132,7 @@ def _shown(session: Session, member: Member, naming: Naming) -> str:
 
 
 def _apart_from(name: str, taken: set[str]) -> str:
-    """A number that somebody was invited under as a name is written in another way."""
+    """Append dashes to an anonymous name until no member has been invited under it."""
     while _folded(name) in taken:
         name += "-"
     return name
@@ -145,7 +145,7 @@ def _rename(session: Session, member: Member, shown: str | None) -> None:
 
 
 def _require_free(session: Session, member: Member, shown: str) -> None:
-    """Names that look alike count as the same; numbers are given, not chosen."""
+    """Raise `ConfigError` if the name looks like one in use, or like an anonymous one."""
     if _NUMBERED.fullmatch(_folded(shown)):
         raise ConfigError(f"The name {shown!r} is how somebody without a name is shown: choose another.")
     check_new_name(shown, names_in_use(session, but=member.id))

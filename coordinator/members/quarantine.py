@@ -1,12 +1,12 @@
-"""Quarantine of devices: suspicions from peers, the decision to cut a device off, and quarantine by hand.
+"""Quarantine of devices: suspicions from peers, automatic decisions, and quarantine by hand.
 
-A quarantine works like a revocation, but can be lifted. Devices report what they catch each other at; the coordinator
-logs and keeps each suspicion, with the member who reported it, and counts them until they suffice.
+A quarantine works like a revocation, but can be lifted. Devices report suspicions of their peers;
+the coordinator logs and stores each with the reporting member, until there are enough of them.
 
-The keeper is the operator's own, so its word suffices alone. For members, strikes count only as far as they remain when
-any one of the members is left out, so nobody, with however many devices, can have another's device cut off alone. What
-several members notice within a minute is one strike; what nobody can prove is none. The keeper itself is never
-quarantined.
+The keeper belongs to the operator, so its reports suffice alone. Members' reports must suffice even
+without any one of these members, so nobody, with however many devices, can have another's device
+quarantined alone. Reports by several members within a minute are one strike; unprovable
+observations are none. The keeper itself is never quarantined.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from peer.reporting.suspicions import MAX_DETAIL_CHARS, SuspicionKind
 
 logger = logging.getLogger(__name__)
 
-INCIDENT_S = 45.0  # less than peers wait before they say the same again (peer.reporting.suspicions)
-MEMBERS_SHARE = 4  # one of so many active devices may be in quarantine by the words of members at a time
-KEPT_WORDS = 1_000  # of each member; who says more loses its own
+INCIDENT_S = 45.0  # less than peers wait before they repeat a report (peer.reporting.suspicions)
+MEMBERS_SHARE = 4  # at most one in so many active devices is in quarantine by members' reports
+KEPT_WORDS = 1_000  # the newest reports of each member
 BY_KEEPER, BY_MEMBERS = "run:keeper", "run:members"  # who put a device in quarantine, if not a person
-SHOWN_WORDS = 50  # of each device, the newest
+SHOWN_WORDS = 50  # the newest reports about each device
 
 
 @dataclass(frozen=True)
 class SuspicionReport:
-    """A suspicion as a device reports it: what the peer with this libp2p identity has done."""
+    """A device's suspicion of the peer with this libp2p identity, as reported."""
 
     peer_id: str
     kind: str
@@ -51,7 +51,7 @@ class SuspicionReport:
     detail: str
 
     def check(self) -> None:
-        """Raise `RequestError` for nonsense."""
+        """Raise `RequestError` for an unknown kind, or a text that is too long or unprintable."""
         kinds, detail = get_args(SuspicionKind), self.detail
         is_text = detail.isprintable() and self.peer_id.isprintable()
         if self.kind not in kinds or len(detail) > MAX_DETAIL_CHARS or not is_text:
@@ -62,10 +62,10 @@ class SuspicionReport:
 
 
 def hear(database: Database, policy: Policy, claim: SuspicionReport, witness_id: str, now: float) -> None:
-    """Log and keep what the device `witness_id` says; cut the suspected off if that is enough.
+    """Log and store a report by the device `witness_id`; quarantine the suspect if it suffices.
 
-    The same of the same, said again within the minute, is passed over. Raises `RequestError` if it is nonsense, or of
-    nobody here.
+    A member's repeated report is ignored for `INCIDENT_S`. Raises `RequestError` if the report is
+    invalid or its suspect is unknown.
     """
     claim.check()
     suspicion, cut_off = database.transact(lambda session: _take(session, policy, claim, witness_id, now))
@@ -77,23 +77,23 @@ def hear(database: Database, policy: Policy, claim: SuspicionReport, witness_id:
 
 @dataclass(frozen=True)
 class Accusation:
-    """One suspicion of a device, as far as the decision needs it."""
+    """The part of a stored suspicion that the decision needs."""
 
     at: float  # Unix seconds
-    witness: str | None  # the member whose device said it; None: the keeper
+    witness: str | None  # the member whose device reported it; None: the keeper
     kind: str
 
 
 @dataclass(frozen=True)
 class QuarantineDecision:
-    """That a device is to be cut off, why, and whether the keeper's words alone suffice for it."""
+    """The decision to quarantine a device: why, and whether the keeper's reports alone suffice."""
 
     reason: str
     by_keeper: bool
 
 
 def decide(words: Iterable[Accusation], policy: Policy, members_may: bool, now: float) -> QuarantineDecision | None:
-    """Return the decision if the accusations suffice to cut a device off; `members_may`: members' words may suffice."""
+    """Decide on quarantine (None: no); members' reports suffice only if `members_may`."""
     if not policy.strikes:
         return None
     recent = [word for word in words if word.at > now - policy.window_s]
@@ -106,14 +106,14 @@ def decide(words: Iterable[Accusation], policy: Policy, members_may: bool, now: 
 
 
 def strikes(words: Sequence[Accusation]) -> int:
-    """The number of strikes that remain when any one of the members is left out."""
+    """Count the strikes that remain whichever one of the members is left out."""
     members = {word.witness for word in words if word.witness is not None}
     without = [len(incidents(word for word in words if word.witness != left_out)) for left_out in members]
     return min(without, default=len(incidents(words)))
 
 
 def incidents(words: Iterable[Accusation]) -> list[str]:
-    """The kinds of the events behind the words: those of one kind, begun at most so long before, are one event."""
+    """Return the kinds of reported events; reports of a kind within `INCIDENT_S` are one event."""
     found: list[str] = []
     began: dict[str, float] = {}
     for word in sorted(words, key=lambda word: word.at):
@@ -124,7 +124,7 @@ def incidents(words: Iterable[Accusation]) -> list[str]:
 
 
 def members_may(quarantined: int, active: int) -> bool:
-    """Return whether members' words may cut off one more device: two liars together must not empty the run."""
+    """Return whether members may quarantine one more device: two liars must not empty the run."""
     return quarantined < max(1, active // MEMBERS_SHARE)
 
 
@@ -133,7 +133,7 @@ class WordRow:
     """One suspicion, as administrators see it."""
 
     at: float  # Unix seconds
-    witness: str  # the member; the keeper's own word says `keeper`
+    witness: str  # the member, or `keeper`
     kind: str
     step: int
     detail: str
@@ -148,7 +148,7 @@ class QuarantineRow:
     since: float  # Unix seconds
     reason: str
     actor: str  # `run:keeper`, `run:members`, or the person, as in the audit log
-    words: tuple[WordRow, ...]  # said of it, the newest first
+    words: tuple[WordRow, ...]  # suspicions of it, the newest first
 
     @property
     def short_id(self) -> str:
@@ -218,7 +218,7 @@ def _take(session: Session, policy: Policy, claim: SuspicionReport, witness_id: 
 
 
 def _was_said(session: Session, device: Device, witness: Device, kind: str, now: float) -> bool:
-    """Return whether the witness's member has said so a moment ago, by any device."""
+    """Return whether the witness's member, by any device, has just reported the same."""
     same = (
         select(StoredSuspicion.id)
         .join(Device, Device.id == StoredSuspicion.witness_id)
@@ -267,12 +267,12 @@ def _judge(session: Session, policy: Policy, device: Device, now: float) -> Quar
     ]
     if decide(said, policy, True, now) is None:
         return None
-    one_at_a_time(session, Lock.REVOCATIONS)  # no two may take the last place that members' words have
+    one_at_a_time(session, Lock.REVOCATIONS)  # two decisions at once must not pass the limit
     return decide(said, policy, members_may(*_standing(session, now)), now)
 
 
 def _standing(session: Session, now: float) -> tuple[int, int]:
-    """The number of devices in quarantine by members' words, and of those active or in quarantine."""
+    """Count the devices quarantined by members, and all devices active or in quarantine."""
     newest = select(func.max(Revocation.id)).group_by(Revocation.device_id)
     quarantined = (
         select(func.count())
@@ -286,7 +286,7 @@ def _standing(session: Session, now: float) -> tuple[int, int]:
 
 
 def _cut_off(session: Session, device: Device, verdict: QuarantineDecision, now: float) -> str:
-    """Put it in quarantine, where the operator sees it; returns what to log, "" for no news."""
+    """Quarantine a device and record it for the operator; returns the line to log, "" for none."""
     actor, reason = BY_KEEPER if verdict.by_keeper else BY_MEMBERS, verdict.reason
     if not put_in_quarantine(session, device, reason, actor, now):
         return ""  # it is there already

@@ -1,8 +1,8 @@
-"""The revocation list: each change of it is a row, and the newest row's number is the list's serial.
+"""The revocation list: each change is a row, and the newest row's number is the list's serial.
 
-A device stands on the list from its revocation on for good, or for as long as it is in quarantine. So the list may
-become shorter, but its number only grows, and peers take none with a lower number than the one they have.
-What changes it works inside the transactions of its callers.
+A revoked device is on the list for good, a quarantined one until the quarantine is lifted. So the
+list may become shorter, but its serial only grows: peers reject a list with a lower serial than
+they have. Functions that change the list run inside their callers' transactions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Change = Literal["revoked", "quarantined", "lifted"]
 
 
 def shut_out(session: Session, device: Device, reason: str, now: float) -> bool:
-    """Put a device on the list for good; returns whether it was not revoked already."""
+    """Put a device on the list for good; returns False if it was revoked already."""
     _take_turn(session, device)
     if device.revoked_at is not None:
         return False
@@ -37,7 +37,7 @@ def shut_out(session: Session, device: Device, reason: str, now: float) -> bool:
 
 
 def put_in_quarantine(session: Session, device: Device, reason: str, actor: str, now: float) -> bool:
-    """Put a device on the list until that is lifted; returns whether it was not on it already."""
+    """Put a device on the list until that is lifted; returns False if it was there already."""
     _take_turn(session, device)
     if device.revoked_at is not None or device.quarantined_at is not None:
         return False
@@ -58,17 +58,17 @@ def lift_quarantine(session: Session, device: Device, actor: str, now: float) ->
 
 
 def _take_turn(session: Session, device: Device) -> None:
-    """Lock the list until the transaction ends, and reload the device as the list has it now.
+    """Lock the list until the transaction ends, and reload the device's state.
 
-    So a quarantine never follows a revocation, and numbers are committed in their order: a list with number 6 must not
-    be lacking number 5.
+    So a quarantine never follows a revocation, and serials are committed in order: a list with
+    serial 6 must contain change 5.
     """
     one_at_a_time(session, Lock.REVOCATIONS)
     session.refresh(device, ["revoked_at", "quarantined_at"])
 
 
 def _add_change(session: Session, device: Device, change: Change, reason: str, actor: str, now: float) -> None:
-    """The number is taken here and not by a database's sequence, whose numbers may appear out of order."""
+    """Add a change, numbered here: a database sequence's numbers may be committed out of order."""
     row = Revocation(
         id=_newest(session) + 1,
         device_id=device.id,
@@ -88,14 +88,14 @@ def _newest(session: Session) -> int:
 
 
 def _listed(session: Session, serial: int) -> frozenset[str]:
-    """The libp2p identities on the list of this number."""
+    """Return the libp2p identities on the list of this serial."""
     changes = select(Revocation.peer_id, Revocation.change).where(Revocation.id <= serial).order_by(Revocation.id)
     newest = {row.peer_id: row.change for row in session.execute(changes)}  # nothing follows a revocation
     return frozenset(peer_id for peer_id, change in newest.items() if change != "lifted")
 
 
 class SignedRevocations:
-    """The list as peers take it, signed once for each number and key."""
+    """The signed list that peers get; it is signed once for each serial and key."""
 
     def __init__(
         self, database: Database, authority: Callable[[], AuthorityKey], run: str, clock: Callable[[], float]
@@ -104,7 +104,7 @@ class SignedRevocations:
         self._signed: tuple[int, AuthorityKey | None, str] = (-1, None, "")  # serial, by which key, JWT
 
     def jwt(self) -> str:
-        """The newest list; cheap enough to ask for every second."""
+        """Return the newest list as a JWT; cheap enough to call every second."""
         authority = self._authority()
         with self._database() as session:
             serial = _newest(session)
