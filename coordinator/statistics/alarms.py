@@ -1,8 +1,9 @@
 """Alarms about a run's training: whether the model still learns, judged from steps and evaluations.
 
-Each alarm names the step with which it began, so that an operator knows where to go back to. Only steps of the current
-phase are compared, because the loss changes with sequence length and batch size. The decision (`alarms_of`) is pure.
-The keeper writes the alarms that hold, one row of each kind; services show them, and the audit log keeps all.
+Each alarm names the step at which it began, so that an operator knows where to return to. Only
+steps of the current phase are compared, because the loss changes with sequence length and batch
+size. The decision (`alarms_of`) is pure. The keeper stores the active alarms, one row of each kind;
+services show them, and the audit log keeps all.
 """
 
 from __future__ import annotations
@@ -23,30 +24,30 @@ from coordinator.store.engine import Database
 from coordinator.store.notify import Topic, tell
 
 ModelKind = Literal["loss_not_finite", "loss_diverges", "update_norm", "no_better_than_unigram"]
-DeviceKind = Literal["swarm_split", "devices_starting"]  # `coordinator.keeper.alarm_watch`'s
+DeviceKind = Literal["swarm_split", "devices_starting"]  # of `coordinator.keeper.alarm_watch`
 SPLIT: DeviceKind = "swarm_split"
 STARTING: DeviceKind = "devices_starting"
 MODEL_KINDS: tuple[ModelKind, ...] = get_args(ModelKind)
 UPDATE_RISE = 10.0  # times the median of the steps before: far above what warm-up brings from step to step
 UPDATES_KNOWN = 20  # before there is a median to compare with
 UPDATES_COMPARED = 100
-HELD_STEPS = 20  # so long an alarm about one step holds
-LEAST_PATIENCE = 200  # steps before a model must beat a unigram; or its warm-up, where that is longer
+HELD_STEPS = 20  # an alarm about one step stays active for so many steps
+LEAST_PATIENCE = 200  # steps before a model must beat a unigram; its warm-up, if that is longer
 ACTOR = "run:keeper"
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """One thing that is wrong."""
+    """One problem of a run."""
 
     kind: ModelKind | DeviceKind
-    step: int  # with which it began
+    step: int  # at which it began
     detail: str
 
 
 @dataclass(frozen=True)
 class Vitals:
-    """The figures of the current phase that alarms are judged by."""
+    """The figures of the current phase from which alarms are derived."""
 
     losses: Sequence[tuple[int, float | None]]  # of its settled steps, in order; None: not finite
     updates: Sequence[tuple[int, float]] = ()  # norms of its steps' updates, in order
@@ -56,7 +57,7 @@ class Vitals:
 
 
 def alarms_of(vitals: Vitals, *, warmup_steps: int) -> list[Alarm]:
-    """The alarms that hold now."""
+    """Return the alarms that are active now."""
     found = (
         _not_finite(vitals),
         _diverges(vitals),
@@ -67,7 +68,7 @@ def alarms_of(vitals: Vitals, *, warmup_steps: int) -> list[Alarm]:
 
 
 def _not_finite(vitals: Vitals) -> Alarm | None:
-    """The newest steps, without a gap."""
+    """Return an alarm if the newest loss is not finite; it began with the first in a row."""
     began = None
     for step, loss in reversed(vitals.losses):
         if loss is not None and math.isfinite(loss):
@@ -102,7 +103,7 @@ def _leaps(vitals: Vitals) -> Alarm | None:
 
 
 def _learns_nothing(vitals: Vitals, patience_steps: int) -> Alarm | None:
-    """The newest evaluated checkpoint guesses no better than by how frequent each token is."""
+    """Return an alarm if the newest evaluated checkpoint is no better than token frequencies."""
     if vitals.held_out is None or vitals.unigram is None:
         return None
     step, loss = vitals.held_out
@@ -114,7 +115,7 @@ def _learns_nothing(vitals: Vitals, patience_steps: int) -> Alarm | None:
 
 @dataclass(frozen=True)
 class AlarmRow:
-    """An alarm that holds."""
+    """An active alarm."""
 
     kind: str
     step: int
@@ -123,16 +124,16 @@ class AlarmRow:
 
 
 def raised_alarms(database: Database) -> list[AlarmRow]:
-    """The alarms in the database that hold now, the oldest first."""
+    """Read the active alarms from the database, the oldest first."""
     with database() as session:
         rows = session.scalars(select(RaisedAlarm).order_by(RaisedAlarm.raised_at, RaisedAlarm.kind))
         return [AlarmRow(row.kind, row.step, row.detail, row.raised_at) for row in rows]
 
 
 def write_alarms(session: Session, kinds_looked_at: Collection[str], found: Sequence[Alarm], now: float) -> list[Alarm]:
-    """Make the table say what was found of these kinds; returns the news, which goes into the audit log.
+    """Store the alarms found of these kinds; returns the new ones, which the audit log records.
 
-    A further leap of the parameters is news although its alarm holds already. An alarm keeps its earliest step.
+    A further leap of the parameters is new although its alarm is active. Rows keep the first step.
     """
     rows = session.scalars(select(RaisedAlarm).where(RaisedAlarm.kind.in_(kinds_looked_at)))
     there = {row.kind: row for row in rows}

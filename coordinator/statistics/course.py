@@ -15,10 +15,10 @@ from statistics import median
 SMOOTHED = 5  # steps of the narrowest median
 WIDTHS = (SMOOTHED, 21, 81)  # steps of medians, odd
 LEAST_RISE = 1 / 20  # of the best: a smaller one is no alarm, however certain it is
-LEAST_ERRORS = 10.0  # standard errors of the smoothed loss: of hundreds, by chance, the best is low and the last high
+LEAST_ERRORS = 10.0  # standard errors of the smoothed loss: the best of hundreds is low by chance
 FIRST_RISE = 1 / 2  # of the best, while the scatter is not known
 NEAR_ERRORS = 3.0  # a loss so close to the best may be as good
-SCATTER_KNOWN = 20  # medians that can be compared, before their scatter is known
+SCATTER_KNOWN = 20  # comparisons of medians that an estimate of the scatter needs
 DEVIATION = 0.6745 * math.sqrt(1.5)  # of |a - (b + c) / 2|, the median for normal values of deviation 1
 
 
@@ -33,9 +33,9 @@ class Rise:
 
 
 def rise_of(losses: Sequence[tuple[int, float]], least: float = LEAST_RISE) -> Rise | None:
-    """Return the rise of these (step, loss) from their best, if it is more than chance and `least` of the best.
+    """Return the rise of (step, loss) from the best, if above chance and `least` times the best.
 
-    Of several widths that see a rise the narrowest counts, because it tells best when the rise began.
+    If medians of several widths show a rise, the narrowest counts: it shows best when it began.
     """
     values = [loss for _, loss in losses]
     narrow = medians_of(values, SMOOTHED)
@@ -74,7 +74,7 @@ def scatter_of(medians: Sequence[float]) -> float | None:
 
 
 def _rise(steps: Sequence[int], course: Sequence[float], error: float | None, least: float) -> Rise | None:
-    """Follow the course from its best on: a rise begins above the line, and ends in the lower half below it."""
+    """Follow the course from its best: a rise begins above the line, and ends below half of it."""
     if not course:
         return None
     best = min(course)

@@ -2,8 +2,8 @@
 
 Inside a page it uses the page's style (`dashboards/web/style.css`) and follows light and dark; alone it brings its own.
 A long curve is reduced by largest triangle three buckets (Steinarsson 2013), which keeps its shape. Milestones close to
-each other share a mark, as in the chart's script (`dashboards/web/milestone_marks.js`). The API gives a page's chart
-the same smoothing and range of a long curve.
+each other share a mark, as in the chart's script (`dashboards/web/milestone_marks.js`). The API
+uses the same smoothing and range for a page's chart of a long curve.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 34
 MAX_POINTS = 400
 TICKS = 5
 LONG = 200  # steps from which a curve is smoothed, and drawn without its first drop
-SMOOTHING = ((10_000, 500), (2_000, 100), (LONG, 20))  # a run of so many steps: the steps to average over
+SMOOTHING = ((10_000, 500), (2_000, 100), (LONG, 20))  # from so many steps: steps to average
 FIRST_DROP = 0.03  # the part of the steps in which a loss falls from the logarithm of the vocabulary's size
 OUTLIERS = 0.005  # the part of the losses at either end that the range leaves out
 
@@ -38,13 +38,13 @@ STYLE = (
     ".milestone,.milestone-name{fill:#17744a}"
 )
 
-STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # by which its policy allows it
+STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # for its policy
 STAR = "M0-7L2-2.2H7L3 1L4.4 6L0 3L-4.4 6L-3 1L-7-2.2H-2Z"
 CLIP = (  # the curve's beginning and outliers lie outside
     f'<clipPath id="curve-area"><rect x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" '
     f'height="{HEIGHT - TOP - BOTTOM}"/></clipPath><g clip-path="url(#curve-area)">'
 )
-APART = 14  # pixels between two milestones, of which closer ones share a mark
+APART = 14  # pixels; milestones that are closer share a mark
 NO_PHASES: Mapping[int, str] = MappingProxyType({})
 
 
@@ -71,10 +71,11 @@ def draw_curve(
     alone: bool = True,
     milestones: Sequence[Told] = (),
 ) -> str:
-    """An SVG of loss (y) over global steps (x); `boundaries` are the last steps of phases, with the next one's name.
+    """Draw the loss over steps as SVG; `boundaries` maps a phase's last step to the next's name.
 
-    The loss on held-out text, one line for each set of samples, is drawn beside the training's; `milestones`, in the
-    order of steps, are stars above the axis. A long curve is smoothed, its own line faint behind the smoothed one.
+    The loss on held-out text is drawn beside the training loss, one line for each set of samples;
+    `milestones`, in the order of steps, are stars above the axis. A long curve is drawn faintly,
+    with a smoothed line in front.
     """
     drawn = decimate(points, MAX_POINTS)
     smooth = decimate(_smoothed(points), MAX_POINTS)
@@ -110,7 +111,7 @@ class _Area:
 
     @classmethod
     def around(cls, points: Sequence[Point], shown: tuple[float, float] | None) -> _Area:
-        """The area of all points, or of these losses only."""
+        """Make the area of all points, or of the losses `shown` only."""
         steps = [x for x, _ in points]
         return cls(min(steps), max(*steps, min(steps) + 1), *(shown or _range([y for _, y in points])))
 
@@ -141,7 +142,7 @@ def _phases(area: _Area, boundaries: Mapping[int, str]) -> Iterator[str]:
 
 
 def _milestones(area: _Area, milestones: Sequence[Told], texts: Texts) -> Iterator[str]:
-    """A star for each group of them, whose tooltip tells all."""
+    """Draw a star for each group of milestones; its tooltip lists them all."""
     for group in groups(milestones, APART * (area.high_x - area.low_x) / (WIDTH - LEFT - RIGHT)):
         words = "\n".join(f"{text} · {texts('curve.step', step=f'{step:,}')}" for step, text in group)
         place = f"translate({area.x(group[0][0])} {HEIGHT - BOTTOM - 8})"
@@ -162,18 +163,18 @@ def _line(area: _Area, points: Sequence[Point], name: str, *, dots: bool) -> Ite
 
 
 def smoothing_of(steps: int) -> int:
-    """The number of steps that a curve of so many is averaged over by default; 0: it is not smoothed."""
+    """Return the steps that a curve of so many steps is averaged over by default; 0: none."""
     return next((window for least, window in SMOOTHING if steps >= least), 0)
 
 
 def moving_average(values: Sequence[float], steps: int) -> list[float]:
-    """The exponential moving average at each value, the newest weighing 2 / (steps + 1); it begins with the first."""
+    """Return exponential moving averages with the weight 2 / (steps + 1), from the first value."""
     weight = 2 / (steps + 1)
     return list(accumulate(values, lambda average, value: average + weight * (value - average)))
 
 
 def usual_range(points: Sequence[Point], held_out: Sequence[Point] = ()) -> tuple[float, float] | None:
-    """The losses after the first drop, without outliers, with a margin; None for a short curve, shown whole."""
+    """Return losses' range after the first drop, without outliers, plus a margin; None if short."""
     if len(points) < LONG:
         return None
     begin = points[int(FIRST_DROP * len(points))][0]
@@ -183,7 +184,7 @@ def usual_range(points: Sequence[Point], held_out: Sequence[Point] = ()) -> tupl
 
 
 def _smoothed(points: Sequence[Point]) -> list[Point]:
-    """The points of a long curve's moving average; none of a short curve."""
+    """Return the moving average of a long curve as points; none for a short curve."""
     window = smoothing_of(len(points))
     if not window:
         return []
@@ -206,7 +207,7 @@ def _frame(title: str, content: str, alone: bool) -> str:
 
 
 def groups(milestones: Sequence[Told], least_steps: float) -> list[list[Told]]:
-    """Milestones, in the order of steps, in groups, each of which spans at most so many steps."""
+    """Group milestones, given in the order of steps; a group spans at most `least_steps`."""
     found: list[list[Told]] = []
     for each in milestones:
         if found and each[0] - found[-1][0][0] <= least_steps:
@@ -222,10 +223,10 @@ def decimate(points: Sequence[Point], most: int) -> list[Point]:
 
 
 def kept_places(xs: Sequence[float], ys: Sequence[float], most: int) -> list[int]:
-    """The places of at most `most` points that keep the shape, the ends included; all, if no more or `most` < 3.
+    """Choose the indices of `most` points that keep the shape; all if there are few or `most` < 3.
 
-    Of each bucket of neighbours that point stays which makes the largest triangle with the one kept before it and the
-    mean of the next bucket.
+    The ends are kept, and of each bucket of neighbours the point that makes the largest triangle
+    with the point kept before it and the mean of the next bucket.
     """
     count = len(xs)
     if count <= most or most < 3:

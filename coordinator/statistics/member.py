@@ -1,7 +1,7 @@
-"""The figures of a member's own page: samples of each day, losses by cause, and the steps contributed to.
+"""The figures of a member's page: samples of each day, losses by cause, steps contributed to.
 
-The steps are joined into ranges, few enough to draw (`step_ranges`). A certificate says what the member has given,
-signed with the authority's key.
+Steps are merged into ranges, few enough to draw (`step_ranges`). A certificate states the member's
+contribution and is signed with the authority's key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from coordinator.store.engine import Database
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, LostSamples, Report
 
 Range = tuple[int, int]  # the first and the last step, both of them contributed to
-UNCONFIRMED = "unconfirmed"  # claimed, and receipts say otherwise
+UNCONFIRMED = "unconfirmed"  # claimed, but denied by receipts
 RETURNED = "returned"  # in steps that a return to a checkpoint has undone
 MOST_DAYS = 3660
 MOST_RANGES = 400
@@ -50,7 +50,7 @@ class LossFacts:
 
 @dataclass(frozen=True)
 class StepsFacts:
-    """The steps with samples of one member: the member's part of the curve."""
+    """The steps with counted samples of one member, to be marked on the loss curve."""
 
     count: int  # with samples of this member that count
     first: int | None
@@ -59,7 +59,7 @@ class StepsFacts:
 
 
 def days_of(database: Database, number: int) -> Mapping[int, DayFacts]:
-    """The facts of each day, in order, the newest `MOST_DAYS`; empty for an unknown member."""
+    """Read a member's facts of the newest `MOST_DAYS` days, in order; none if unknown."""
     mine = (Device.member_id == number) & (Device.role != KEEPER_ROLE)
     shares = select(DailyShare).join(Device, Device.id == DailyShare.device_id).where(mine)
     lost = select(LostSamples).join(Device, Device.id == LostSamples.device_id).where(mine)
@@ -78,7 +78,7 @@ def days_of(database: Database, number: int) -> Mapping[int, DayFacts]:
 
 
 def losses_of(database: Database, number: int, days: Mapping[int, DayFacts]) -> list[LossFacts]:
-    """The losses by cause, the largest first; `days` as `days_of` gave them."""
+    """Sum the losses by cause, the largest first; `days` is the result of `days_of`."""
     query = (
         select(LostSamples.cause, func.sum(LostSamples.times), func.max(LostSamples.last_step))
         .join(Device, Device.id == LostSamples.device_id)
@@ -97,7 +97,7 @@ def losses_of(database: Database, number: int, days: Mapping[int, DayFacts]) -> 
 
 
 def steps_of(database: Database, number: int) -> StepsFacts:
-    """The steps that this member's samples are in."""
+    """Read the steps that contain counted samples of this member."""
     query = (
         select(Report.step)
         .join(Device, Device.id == Report.device_id)
@@ -112,7 +112,7 @@ def steps_of(database: Database, number: int) -> StepsFacts:
 
 
 def step_ranges(steps: Iterable[int], most: int) -> list[Range]:
-    """Consecutive steps as ranges; where these are more than `most`, the narrowest gaps are left out of sight."""
+    """Merge steps into ranges; above `most` ranges, the narrowest gaps are closed."""
     ranges: list[Range] = []
     for step in steps:  # in ascending order; one may come twice
         if ranges and step <= ranges[-1][1] + 1:
@@ -133,7 +133,7 @@ def _joined(ranges: list[Range], most: int) -> list[Range]:
 
 
 def certify(database: Database, authority: AuthorityKey, run: str, number: int, now: float) -> SignedCertificate:
-    """The certificate of the member of this number; raises `RequestError` for who is nobody, or has given nothing."""
+    """Sign a member's certificate; raises `RequestError` if unknown or without a contribution."""
     found = people(database, now, number=number)
     given = found[0].given() if found else Given()
     if not given.days:

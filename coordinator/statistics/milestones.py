@@ -1,8 +1,9 @@
-"""Milestones: what is worth telling a community, as it follows from the run's history alone. Pure.
+"""Milestones of a run for its community, derived from the run's history alone. Pure.
 
-The first global step; powers of ten of samples; records: the most devices in one step (5, 10, 20, 50, ...), and a loss
-on held-out text below another half (4.5, 4.0, ...). Each is reached once: what a return to a checkpoint undoes and is
-reached again has the same key, and is told once. Of several thresholds that one step passes only the last counts.
+They are the first global step, powers of ten of samples, and records: the most devices in one step
+(5, 10, 20, 50, ...) and a loss on held-out text below another half (4.5, 4.0, ...). One that is
+reached again after a return to a checkpoint has the same key, and is announced once. If one step
+passes several thresholds, only the last counts.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class MilestoneKind(str, Enum):
 
 @dataclass(frozen=True)
 class Milestone:
-    """One of them; `value` in its kind's unit: steps, samples, devices, nats."""
+    """One milestone; `value` has the unit of its kind: steps, samples, devices or nats."""
 
     kind: MilestoneKind
     value: float
@@ -40,12 +41,12 @@ class Milestone:
 
     @property
     def key(self) -> str:
-        """The same for the same milestone, whenever it is looked for."""
+        """An identifier that is the same whenever the milestone is derived again."""
         return f"{self.kind.value}:{self.value:.15g}"
 
 
 def milestones(steps: Sequence[StepRow], validations: Iterable[ValidationRow]) -> list[Milestone]:
-    """All that these steps (in order) and evaluations reached, in the order of steps."""
+    """Return the milestones of these steps (in order) and evaluations, in the order of steps."""
     kinds = list(MilestoneKind)
     found = [*_of_steps(steps), *_of_losses(validations)]
     return sorted(found, key=lambda milestone: (milestone.step, kinds.index(milestone.kind)))
@@ -56,7 +57,7 @@ def _of_steps(steps: Sequence[StepRow]) -> Iterator[Milestone]:
     next_samples = LEAST_SAMPLES
     if steps:
         yield Milestone(MilestoneKind.FIRST_STEP, 1.0, steps[0].step, steps[0].completed_at)
-    for row in steps:  # of which there are many, and each page is drawn with them
+    for row in steps:  # must be fast: there are many, and every page is drawn with them
         samples += row.samples
         if samples >= next_samples:
             yield Milestone(MilestoneKind.SAMPLES, float(power_of_ten(samples)), row.step, row.completed_at)
@@ -68,23 +69,23 @@ def _of_steps(steps: Sequence[StepRow]) -> Iterator[Milestone]:
 
 
 def _of_losses(validations: Iterable[ValidationRow]) -> Iterator[Milestone]:
-    """The first evaluation sets the mark that later ones have to beat."""
+    """Find records of the loss; the first evaluation only sets the mark for later ones to beat."""
     mark: float | None = None
     for row in sorted(validations, key=lambda row: row.step):
         if row.loss is None:
             continue
-        passed = math.floor(row.loss / LOSS_GRID) * LOSS_GRID + LOSS_GRID  # the lowest line that it lies below
+        passed = math.floor(row.loss / LOSS_GRID) * LOSS_GRID + LOSS_GRID  # lowest threshold above
         if mark is not None and passed < mark:
             yield Milestone(MilestoneKind.LOSS, passed, row.step, row.evaluated_at)
         mark = passed if mark is None else min(mark, passed)
 
 
 def power_of_ten(number: int) -> int:
-    """The largest one that is no larger than `number`, from 1 on."""
+    """Return the largest power of ten that is at most `number`, which is 1 or more."""
     return int(10 ** (len(str(number)) - 1))
 
 
 def round_number(number: int) -> int:
-    """The largest of 1, 2, 5, 10, 20, 50, ... that is no larger than `number`, from 1 on."""
+    """Return the largest of 1, 2, 5, 10, 20, 50, ... that is at most `number` (1 or more)."""
     power = power_of_ten(number)
     return max(factor * power for factor in (1, 2, 5) if factor * power <= number)

@@ -1,7 +1,7 @@
-"""Moments for the page's time machine: each global step's devices, averaging groups, lost samples and loss.
+"""Moments for the history page: each global step's devices, averaging groups, lost samples, loss.
 
-All of it is in the ledger and the sessions; this module reads a stretch of steps at once, as compact as a page needs
-it, under the names that the public may know.
+They come from the ledger and the sessions. This module reads a chunk of steps at once, in the
+compact form that the page needs and with public names.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from coordinator.members.names import display_names
 from coordinator.store.engine import Database
 from coordinator.store.models import KEEPER_ROLE, Device, DeviceSession, Era, Member, Refusal, Report, Step
 
-CHUNK_STEPS = 100  # read at once, and a file of the archive
-SHARED_REFUSALS = ("join", "report", "suspicion")  # the kinds that belong to a run's story
+CHUNK_STEPS = 100  # read at once, and stored in one file of an archive
+SHARED_REFUSALS = ("join", "report", "suspicion")  # the kinds that the page shows
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Share:
     device: int
     samples: int  # that count
     group_size: int  # devices that averaged together, the keeper among them
-    group_samples: int | None  # that they averaged; None where it could not see that
+    group_samples: int | None  # that they averaged; None if the device could not see them
     averaging_s: float
     lost_samples: int
     lost_reason: str
@@ -41,15 +41,15 @@ class Share:
 class Group:
     """Devices that averaged with each other."""
 
-    size: int  # with the keeper and those who only average
+    size: int  # including the keeper and auxiliary devices
     samples: int | None
-    averaging_s: float  # the longest that one of them took
+    averaging_s: float  # of the slowest device
     devices: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class LostShare:
-    """Samples of a device that came to nothing, and why."""
+    """Lost samples of a device, with the reason."""
 
     device: int
     samples: int
@@ -58,7 +58,7 @@ class LostShare:
 
 @dataclass(frozen=True)
 class Moment:
-    """A global step."""
+    """One global step."""
 
     step: int
     era: int
@@ -86,7 +86,7 @@ class MomentDevice:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A stretch of the run: the steps `first` to `last`, as far as they were taken."""
+    """A chunk of the run: the steps `first` to `last`, as far as they are completed."""
 
     first: int
     last: int
@@ -96,17 +96,17 @@ class Chunk:
 
 
 def chunk_of(step: int) -> int:
-    """The number of the chunk, from 0, in which a step (from 1) lies."""
+    """Return the number of the chunk (from 0) that contains a step (from 1)."""
     return (step - 1) // CHUNK_STEPS
 
 
 def groups_of(shares: Iterable[Share]) -> tuple[Group, ...]:
-    """Sort devices into the groups that averaged together, by each one's report of its group. Pure.
+    """Sort devices into the groups that averaged together, by their own reports. Pure.
 
-    Groups of one size are told apart by their samples; who could not see those belongs to the first of that size.
+    Groups of equal size differ by their samples; a device that does not know these joins the first.
     """
     found: dict[tuple[int, int | None], list[Share]] = defaultdict(list)
-    for share in sorted(shares, key=lambda each: each.group_samples is None):  # those who saw it first
+    for share in sorted(shares, key=lambda each: each.group_samples is None):  # known ones first
         key = (share.group_size, share.group_samples)
         if share.group_samples is None:
             key = next((other for other in found if other[0] == share.group_size), key)
@@ -120,7 +120,7 @@ def groups_of(shares: Iterable[Share]) -> tuple[Group, ...]:
 
 
 def read_chunk(database: Database, number: int) -> Chunk:
-    """The chunk of this number, from 0; beyond the run's end it has no moments."""
+    """Read the chunk of this number (from 0); it is empty beyond the run's end."""
     first, last = number * CHUNK_STEPS + 1, (number + 1) * CHUNK_STEPS
     shown = display_names(database)
     with database() as session:
@@ -167,7 +167,7 @@ def _lost(shares: Sequence[Share]) -> tuple[LostShare, ...]:
 
 
 class _DeviceBook:
-    """Numbers the devices that a chunk speaks of, from 0, in the order in which it first does; the keeper is none."""
+    """Numbers the devices of a chunk from 0, in the order of appearance, without the keeper."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -178,11 +178,11 @@ class _DeviceBook:
         return device_id not in self._keepers
 
     def index(self, device_id: str) -> int:
-        """The device's place in the chunk's list."""
+        """Return the device's index in the chunk's list."""
         return self._indexes.setdefault(device_id, len(self._indexes))
 
     def devices(self, shown: dict[str, str]) -> tuple[MomentDevice, ...]:
-        """The chunk's list; `shown`: members' names as the public may know them."""
+        """Return the chunk's list of devices; `shown` maps members to their public names."""
         stays = select(DeviceSession.hardware).where(DeviceSession.device_id == Device.id)
         newest = stays.order_by(DeviceSession.started_at.desc()).limit(1).scalar_subquery()
         query = select(Device.id, Device.number, Member.name, newest).join(Device.member)

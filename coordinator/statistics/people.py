@@ -1,8 +1,8 @@
-"""Members, their devices and what they gave in a span of days: leaderboard, timeline of stays, streaks.
+"""Members, their devices and contributions over days: leaderboard, timeline of stays, streaks.
 
-The public knows a member by a number and a public name (`coordinator.members.names`). A device's class of hardware
-follows from its own description in its newest stay, so that like is compared with like. Streaks count UTC days since
-1970-01-01.
+The public knows a member by a number and a public name (`coordinator.members.names`). A stay is a
+session of a device. The device's hardware class is derived from its description in its newest stay,
+so that like is compared with like. Streaks count UTC days since 1970-01-01.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_STAYS = 5000
 
 
 class LeaderboardPeriod(str, Enum):
-    """The days that a leaderboard is about, all of them UTC days, today included; the values are public."""
+    """The UTC days that a leaderboard covers, up to today; the values are part of the API."""
 
     DAY = "day"
     WEEK = "week"
@@ -35,7 +35,7 @@ class LeaderboardPeriod(str, Enum):
     ALL = "all"
 
     def first_day(self, now: float) -> int:
-        """The first of them, as days since 1970-01-01."""
+        """Return the period's first day, in days since 1970-01-01."""
         days = {LeaderboardPeriod.DAY: 1, LeaderboardPeriod.WEEK: 7, LeaderboardPeriod.MONTH: 30}
         return day_of(now) - days[self] + 1 if self in days else -(2**31)
 
@@ -88,7 +88,7 @@ class Person:
 
     @property
     def hardware(self) -> HardwareClass:
-        """The kind of the device that gave the most, the newest of equals."""
+        """The class of the device that contributed most, the newest of equal ones."""
         return max(self.devices, key=lambda each: (each.given.samples, each.given.averaged_bytes, each.number)).kind
 
     @property
@@ -106,7 +106,7 @@ class Person:
 class LeaderboardRow:
     """One row of the leaderboard."""
 
-    rank: int  # from 1; equals share one
+    rank: int  # from 1; equal contributions share a rank
     person: Person
     given: Given
 
@@ -114,7 +114,7 @@ class LeaderboardRow:
 def people(
     database: Database, now: float, window: LeaderboardPeriod = LeaderboardPeriod.ALL, number: int | None = None
 ) -> list[Person]:
-    """Every member with a device, or the one of this number, in the order of their numbers; without the keeper."""
+    """List members with devices (or only `number`) in the order of numbers, without the keeper."""
     shown, hardware = display_names(database), newest_hardware(database)
     condition = Device.role != KEEPER_ROLE
     if number is not None:
@@ -144,7 +144,7 @@ def people(
 
 
 def leaderboard(everybody: Iterable[Person], kind: HardwareClass | None = None) -> list[LeaderboardRow]:
-    """The ranking of all who gave anything; bytes averaged for others break ties and rank those who do not train."""
+    """Rank all contributors by samples; by averaged bytes where these are equal or zero."""
     rows = [(person.given(kind), person) for person in everybody]
     rows = [row for row in rows if row[0].samples or row[0].averaged_bytes or row[0].pending_samples]
     ranks: dict[tuple[int, int], int] = {}
@@ -159,7 +159,7 @@ def _score(given: Given) -> tuple[int, int]:
 
 
 def _given(session: Session, first_day: int, condition: ColumnElement[bool]) -> defaultdict[str, Given]:
-    """Device's id -> what it gave from this day on."""
+    """Map devices' ids to their contributions since this day."""
     since = select(DailyShare).join(Device, Device.id == DailyShare.device_id).where(DailyShare.day >= first_day)
     found: defaultdict[str, Given] = defaultdict(Given)
     for share in session.scalars(since.where(condition)):
@@ -174,11 +174,11 @@ def midnight(day: int) -> float:
 
 
 class HardwareClass(str, Enum):
-    """The values are part of the public API."""
+    """A class of hardware; the values are part of the public API."""
 
     TPU = "tpu"
-    LARGE_GPU = "large-gpu"  # what data centres compute with
-    GPU = "gpu"  # all others, those of free notebooks among them
+    LARGE_GPU = "large-gpu"  # GPUs of data centres
+    GPU = "gpu"  # all other GPUs, also those of free notebooks
     APPLE = "apple"
     CPU = "cpu"
     UNKNOWN = "unknown"
@@ -193,7 +193,7 @@ _PATTERNS = (
 
 
 def class_of(hardware: str) -> HardwareClass:
-    """The kind of a device that describes itself so, e.g. `cuda:0 (Tesla T4)`."""
+    """Classify a device by its own description, e.g. `cuda:0 (Tesla T4)`."""
     words = hardware.lower()
     kind = next((kind for kind, pattern in _PATTERNS if pattern.search(words)), HardwareClass.UNKNOWN)
     return HardwareClass.LARGE_GPU if kind is HardwareClass.GPU and _LARGE.search(words) else kind
@@ -201,20 +201,20 @@ def class_of(hardware: str) -> HardwareClass:
 
 @dataclass(frozen=True)
 class StayRow:
-    """One connected stay of a device; times in Unix seconds."""
+    """One stay, or session, of a device; times in Unix seconds."""
 
     member: int  # the number
     device: int  # likewise
     kind: HardwareClass
     began_at: float
-    ended_at: float  # or when it was last heard of
+    ended_at: float  # or when it was last seen
     online: bool
 
 
 def stays(
     database: Database, since: float, until: float, now: float, number: int | None = None, most: int = MOST_STAYS
 ) -> list[StayRow]:
-    """The newest ones that overlap this span, in the order of their beginnings; the keeper's are left out."""
+    """List the newest stays in a span, except the keeper's, in the order of their beginnings."""
     query = (
         select(DeviceSession, Device.member_id, Device.number)
         .join(Device, Device.id == DeviceSession.device_id)
@@ -230,7 +230,7 @@ def stays(
 
 
 def newest_hardware(database: Database) -> dict[str, str]:
-    """Device's id -> what it said of itself in its newest stay."""
+    """Map devices' ids to their descriptions in their newest stays."""
     newest = (
         select(DeviceSession.device_id, func.max(DeviceSession.last_seen_at).label("at"))
         .group_by(DeviceSession.device_id)
@@ -251,18 +251,18 @@ def _row(stay: DeviceSession, member_number: int, device_number: int, now: float
 
 @dataclass(frozen=True)
 class Streaks:
-    """Days in a row on which a member gave something."""
+    """Days in a row on which a member contributed."""
 
     current: int  # up to today, or to yesterday while today has nothing yet
     longest: int
-    active_days: int  # all days with something
+    active_days: int  # all days with a contribution
 
 
 def streaks(days: Iterable[int], today: int) -> Streaks:
-    """The streaks in these days, which may be in any order."""
+    """Find the streaks in these days, which may be in any order."""
     given = sorted(set(days))
     longest = length = 0
-    lengths: dict[int, int] = {}  # the day -> how long the streak is with it
+    lengths: dict[int, int] = {}  # day -> the length of the streak that it ends
     for day in given:
         length = length + 1 if day - 1 in lengths else 1
         lengths[day] = length

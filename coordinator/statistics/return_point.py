@@ -1,7 +1,8 @@
-"""The checkpoint to return to from an alarm about the model, by the checkpoints that are kept now.
+"""The checkpoint to return to after an alarm about the model, among those that are kept now.
 
-It is derived whenever it is shown, so it never names a checkpoint that is gone. The keeper spares it while the alarm
-holds; its log, `coordinator status`, the dashboard and the administrators' page name it.
+It is derived whenever it is shown, so it never names a deleted checkpoint. The keeper does not
+delete it while the alarm is active, and shows it in its log; so do `coordinator status`, the
+dashboard and the administrators' page.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from coordinator.store.engine import Database
 
 @dataclass(frozen=True)
 class ReturnPoint:
-    """A checkpoint to return to, as good as there is one."""
+    """The best checkpoint to return to, if there is a sound one."""
 
     step: int | None  # None: no sound checkpoint is kept, so only the run's beginning is left
     is_before: bool  # the checkpoint is from before the alarm began; False: it is the oldest one
@@ -46,11 +47,11 @@ def return_point(began: int, kept: Iterable[CheckpointRow], evaluated: Iterable[
 
 
 def read_return_point(database: Database, began: int) -> ReturnPoint:
-    """Return the checkpoint to return to from what began with this step."""
+    """Read the checkpoint to return to after an alarm that began with this step."""
     return return_point(began, checkpoints(database), validations(database))
 
 
 def steps_to_spare(database: Database) -> set[int]:
-    """Return the steps of the checkpoints that raised alarms name; they are needed until the alarms are over."""
+    """Return the steps of the checkpoints to return to after active alarms: these are needed."""
     points = [read_return_point(database, row.step) for row in raised_alarms(database) if row.kind in MODEL_KINDS]
     return {point.step for point in points if point.step is not None}

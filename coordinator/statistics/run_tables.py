@@ -1,9 +1,9 @@
-"""The whole history of a run, read page by page: tables for researchers, and receipts for recomputing the leaderboard.
+"""The history of a run: tables for researchers, and receipts for recomputing the leaderboard.
 
-Each page is read in a transaction of its own, so no reader holds the database. Members appear under their public names.
-The tables are written as CSV or Parquet, without the keeper's own machine. A page of receipts has claims, their samples
-that count, and the receipts that decide it; the signed bytes are made again from what is stored. It names devices by
-their pseudonyms: nothing in it tells a libp2p identity.
+Each page of rows is read in its own transaction, so no reader blocks the database. Members appear
+under their public names. Tables are written as CSV or Parquet, without the keeper's device. Pages
+of receipts have claims, the samples that count, and the receipts that decide this; signed bytes are
+rebuilt from stored values. Devices are identified by pseudonyms, never by their libp2p identity.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from coordinator.store.models import KEEPER_ROLE, Device, DeviceSession, Member,
 TableName = Literal["steps", "contributions", "sessions", "validations"]
 Kind = Literal["whole", "number", "text", "yes or no"]
 ROWS_AT_ONCE = 5000
-MEMBER = "member"  # the column whose names are made public ones when they are read
+MEMBER = "member"  # the column whose names are replaced by public names
 _LOSS = case((Step.loss_samples > 0, Step.loss_sum / func.nullif(Step.loss_samples, 0)), else_=None)
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with these a text begins that a spreadsheet would compute
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # beginnings of texts that a spreadsheet would evaluate
 MAX_STEPS = 200  # of a page of receipts
-MOST_NUMBERS = 20_000  # times that one page names a device; a page of one step may have more
+MOST_NUMBERS = 20_000  # mentions of devices on a page; a page of a single step may have more
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table: its columns, where its rows are, and the unique column by which they are in order."""
+    """One table: its columns, the unique column that orders its rows, and its joins."""
 
     columns: tuple[Column, ...]
     order: ColumnElement[Any]
@@ -55,7 +55,7 @@ class Table:
 
 
 def _of_device(query: Select[Any]) -> Select[Any]:
-    """Rows with a column `device_id`, without the keeper's; the members' names beside them."""
+    """Join the members to a query that has devices; leave out the keeper's rows."""
     return query.join(Member, Member.id == Device.member_id).where(Device.role != KEEPER_ROLE)
 
 
@@ -132,7 +132,7 @@ TABLES: Mapping[TableName, Table] = {
 
 
 def read_table(database: Database, name: TableName) -> Iterator[list[tuple[Any, ...]]]:
-    """The rows in pages, each read in a transaction of its own."""
+    """Yield the rows in pages, each read in its own transaction."""
     table = TABLES[name]
     query = table.joined(select(table.order, *(column.value.label(column.name) for column in table.columns)))
     query = query.order_by(table.order).limit(ROWS_AT_ONCE)
@@ -148,7 +148,7 @@ def read_table(database: Database, name: TableName) -> Iterator[list[tuple[Any, 
 
 
 def _publicly(table: Table, rows: list[tuple[Any, ...]], shown: Mapping[str, str]) -> list[tuple[Any, ...]]:
-    """The same rows with the names that the public may see; `shown` as `display_names` gives them."""
+    """Replace members' names by public ones; `shown` is the result of `display_names`."""
     place = next((place for place, column in enumerate(table.columns) if column.name == MEMBER), None)
     if place is None:
         return rows
@@ -156,9 +156,9 @@ def _publicly(table: Table, rows: list[tuple[Any, ...]], shown: Mapping[str, str
 
 
 def csv_lines(database: Database, name: TableName) -> Iterator[bytes]:
-    """The table as CSV (RFC 4180, UTF-8), the names of the columns first.
+    """Yield the table as CSV (RFC 4180, UTF-8), with a header line.
 
-    A text that a spreadsheet would take for a formula has an apostrophe in front: a member may be called anything.
+    Texts that a spreadsheet would take for formulas get an apostrophe: members choose their names.
     """
     yield _csv([[column.name for column in TABLES[name].columns]])
     for page in read_table(database, name):
@@ -178,8 +178,8 @@ def _plain(value: Any) -> Any:
 
 
 def write_parquet(database: Database, name: TableName, file: IO[bytes]) -> None:
-    """The table as Parquet; each column's meaning is in its field's metadata."""
-    import pyarrow  # large, and few ask for it
+    """Write the table as Parquet; each column's meaning is in its field's metadata."""
+    import pyarrow  # large, and rarely needed
     from pyarrow import parquet
 
     types: dict[Kind, Any] = {
@@ -201,7 +201,7 @@ def write_parquet(database: Database, name: TableName, file: IO[bytes]) -> None:
 
 @dataclass(frozen=True)
 class _Step:
-    """A step's claims and receipts as they are stored, with devices by their numbers."""
+    """A step's stored claims and receipts, with devices given by their numbers."""
 
     step: int
     claims: Sequence[Row[int, int, int | None]]  # device, samples, those of them that count
@@ -215,7 +215,7 @@ class _Step:
         return [*(number for number, *_ in self.claims), *signed]
 
     def published(self, run: str, names: Mapping[int, str]) -> dict[str, Any]:
-        """The step as everybody may see it."""
+        """Return the step in its public form."""
         receipts = []
         for signer, era, samples, signature in self.receipts:
             brought = {names[number]: count for number, count in samples.items()}
@@ -229,7 +229,7 @@ class _Step:
 
 
 def receipts_page(database: Database, run: str, after: int, limit: int) -> dict[str, Any]:
-    """Steps above `after` of which somebody claims samples, in order; `next` is the last one, or None at the end."""
+    """Read a page of steps with claims above `after`; `next` is its last step, None at the end."""
     shown = display_names(database)
     found, numbers = list[_Step](), list[int]()
     claimed = select(Report.step).where(Report.step > after, Report.superseded.is_(False), Report.samples > 0)
@@ -245,7 +245,7 @@ def receipts_page(database: Database, run: str, after: int, limit: int) -> dict[
             numbers += content.numbers
         devices = session.execute(known.where(Device.number.in_(set(numbers)))).all()
         era = current_era(session)
-    names = {number: pseudonym or str(number) for number, pseudonym, *_ in devices}  # before it has told one
+    names = {number: pseudonym or str(number) for number, pseudonym, *_ in devices}  # it may lack one yet
     return {
         "run": run,
         "era": era,
@@ -277,5 +277,5 @@ def _read_step(session: Session, step: int) -> _Step:
         for signer, era, text, signature in stored
         if signature is not None
     ]
-    withheld = len(signed) < len(stored)  # then the others alone would confirm something else
+    withheld = len(signed) < len(stored)  # the remaining ones alone would confirm something else
     return _Step(step, session.execute(claims).all(), [] if withheld else signed, withheld)

@@ -23,16 +23,16 @@ _ROW = 1
 
 @dataclass(frozen=True)
 class RoundHealth:
-    """The full share of batches, the time of averaging and the lost samples, over some settled steps."""
+    """Batch share, averaging time and lost samples over some steps whose reports have arrived."""
 
     steps: int = 0
     batch_share: float | None = None  # samples averaged in over the target batches; None before there is a step
-    averaging_s: float | None = None  # that averaging took, the mean over all reports
-    lost_samples: Mapping[str, int] = field(default_factory=dict)  # by the peers' own reason
+    averaging_s: float | None = None  # seconds of averaging, the mean over all reports
+    lost_samples: Mapping[str, int] = field(default_factory=dict)  # by the reason that peers report
 
 
 def read_health(session: Session, settled: Sequence[StepRow]) -> RoundHealth:
-    """The health of these steps."""
+    """Compute the health of averaging over these steps."""
     if not settled:
         return RoundHealth()
     within = Report.step.between(settled[0].step, settled[-1].step) & Report.superseded.is_(False)
@@ -47,18 +47,18 @@ def read_health(session: Session, settled: Sequence[StepRow]) -> RoundHealth:
 
 @dataclass(frozen=True)
 class Figures:
-    """The keeper's counts and token, and the devices suspected and in quarantine, at a moment."""
+    """The keeper's counts and token, suspicions, and devices in quarantine, at one moment."""
 
-    rounds: RoundTally | None = None  # None before the keeper's first word
+    rounds: RoundTally | None = None  # None before the keeper's first report
     census: Census = ()
     missing_auxiliaries: int | None = None  # how many more would shorten the rounds; None before the first round
     keeper_token_until: float | None = None  # Unix seconds
     quarantined: int = 0  # devices
-    suspicions: Mapping[str, int] = field(default_factory=dict)  # words by kind, within the window
+    suspicions: Mapping[str, int] = field(default_factory=dict)  # by kind, within the window
 
 
 def read_figures(database: Database, since: float) -> Figures:
-    """Read the figures; suspicions are those said after `since` (Unix seconds)."""
+    """Read the figures; suspicions are those reported after `since` (Unix seconds)."""
     words = select(StoredSuspicion.kind, func.count()).where(StoredSuspicion.at > since).group_by(StoredSuspicion.kind)
     cut_off = select(func.count()).where(Device.quarantined_at.is_not(None), Device.revoked_at.is_(None))
     with database() as session:

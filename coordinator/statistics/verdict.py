@@ -1,6 +1,6 @@
-"""Verdict on a run, for people who look at it for five seconds: whether it goes well, and the one reason if not.
+"""A verdict on a run for people who look for five seconds: is it healthy, and if not, why?
 
-The decision (`verdict_of`) is pure. The overview shows it on top, and the API gives it to other pages.
+The decision (`verdict_of`) is pure. The overview shows it at the top; the API serves it, too.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from coordinator.statistics.course import SMOOTHED, rise_of
 State = Literal["healthy", "waiting", "trouble", "finished"]
 DAY_S = 86_400.0
 INTERVAL_STEPS = 20  # newest steps whose median interval is the usual one
-OVERDUE_TIMES = 5.0  # times the usual interval without a step, and
-OVERDUE_S = 60.0  # at least so long, are trouble
-MOST_LOSSES = 500  # that a rise is looked for in; of more steps, medians are taken
+OVERDUE_TIMES = 5.0  # usual intervals without a step after which it is overdue,
+OVERDUE_S = 60.0  # but not before so many seconds
+MOST_LOSSES = 500  # examined for a rise; more steps are reduced by medians
 
 
 @dataclass(frozen=True)
 class LossChange:
-    """Relative change of the loss between the newest steps and those `over_s` seconds earlier, or its best."""
+    """Relative change of the loss from its value `over_s` seconds ago, or from its best, to now."""
 
     share: float  # -0.03: three percent lower
     over_s: float
-    best_step: int | None = None  # a loss that rises is compared with its best, at this step
+    best_step: int | None = None  # the step of the best loss, with which a rising loss is compared
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,19 @@ class RunVerdict:
     since: float | None = None  # Unix seconds, where the reason has a beginning
     step_interval_s: float | None = None
     loss_change: LossChange | None = None  # over a day, or since the phase began; None while it has too few steps
-    left: Departures | None = None  # where most devices have left of late
+    left: Departures | None = None  # if most devices have left recently
 
 
 @dataclass(frozen=True)
 class RunSituation:
-    """The facts that a verdict is made of."""
+    """The facts that a verdict depends on."""
 
     now: float  # Unix seconds
-    keeper: KeeperView | None  # None before the keeper's first word
+    keeper: KeeperView | None  # None before the keeper's first report
     steps: Sequence[StepRow]  # in order
     phase_from_step: int
     total_steps: int
-    recent_devices: int = 0  # that are here, or were a short while ago
+    recent_devices: int = 0  # connected now or shortly before
     online_devices: int = 0
     alarms: Sequence[AlarmRow] = ()  # the oldest first
     paused: bool = False
@@ -73,7 +73,7 @@ class RunSituation:
 
 
 def verdict_of(run: RunSituation) -> RunVerdict:
-    """Return the first trouble that holds, in the order of how fundamental it is; else `healthy`."""
+    """Judge a run by its most fundamental trouble; `healthy` if there is none."""
     interval_s = usual_interval_s(run.steps)
     state, reason, since = _decide(run, interval_s)
     left = departures(run) if reason == "left" else None
@@ -111,9 +111,10 @@ def _decide_on_training(run: RunSituation, interval_s: float | None, last_at: fl
 
 
 def departures(run: RunSituation) -> Departures | None:
-    """Count the devices that have left if they are more than half of the recent ones; one alone may always leave.
+    """Count the departed devices if they are more than half of the recent ones, and more than one.
 
-    A device is here if the coordinator hears from it or the keeper sees it: neither's own restart makes anybody leave.
+    The larger of the coordinator's and the keeper's counts of devices is used: a restart of one of
+    them is no departure.
     """
     here = max(run.online_devices, run.keeper.peers if run.keeper else 0)
     gone = run.recent_devices - here
@@ -121,7 +122,7 @@ def departures(run: RunSituation) -> Departures | None:
 
 
 def usual_interval_s(steps: Sequence[StepRow]) -> float | None:
-    """Median seconds between the newest steps; None before there are two."""
+    """Return the median seconds between the newest steps; None before there are two."""
     intervals = [after.completed_at - before.completed_at for before, after in pairwise(steps[-INTERVAL_STEPS - 1 :])]
     return max(0.0, median(intervals)) if intervals else None
 
@@ -129,7 +130,7 @@ def usual_interval_s(steps: Sequence[StepRow]) -> float | None:
 def loss_change(steps: Sequence[StepRow], phase_from_step: int, now: float) -> LossChange | None:
     """Compare the newest losses with the best ones if they have risen from these; else with a day ago.
 
-    Only steps of a day and of the phase count.
+    Only steps of the last day and of the current phase count.
     """
     begin = max(
         bisect_left(steps, now - DAY_S, key=lambda row: row.completed_at),
@@ -149,7 +150,7 @@ def loss_change(steps: Sequence[StepRow], phase_from_step: int, now: float) -> L
 
 
 def _thinned(steps: Sequence[StepRow]) -> list[tuple[int, float]]:
-    """Take medians of so many successive losses that few are left, each with its last step."""
+    """Reduce losses to about `MOST_LOSSES` medians of successive ones, each with its last step."""
     known = [(row.step, row.loss) for row in steps if row.loss is not None]
     width = 1 + len(known) // MOST_LOSSES
     blocks = [known[end - width : end] for end in range(len(known), width - 1, -width)]
