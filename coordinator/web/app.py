@@ -23,7 +23,7 @@ from coordinator.web.http.login import LoginNeededError
 from coordinator.web.pages import card, guide, login, views
 from coordinator.web.state.web_state import WebState
 
-MOST_SLASHES = 16  # in an address that a page answers: each of its links leads up from there
+MOST_SLASHES = 16  # in a URL that the 404 page answers, whose links are relative to the URL
 ROUTERS = (
     run.router,
     history.router,
@@ -41,13 +41,13 @@ ROUTERS = (
 
 
 def create_app(state: WebState) -> FastAPI:
-    """The dashboard's application for one run."""
+    """Compose the dashboard's application for one run."""
     state.prepare()
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         async with state.live.held() if state.archive else state.live.refreshing():
-            compressing = asyncio.create_task(asyncio.to_thread(views.plotly_script))  # nobody shall wait for it
+            compressing = asyncio.create_task(asyncio.to_thread(views.plotly_script))  # in advance
             yield
             await compressing
 
@@ -56,7 +56,7 @@ def create_app(state: WebState) -> FastAPI:
         title="manyhands",
         summary="A community trains one language model together.",
         lifespan=lifespan,
-        docs_url=None,  # its viewer would come from elsewhere: /openapi.json is for a viewer of one's own
+        docs_url=None,  # the viewer would come from another site; /openapi.json suits any viewer
         redoc_url=None,
         routes=[route for router in ROUTERS for route in router.routes],
         # The first one is the outermost: refusals have the headers, and other sites can read them, too.
@@ -74,14 +74,14 @@ def create_app(state: WebState) -> FastAPI:
 
 
 async def ask_to_log_in(request: Request, _error: Exception) -> Response:
-    """A page's browser is sent to the form; what a form would have done is refused."""
+    """Redirect a page's request to the login form; refuse a form's request with 401."""
     if request.method == "GET":
         return RedirectResponse("/admin/login", 303)
     return JSONResponse({"detail": "Log in first."}, 401)
 
 
 async def tell_missing(state: WebState, request: Request, error: Exception) -> Response:
-    """Answer where there is nothing: by a page to a browser that asks for one, else, and in the API, by JSON."""
+    """Answer 404: with a page if a browser asks for HTML, with JSON otherwise and in the API."""
     assert isinstance(error, HTTPException)
     path, accepted = request.url.path, request.headers.get("accept", "")
     is_page = request.method == "GET" and not path.startswith("/api/") and path.count("/") <= MOST_SLASHES

@@ -75,13 +75,13 @@ class ArchiveManifest(BaseModel):
 
     @property
     def size_bytes(self) -> int:
-        """All files together, the manifest aside."""
+        """The size of all files except the manifest."""
         return sum(file.size_bytes for file in self.files.values())
 
 
 @dataclass(frozen=True)
 class Wish:
-    """The folder of an archive, the address it will have ("": not known), and whether it may replace an earlier one."""
+    """Options of an archive: its folder, its future URL ("": unknown), and whether to overwrite."""
 
     out: Path
     address: str = ""
@@ -89,15 +89,15 @@ class Wish:
 
 
 def write_archive(directory: RunDirectory, wish: Wish, now: float) -> ArchiveManifest:
-    """Write the run's archive; raises `ConfigError` for a folder that is taken, `StorageError`.
+    """Write the run's archive; raises `ConfigError` if the folder is in use, `StorageError`.
 
-    With `overwrite` an earlier archive of the same run goes when the new one is complete, and nothing else does.
+    With `overwrite`, the new archive, once complete, replaces an earlier one of the same run.
     """
     earlier = _earlier(directory, wish)
     target = wish.out.absolute()
     aside = target.with_name(f".{target.name}.archive") if earlier else target
     if earlier:
-        shutil.rmtree(aside, ignore_errors=True)  # what another attempt left
+        shutil.rmtree(aside, ignore_errors=True)  # left by an earlier attempt
     with open_run_services(directory, lambda: now) as services, new_directory(aside) as folder:
         manifest = asyncio.run(_fill(folder, directory, _without_trials(services), wish.address, now))
         _open_to_all(folder)
@@ -130,7 +130,7 @@ async def _fill(
 
 
 async def _contents(app: FastAPI, archive: Archive, asked_for: Iterable[Question]) -> AsyncIterator[tuple[str, bytes]]:
-    """Every file of the archive: its path and what it holds."""
+    """Yield every file of the archive: its path and its content."""
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://archive") as client:
         for view in (view for view in (*VIEWS, MISSING) if view.in_archive):
@@ -147,7 +147,7 @@ async def _contents(app: FastAPI, archive: Archive, asked_for: Iterable[Question
 
 
 async def _answers(client: httpx2.AsyncClient, asked_for: Iterable[Question]) -> AsyncIterator[tuple[str, bytes]]:
-    """With `next` in an answer, the page after it as well."""
+    """Yield the API's answers, with all pages of an answer that has a `next`."""
     for path, parameters in asked_for:
         asked: Parameters | None = parameters
         while asked is not None:
@@ -171,13 +171,13 @@ def _write(path: Path, content: bytes) -> FileEntry:
 
 
 def _open_to_all(folder: Path) -> None:
-    """A web host's user reads it, whatever this one's mask is."""
+    """Let a web host's user read the folders, whatever the umask of this user."""
     for path in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         path.chmod(0o755)
 
 
 def _without_trials(services: RunServices) -> RunServices:
-    """Nobody answers visitors of an archive."""
+    """Turn the playground off: an archive cannot answer visitors."""
     dashboard = services.config.dashboard.model_copy(update={"try_it": False})
     return replace(services, config=services.config.model_copy(update={"dashboard": dashboard}))
 
@@ -197,7 +197,7 @@ def _earlier(directory: RunDirectory, wish: Wish) -> bool:
 
 
 def _replace(target: Path, new: Path) -> None:
-    """For an instant there is neither; a host that serves it then says so once."""
+    """Replace an archive; for an instant there is none, and a web host answers 404."""
     gone = target.with_name(f".{target.name}.replaced")
     shutil.rmtree(gone, ignore_errors=True)
     target.rename(gone)
@@ -206,10 +206,10 @@ def _replace(target: Path, new: Path) -> None:
 
 
 def questions(database: Database, last_step: int, at: float) -> Iterator[Question]:
-    """The questions that the pages' scripts ask the API, as of `at` (Unix seconds); `last_step`: 0 before the first.
+    """Yield the API requests of the pages' scripts at `at` (Unix seconds); `last_step`: 0 for none.
 
-    They are taken one by one. Members come last, so that everyone named in an earlier answer has a page, also a member
-    who joined meanwhile.
+    The database is read lazily. Members come last, so that everyone named in an earlier answer has
+    a page, even a member who joined meanwhile.
     """
     yield from ANSWERS
     yield from ((f"moments/{number}", {}) for number in range(chunk_of(last_step) + 1 if last_step else 0))

@@ -1,4 +1,4 @@
-"""An administrator's request: the login that it comes with, the page it is answered by, and its form."""
+"""An administrator's request: its login, its form, and the page that answers it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from dashboards import ADMIN, WEB, english
 from peer.runtime.console import format_age
 
 templates = Environment(loader=FileSystemLoader([ADMIN, WEB]), autoescape=True, undefined=StrictUndefined)
-templates.globals["t"] = english  # of the parts that these pages share with the public ones
+templates.globals["t"] = english  # for the parts shared with public pages
 templates.filters["age"] = lambda at: format_age(at, time.time()) or "never"
 
 
 def draw(
     web: WebState, request: Request, template: str, login: Login | None, status: int = 200, **values: Any
 ) -> Response:
-    """A page from its template."""
+    """Render a page from its template."""
     known = {"run": web.config.run.name, "login": login, "here": request.url.path, "error": ""}
     return HTMLResponse(templates.get_template(template).render(known | values), status)
 
@@ -46,24 +46,24 @@ Page = Callable[..., Awaitable[Response]]
 
 @dataclass(frozen=True)
 class AdminRequest:
-    """A request of somebody who is logged in."""
+    """A request of a logged-in administrator."""
 
     request: Request
     web: WebState
     login: Login
 
     def draw(self, template: str, status: int = 200, **values: Any) -> Response:
-        """A page from its template, for this administrator."""
+        """Render a page from its template, for this administrator."""
         return draw(self.web, self.request, template, self.login, status, **values)
 
     @property
     def run(self) -> Administration:
-        """The run, for this administrator."""
+        """The administrative acts, with this administrator as the actor."""
         services = self.web.services
         return Administration(services.database, services.membership, f"web:{self.login.name}", services.clock)
 
     async def act(self, do: Callable[[Administration], object], page: Page, then: str) -> Response:
-        """Do what a form asks for, and send the browser on; a refusal is told on the form's own page."""
+        """Perform a form's act and redirect to `then`; a refusal is shown on the form's page."""
         try:
             await asyncio.to_thread(do, self.run)
         except ConfigError as error:
@@ -72,7 +72,7 @@ class AdminRequest:
 
 
 async def admin_request(request: Request, web: Web) -> AdminRequest:
-    """A dependency: whose request this is; raises `LoginNeededError`."""
+    """The dependency that authenticates a request; raises `LoginNeededError`."""
     require_privacy(request)
     token = token_of(request)
     login = await asyncio.to_thread(web.login_desk.administrators.login_of, token) if token else None
@@ -86,7 +86,7 @@ Fields = defaultdict[str, str]
 
 
 async def posted_form(visit: Who) -> Fields:
-    """The fields of a form that this login's own page has sent; one that it lacks is empty."""
+    """Read a form after checking its origin and CSRF token; missing fields are empty."""
     require_own_origin(visit.request)
     form = defaultdict(str, await read_form(visit.request))
     require_csrf(visit.login, form["csrf"])

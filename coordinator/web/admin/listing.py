@@ -1,4 +1,4 @@
-"""Lists on the administrators' pages: a search and pages of bounded length, by the address alone, without a script."""
+"""Lists on the administrators' pages: search and paging by URL parameters, without scripts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ MAX_SEARCH_CHARS, MAX_PAGE = 100, 10_000
 
 @dataclass(frozen=True)
 class Listing:
-    """The part of a list that a request asks for: the rows with a text, and which page of them."""
+    """The part of a list that a request asks for: a page of the rows that contain a text."""
 
     search: str = ""
     page: int = 1
-    member: str = ""  # whose rows alone; "": everybody's
+    member: str = ""  # only this member's rows; "": those of all members
 
     @classmethod
     def asked_for(cls, request: Request) -> Listing:
-        """The part that the address names; nonsense in it means the beginning of the list."""
+        """Parse the URL's parameters; an invalid page number means the first page."""
         query = request.query_params
         page = query.get("page", "")
         number = int(page) if page.isascii() and page.isdecimal() and len(page) < 6 else 1
@@ -32,19 +32,19 @@ class Listing:
 
     @property
     def offset(self) -> int:
-        """The rows before this page."""
+        """The number of rows before this page."""
         return (self.page - 1) * PAGE_ROWS
 
     @property
     def limit(self) -> int:
-        """The rows to read: one more than a page shows, which says whether another page follows."""
+        """The rows to read: one more than a page shows, to know whether another page follows."""
         return PAGE_ROWS + 1
 
     def shown(self, rows: Sequence[Any]) -> dict[str, Any]:
-        """A template's values for the rows that were read."""
+        """Return a template's values for the rows that were read."""
         return {"listing": self, "rows": rows[:PAGE_ROWS], "has_more": len(rows) > PAGE_ROWS}
 
     def address(self, page: int) -> str:
-        """The query of another page of the same list."""
+        """Return the URL's query for another page of the same list."""
         named = {"member": self.member, "search": self.search, "page": page if page > 1 else ""}
         return "?" + urlencode({name: value for name, value in named.items() if value})

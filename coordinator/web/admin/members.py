@@ -1,4 +1,4 @@
-"""The administrators' pages: drawn by the server, without a script; what people wrote is escaped by the templates."""
+"""The administrators' pages about members, without scripts; the templates escape all text."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ router = APIRouter(prefix="/admin", include_in_schema=False)
 
 @router.get("/login")
 async def login_form(request: Request, web: Web) -> Response:
-    """The form."""
+    """Show the login form."""
     require_privacy(request)
     return draw(web, request, "login.html", None)
 
 
 @router.post("/login")
 async def log_in(request: Request, web: Web) -> Response:
-    """Check name and password."""
+    """Check the name and the password, and set the login's cookie."""
     require_privacy(request)
     require_own_origin(request)
     form = await read_form(request)
@@ -58,7 +58,7 @@ async def log_in(request: Request, web: Web) -> Response:
 
 @router.post("/logout")
 async def log_out(visit: Who, _form: Form) -> Response:
-    """End the login, here and on the server."""
+    """End the login, in the browser and on the server."""
     await asyncio.to_thread(visit.web.login_desk.administrators.log_out, token_of(visit.request))
     answer = RedirectResponse("/admin/login", 303)
     clear_cookie(visit.request, answer)
@@ -67,13 +67,13 @@ async def log_out(visit: Who, _form: Form) -> Response:
 
 @router.get("")
 async def members(visit: Who) -> Response:
-    """All members, and what can be done to them."""
+    """List all members, with forms for acts on them."""
     return await _members(visit)
 
 
 @router.post("/invite")
 async def invite(visit: Who, form: Form) -> Response:
-    """Make a code and show it, this once."""
+    """Make an invite code and show it once."""
     name, role, services = form["name"], form["role"], visit.web.services
     try:
         [code] = await asyncio.to_thread(visit.run.invite, name, role, number(form["days"]))
@@ -85,7 +85,7 @@ async def invite(visit: Who, form: Form) -> Response:
 
 
 def number(text: str) -> float:
-    """A form's number; raises `ConfigError`."""
+    """Parse a form's number; raises `ConfigError`."""
     try:
         return float(text)
     except ValueError as error:
@@ -94,25 +94,25 @@ def number(text: str) -> float:
 
 @router.get("/devices")
 async def devices(visit: Who) -> Response:
-    """The members' machines, or one member's."""
+    """List the devices of all members, or of one."""
     return await _devices(visit)
 
 
 @router.get("/quarantine")
 async def quarantines(visit: Who) -> Response:
-    """Which devices are cut off for now, and by whose words."""
+    """List the devices in quarantine, with the reports about them."""
     return await _quarantines(visit)
 
 
 @router.get("/refusals")
 async def refusals(visit: Who) -> Response:
-    """The refused requests, each with its member, device and reason."""
+    """List the refused requests, each with its member, device and reason."""
     return await _log(visit, newest_refusals, "refusals.html")
 
 
 @router.get("/audit")
 async def audit(visit: Who) -> Response:
-    """Who did what."""
+    """Show the audit log."""
     return await _log(visit, audit_log, "audit.html")
 
 
@@ -147,7 +147,7 @@ def _contains(texts: Iterable[str], search: str) -> bool:
 
 
 async def _devices(visit: AdminRequest, status: int = 200, member: str | None = None, **values: Any) -> Response:
-    """The devices that the address asks for, or those of the member whom a form has named."""
+    """List the devices that the URL asks for, or those of a form's member."""
     listing = Listing.asked_for(visit.request) if member is None else Listing(member=member)
     part = (listing.member, listing.limit, listing.offset, listing.search)
     found = await asyncio.to_thread(device_rows, visit.web.database, *part)

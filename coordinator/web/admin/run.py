@@ -21,19 +21,19 @@ router = APIRouter(prefix="/admin", include_in_schema=False)
 
 SHOWN_ANNOUNCEMENTS = 20
 Count = Annotated[int, Field(ge=0, le=2**40)]
-SUSPECT = "suspect-"  # a field for each device that is to be cut off, followed by its id
+SUSPECT = "suspect-"  # begins the form field of each device to quarantine; its id follows
 Step = Annotated[int, Query(ge=0, le=2**40)]
 
 
 @router.get("/checkpoints")
 async def checkpoints(visit: Who, step: Step | None = None) -> Response:
-    """All checkpoints; with a step, who has contributed since, and the form to go back to it."""
+    """List the checkpoints; with a step, also later contributors and the form to return to it."""
     return await _checkpoints(visit, step=step)
 
 
 @router.post("/rewind")
 async def rewind(visit: Who, form: Form) -> Response:
-    """Undo all steps after a checkpoint's, which must be typed again."""
+    """Undo all steps after a checkpoint's step, which must be typed again as confirmation."""
     step, web = form["step"], visit.web
     suspects = [name.removeprefix(SUSPECT) for name in form if name.startswith(SUSPECT)]
 
@@ -46,7 +46,7 @@ async def rewind(visit: Who, form: Form) -> Response:
 
 
 class SteeringRequest(BaseModel):
-    """One act, with what it needs: a step to stop with, what to change from which step, a text to announce."""
+    """One act of steering with its arguments: a last step, changes from a step, or a text."""
 
     act: Act
     step: Count | None = None
@@ -59,7 +59,7 @@ class SteeringRequest(BaseModel):
     confirmed: bool = False  # the person has read what the change would do
 
     def take(self, steersman: Steersman) -> str:
-        """Do it; returns what follows. Raises `ConfigError`."""
+        """Perform the act; returns a description of its consequences. Raises `ConfigError`."""
         if self.act == "pause":
             return steersman.pause()
         if self.act == "resume":
@@ -73,13 +73,13 @@ class SteeringRequest(BaseModel):
 
 @router.get("/steering")
 async def steering(visit: Who) -> Response:
-    """What holds, what is to come, and the forms."""
+    """Show what is in force, what is scheduled, and the forms."""
     return await _steering(visit)
 
 
 @router.post("/steer")
 async def steer(visit: Who, form: Form) -> Response:
-    """One act from a form; fields that are left empty say nothing."""
+    """Perform an act from a form; empty fields are ignored."""
     fields = {name: value for name, value in form.items() if value}
 
     def take(run: Administration) -> None:

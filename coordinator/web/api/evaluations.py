@@ -1,4 +1,4 @@
-"""The public API of evaluations: each task's curve over checkpoints; and where evaluators elsewhere report to."""
+"""The public API of evaluations: each task's curve over checkpoints, and evaluators' reports."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ router = APIRouter(prefix="/api/v1", tags=["run"])
 
 
 class Measure(BaseModel):
-    """One measure over the seeds that count."""
+    """The mean and standard deviation of one measure over the seeds that count."""
 
     mean: float | None
     std: float | None
 
 
 class EvaluationPoint(BaseModel):
-    """A task on the checkpoint of a step; times in Unix seconds."""
+    """The results of a task on the checkpoint of a step; times in Unix seconds."""
 
     step: int
     manifest_sha256: str
@@ -62,14 +62,14 @@ class TaskCurve(BaseModel):
 
 
 class Evaluations(BaseModel):
-    """All tasks of the run."""
+    """All tasks of the run, with their results."""
 
     era: int
     tasks: list[TaskCurve]
 
 
 class Taken(BaseModel):
-    """What a report was about."""
+    """The evaluator, step and task of a report that was accepted."""
 
     evaluator: str
     step: int
@@ -77,22 +77,23 @@ class Taken(BaseModel):
 
 
 def evaluations_of(snapshot: Snapshot, tasks: Sequence[Task]) -> Evaluations:
-    """The answer to how the run's checkpoints do on its tasks."""
+    """Make the answer with the results of the run's checkpoints on its tasks."""
     return Evaluations(era=snapshot.era, tasks=[TaskCurve(**each) for each in curves(tasks, snapshot.evaluations)])
 
 
 @router.get("/evaluations", response_model=Evaluations)
 async def evaluations(request: Request, web: Web) -> Response:
-    """Each task of the run with its points, in the order of their steps, and its reference lines."""
+    """Return each task with its results, in the order of their steps, and its reference lines."""
     snapshot, tasks = web.snapshot, web.config.evaluation.tasks
     return await web.answer(request, "evaluations", snapshot.taken_at, partial(evaluations_of, snapshot, tasks))
 
 
 @router.post("/evaluations")
 async def report(web: Web, signed: SignedReport) -> Taken:
-    """Take an evaluator's report: 401 for a signature that is none, 403 for a key that the operator did not allow.
+    """Accept an evaluator's report.
 
-    404 for a checkpoint that the run does not know (it may have been undone), 409 for a task that is not the run's.
+    401: invalid signature. 403: key not allowed by the operator. 404: unknown checkpoint (it may
+    have been undone). 409: not of this run or its tasks, or from the future.
     """
     try:
         opened = signed.opened()
@@ -114,7 +115,7 @@ async def report(web: Web, signed: SignedReport) -> Taken:
 
 
 def _check(services: RunServices, report: EvaluationReport) -> None:
-    """Raise `HTTPException` for what is not about this run's tasks, or is from a clock that would always win."""
+    """Raise 409 if a report is not of this run's tasks, or its time would always be the newest."""
     if report.run != services.config.run.name:
         raise HTTPException(409, f"This is the run {services.config.run.name}, not {report.run}.")
     known = {task.name: task.sha256 for task in services.config.evaluation.tasks}

@@ -1,6 +1,6 @@
-"""The run's history: tables for download by researchers, moments in stretches of a hundred steps, and milestones.
+"""The run's history: tables for researchers, moments in chunks of a hundred steps, and milestones.
 
-Few downloads run at once, because making one takes a while.
+Only a few downloads run at once, because producing a table takes a while.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from coordinator.web.state.web_state import Web, place_among
 router = APIRouter(prefix="/api/v1")
 
 MAX_CHUNK = 2**31 // CHUNK_STEPS
-SETTLED_S = 60  # so old may be what is told of steps that are long over: late receipts and other names still change it
+SETTLED_S = 60  # age of answers about old steps; late receipts and changed names still affect them
 PIECE_BYTES = 64 * 1024
 PARQUET = "application/vnd.apache.parquet"
 Format = Literal["csv", "parquet"]
@@ -33,7 +33,7 @@ File = {"description": "The table.", "content": {"text/csv": {}, PARQUET: {}}}
 
 
 class Milestones(BaseModel):
-    """All of them, in the order of steps."""
+    """All milestones, in the order of steps."""
 
     era: int
     milestones: list[Milestone]
@@ -41,7 +41,7 @@ class Milestones(BaseModel):
 
 @router.get("/moments/{chunk}", response_model=Chunk, tags=["history"])
 async def moments(request: Request, web: Web, chunk: Annotated[int, Path(ge=0, lt=MAX_CHUNK)]) -> Response:
-    """Who was online, which groups averaged, what failed and the loss, at the 100 global steps from 100 * chunk + 1."""
+    """Return devices, averaging groups, failures and loss of 100 steps from 100 * chunk + 1."""
     snapshot = web.snapshot
     is_over = (chunk + 1) * CHUNK_STEPS < snapshot.last_step - LATE_STEPS
     version = (snapshot.era, snapshot.taken_at // SETTLED_S if is_over else snapshot.steps_version)
@@ -50,13 +50,13 @@ async def moments(request: Request, web: Web, chunk: Annotated[int, Path(ge=0, l
 
 @router.get("/milestones", response_model=Milestones, tags=["history"])
 async def all_milestones(request: Request, web: Web) -> Response:
-    """What was reached: the first step, powers of ten of samples, records of devices and of loss."""
+    """List milestones: the first step, powers of ten of samples, records of devices and loss."""
     snapshot = web.snapshot
     return await web.answer(request, "milestones", snapshot.curve_version, partial(milestones_of, snapshot))
 
 
 def milestones_of(snapshot: Snapshot) -> Milestones:
-    """All milestones as they are sent."""
+    """Make the answer with all milestones."""
     return Milestones(era=snapshot.era, milestones=milestones(snapshot.steps, snapshot.validations))
 
 
@@ -72,12 +72,12 @@ def history(
     table: Annotated[TableName, Path()],
     format: Annotated[Format, Path()],  # noqa: A002
 ) -> StreamingResponse:
-    """A table of the whole history: `steps`, `contributions` (of devices to steps), `sessions`, `validations`."""
+    """Download a whole table: `steps`, `contributions` (of devices), `sessions`, `validations`."""
     database, run = web.database, web.config.run.name
     headers = {"Content-Disposition": f'attachment; filename="{run}-{table}.{format}"', "Cache-Control": "no-cache"}
     if format == "csv":
         return StreamingResponse(csv_lines(database, table), media_type="text/csv; charset=utf-8", headers=headers)
-    file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by whoever sends it
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `_pieces`
     write_parquet(database, table, file)
     return StreamingResponse(_pieces(file), media_type=PARQUET, headers=headers)
 

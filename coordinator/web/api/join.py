@@ -1,7 +1,7 @@
-"""How to join: what to do, what it uses of a machine, whether an invite code still admits, and the run's own software.
+"""Joining: commands, what a machine needs, the state of an invite code, and the run's software.
 
-The software is the wheel, the exact versions it is used with, the notebook, and an agent's instructions: built when the
-service starts, never for a request, and told apart by the digests that the operator hands out.
+The software is the wheel, the exact versions of its dependencies, the notebook, and an agent's
+instructions. It is built at start, never for a request, and identified by the digests in its URLs.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from peer.limits.usage import LIBRARIES_BYTES
 from peer.runtime.software import install_commands
 
 router = APIRouter(tags=["people"])
-STATE_COPIES = 3  # model, moments, and six copies of the model, where there are two moments for each parameter
+STATE_COPIES = 3  # with two moments per parameter: the state and six more copies of the model
 
 
 class SoftwareLinks(BaseModel):
-    """The software that the run brings: addresses that end in `#sha256=` and the digest of what is there."""
+    """The run's software; the URLs of wheel and constraints end in `#sha256=` and a digest."""
 
     version: str
     wheel: str
@@ -49,28 +49,28 @@ class SoftwareLinks(BaseModel):
 
 
 class LoginLink(BaseModel):
-    """With whom one may log in instead of bringing an invite."""
+    """An identity provider with which one can log in instead of using an invite."""
 
     name: str
     title: str
 
 
 class Needs(BaseModel):
-    """What taking part uses of a machine; null: not known before the first checkpoint or step."""
+    """What a machine needs to take part; null before the first checkpoint or step."""
 
     state_bytes: int | None  # of the model and its optimizer, to download at joining
     memory_bytes: int | None  # about: of the libraries, that state, and the copies of the model that averaging needs
-    step_s: Tenths | None  # how long the newest global steps took, the median
+    step_s: Tenths | None  # the median time of the newest global steps
     sequence_length: int  # tokens of one sample
     target_batch_size: int  # samples of one global step
 
 
 class Joining(BaseModel):
-    """How to take part in this very run."""
+    """How to take part in this run."""
 
     run: str
     join_link: str
-    command: str  # where the run's software is installed
+    command: str  # if the run's software is installed
     one_line: str  # installs the software, and then joins
     software: SoftwareLinks
     notebooks: Notebooks | None
@@ -79,14 +79,14 @@ class Joining(BaseModel):
 
 
 class InviteCode(BaseModel):
-    """A code, which stands in no address and so in no log."""
+    """An invite code: sent in the body, because URLs are logged."""
 
     model_config = ConfigDict(extra="forbid")
     code: Annotated[str, Field(min_length=1, max_length=MAX_CODE_CHARS)]
 
 
 class InviteAnswer(BaseModel):
-    """What it is worth; the rest is empty where nobody knows it."""
+    """The state of an invite code; the other fields are empty if the code is unknown."""
 
     state: InviteState
     member: str
@@ -97,7 +97,7 @@ class InviteAnswer(BaseModel):
 
 @router.get("/api/v1/joining", response_model=Joining)
 async def joining(request: Request, web: Web) -> Response:
-    """What to do, and what it uses."""
+    """Return how to join, and what a machine needs for it."""
     return await web.answer(request, "joining", web.snapshot.taken_at, partial(joining_of, web, web.snapshot))
 
 
@@ -140,7 +140,7 @@ def joining_of(web: WebState, snapshot: Snapshot) -> Joining:
 
 
 def software_links(services: RunServices) -> SoftwareLinks:
-    """Where the run's software is."""
+    """Return the URLs of the run's software."""
     return SoftwareLinks(
         version=services.software.version,
         wheel=services.software_address,
@@ -154,7 +154,7 @@ def software_links(services: RunServices) -> SoftwareLinks:
 @router.get("/software/{name}", include_in_schema=False)
 @router.head("/software/{name}", include_in_schema=False)
 def software_file(request: Request, web: Web, name: str) -> Response:
-    """One file of the run's software; an older version's wheel is not kept."""
+    """Serve one file of the run's software; wheels of older versions are not kept."""
     found = web.software.get(name)
     if found is None:
         raise HTTPException(404, "The run does not bring this file, or not any more: see its page about taking part.")

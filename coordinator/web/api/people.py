@@ -1,4 +1,4 @@
-"""The public API about people: everybody, one member, who was here when; names are those that the public may see.
+"""The public API about people: all members, one member, and sessions, with public names only.
 
 Times are in Unix seconds.
 """
@@ -34,7 +34,7 @@ from coordinator.store.ledger_models import DAY_S, day_of
 from coordinator.web.http.answers import Cursor, Tenths, columns, cursor_of, key_of
 from coordinator.web.state.web_state import Web, WebState
 
-REFRESH_S = 2.0  # what is read from the store for these answers is so old at most
+REFRESH_S = 2.0  # the most that these answers lag behind the store
 MAX_PEOPLE = 500
 SPAN_S = 14 * DAY_S
 router = APIRouter(prefix="/api/v1", tags=["people"])
@@ -55,7 +55,7 @@ class ActiveDevice(BaseModel):
 
 
 class Participant(BaseModel):
-    """A member in the days and on the hardware that were asked for; `active` is of now, and of all hardware."""
+    """A member's contribution in a window and on a kind of hardware; `active`: now, on any kind."""
 
     number: int
     member: str
@@ -73,7 +73,7 @@ class Participant(BaseModel):
 
 
 class Participants(BaseModel):
-    """In the order of the leaderboard, then those who gave nothing."""
+    """Members in the order of the leaderboard, then those without a contribution."""
 
     window: LeaderboardPeriod
     kind: HardwareClass | None
@@ -85,29 +85,29 @@ class Participants(BaseModel):
 
 
 class Stays(BaseModel):
-    """Sessions as columns, in the order of their beginnings; a member's number names it in `members`."""
+    """Sessions as columns, in the order of their beginnings; `members` maps numbers to names."""
 
     since: float
     until: float
-    complete: bool  # false: of these there were too many, and the oldest are left out
+    complete: bool  # false: there were too many, and the oldest are left out
     member: list[int]
     device: list[int]
     kind: list[HardwareClass]
     began_at: list[Tenths]
-    ended_at: list[Tenths]  # or when it was last heard of
+    ended_at: list[Tenths]  # or when the device was last seen
     online: list[bool]
     members: dict[int, str]
 
 
 class Authority(BaseModel):
-    """The run's Ed25519 key, by which its certificates are checked."""
+    """The run's public Ed25519 key, which verifies its certificates."""
 
     run: str
     key: str  # 64 hex digits
 
 
 class DeviceOnPage(BaseModel):
-    """One machine."""
+    """One device of a member."""
 
     number: int
     kind: HardwareClass
@@ -122,7 +122,7 @@ class DeviceOnPage(BaseModel):
 
 
 class DayOnPage(BaseModel):
-    """One UTC day."""
+    """A member's samples on one UTC day."""
 
     began_at: float
     samples: int  # that count
@@ -132,7 +132,7 @@ class DayOnPage(BaseModel):
 
 
 class StayOnPage(BaseModel):
-    """One session."""
+    """One session of a device."""
 
     device: int
     began_at: Tenths
@@ -141,7 +141,7 @@ class StayOnPage(BaseModel):
 
 
 class MemberPage(BaseModel):
-    """One member, as everybody may see it."""
+    """The public facts about one member."""
 
     number: int
     member: str
@@ -164,7 +164,7 @@ class MemberPage(BaseModel):
 
 
 def member_page(database: Database, number: int, now: float) -> MemberPage:
-    """Everything about the member of this number; raises `HTTPException` 404 for who is nobody."""
+    """Read the public facts about a member; raises `HTTPException` 404 for an unknown number."""
     everybody = people(database, now)
     person = next((each for each in everybody if each.number == number), None)
     if person is None:
@@ -216,7 +216,7 @@ async def participants(
     cursor: Cursor = "",
     limit: Annotated[int, Query(ge=1, le=MAX_PEOPLE)] = MAX_PEOPLE,
 ) -> Response:
-    """Everybody who takes part: what they gave in these UTC days, on this kind of hardware, and who is here now."""
+    """List all members: contributions in these UTC days on this hardware, and who is online."""
     after = key_of(cursor, (int, int, int))
     make = partial(participants_of, web, window, kind, after, limit)
     return await web.answer(request, ("participants", window, kind, cursor, limit), _version(web), make)
@@ -224,14 +224,14 @@ async def participants(
 
 @router.get("/participants/{number}", response_model=MemberPage)
 async def member(request: Request, web: Web, number: Number) -> Response:
-    """What came of every sample of one member, devices, stays, days, and the steps that they are in."""
+    """Return a member's samples (counted, pending, lost), devices, sessions, days and steps."""
     make = partial(member_page, web.database, number, web.snapshot.taken_at)
     return await web.answer(request, ("member", number), _version(web), make)
 
 
 @router.get("/participants/{number}/certificate")
 def certificate(web: Web, number: Number) -> Response:
-    """A certificate of contribution, signed now: see `manyhands verify`."""
+    """Issue a certificate of contribution, signed now; `manyhands verify` checks it."""
     try:
         signed = certify(web.database, web.directory.authority, web.config.run.name, number, web.services.clock())
     except RequestError as error:
@@ -249,20 +249,20 @@ async def all_stays(
     until: Time = None,
     number: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
 ) -> Response:
-    """Who was connected when, in this span (by default the last fourteen days), of everybody or one member."""
+    """List the sessions in a span (default: the last fourteen days), of all members or one."""
     make = partial(_stays, web, since, until, number)
     return await web.answer(request, ("stays", since, until, number), _version(web), make)
 
 
 @router.get("/authority", response_model=Authority)
 async def authority(request: Request, web: Web) -> Response:
-    """By which key the run's certificates are signed."""
+    """Return the key that verifies the run's certificates."""
     key = web.services.authority_public.hex()
     return await web.answer(request, "authority", key, partial(Authority, run=web.config.run.name, key=key))
 
 
 def _version(web: WebState) -> int:
-    """The same for a little while."""
+    """Return a version of the answers that changes every `REFRESH_S`."""
     return int(web.snapshot.taken_at // REFRESH_S)
 
 
@@ -273,7 +273,7 @@ def participants_of(
     after: Sequence[Any] | None = None,
     limit: int = MAX_PEOPLE,
 ) -> Participants:
-    """See `participants`; `after` is the key of the last row before."""
+    """See `participants`; `after` is the key of the previous page's last row."""
     now = web.snapshot.taken_at
     everybody = people(web.database, now, window)
     places = {place.person.number: place for place in leaderboard(everybody, kind)}

@@ -1,7 +1,7 @@
-"""The public JSON API, version 1: what the pages themselves use, readable by everybody, written by nobody.
+"""The public JSON API, version 1: read-only, and used by the pages themselves.
 
-Every answer is a model below, is built once for each state of the run (`coordinator.web.http.answers`), has an ETag,
-and may be read by other sites' pages (CORS). A live event is encoded once, and the same bytes go to all who listen.
+Every answer is built once for each state of the run (`coordinator.web.http.answers`), has an ETag,
+and can be read by other sites' pages (CORS). A live event is encoded once for all its listeners.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from peer.config.run import RunConfig
 MAX_STEPS_PER_PAGE = 20_000
 router = APIRouter(prefix="/api/v1", tags=["run"])
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Only steps above this one.")]
-ALIVE_S = 10.0  # at least so often something is sent; pages take twice as long a silence for a lost line
+ALIVE_S = 10.0  # at most between events; pages give up a connection that is silent twice as long
 SHOWN_CONTRIBUTIONS = 5
 EVENT_STREAM = "text/event-stream"
-UNHELD = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # nginx else waits until its buffer is full
+UNHELD = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # against nginx's buffering
 TAR = "application/x-tar"
 MAX_POINTS = 5000
 MAX_SMOOTHING = 10_000
@@ -71,7 +71,7 @@ class CheckpointList(BaseModel):
 
 
 class PublicationFacts(BaseModel):
-    """One checkpoint at one place."""
+    """One checkpoint published at one place."""
 
     step: int
     manifest_sha256: str
@@ -95,7 +95,7 @@ class Validations(BaseModel):
 
 @router.get("/overview", response_model=Overview)
 async def overview(request: Request, web: Web) -> Response:
-    """Where the run stands."""
+    """Return the run's current state."""
     snapshot = web.snapshot
     make = partial(overview_of, snapshot, web.config, web.join_link)
     return await web.answer(request, "overview", snapshot.version, make)
@@ -108,7 +108,7 @@ async def steps(
     after: After = 0,
     limit: Annotated[int, Query(ge=1, le=MAX_STEPS_PER_PAGE)] = MAX_STEPS_PER_PAGE,
 ) -> Response:
-    """What each global step came to."""
+    """Return the loss, samples, devices and time of each global step."""
     snapshot = web.snapshot
     make = partial(_steps, snapshot, after, limit)
     return await web.answer(request, ("steps", after, limit), snapshot.steps_version, make)
@@ -128,14 +128,14 @@ def _steps(snapshot: Snapshot, after: int, limit: int) -> Steps:
 def receipts(
     request: Request, web: Web, after: After = 0, limit: Annotated[int, Query(ge=1, le=MAX_STEPS)] = MAX_STEPS
 ) -> Response:
-    """What devices claim, what others have received, signed, and what counts: see `manyhands verify`."""
+    """Return devices' claims, peers' signed receipts, and what counts; see `manyhands verify`."""
     page = receipts_page(web.database, web.config.run.name, after, limit)
     return answer(request, encode(json.dumps(page).encode()))
 
 
 @router.get("/checkpoints", response_model=CheckpointList)
 async def checkpoints(request: Request, web: Web) -> Response:
-    """The checkpoints that are kept."""
+    """List the checkpoints that are kept."""
     snapshot = web.snapshot
     make = partial(CheckpointList, era=snapshot.era, checkpoints=snapshot.checkpoints[::-1])
     return await web.answer(request, "checkpoints", snapshot.version, make)
@@ -144,10 +144,10 @@ async def checkpoints(request: Request, web: Web) -> Response:
 @router.get("/checkpoints/{step}/{name}", response_class=FileResponse)
 @router.head("/checkpoints/{step}/{name}", include_in_schema=False)
 async def checkpoint_file(request: Request, web: Web, step: int, name: str) -> Response:
-    """One file of a published checkpoint; `Range`, `If-Range` and `If-None-Match` are understood (RFC 9110).
+    """Download a file of a published checkpoint; supports `Range`, `If-Range`, `If-None-Match`.
 
-    Only files that the manifest names are served. The manifest itself is known by the digest that the control plane and
-    `/api/v1/checkpoints` give.
+    Only the manifest and the files that it names are served. The manifest's digest is given by the
+    control plane and by `/api/v1/checkpoints`.
     """
     row, folder = _published(web.snapshot, step), web.services.checkpoint_dir(step)
     path = folder / name
@@ -161,7 +161,7 @@ async def checkpoint_file(request: Request, web: Web, step: int, name: str) -> R
 
 @contextmanager
 def _kept(step: int) -> Iterator[None]:
-    """Raise 404 where the checkpoint has been removed meanwhile, or another has taken its place."""
+    """Raise 404 if the checkpoint is meanwhile removed or replaced by another one."""
     try:
         yield
     except (OSError, StorageError) as error:
@@ -169,7 +169,7 @@ def _kept(step: int) -> Iterator[None]:
 
 
 def _digest(row: CheckpointRow, folder: Path, name: str) -> str:
-    """The SHA-256 that the manifest gives for this file; raises `HTTPException` where it names none."""
+    """Return the SHA-256 of a file from the manifest; raises `HTTPException` if it names none."""
     if name == MANIFEST:
         return row.manifest_sha256
     files = _stored(row, folder).manifest.files
@@ -179,7 +179,7 @@ def _digest(row: CheckpointRow, folder: Path, name: str) -> str:
 
 
 def _stored(row: CheckpointRow, folder: Path) -> StoredCheckpoint:
-    """The checkpoint as it lies there; raises `StorageError`."""
+    """Read the checkpoint in the folder; raises `StorageError` if it is missing or another one."""
     stored = verify(folder, files=())
     if stored.manifest_sha256 != row.manifest_sha256:
         raise StorageError(f"{folder} holds another checkpoint.")
@@ -194,9 +194,9 @@ def _stored(row: CheckpointRow, folder: Path) -> StoredCheckpoint:
 )
 @router.head("/checkpoints/{step}.tar", include_in_schema=False)
 async def whole_checkpoint(request: Request, web: Web, step: int) -> Response:
-    """All files of a published checkpoint in one tar, below one folder; `If-None-Match` is understood.
+    """Download a published checkpoint as a tar with one folder; supports `If-None-Match`.
 
-    It is made while it is sent, so it has no ranges: a single file of `/checkpoints/{step}/{name}` can be resumed.
+    The tar is made while it is sent, so its download cannot resume; that of a single file can.
     """
     row = _published(web.snapshot, step)
     name = f"{web.config.run.name}-step-{step}"
@@ -217,7 +217,7 @@ async def whole_checkpoint(request: Request, web: Web, step: int) -> Response:
 
 
 def _published(snapshot: Snapshot, step: int) -> CheckpointRow:
-    """The checkpoint of this step; raises `HTTPException` where there is none, or it is withheld."""
+    """Find the checkpoint of a step; raises `HTTPException` if there is none or it is withheld."""
     row = next((row for row in snapshot.published if row.step == step), None)
     if row is None:
         raise HTTPException(404, f"There is no published checkpoint of step {step}.")
@@ -226,7 +226,7 @@ def _published(snapshot: Snapshot, step: int) -> CheckpointRow:
 
 @router.get("/publications", response_model=Publications)
 async def publications(request: Request, web: Web) -> Response:
-    """Which checkpoints can be fetched elsewhere."""
+    """List the checkpoints that can be downloaded elsewhere."""
     public = frozenset(each.to for each in web.directory.settings.publications if each.is_public)
     snapshot = web.snapshot
     make = partial(_publications, snapshot.publications, public)
@@ -240,7 +240,7 @@ def _publications(rows: tuple[PublicationRow, ...], public: frozenset[str]) -> P
 
 @router.get("/validations", response_model=Validations)
 async def validations(request: Request, web: Web) -> Response:
-    """What held-out text says of each checkpoint."""
+    """Return the results of each checkpoint on held-out text."""
     snapshot = web.snapshot
 
     def make() -> Validations:
@@ -257,17 +257,17 @@ async def validations(request: Request, web: Web) -> Response:
     dependencies=[Depends(place_among(lambda web: web.streams, "Too many streams are open"))],
 )
 async def events(web: Web) -> StreamingResponse:
-    """The overview again and again, when it has changed, as server-sent events named `overview`.
+    """Stream the overview whenever it changes, as server-sent events named `overview`.
 
-    Of the contributions it has the few largest.
+    It contains only the few largest contributions.
     """
     return StreamingResponse(overview_events(web, web.live.updates()), headers=UNHELD, media_type=EVENT_STREAM)
 
 
 async def overview_events(web: WebState, updates: AsyncIterable[Snapshot]) -> AsyncIterator[bytes]:
-    """The overview of the first snapshot, then each that differs.
+    """Yield the overview of the first snapshot, then each one that differs.
 
-    While nothing happens, an event now and then shows that the line is alive.
+    Without changes, an event every `ALIVE_S` shows that the connection is alive.
     """
     sent, sent_at = b"", float("-inf")
     async for snapshot in updates:
@@ -279,13 +279,13 @@ async def overview_events(web: WebState, updates: AsyncIterable[Snapshot]) -> As
 
 
 def _overview_event(snapshot: Snapshot, config: RunConfig, join_link: str) -> bytes:
-    """One event, `event: overview` with the JSON of `/api/v1/overview`, of whose contributions it has few."""
+    """Encode an event: the JSON of `/api/v1/overview`, with only a few contributions."""
     overview = overview_of(snapshot, config, join_link, SHOWN_CONTRIBUTIONS)
     return f"event: overview\ndata: {overview.model_dump_json()}\n\n".encode()
 
 
 def _news(event: bytes) -> bytes:
-    """All of an event but when it was taken, which its last field says."""
+    """Return an event without its time, which is the last field."""
     return event[: event.rindex(b',"taken_at"')]
 
 
@@ -293,7 +293,7 @@ class Curve(BaseModel):
     """Points of the loss curve as columns, in the order of steps; those without a loss are left out."""
 
     era: int
-    steps: int  # points there are between `after` and `until`, of which these were chosen
+    steps: int  # all points between `after` and `until`, of which these were chosen
     smoothing: int
     step: list[int]
     loss: list[float]
@@ -314,10 +314,10 @@ async def curve(
     after: Step = 0,
     until: Step = 2**31 - 1,
 ) -> Response:
-    """The loss over steps, samples and time, thinned out (largest triangle three buckets).
+    """Return the loss over steps, samples and time, thinned out (largest triangle three buckets).
 
-    `smoothing` adds the exponential moving average of the loss over about so many steps, taken before thinning.
-    `usual` is the range of a chart that leaves out the first drop.
+    `smoothing` adds the exponential moving average of the loss over about so many steps, computed
+    before thinning. `usual` is the range of a chart without the first drop.
     """
     snapshot = web.snapshot
     make = partial(_curve_points, snapshot, points, smoothing, after, until)

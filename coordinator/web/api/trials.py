@@ -1,4 +1,4 @@
-"""Visitors try the model: a sentence goes into the queue, its answer is asked for by its name until it is there."""
+"""Visitors' questions to the model: a sentence is queued, and its answer is polled by its id."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from coordinator.web.state.web_state import ASKS_PER_MINUTE, Web
 from peer.config.run import RunConfig
 
 WAIT = {"Retry-After": "10"}
-MAX_PAGE_CHECKPOINTS = 12  # that one sentence may be compared over
+MAX_PAGE_CHECKPOINTS = 12  # on which the page can compare one sentence
 Progress = Literal["waiting", "answered", "failed"]
 router = APIRouter(prefix="/api/v1/trials", tags=["model"])
 
 
 class Sentence(BaseModel):
-    """What a visitor asks: one checkpoint, or the newest that is published."""
+    """A visitor's sentence for a checkpoint, by default the newest published one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     text: Annotated[str, Field(max_length=4 * MAX_CHARACTERS)]
@@ -41,7 +41,7 @@ class Sentence(BaseModel):
 
 
 class QuestionStatus(BaseModel):
-    """How far a sentence is; `blanks` has the likeliest tokens for each blank, or for what follows, once answered."""
+    """The state of a question; `blanks` has the likeliest tokens for each blank, or the next."""
 
     id: str
     step: int
@@ -66,7 +66,7 @@ class Playground(BaseModel):
 
 
 async def admit_asking(request: Request, web: Web) -> None:
-    """Count what an address asks; raises `HTTPException`."""
+    """Count a question of an address; raises `HTTPException` above the limit."""
     if not web.asks.allows(http_caller(request.client)):
         raise HTTPException(429, f"The model answers an address {ASKS_PER_MINUTE} times a minute: wait a little.", WAIT)
 
@@ -99,7 +99,7 @@ def trial_of(config: RunConfig, snapshot: Snapshot) -> Playground:
     dependencies=[Depends(admit_asking)],
 )
 def ask_model(web: Web, sentence: Sentence, response: Response) -> QuestionStatus:
-    """Put a sentence to a published checkpoint: 202 while it waits, 200 with the answer if that is known."""
+    """Ask a published checkpoint: 202 if the question is queued, 200 if the answer is known."""
     services = web.services
     if not services.config.dashboard.try_it:
         raise HTTPException(404, "This run's model answers no visitors.")
@@ -115,7 +115,7 @@ def ask_model(web: Web, sentence: Sentence, response: Response) -> QuestionStatu
 
 @router.get("/{identity}")
 def answer(web: Web, identity: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) -> QuestionStatus:
-    """How far a sentence is."""
+    """Return the state of a question, and its answer."""
     row = find_question(web.database, identity, web.services.clock())
     if row is None:
         raise HTTPException(404, "This sentence waits no more: ask again.")
@@ -123,7 +123,7 @@ def answer(web: Web, identity: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) 
 
 
 def spread(steps: list[int], most: int) -> list[int]:
-    """At most so many of these, evenly over all, the first and the last among them."""
+    """Choose at most `most` steps, evenly spread, with the first and the last."""
     if len(steps) <= most:
         return steps
     return [steps[round(index * (len(steps) - 1) / (most - 1))] for index in range(most)]

@@ -1,7 +1,7 @@
-"""Answers that many ask for: built once for each state of the run, compressed once, told apart by their ETag.
+"""Answers for many viewers: built and compressed once for each state of the run, with an ETag.
 
-So each viewer beyond the first costs only the sending. A long list is answered in pages: a cursor says where the next
-one begins, and holds when rows are added meanwhile.
+So each viewer beyond the first costs only the sending. A long list is answered in pages: a cursor
+marks where the next page begins, and stays valid when rows are added meanwhile.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 JSON = "application/json"
-REVALIDATE = "no-cache"  # kept, and asked about each time
+REVALIDATE = "no-cache"  # cached, and revalidated each time
 FOR_EVER = "public, max-age=31536000, immutable"  # the address changes with the content
 MOST_ANSWERS = 128
-MOST_KEPT_BYTES = 512 * 1024  # of one: whoever asks for many large ones shall not fill the memory
+MOST_KEPT_BYTES = 512 * 1024  # of one answer: requests for many large ones must not fill the memory
 LEAST_COMPRESSED = 600  # bytes; less fits one packet anyway
 Made: TypeAlias = "BaseModel | DataclassInstance | bytes"  # sent as JSON; or the bytes themselves
 Make = Callable[[], Made]
@@ -53,7 +53,7 @@ class Encoded:
 
 
 def encode(made: Made, media_type: str = JSON) -> Encoded:
-    """Turn a model, a dataclass or a text's bytes into an answer."""
+    """Encode an answer: a model or a dataclass as JSON, or bytes as they are."""
     content = made if isinstance(made, bytes) else to_json(made, inf_nan_mode="null")
     is_worth_it = len(content) >= LEAST_COMPRESSED and media_type != "image/png"
     compressed = gzip.compress(content, 5, mtime=0) if is_worth_it else None
@@ -61,7 +61,7 @@ def encode(made: Made, media_type: str = JSON) -> Encoded:
 
 
 def answer(request: Request, encoded: Encoded, cache_control: str = REVALIDATE, vary: str = "") -> Response:
-    """Send it, or say that the asker has it already (304)."""
+    """Make the response; 304 if the client has this content already."""
     headers = {
         "ETag": encoded.etag,
         "Cache-Control": cache_control,
@@ -97,14 +97,14 @@ def columns(rows: Iterable[object], *names: str) -> dict[str, list[Any]]:
 
 
 class AnswerCache:
-    """The newest answer to each question, if it is not too large; used from one event loop, built in threads."""
+    """A cache of the newest answer to each question, made in a thread; used from one event loop."""
 
     def __init__(self, most: int = MOST_ANSWERS) -> None:
         self._most = most
         self._kept: OrderedDict[Hashable, tuple[Hashable, asyncio.Future[Encoded]]] = OrderedDict()
 
     async def get(self, question: Hashable, version: Hashable, make: Make, media_type: str = JSON) -> Encoded:
-        """The answer of this version; of many who ask at once, one builds it. What `make` raises is not kept."""
+        """Return the answer of this version, made once for all requests; errors are not kept."""
         kept = self._kept.get(question)
         if kept is None or kept[0] != version:
             building = asyncio.ensure_future(asyncio.to_thread(lambda: encode(make(), media_type)))
@@ -113,7 +113,7 @@ class AnswerCache:
         self._kept.move_to_end(question)
         while len(self._kept) > self._most:
             self._kept.popitem(last=False)
-        return await asyncio.shield(kept[1])  # whoever goes away takes nobody else's answer along
+        return await asyncio.shield(kept[1])  # a cancelled request must not cancel others
 
     def _drop_unfit(self, question: Hashable, building: asyncio.Future[Encoded]) -> None:
         failed = building.cancelled() or building.exception() is not None
@@ -123,12 +123,12 @@ class AnswerCache:
 
 
 def cursor_of(key: Key) -> str:
-    """The cursor of the page after the row with this key."""
+    """Encode the cursor of the page that follows the row with this key."""
     return base64.urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).decode().rstrip("=")
 
 
 def key_of(cursor: str, kinds: tuple[type, ...]) -> Key | None:
-    """The key that a cursor stands for, None for the first page; raises `RequestError` for what is no such cursor."""
+    """Decode a cursor into a key; None for the first page. Raises `RequestError` if invalid."""
     if not cursor:
         return None
     try:

@@ -1,8 +1,8 @@
 """The boundary of an HTTP request: limits on rate and size, and answers to failures and malformed requests.
 
-A failure inside becomes an answer of one sentence; the log has the rest, and no client sees a stack trace. A malformed
-request is told where and why, but never its own content, which may be a secret. These answers are ASCII, because the
-input need not be Unicode that can be sent.
+A failure is answered with one sentence; the details are logged, and no client sees a stack trace.
+The answer to a malformed request says where and why, but does not repeat its content, which may be
+a secret. These answers are ASCII, because the input may not be valid Unicode.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REQUESTS_PER_MINUTE = 600  # of one address: a few open pages, each with a reque
 MAX_BODY_BYTES = 64 * 1024
 PIECE_BYTES = 32 * 1024  # of an answer, given to the connection at once
 RETRY_AFTER_S = 10
-FORWARDED = "x-forwarded-for"  # a proxy's word on who asks
+FORWARDED = "x-forwarded-for"  # the header in which a proxy names its client
 _HOST = re.compile(r"(\[[0-9a-f:.%]+\]|[^\[\]@/?#:]+)(:\d{0,5})?")
 
 
@@ -80,9 +80,9 @@ class Boundary:
                 raise
 
     def _check_host(self, scope: Scope) -> None:
-        """Raise 421 for a name that is not the run's: a stranger's may be made to mean this machine (DNS rebinding).
+        """Raise 421 unless the host name is the run's: other names may be attacks (DNS rebinding).
 
-        Nobody else can make an address, or a name without a dot, mean another machine.
+        IP addresses and names without a dot are accepted, because no attacker can control them.
         """
         host = Headers(scope=scope).get("host", "").lower()
         name = urlsplit(f"//{host}").hostname or "" if _HOST.fullmatch(host) else host
@@ -96,7 +96,7 @@ class Boundary:
             )
 
     def _note_proxy(self, scope: Scope) -> None:
-        """Say once that a proxy on this machine is not believed: limits then count all of its clients as one."""
+        """Log once that a proxy on this machine is not trusted: its clients then count as one."""
         client = (scope.get("client") or ("",))[0]
         if self._has_seen_proxy or not is_loopback(client) or FORWARDED not in Headers(scope=scope):
             return
@@ -121,7 +121,7 @@ def _is_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a client's address is this machine's own; False for what is no address."""
+    """Return whether a client's address is this machine's own; False if it is no address."""
     return _is_address(host) and ipaddress.ip_address(host).is_loopback
 
 
@@ -133,7 +133,7 @@ async def refuse_shape(_request: Request, error: Exception) -> Response:
 
 
 async def _send_in_pieces(message: Message, send: Send) -> None:
-    """A large body waits here, where all its readers may share it, and not once for each connection in its buffer."""
+    """Send a large body in pieces: the rest is shared by its readers, not buffered for each."""
     body = message.get("body", b"")
     last = max(0, len(body) - 1) // PIECE_BYTES * PIECE_BYTES
     for start in range(0, last, PIECE_BYTES):
@@ -142,7 +142,7 @@ async def _send_in_pieces(message: Message, send: Send) -> None:
 
 
 def _bounded(scope: Scope, receive: Receive) -> Receive:
-    """The same stream of a request's body, which ends with 413 where it is too long."""
+    """Wrap the stream of a request's body; raise 413 if the body is too long."""
     left = MAX_BODY_BYTES
 
     async def receive_bounded() -> Message:
@@ -160,7 +160,7 @@ def _bounded(scope: Scope, receive: Receive) -> Receive:
 
 
 def _answer(error: Exception) -> JSONResponse:
-    """One sentence, in the form of FastAPI's own refusals."""
+    """Turn an error into an answer of one sentence, in the form of FastAPI's own errors."""
     if isinstance(error, HTTPException):
         status, text = error.status_code, str(error.detail)
     elif isinstance(error, ConfigError | RequestError):

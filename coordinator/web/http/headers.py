@@ -1,6 +1,6 @@
-"""Headers of all answers: a browser must not load, frame, guess or run anything that is not ours.
+"""Security headers of all answers: browsers must not load, frame, sniff or run foreign content.
 
-Other sites' pages may read the public API (CORS): read it, nothing else, and never with anybody's cookies.
+Other sites' pages may read the public API (CORS), but nothing else, and never with cookies.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.statistics.curve import STYLE_SHA256
 
-# Plotly adds its rules one by one to a <style> element that it inserts empty, and has one for its maps (of Plotly 6.x;
-# we draw none, so of another version only the browser's log would tell). These two, by their hashes, and no other.
+# Hashes of the two <style> elements that Plotly 6.x inserts: an empty one, to which it adds rules,
+# and one for maps. We draw no maps: if a new version changes it, only the browser's log shows it.
 PLOTLY_STYLES = (
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=' 'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='"
 )
@@ -21,10 +21,10 @@ DASHBOARD_POLICY = (
     f"default-src 'none'; script-src 'self'; style-src 'self' {PLOTLY_STYLES}; img-src 'self'; "
     f"connect-src 'self'; form-action 'none'; {_NOWHERE}"
 )
-ARCHIVE_POLICY = DASHBOARD_POLICY.replace("; frame-ancestors 'none'", "")  # in a page it can only say the rest
+ARCHIVE_POLICY = DASHBOARD_POLICY.replace("; frame-ancestors 'none'", "")  # a <meta> lacks it
 CURVE_POLICY = f"default-src 'none'; style-src 'sha256-{STYLE_SHA256}'; form-action 'none'; {_NOWHERE}"
 ADMIN_POLICY = f"default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; {_NOWHERE}"
-# Without a referrer a browser says `Origin: null` for our own forms, which could then not be told from others'.
+# Without referrers, browsers send `Origin: null` for our own forms, as for those of other sites.
 ADMIN_HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": ADMIN_POLICY,
@@ -43,7 +43,7 @@ ONE_DAY_S = 86_400
 
 
 def headers_for(path: str) -> dict[str, str]:
-    """The security headers of the answer to a request for `path`."""
+    """Return the security headers of the answer to a request for `path`."""
     if path.startswith("/admin"):
         return HEADERS | ADMIN_HEADERS
     policy = CURVE_POLICY if path == "/curve.svg" else DASHBOARD_POLICY
@@ -53,7 +53,7 @@ def headers_for(path: str) -> dict[str, str]:
 class SecurityHeaders:
     """ASGI middleware that adds the security headers to every answer (also to streams, which it does not buffer).
 
-    A header that an answer has already stays: the guide's pages have a policy of their own.
+    A header that an answer already has is kept: the guide's pages have a policy of their own.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -1,6 +1,6 @@
-"""Administrators' login over HTTP: a limit on tries, the login's cookie, and the checks of each request.
+"""Administrators' login over HTTP: a limit on attempts, the cookie, and checks of each request.
 
-A request that changes something must come from our own page (`Origin`) and bring the login's second token along.
+A request that changes something must come from our own page (`Origin`) and carry the CSRF token.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ MAX_FIELDS = 1000  # of a form: a box for each device that is to be cut off at a
 
 
 class LoginNeededError(Exception):
-    """Nobody is logged in: a page sends the browser to the form, a form's act is refused with 401."""
+    """Nobody is logged in: a page redirects to the login form, a form's act is refused with 401."""
 
 
 @dataclass
 class LoginDesk:
-    """Takes logins, at a pace; used from one event loop."""
+    """Checks logins, at a limited rate; used from one event loop."""
 
     administrators: Administrators
     by_account: LoginTries
@@ -40,19 +40,19 @@ class LoginDesk:
     hashing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HASHED_AT_ONCE))
 
     async def log_in(self, request: Request, name: str, password: str) -> str | None:
-        """A new login's token, None for a wrong name or password; raises 429 for too many tries."""
+        """Return a login's token; None if name or password is wrong. Raises 429 above the limit."""
         within = self.by_address.allows(http_caller(request.client))
         if not (within and await asyncio.to_thread(self.by_account.allows, name[:64])):
             raise HTTPException(429, "Too many logins were tried: wait a minute.", {"Retry-After": "60"})
         async with self.hashing:
             token = await asyncio.to_thread(self.administrators.log_in, name, password)
         if token is None:
-            logger.warning("A login failed")  # whose, the log does not say: what is typed may be a password
+            logger.warning("A login failed")  # no name: it may be a password
         return token
 
 
 def require_privacy(request: Request) -> None:
-    """Passwords and cookies go over HTTPS, or stay on this machine."""
+    """Raise 403 unless the request uses HTTPS or comes from this machine."""
     if request.url.scheme != "https" and not _is_local(request):
         raise HTTPException(403, "Administer this run over HTTPS, or from the coordinator's own machine.")
 
@@ -63,19 +63,19 @@ def _is_local(request: Request) -> bool:
 
 
 def require_own_origin(request: Request) -> None:
-    """Raise 403 unless the browser says that one of our own pages sends this."""
+    """Raise 403 unless the request comes from one of our own pages, by its `Origin`."""
     if request.headers.get("origin") != f"{request.url.scheme}://{request.headers.get('host', '')}":
         raise HTTPException(403, "This request came from another page.")
 
 
 def require_csrf(login: Login, token: str) -> None:
-    """Raise 403 unless the request brings its login's second token along."""
+    """Raise 403 unless the request carries its login's CSRF token."""
     if not hmac.compare_digest(login.csrf_token.encode(), token.encode()):
         raise HTTPException(403, "This form is of another login: load the page again.")
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """A form's fields; raises 400 for what is no form."""
+    """Parse a form's fields; raises 400 if the body is no form."""
     try:
         return dict(parse_qsl((await request.body()).decode(), max_num_fields=MAX_FIELDS, keep_blank_values=True))
     except ValueError as error:
@@ -83,17 +83,17 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def token_of(request: Request) -> str:
-    """The login's token that the browser brings, if any."""
+    """Return the login's token from the cookie; "" without one."""
     return request.cookies.get(_cookie(request)["key"], "")[:128]
 
 
 def set_cookie(request: Request, response: Response, token: str) -> None:
-    """Hand the login to the browser: to no script, to no other site, and over HTTPS only where it came so."""
+    """Set the login's cookie: not for scripts or other sites; HTTPS only if the request was."""
     response.set_cookie(**_cookie(request), value=token, max_age=int(LIFETIME_S))
 
 
 def clear_cookie(request: Request, response: Response) -> None:
-    """Take it back."""
+    """Delete the login's cookie."""
     response.delete_cookie(**_cookie(request))
 
 

@@ -1,8 +1,8 @@
-"""The HTTP server beside the gRPC server in one event loop: uvicorn, without its own handling of signals.
+"""The HTTP server, in one event loop with the gRPC server: uvicorn without its signal handling.
 
-It has bounds that uvicorn lacks, on slow or silent clients and on the connections of one address. A request must have
-arrived whole within a time, however its bytes are dealt out; the client must read the answer; and one address holds
-only so many connections. A proxy that is trusted to name its clients may hold them all.
+It has limits that uvicorn lacks: a request must arrive completely within a time, however slowly its
+bytes are sent; the client must read the answer; and one address can have only so many connections,
+unless it is a proxy that is trusted to name its clients.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ STOP_GRACE_S = 2  # browsers hold event streams open for ever
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """What all connections together, and each of them, may cost."""
+    """Limits on all connections together, and on each of them."""
 
     connections: int = 1536
     connections_per_caller: int = 64  # a school behind one address, a browser's six each
-    request_s: float = 15.0  # until a request's last byte, and the next one's after an answer
-    reading_s: float = 20.0  # between two looks at whether a reader reads
-    read_bytes: int = 4096  # what it must have read by then
+    request_s: float = 15.0  # until a request is complete, also the next one after an answer
+    reading_s: float = 20.0  # between two checks of a slow reader
+    read_bytes: int = 4096  # that it must have read in between
     head_bytes: int = 16 * 1024  # of a request's line and headers
     keep_alive_s: int = 5
 
@@ -43,7 +43,7 @@ _ARRIVED = {h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR}
 
 
 class BoundedConnection(H11Protocol):
-    """uvicorn's connection with `ConnectionLimits`; `places` is shared by all of a server's."""
+    """uvicorn's connection with `ConnectionLimits`; all connections of a server share `places`."""
 
     def __init__(
         self, *, limits: ConnectionLimits, places: CallerPlaces, trusted: frozenset[str], **uvicorn: Any
@@ -55,7 +55,7 @@ class BoundedConnection(H11Protocol):
         self._reading: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a place, or end what has none without a word."""
+        """Take a place; abort the connection if there is none."""
         super().connection_made(transport)
         caller = http_caller(self.client)
         if not self._places.enter(caller, counted=caller not in self._trusted):
@@ -65,7 +65,7 @@ class BoundedConnection(H11Protocol):
         self._watch_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give the place back."""
+        """Free the place."""
         super().connection_lost(exc)
         _cancel(self._arriving)
         _cancel(self._reading)
@@ -74,28 +74,28 @@ class BoundedConnection(H11Protocol):
             self._caller = None
 
     def data_received(self, data: bytes) -> None:
-        """Take in a part of a request."""
+        """Receive a part of a request."""
         super().data_received(data)
         self._watch_request()
 
     def on_response_complete(self) -> None:
-        """The next request's time begins."""
+        """Start the time limit of the next request."""
         super().on_response_complete()
         self._watch_request()
 
     def pause_writing(self) -> None:
-        """The reader is behind: from now on it is looked at."""
+        """Start checking whether a slow client reads at all."""
         super().pause_writing()
         self._look_again()
 
     def resume_writing(self) -> None:
-        """The reader has caught up."""
+        """Stop checking a client that has caught up."""
         super().resume_writing()
         _cancel(self._reading)
         self._reading = None
 
     def _watch_request(self) -> None:
-        """The clock runs from a request's beginning, not from its last byte: a drop now and then gains no time."""
+        """Limit the time from a request's beginning: sending a byte now and then gains no time."""
         if self.conn.their_state in _ARRIVED or self.transport.is_closing():
             _cancel(self._arriving)
             self._arriving = None
@@ -119,14 +119,14 @@ def _cancel(timer: asyncio.TimerHandle | None) -> None:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn as a part of another program: it says when it is up, and leaves signals alone."""
+    """uvicorn as part of another program: it sets `up` when it serves, and handles no signals."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.up = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application and listen; uvicorn would end the whole process where that fails."""
+        """Start the application and listen; uvicorn would end the whole process if that fails."""
         try:
             await super().startup(sockets)
         except SystemExit as error:
@@ -135,7 +135,7 @@ class _Uvicorn(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The service handles signals, for both of its servers."""
+        """Leave signals to the service, which handles them for both of its servers."""
         yield
 
 
@@ -157,9 +157,9 @@ class WebServer:
         trusted_proxies: Sequence[str] = (),
         limits: ConnectionLimits = ConnectionLimits(),  # frozen
     ) -> WebServer:
-        """Serve on host:port (0: any free port, see `port`); raises `PortTakenError`, or if the app does not start.
+        """Serve on host:port (0: any free port); raises `PortTakenError`, or if the app fails.
 
-        `trusted_proxies` are addresses whose word on the client's address and scheme is believed.
+        `trusted_proxies`: addresses whose headers on the client's address and scheme are trusted.
         """
         listening = _listen(host, port)
         config = uvicorn.Config(
@@ -168,7 +168,7 @@ class WebServer:
             access_log=False,
             server_header=False,
             lifespan="on",
-            http=partial(  # type: ignore[arg-type]  # what makes a connection; uvicorn would take a class
+            http=partial(  # type: ignore[arg-type]  # a factory in place of a class
                 BoundedConnection,
                 limits=limits,
                 places=CallerPlaces(limits.connections, limits.connections_per_caller),
@@ -188,19 +188,19 @@ class WebServer:
         up.cancel()
         if serving.done():
             listening.close()
-            await serving  # raises why
+            await serving  # raises the error
         return cls(app, server, serving, int(listening.getsockname()[1]))
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         return len(self._server.server_state.connections)
 
     async def stop(self) -> None:
-        """Close all connections and end the application's background work; its `state.end_streams` ends its streams."""
+        """Close all connections and end the application, its streams by `state.end_streams`."""
         end_streams: Callable[[], None] | None = getattr(self._app.state, "end_streams", None)
         if end_streams is not None:
-            end_streams()  # else they would have to be cut off
+            end_streams()  # else they would end only with the grace period
         self._server.should_exit = True
         await self.serving
 

@@ -1,6 +1,6 @@
 """The files of a built site, here the guide, and the policy that lets its own scripts run.
 
-The theme starts with a few scripts inside the pages. The policy names them by their hashes, and allows no others.
+The theme has a few inline scripts. The policy allows them by their hashes, and no others.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)  # with attributes i
 
 
 class Guide:
-    """The files of the built site, none where it has not been built."""
+    """The files of the built site; none if it has not been built."""
 
     def __init__(self, folder: Path) -> None:
-        """Know the files by their paths below `folder`; whatever else a request names is not there."""
+        """Index the files by their paths below `folder`; requests can name no others."""
         found = (file for file in folder.rglob("*") if file.suffix in TYPES and file.is_file())
         self._files = {file.relative_to(folder).as_posix(): file for file in found}
         self._encoded: dict[str, Encoded] = {}
@@ -46,7 +46,7 @@ class Guide:
 
     @cached_property
     def policy(self) -> str:
-        """The Content-Security-Policy of all pages; icons, of the theme and of Plotly, are images of `data:`."""
+        """The Content-Security-Policy of all pages; icons may be `data:` images."""
         pages = (file.read_bytes() for name, file in self._files.items() if name.endswith(".html"))
         scripts = sorted({script for page in pages for script in _SCRIPT.findall(page)})
         hashes = "".join(

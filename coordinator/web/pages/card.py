@@ -1,7 +1,7 @@
 """The picture that chats and forums show beside a link to the run (Open Graph): a PNG of its curve and numbers.
 
-Drawn by Pillow with the font that it brings, so it needs nothing of the system. That font has Latin letters only: the
-picture holds the run's name and numbers, which are always Latin, and no other words of the run.
+Pillow draws it with its own font, so nothing of the system is needed. That font has only Latin
+letters: the picture shows the run's name and numbers, which are always Latin, and no other text.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from coordinator.web.state.web_state import Web
 
 router = APIRouter(include_in_schema=False)
 
-CARD_S = 300.0  # so old may a card be: it takes a third of a second of a processor
-WIDTH, HEIGHT = 1200, 630  # what all who show such pictures ask for
+CARD_S = 300.0  # for which a card is reused: drawing one takes a third of a second
+WIDTH, HEIGHT = 1200, 630  # as all sites that show such pictures recommend
 MARGIN = 64
 SCALE = 2  # drawn larger and reduced, for smooth lines
 CURVE_TOP, CURVE_BOTTOM = 250, 560
@@ -38,13 +38,13 @@ async def card(request: Request, web: Web) -> Response:
 
 
 def card_of(run: str, snapshot: Snapshot) -> bytes:
-    """The picture of a run at a moment."""
+    """Draw the picture of a run for a snapshot."""
     loss = [(float(row.step), row.loss) for row in snapshot.steps if row.loss is not None]
     return draw_card(run, loss, snapshot.last_step, snapshot.samples, len(snapshot.contributions))
 
 
 def draw_card(run: str, loss: Sequence[Point], step: int, samples: int, members: int) -> bytes:
-    """The PNG, 1200 x 630; `loss` over global steps."""
+    """Draw the PNG, 1200 x 630, with `loss` over global steps."""
     parts = [f"loss {loss[-1][1]:.3f}"] if loss else []
     parts += [f"step {step:,}", f"{large(samples)} samples", f"{members:,} member" + ("" if members == 1 else "s")]
     image = Image.new("RGB", (WIDTH * SCALE, HEIGHT * SCALE), BACKGROUND)
@@ -63,7 +63,7 @@ def draw_card(run: str, loss: Sequence[Point], step: int, samples: int, members:
 
 
 def large(number: int) -> str:
-    """12,300 or 4.1 million."""
+    """Format a count, such as 12,300 or 4.1 million."""
     for size, word in ((10**9, "billion"), (10**6, "million")):
         if number >= size:
             return f"{number / size:.3g} {word}"

@@ -1,8 +1,8 @@
-"""The login page, for providers without a device flow: compare the code, go to the provider, come back.
+"""The login page, for providers without a device flow: check the code, go to the provider, return.
 
-Someone could send their own code to a person who is logged in at the provider already, and have that person's account
-admit their machine. So nothing happens before the person has seen the code and followed the page's link; the link works
-in the browser that the page was shown in only, and so does the way back.
+An attacker could send a code to a person who is logged in at the provider, so that this person's
+account admits the attacker's machine. So nothing happens before the person has seen the code and
+followed the page's link. The link and the return work only in the browser that showed the page.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Text = Annotated[str, Query(max_length=4096)]
 
 
 def ticket_for(browser: str, user_code: str) -> str:
-    """What the page's link carries: only the page that was shown to this browser for this code can have it."""
+    """Make the ticket in the page's link, which only this browser's page for this code contains."""
     return hmac.new(browser.encode(), user_code.upper().encode(), hashlib.sha256).hexdigest()
 
 
@@ -39,7 +39,7 @@ def ticket_for(browser: str, user_code: str) -> str:
 async def callback(
     request: Request, web: Web, state: _Text = "", code: _Text = "", error: _Text = "", iss: _Text = ""
 ) -> Response:
-    """Where the provider sends the browser back to."""
+    """Complete the login when the provider redirects the browser back."""
     browser = request.cookies.get(COOKIE, "")
     try:
         page = await web.services.logins.take_back(AuthorizationResponse(state, code, error, iss), browser)
@@ -51,7 +51,7 @@ async def callback(
 
 @router.get("/{user_code}")
 async def confirm(web: Web, user_code: UserCode) -> Response:
-    """Show the code, so that the person can tell whether it is their own terminal's."""
+    """Show the code, so that the person can compare it with their own terminal's."""
     try:
         page = web.services.logins.page(user_code)
     except ManyhandsError as refused:
@@ -73,7 +73,7 @@ async def confirm(web: Web, user_code: UserCode) -> Response:
 
 @router.get("/{user_code}/go")
 async def go(request: Request, web: Web, user_code: UserCode, ticket: _Text = "") -> Response:
-    """Send the browser to the provider."""
+    """Redirect the browser to the provider."""
     browser = request.cookies.get(COOKIE, "")
     try:
         page = web.services.logins.page(user_code)

@@ -1,7 +1,7 @@
-"""The pages' texts in the reader's language: which one that is, and a text by its key.
+"""The pages' texts: the choice of the reader's language, and texts by their keys.
 
-A text is a string with `{name}` for what varies, or, where that is a number, one for each plural form of the language
-(`one`, `other`, ...; only the pages' scripts use those, which have `Intl.PluralRules`).
+A text is a string with placeholders such as `{name}`, or has a string for each plural form of the
+language (`one`, `other`, ...). Only the pages' scripts use plural forms, with `Intl.PluralRules`.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class Translation:
     by_key: dict[str, Any]
 
     def __call__(self, key: str, **values: object) -> str:
-        """The text, with the values put in; raises `KeyError` for a key that no language has."""
+        """Return the text, with the values filled in; raises `KeyError` for an unknown key."""
         text = self.by_key[key]
         return str(text).format_map(values) if values else str(text)
 
 
 @cache
 def texts_of(language: str) -> Translation:
-    """The texts of a language that is there; what it lacks is in the default one."""
+    """Return the texts of an available language; missing texts are in the default language."""
     catalog = catalogs()[language]
     by_key = {**flattened(catalogs()[DEFAULT_LANGUAGE]), **flattened(catalog)}
     return Translation(language, str(catalog["direction"]), by_key)
 
 
 def flattened(catalog: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Sections become keys with dots; plural forms stay together."""
+    """Flatten sections into keys with dots; plural forms stay together."""
     found: dict[str, Any] = {}
     for name, value in catalog.items():
         if isinstance(value, dict) and not value.keys() <= PLURAL_FORMS:
@@ -52,7 +52,7 @@ def flattened(catalog: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def choose_language(wanted: str | None, accepted: str) -> str:
-    """What the reader has chosen, if it is there; else what the browser likes best (`Accept-Language`, RFC 9110)."""
+    """Return `wanted` if available, else the browser's preference (`Accept-Language`, RFC 9110)."""
     there = catalogs()
     if wanted in there:
         return str(wanted)

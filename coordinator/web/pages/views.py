@@ -1,8 +1,8 @@
-"""The public pages: one for each view, drawn by the server in the reader's language with the numbers of the moment.
+"""The public pages, one for each view, rendered in the reader's language with current numbers.
 
-A view is an entry of `VIEWS`, a template, an ES module and a style of the same name, and its texts in each language
-(CONTRIBUTING.md says how to add one). What a person could have written is escaped by the templates. Beside the pages
-are the charts' library, the server-drawn curve, health and metrics.
+A view is an entry of `VIEWS`, a template, an ES module and a style of the same name, and its texts
+in each language (CONTRIBUTING.md says how to add one). Templates escape all text that people could
+have written. Other routes here serve the charts' library, the drawn curve, health and metrics.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ templates = Environment(loader=FileSystemLoader(WEB), autoescape=True, undefined
 templates.filters["number"] = lambda value: f"{value:,}"  # a script writes it as the reader's language does
 templates.filters["date"] = lambda at: datetime.fromtimestamp(at, timezone.utc).date().isoformat()  # and so here
 Language = Annotated[str | None, Query(max_length=16)]
-Chosen = Annotated[str | None, Cookie(alias=LANGUAGE_COOKIE)]  # whatever it holds, there is a page
+Chosen = Annotated[str | None, Cookie(alias=LANGUAGE_COOKIE)]  # any value leads to a page
 HTML = "text/html; charset=utf-8"
 ONE_DAY = "public, max-age=86400"
 _COMPRESSING = threading.Lock()
-# What the field begins with, in the run's language: a visitor need only press the button.
+# The field's initial text in the run's language, so that a visitor can simply press the button.
 EXAMPLES = {
     "blanks": {
         "bn": "আমার সোনার বাংলা, আমি তোমায় ___ ।",
@@ -78,9 +78,9 @@ EXAMPLES = {
 
 
 def overview_values(web: WebState, texts: Translation) -> dict[str, Any]:
-    """`overview`, as live events give it, and what only the page has.
+    """Return the values of `overview.html`: `overview`, as in live events, and others.
 
-    That is `given`, its rows of members; `share_done` of all steps; `curve`, an SVG; `joining`, as the API gives it.
+    `given`: rows of members; `share_done`: of all steps; `curve`: SVG; `joining`: as in the API.
     """
     snapshot = web.snapshot
     drawing = curve_of(snapshot, web.config, texts)
@@ -95,9 +95,9 @@ def overview_values(web: WebState, texts: Translation) -> dict[str, Any]:
 
 
 def curve_of(snapshot: Snapshot, config: RunConfig, texts: Texts = english, alone: bool = False) -> str:
-    """The loss over global steps as an SVG; `alone`: a file of its own, which brings its style along."""
+    """Draw the loss over global steps as SVG; `alone`: as a separate file, with its own style."""
     points = [(float(row.step), row.loss) for row in snapshot.steps if row.loss is not None]
-    by_set = groupby(snapshot.validations, lambda row: row.set_sha256)  # losses on other samples join no line
+    by_set = groupby(snapshot.validations, lambda row: row.set_sha256)  # one line for each set
     held_out = [[(float(row.step), row.loss) for row in rows if row.loss is not None] for _, rows in by_set]
     title = f"Loss of {config.run.name} over {len(points)} global steps"
     boundaries = {phase.from_step: texts("curve.phase", number=phase.number) for phase in all_phases(config)[1:]}
@@ -106,7 +106,7 @@ def curve_of(snapshot: Snapshot, config: RunConfig, texts: Texts = english, alon
 
 
 def history_values(web: WebState, texts: Translation) -> dict[str, Any]:
-    """The values of `history.html`."""
+    """Return the values of `history.html`."""
     snapshot = web.snapshot
     drawing = curve_of(snapshot, web.config, texts)
     return {
@@ -117,7 +117,7 @@ def history_values(web: WebState, texts: Translation) -> dict[str, Any]:
 
 
 def model_values(web: WebState, _texts: Translation) -> dict[str, Any]:
-    """The values of `model.html`."""
+    """Return the values of `model.html`."""
     snapshot, config = web.snapshot, web.config
     trial = trial_of(config, snapshot)
     language = config.run.language.split("-")[0].lower()
@@ -136,7 +136,7 @@ def model_values(web: WebState, _texts: Translation) -> dict[str, Any]:
 
 
 def participants_values(web: WebState, _texts: Translation) -> dict[str, Any]:
-    """`everybody`, as the API gives them; `first`, the beginning of the leaderboard; bubbles by their hardware."""
+    """Return the values of `participants.html`; `first`: ranks; `hardware`: bubbles by kind."""
     everybody = people.participants_of(web)
     bubbles = Counter(row.hardware for row in everybody.participants if row.samples or row.active)
     return {
@@ -148,13 +148,13 @@ def participants_values(web: WebState, _texts: Translation) -> dict[str, Any]:
 
 
 def join_values(web: WebState, _texts: Translation) -> dict[str, Any]:
-    """`joining`, as the API gives it."""
+    """Return the values of `join.html`: `joining`, as in the API."""
     return {"joining": joining_of(web, web.snapshot)}
 
 
 @dataclass(frozen=True)
 class View:
-    """One page."""
+    """One page of the dashboard."""
 
     name: str  # of its template, module and style
     path: str  # below the root, and without a slash in it, so that relative links hold on every page
@@ -175,7 +175,7 @@ MISSING = View("404", "404", in_navigation=False, in_archive=True, is_live=False
 
 
 def draw_page(view: View, language: str, web: WebState, root: str = "") -> bytes:
-    """A page as HTML; `root` leads from the page's address to the run's."""
+    """Render a page as HTML; `root` is the relative path from the page to the run's root."""
     texts, snapshot, archive = texts_of(language), web.snapshot, web.archive
     values = {
         "view": view,
@@ -199,17 +199,17 @@ def draw_page(view: View, language: str, web: WebState, root: str = "") -> bytes
 
 
 def page_link(archive: Archive | None, language: str, view: View, root: str = "") -> str:
-    """From any page to another."""
+    """Return the link from any page to a view."""
     return root + (archive.page_name(view.name, language) if archive else view.path or "./")
 
 
 def language_link(archive: Archive | None, view: View, language: str, root: str = "") -> str:
-    """From a page to itself in another language."""
+    """Return the link from a page to itself in another language."""
     return root + archive.page_name(view.name, language) if archive else f"?lang={language}"
 
 
 def missing_page(web: WebState, request: Request) -> Response:
-    """The page for an address that has none, in the browser's language; its links lead to the run from any path."""
+    """Render the 404 page in the browser's language; its links lead to the run from any path."""
     wanted = request.query_params.get("lang") or request.cookies.get(LANGUAGE_COOKIE)
     language = choose_language(wanted, request.headers.get("accept-language", ""))
     if web.archive:  # a host shows it at any path, so only a known address helps
@@ -228,7 +228,7 @@ async def require_member(request: Request, web: Web, number: str = "") -> None:
 
 
 def offer(view: View) -> None:
-    """Add the route of a view, in the language that was asked for, chosen before, or that the browser likes."""
+    """Add a view's route: in the requested language, one chosen earlier, or the browser's."""
 
     @router.get(f"/{view.path}")
     async def page(
@@ -252,14 +252,14 @@ for _view in VIEWS:
 
 @cache
 def page_file(name: str) -> Encoded | None:
-    """A file of the pages, by its path below `dashboards/web`."""
+    """Encode a file of the pages, named by its path below `dashboards/web`."""
     file = page_files().get(name)
     return None if file is None else encode(file.read_bytes(), content_type(name))
 
 
 @router.get("/static/{name:path}")
 def static_file(request: Request, name: str) -> Response:
-    """The pages' styles, modules and texts; below the version in their address, they may be kept for ever."""
+    """Serve the pages' styles, modules and texts; URLs with a version may be cached for ever."""
     version, _, rest = name.partition("/")
     is_versioned = re.fullmatch(r"[0-9a-f]{12}", version) is not None
     found = page_file(rest if is_versioned else name)
@@ -269,27 +269,27 @@ def static_file(request: Request, name: str) -> Response:
 
 
 def plotly_script() -> Encoded:
-    """Plotly's JavaScript out of its wheel; compressed once, which takes half a second, however many ask at once."""
+    """Return Plotly's JavaScript from its wheel, compressed once (in 0.5 s) for all requests."""
     with _COMPRESSING:
         return compressed_plotly()
 
 
 @cache
 def compressed_plotly() -> Encoded:
-    """The answer of `plotly_script`, for one caller at a time."""
+    """Compress the answer of `plotly_script`; for one caller at a time."""
     script = files("plotly") / "package_data" / "plotly.min.js"
     return encode(script.read_bytes(), "text/javascript; charset=utf-8")
 
 
 @router.get("/plotly.min.js")
 def plotly(request: Request) -> Response:
-    """The charts' library: 1.5 MB compressed, so it comes after the page, which names its version, and is kept."""
+    """Serve the charts' library: 1.5 MB compressed, so it loads after the page and is cached."""
     return answer(request, plotly_script(), FOR_EVER if request.url.query else ONE_DAY)
 
 
 @router.get("/curve.svg")
 async def curve(request: Request, web: Web) -> Response:
-    """The loss over global steps, as a drawing of its own."""
+    """Serve the loss over global steps as an SVG file."""
     snapshot = web.snapshot
 
     def make() -> bytes:
@@ -300,13 +300,13 @@ async def curve(request: Request, web: Web) -> Response:
 
 @router.get("/healthz")
 async def healthz() -> dict[str, str]:
-    """The process is alive; what starting it again would not mend is told by `/readyz`."""
+    """Report that the process is alive; `/readyz` reports failures that no restart would mend."""
     return {"status": "ok"}
 
 
 @router.get("/readyz")
 def readyz(web: Web) -> Response:
-    """The store answers, and the keeper's own node has answered it a short while ago."""
+    """Report whether the store answers and the keeper's node has answered recently; else 503."""
     try:
         status = read_swarm_status(web.database)
     except SQLAlchemyError:
@@ -325,5 +325,5 @@ def _not_ready(reason: str) -> Response:
 
 @router.get("/metrics")
 def metrics(web: Web) -> Response:
-    """Prometheus' text format."""
+    """Serve the metrics in Prometheus' text format."""
     return Response(web.metrics(), media_type=CONTENT_TYPE_LATEST)

@@ -1,6 +1,6 @@
-"""The newest snapshot: one background task replaces it, everybody else only reads it.
+"""The newest snapshot: one background task replaces it, everything else only reads it.
 
-The task does so about once a second, and sooner where the database tells it that the keeper or a replica has news.
+It is replaced about once a second, sooner if the database notifies of changes by other processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REFRESH_S = 1.0
 
 
 class LiveSnapshot:
-    """Holds the newest snapshot and wakes those who wait for the next."""
+    """Holds the newest snapshot and wakes tasks that wait for the next one."""
 
     def __init__(self, take: Callable[[Snapshot | None], Snapshot], ear: Ear | None = None) -> None:
         self._take = take
@@ -39,13 +39,13 @@ class LiveSnapshot:
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Take one snapshot, which stays during the block."""
+        """Take one snapshot, which is kept during the block."""
         self._current = await asyncio.to_thread(self._take, None)
         yield
 
     @asynccontextmanager
     async def refreshing(self) -> AsyncIterator[None]:
-        """Take the first snapshot, then a new one again and again during the block."""
+        """Take the first snapshot, and refresh it regularly during the block."""
         self._current = await asyncio.to_thread(self._take, None)
         task = asyncio.create_task(self._refresh_for_ever())
         try:
@@ -56,14 +56,14 @@ class LiveSnapshot:
                 await task
 
     async def updates(self) -> AsyncIterator[Snapshot]:
-        """The current snapshot, then each new one, until the end; a slow reader misses some, never the newest."""
+        """Yield the current snapshot, then new ones until `end`; slow readers may miss some."""
         while not self._ended:
             changed = self._changed
             yield self.current
             await changed.wait()
 
     def end(self) -> None:
-        """Let everybody who waits for the next one go: the server stops."""
+        """End all `updates`, because the server stops."""
         self._ended = True
         self._changed.set()
 
@@ -75,7 +75,7 @@ class LiveSnapshot:
             try:
                 self._current = await asyncio.to_thread(self._take, self._current)
                 failing = False
-            except SQLAlchemyError as error:  # the last good one stays, and says that it is old
+            except SQLAlchemyError as error:  # the last good one stays, marked as old
                 if not failing:
                     logger.error("the store cannot be read: %s", trouble(error) or error)
                 failing = True

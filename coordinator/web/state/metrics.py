@@ -1,8 +1,8 @@
-"""Prometheus' metrics: the run's, drawn from the snapshot at each scrape, the host's, the service's own, the process's.
+"""Prometheus metrics of run, host, service and process; the run's are read from the snapshot.
 
-Names and units follow Prometheus' conventions: base units, `_total` for counters, moments as Unix timestamps, which
-alerts subtract from `time()`. No label has unbounded values. A metric of which nothing is known yet has no sample, but
-its name is there.
+Names and units follow Prometheus' conventions: base units, `_total` for counters, times as Unix
+timestamps, which alerts subtract from `time()`. No label has unbounded values. A metric without a
+known value has no sample, but its name is exported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Gauge = tuple[str, str, float | None]  # name, help, value; None: no sample
 
 
 def metrics_text(directory: RunDirectory, telemetry: Telemetry, current: Callable[[], Snapshot]) -> Callable[[], bytes]:
-    """A function that renders the metrics in Prometheus' text format."""
+    """Return a function that renders the metrics in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(RunCollector(directory, current))
     ProcessCollector(registry=registry)
@@ -44,7 +44,7 @@ def metrics_text(directory: RunDirectory, telemetry: Telemetry, current: Callabl
 
 
 class RunCollector(Collector):
-    """Turns the newest snapshot into metrics, and looks at the disk, at each scrape."""
+    """At each scrape, turns the newest snapshot into metrics, and reads the disk's free space."""
 
     def __init__(self, directory: RunDirectory, current: Callable[[], Snapshot]) -> None:
         self._current, self._folder = current, directory.checkpoints_dir
@@ -53,11 +53,11 @@ class RunCollector(Collector):
         self._build = (software_version(), platform.python_version(), directory.config.run.name)
 
     def describe(self) -> list[Metric]:
-        """Nothing ahead of time: there is no snapshot yet."""
+        """Return no metrics in advance: there is no snapshot yet."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of this moment."""
+        """Yield the current metrics."""
         now = self._current()
         for part in (_progress, _newest_step, _checkpoints, _newest_validation):
             yield from starmap(gauge, part(now))
@@ -71,7 +71,7 @@ class RunCollector(Collector):
         yield by_labels("manyhands_build_info", text, ("version", "python", "run"), [(self._build, 1)])
 
     def _host(self) -> Iterator[Gauge]:
-        """The disk, which has no numbers while it does not answer, and the certificate."""
+        """Yield the disk's space (no samples if unreadable) and the certificate's expiry."""
         free, size = _room(self._folder)
         expiry = self._certificate_until
         yield "manyhands_checkpoint_disk_free_bytes", "Free where checkpoints lie.", free
@@ -81,7 +81,7 @@ class RunCollector(Collector):
 
 
 def _progress(now: Snapshot) -> Iterator[Gauge]:
-    """Where the swarm stands, as the keeper says."""
+    """Yield the swarm's progress, as the keeper reports it."""
     swarm, apart = now.swarm, sum(each.state == APART for each in now.online)
     yield "manyhands_global_step", "Global steps completed.", swarm.step if swarm else 0
     yield "manyhands_peers", "Peers that train now.", swarm.peers if swarm else 0
@@ -102,7 +102,7 @@ def _progress(now: Snapshot) -> Iterator[Gauge]:
 
 
 def _newest_step(now: Snapshot) -> Iterator[Gauge]:
-    """What the newest global step came to; what reports say of it, of the newest whose reports are in."""
+    """Yield the newest step's time and loss, and figures of the newest step with all reports."""
     completed_at = now.steps[-1].completed_at if now.steps else None
     loss = next((row.loss for row in reversed(now.steps[-100:]) if row.loss is not None), None)
     settled = now.settled_step
@@ -135,7 +135,7 @@ def _checkpoints(now: Snapshot) -> Iterator[Gauge]:
 
 
 def _pending_validations(now: Snapshot | None) -> Iterator[Gauge]:
-    """Checkpoints that nobody has evaluated yet; None: this run evaluates none."""
+    """Yield the checkpoints yet to be evaluated; `now` is None if the run evaluates none."""
     count: int | None = None
     oldest: float | None = None
     if now is not None:
@@ -147,7 +147,7 @@ def _pending_validations(now: Snapshot | None) -> Iterator[Gauge]:
 
 
 def _newest_validation(now: Snapshot) -> Iterator[Gauge]:
-    """What held-out text says of the newest checkpoint that was evaluated."""
+    """Yield the results of the newest evaluated checkpoint on held-out text."""
     row = now.validations[-1].facts if now.validations else {}
     finite = int(row["loss"] is not None) if row else None
     detected, f1 = row.get("detection_accuracy"), row.get("detection_f1")
@@ -162,14 +162,14 @@ def _newest_validation(now: Snapshot) -> Iterator[Gauge]:
 
 
 def _figures_metrics(figures: Figures) -> Iterator[Metric]:
-    """The keeper's counts, which begin anew when the keeper does, suspicions and quarantine."""
+    """Yield the keeper's counts (reset when it restarts), suspicions and quarantined devices."""
     ended = CounterMetricFamily(
         "manyhands_averaging_rounds", "Rounds of averaging since the keeper started.", labels=["outcome"]
     )
     seconds = HistogramMetricFamily(
         "manyhands_averaging_round_duration_seconds", "How long those took that succeeded, gathering included."
     )
-    if (rounds := figures.rounds) is not None:  # the keeper is in all of them
+    if (rounds := figures.rounds) is not None:  # the keeper takes part in all rounds
         ended.add_metric(["succeeded"], rounds.succeeded)
         ended.add_metric(["failed"], rounds.failed)
         bounds = [*(str(bound) for bound in BOUNDS_S), "+Inf"]
@@ -190,7 +190,7 @@ def _figures_metrics(figures: Figures) -> Iterator[Metric]:
 
 
 def certificate_expiry(path: Path) -> float | None:
-    """When the certificate (PEM) ends that the service has loaded, in Unix seconds; None if there is none to read."""
+    """Return when the service's certificate (PEM) expires, in Unix seconds; None if unreadable."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
     except (OSError, ValueError) as error:
@@ -199,7 +199,7 @@ def certificate_expiry(path: Path) -> float | None:
 
 
 def _room(folder: Path) -> tuple[int | None, int | None]:
-    """Free bytes and all bytes of the folder's disk."""
+    """Return the free and the total bytes of the folder's disk; None if it cannot be read."""
     try:
         disk = shutil.disk_usage(folder)
     except OSError:
@@ -208,12 +208,12 @@ def _room(folder: Path) -> tuple[int | None, int | None]:
 
 
 def gauge(name: str, text: str, value: float | None) -> Metric:
-    """A gauge with one sample, or none."""
+    """Make a gauge with one sample, or none."""
     return GaugeMetricFamily(name, text, value)
 
 
 def by_labels(name: str, text: str, labels: tuple[str, ...], samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
-    """A gauge with a sample for each combination of the labels' values."""
+    """Make a gauge with a sample for each combination of the labels' values."""
     family = GaugeMetricFamily(name, text, labels=labels)
     for values, sample in samples:
         family.add_metric(values, sample)
@@ -221,5 +221,5 @@ def by_labels(name: str, text: str, labels: tuple[str, ...], samples: Iterable[t
 
 
 def counter(name: str, text: str, value: float) -> Metric:
-    """A counter with one sample; its name gets `_total`."""
+    """Make a counter with one sample; `_total` is added to its name."""
     return CounterMetricFamily(name, text, value)

@@ -43,7 +43,7 @@ class RunFacts(BaseModel):
 
 
 class BatchProgress(BaseModel):
-    """The global batch that fills up now, as the keeper sees it."""
+    """The global batch that is being accumulated, as the keeper sees it."""
 
     step: int  # global steps completed
     phase: int  # from 1
@@ -53,7 +53,7 @@ class BatchProgress(BaseModel):
     samples_per_second: float  # of the run: samples of counted steps over the time that passed
     time_left_s: float | None  # until the run's last step, at that speed
     peers: int
-    updated_at: float | None  # null before the keeper's first word
+    updated_at: float | None  # null before the keeper's first report
 
 
 class RunProgress(BaseModel):
@@ -61,8 +61,8 @@ class RunProgress(BaseModel):
 
     step: int
     total_steps: int
-    began_at: float | None  # its first step's end
-    ends_at: float | None  # at the speed of now; null while nobody knows
+    began_at: float | None  # when its first step was completed
+    ends_at: float | None  # at the present speed; null if unknown
 
 
 class PhaseSummary(BaseModel):
@@ -86,7 +86,7 @@ class Online(BaseModel):
 
 
 class Totals(BaseModel):
-    """Since the run began."""
+    """Totals since the run began."""
 
     steps: int
     samples: int
@@ -108,7 +108,7 @@ class LossRange(BaseModel):
 
 
 class Rounds(BaseModel):
-    """Rounds of averaging since the keeper started, as it has seen them end."""
+    """Averaging rounds since the keeper started, as the keeper counts them."""
 
     succeeded: int
     failed: int
@@ -118,20 +118,20 @@ class Rounds(BaseModel):
 class AveragingHealth(BaseModel):
     """The averaging of the newest settled steps."""
 
-    steps: int  # that this is about
+    steps: int  # covered by these figures
     batch_share: float | None  # samples averaged in over the target batches
     averaging_s: float | None  # the mean over all reports
-    lost_samples: dict[str, int]  # by the peers' own reason
-    rounds: Rounds | None  # null before the keeper's first word
-    missing_auxiliaries: int | None  # that would shorten the rounds; null before the first
+    lost_samples: dict[str, int]  # by the reason that peers report
+    rounds: Rounds | None  # null before the keeper's first report
+    missing_auxiliaries: int | None  # that would shorten the rounds; null before the first round
 
 
 class DonatedTime(BaseModel):
-    """The time that machines of a kind have trained; that for steps which were undone is in it."""
+    """The training time of one kind of devices, including time for steps that were undone."""
 
     kind: Kind
     device_s: float
-    accelerator_s: float  # a machine with two GPUs gives two seconds in one
+    accelerator_s: float  # a device with two GPUs gives two per second
 
 
 class ContributionFacts(BaseModel):
@@ -180,7 +180,7 @@ class ValidationSummary(BaseModel):
 
 
 class RecentSteps(BaseModel):
-    """The newest global steps as columns: with these a page's curve goes on without asking."""
+    """The newest global steps as columns, by which a page extends its curve without a request."""
 
     step: list[int]
     loss: list[float | None]
@@ -197,16 +197,16 @@ class TaskSummary(BaseModel):
 
 
 class AlarmFacts(BaseModel):
-    """An alarm that holds, without its detail, which may name members."""
+    """An active alarm, without its detail, which may name members."""
 
     kind: str
-    step: int  # with which it began
+    step: int  # at which it began
     raised_at: float
-    return_to: ReturnPoint | None  # null where it is not about the model
+    return_to: ReturnPoint | None  # null if the alarm is not about the model
 
 
 class Overview(BaseModel):
-    """Where the run stands."""
+    """The current state of the run."""
 
     run: RunFacts
     verdict: RunVerdict
@@ -233,7 +233,7 @@ class Overview(BaseModel):
 def overview_of(
     snapshot: Snapshot, config: RunConfig, join_link: str, contributions: int = MOST_CONTRIBUTIONS
 ) -> Overview:
-    """Everything but the curve, and of the contributions the largest."""
+    """Make the overview: everything but the curve, with the largest contributions only."""
     step = snapshot.swarm.step if snapshot.swarm else 0
     phase = phase_at(config, step)
     losses = snapshot.losses

@@ -1,4 +1,4 @@
-"""One immutable picture of the run; page, JSON, events and metrics all come from it, so they never disagree."""
+"""An immutable snapshot of the run, from which pages, JSON, events and metrics are all made."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ STALE_AFTER_S = 10.0  # the keeper writes once a second; while it averages it ma
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The run at a moment."""
+    """The state of the run at one moment."""
 
     taken_at: float  # Unix seconds
     steps: tuple[StepRow, ...]
     contributions: tuple[Contribution, ...]  # under the names that the public may know
     online: tuple[OnlineSession, ...]
-    recent_devices: int  # that are here, or were a short while ago
+    recent_devices: int  # connected now or shortly before
     swarm: KeeperView | None
     checkpoints: tuple[CheckpointRow, ...]  # the newest first
     validations: tuple[ValidationRow, ...]
@@ -50,12 +50,12 @@ class Snapshot:
     giving: Giving
     health: RoundHealth  # of the newest steps whose reports are in
     figures: Figures
-    helm: Helm  # all that operators have said
+    helm: Helm  # all steering by operators
     steps_version: int = 0  # grows when any of the steps has changed
     number: int = 0  # grows with each snapshot of a process
     alarms: tuple[AlarmRow, ...] = ()  # the oldest first
     time_left_s: float | None = None  # until the run's last step
-    refresh_failed: bool = False  # the store did not answer since: what is here is old
+    refresh_failed: bool = False  # the store has not answered since: the snapshot is old
 
     @property
     def stale(self) -> bool:
@@ -73,7 +73,7 @@ class Snapshot:
 
     @property
     def checkpoint(self) -> CheckpointRow | None:
-        """The newest one."""
+        """The newest checkpoint; None before the first."""
         return self.checkpoints[0] if self.checkpoints else None
 
     @property
@@ -88,18 +88,18 @@ class Snapshot:
 
     @property
     def version(self) -> tuple[int, bool]:
-        """Changes with each snapshot: what answers are kept by."""
+        """The version of cached answers; it changes with each snapshot."""
         return self.number, self.refresh_failed
 
     @property
     def curve_version(self) -> tuple[int, int, float]:
-        """Changes when any of the drawn curves does."""
+        """The version of cached curves; it changes when any of the drawn curves does."""
         newest = max((row.evaluated_at for row in self.validations), default=0.0)
         return self.steps_version, len(self.validations), newest
 
     @cached_property
     def losses(self) -> tuple[float | None, float | None]:
-        """The first one that is known, and the newest."""
+        """The first and the newest known loss."""
         known = (row.loss for row in self.steps if row.loss is not None)
         newest = (row.loss for row in reversed(self.steps) if row.loss is not None)
         return next(known, None), next(newest, None)
@@ -111,22 +111,22 @@ class Snapshot:
 
     @property
     def elapsed_s(self) -> float:
-        """How long all devices together have trained."""
+        """The training time of all devices together."""
         return sum(row.elapsed_s for row in self.contributions)
 
     @property
     def averaged_bytes(self) -> int:
-        """What all devices have averaged for others."""
+        """The bytes that all devices have averaged for others."""
         return sum(row.averaged_bytes for row in self.contributions)
 
     @property
     def data_wait_s(self) -> float:
-        """How much of that they waited for data."""
+        """The part of the training time that devices waited for data."""
         return sum(row.data_wait_s for row in self.contributions)
 
 
 def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
-    """Read the store; of the steps only what may have changed since `before`."""
+    """Read the store, but only those steps that may have changed since `before`."""
     now = services.clock()
     era = services.ledger.current_era()
     goes_on = before is not None and before.era == era and now - before.giving.read_at <= READ_WHOLE_S
@@ -162,7 +162,7 @@ def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
 
 
 def _steps(ledger: LedgerReader, before: Snapshot | None) -> tuple[StepRow, ...]:
-    """As with what was given, the newest steps are read each time, and all of them when the gifts are."""
+    """Read the newest steps, or all of them if `before` is None, as contributions are read."""
     if before is None or len(before.steps) <= LATE_STEPS:
         return tuple(ledger.steps())
     settled = before.steps[:-LATE_STEPS]

@@ -1,4 +1,4 @@
-"""State of the dashboard: all that its routes share, made once for an application and handed to each route as `Web`."""
+"""The state that all routes of the dashboard share; FastAPI injects it into a route as `Web`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ ASKS_PER_MINUTE = 30  # of one address: a sentence put to a handful of checkpoin
 
 @dataclass(frozen=True)
 class WebState:
-    """One run's dashboard; used from one event loop. The limits on callers protect this process alone."""
+    """The state of one run's dashboard, for one event loop; limits on callers are per process."""
 
     directory: RunDirectory
     services: RunServices
     archive: Archive | None = None  # the pages become files: one snapshot is taken, and stays
     guide: Guide = field(default_factory=partial(Guide, GUIDE))
     answers: AnswerCache = field(default_factory=AnswerCache)
-    # Apart from these: however much else somebody asks for, the costly ones stay.
+    # Separate caches, so that other answers do not evict the costly ones.
     cards: AnswerCache = field(default_factory=partial(AnswerCache, 1))
     moments: AnswerCache = field(default_factory=partial(AnswerCache, 32))  # a quarter of a megabyte for forty devices
     asks: CallerPace = field(default_factory=partial(CallerPace, ASKS_PER_MINUTE, time.monotonic))
@@ -49,7 +49,7 @@ class WebState:
     streams: CallerPlaces = field(default_factory=partial(CallerPlaces, 768, per_caller=32))  # of events, one a page
 
     def prepare(self) -> None:
-        """Build what is never built for a request, and read the certificate: a later one counts from the next start."""
+        """Build what requests need in advance; a new certificate takes effect at the next start."""
         _ = self.join_link, self.metrics, self.software
 
     @property
@@ -79,7 +79,7 @@ class WebState:
 
     @cached_property
     def software(self) -> Mapping[str, Encoded]:
-        """The files that the run brings its volunteers, by name, as they are sent."""
+        """The run's software files for volunteers, by name, encoded as answers."""
         software, web_address = self.services.software, self.services.web_address
         address = self.services.software_address
         notebook = notebook_for(address, self.join_link)
@@ -93,7 +93,7 @@ class WebState:
 
     @cached_property
     def login_desk(self) -> LoginDesk:
-        """The place where administrators log in."""
+        """The check of administrators' logins."""
         tries = LoginTries(self.database, TRIES_PER_MINUTE, self.services.clock)
         return LoginDesk(Administrators(self.database, self.services.clock), tries)
 
@@ -117,7 +117,7 @@ Web = Annotated[WebState, Depends(web_state)]
 
 
 def place_among(places: Callable[[WebState], CallerPlaces], reason: str) -> Callable[..., AsyncIterator[None]]:
-    """A dependency: a place among the state's `CallerPlaces`, given back when the answer is sent; else 503."""
+    """Make a dependency that holds a place until the answer is sent; 503 if none is free."""
 
     async def place(request: Request, web: Web) -> AsyncIterator[None]:
         caller, taken = http_caller(request.client), places(web)
