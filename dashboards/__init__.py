@@ -11,8 +11,8 @@ from typing import Any
 WEB = Path(__file__).parent / "web"  # the public views; their templates are the *.html
 ADMIN = Path(__file__).parent / "admin"  # templates of the administrators' pages
 GUIDE = Path(__file__).parent / "guide"  # the documentation as a site, once `make docs` has built it
-NOTEBOOK = Path(__file__).parent / "join.ipynb"  # the volunteer's, as it is without a run
-SKILL = Path(__file__).parent / "SKILL.md"  # for a coding agent, with ${names} of the run's own values
+NOTEBOOK = Path(__file__).parent / "join.ipynb"  # the volunteer's, without a run's values
+SKILL = Path(__file__).parent / "SKILL.md"  # for a coding agent; ${names} stand for a run's values
 DEFAULT_LANGUAGE = "en"
 CONTENT_TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -23,19 +23,19 @@ CONTENT_TYPES = {
 
 
 def page_files() -> dict[str, Path]:
-    """Every file that browsers load beside a page, by its path below `WEB`."""
+    """Map all files that pages load, by their paths below `WEB`."""
     found = (file for file in sorted(WEB.rglob("*")) if file.suffix in CONTENT_TYPES)
     return {file.relative_to(WEB).as_posix(): file for file in found}
 
 
 def content_type(name: str) -> str:
-    """The media type of one of these files."""
+    """Return the media type of a page's file."""
     return CONTENT_TYPES[Path(name).suffix]
 
 
 @cache
 def page_version() -> str:
-    """Changes when any of the files does: it is a part of their addresses, so that browsers may keep them for ever."""
+    """Hash all page files; as their URLs contain the hash, browsers can cache them for ever."""
     digest = hashlib.sha256()
     for name, file in page_files().items():
         digest.update(name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
@@ -44,13 +44,13 @@ def page_version() -> str:
 
 @cache
 def catalogs() -> dict[str, dict[str, Any]]:
-    """The pages' texts by language (BCP 47), the default one first; each file says its own name and direction."""
+    """Read the texts by language (BCP 47), with its name and direction; the default one first."""
     names = sorted((WEB / "i18n").glob("*.json"), key=lambda file: (file.stem != DEFAULT_LANGUAGE, file.stem))
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in names}
 
 
 def english(key: str, **values: object) -> str:
-    """A text of the English pages by its section and name, such as `curve.step`, with the values put in."""
+    """Return an English text by its key, such as `curve.step`, with the values filled in."""
     section, _, name = key.partition(".")
     text = str(catalogs()[DEFAULT_LANGUAGE][section][name])
     return text.format_map(values) if values else text
