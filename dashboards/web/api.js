@@ -1,11 +1,11 @@
-// The public API, as the page asks it.
+// Requests to the public API.
 
-export const archived = "archive" in document.documentElement.dataset; // plain files, and no coordinator behind them
-// The moment that the page is about, in Unix seconds: an archive's stays as it was.
+export const archived = "archive" in document.documentElement.dataset; // no coordinator
+// The page's current time in Unix seconds; in an archive, the time at which it was made.
 export const now = () => (archived ? Number(document.documentElement.dataset.archive) : Date.now() / 1000);
 const base = new URL("api/v1/", document.baseURI);
 
-// A text as a part of a file's name: coordinator/web/state/frozen.py makes the same.
+// Escapes a text for a file name, in the same way as coordinator/web/state/frozen.py.
 function filePart(text) {
   const escape = (character) => [...new TextEncoder().encode(character)].map((byte) => `~${byte.toString(16).padStart(2, "0")}`).join("");
   return [...String(text)].map((each) => (/[A-Za-z0-9._-]/.test(each) ? each : escape(each))).join("");
@@ -17,7 +17,7 @@ function fileName(path, parameters) {
   return `${[path.split("/").map(filePart).join("/"), ...parts].join(",")}.json`;
 }
 
-// The address of an answer; parameters that are null or undefined are left out.
+// Returns the URL of an answer; parameters that are null or undefined are left out.
 export function address(path, parameters = {}) {
   if (archived) return new URL(fileName(path, parameters), base);
   const url = new URL(path, base);
@@ -27,12 +27,12 @@ export function address(path, parameters = {}) {
   return url;
 }
 
-// An answer as JSON; what is refused becomes an error with the server's own words.
+// Fetches an answer's JSON; a refusal becomes an error with the server's message.
 export async function get(path, parameters = {}) {
   return content(await fetch(address(path, parameters)));
 }
 
-// The same for what is asked with a body.
+// The same for a POST request with a JSON body.
 export async function post(path, body) {
   const headers = { "Content-Type": "application/json" };
   return content(await fetch(address(path), { method: "POST", headers, body: JSON.stringify(body) }));
@@ -45,7 +45,7 @@ async function content(answer) {
   throw Object.assign(new Error(reason), { status: answer.status });
 }
 
-// All pages of a list: `path` answers with `next`, which becomes the parameter `cursor` of the page after it.
+// Yields all pages of a list: an answer's `next` is the parameter `cursor` of the following page.
 export async function* pages(path, parameters = {}, cursor = "cursor") {
   let next = parameters[cursor] ?? null;
   do {

@@ -1,4 +1,4 @@
-// Everybody as bubbles: the area grows with the samples, the color is the hardware's, each active device is a square.
+// Members as bubbles: area for samples, color for hardware, a square for each active device.
 
 import { drawing, element } from "./dom.js";
 import * as format from "./format.js";
@@ -6,17 +6,17 @@ import { t } from "./i18n.js";
 import { memberLink } from "./member_link.js";
 import { isOnline, onlineFirst } from "./people_search.js";
 
-const MOST = 120; // more would be dust; the leaderboard has all
-const LEAST_SHARE = 0.09; // of the largest radius: who has given little is seen, too
+const MOST = 120; // more would be too small; the leaderboard has all
+const LEAST_SHARE = 0.09; // of the largest radius, so that small contributions are visible
 const GAP = 4;
 const LARGEST = 90;
-const LARGEST_SCALE = 1.6; // in pixels: few bubbles need not fill a wall, nor their names be headlines
+const LARGEST_SCALE = 1.6; // pixels per unit: a few bubbles shall not fill the page
 const NAME_FROM = 26; // radius from which a name fits inside
 const STEP = 0.35;
-const FEW = 4; // less need less room (participants.html keeps the same free)
+const FEW = 4; // fewer need less room (participants.html reserves the same)
 const HARDWARE = ["tpu", "large-gpu", "gpu", "apple", "cpu", "unknown"];
 
-// Places circles close together around a middle: [{ radius, ... }] gets x and y. `ratio` is width over height.
+// Packs circles around a center: adds x and y to [{ radius, ... }]. `ratio` is width over height.
 export function pack(items, ratio) {
   const placed = [];
   for (const item of [...items].sort((one, other) => other.radius - one.radius)) {
@@ -36,13 +36,13 @@ function freePlace(radius, placed, ratio) {
   }
 }
 
-// Radii for these samples: areas in proportion, but nobody vanishes.
+// Returns radii with areas in proportion to the samples, and a minimum radius.
 export function radii(samples) {
   const most = Math.max(1, ...samples);
   return samples.map((each) => LARGEST * Math.max(LEAST_SHARE, Math.sqrt(each / most)));
 }
 
-// Which color is which hardware, and how many have it, into a list.
+// Fills a list with each kind of hardware, its color, and the number of members with it.
 export function drawLegend(list, participants) {
   const counts = HARDWARE.map((kind) => [kind, participants.filter((each) => each.hardware === kind).length]);
   const items = counts.filter(([, count]) => count).map(([kind, count]) => {
@@ -51,7 +51,7 @@ export function drawLegend(list, participants) {
   list.replaceChildren(...items);
 }
 
-// Draws them into `container`; the fastest device of all is the fullest square. Of too many those who are here stay.
+// Draws the bubbles, those online first if there are too many; fast devices have opaque squares.
 export function drawBubbles(container, participants) {
   const shown = onlineFirst(participants).slice(0, MOST);
   const sizes = radii(shown.map((each) => each.samples));
@@ -74,7 +74,7 @@ function viewBox(circles) {
   return [-left, -top, left + right, top + bottom];
 }
 
-// What a bubble says to who does not see it, and to who points at it.
+// Describes a bubble for screen readers and its tooltip.
 export function describe(who) {
   const parts = [who.member, t("participants.n_samples", { n: format.count(who.samples) }, who.samples), t(`hardware_class.${who.hardware}`)];
   const here = who.active.length;
@@ -103,7 +103,7 @@ function label(who, radius) {
   return text;
 }
 
-// A grid of squares in the lower part of the bubble; of very many devices the fastest.
+// Draws a grid of squares in the lower part of a bubble, for the fastest devices that fit.
 function squares(devices, radius, fastest) {
   if (!devices.length) return [];
   const side = Math.max(4, Math.min(18, radius / 2.6));

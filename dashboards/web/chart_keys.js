@@ -1,13 +1,14 @@
 // The keys that move and zoom a chart along its axis. Pure: no element, no request.
 
-const STRIDE = 0.2; // of what is seen
+const STRIDE = 0.2; // of the visible range
 const ZOOM = 2;
-const LEAST = 0.01; // of the whole: no closer
+const LEAST = 0.01; // of the whole: the narrowest visible range
 
-const FACTORS = { "+": 1 / ZOOM, "=": 1 / ZOOM, "-": ZOOM, _: ZOOM }; // also on the same keys without, and with, Shift
+const FACTORS = { "+": 1 / ZOOM, "=": 1 / ZOOM, "-": ZOOM, _: ZOOM }; // with and without Shift
 const DIRECTIONS = { ArrowLeft: -1, ArrowRight: 1 };
 
-// What is seen after a key, of what was seen before and of the whole, each [from, to]; null: the whole; undefined: no such key.
+// Returns the visible range after a key, from the present one and the whole, each [from, to].
+// null: the whole; undefined: the key has no effect.
 export function afterKey(key, [from, to], [first, last]) {
   if (key === "Home") return null;
   const whole = last - first;

@@ -1,10 +1,11 @@
-// Which checkpoint to take along, and how to load it. Pure: no element, no request.
+// The best checkpoint to download, and the code that loads it. Pure: no element, no request.
 
-const FEW_SAMPLES = 100; // fewer say little: one more or less right is more than a hundredth
+const FEW_SAMPLES = 100; // of fewer, a single one changes the accuracy by more than a hundredth
 
 const newest = (validations) => validations.reduce((one, other) => (other.evaluated_at >= one.evaluated_at ? other : one), validations[0]);
 
-// The published checkpoint with the lowest loss on the newest held-out text; null where fewer than two can be compared.
+// Returns the published checkpoint with the lowest loss on the newest held-out text; null if fewer
+// than two can be compared.
 export function best(checkpoints, validations) {
   const set = newest(validations)?.set_sha256;
   const losses = new Map(validations.filter((row) => row.set_sha256 === set && row.loss !== null).map((row) => [row.manifest_sha256, row.loss]));
@@ -13,13 +14,13 @@ export function best(checkpoints, validations) {
   return compared.length < 2 ? null : compared.reduce((one, other) => (loss(other) <= loss(one) ? other : one));
 }
 
-// How many samples the newest held-out text has, if they are too few to rely on; else null.
+// Returns the number of samples of the newest held-out text if it is too small, else null.
 export function fewSamples(validations) {
   const samples = newest(validations)?.samples ?? FEW_SAMPLES;
   return samples < FEW_SAMPLES ? samples : null;
 }
 
-// Python that downloads a checkpoint into the current folder and loads it.
+// Returns Python code that downloads a checkpoint into the current folder and loads it.
 export function snippet(address, folder, auto) {
   return `import tarfile, urllib.request
 from transformers import ${auto}, AutoTokenizer

@@ -1,5 +1,5 @@
-// The checkpoints that are kept, the newest first: facts, downloads, and where else they can be fetched. The best one, or
-// else the newest, is offered in front of them, with the code that loads it.
+// The list of checkpoints, the newest first: facts, downloads, and publications elsewhere. The best
+// one, or else the newest, is offered above the list, with the code that loads it.
 
 import { address, archived, get } from "./api.js";
 import { best, snippet } from "./checkpoint_choice.js";
@@ -17,7 +17,7 @@ function facts(checkpoint, loss) {
   return element("dl", { className: "facts" }, ...items);
 }
 
-// The files that a checkpoint's manifest names, each with its size and digest, as links.
+// Lists the files in a checkpoint's manifest as links, each with its size and digest.
 function fileItems(step, manifest) {
   return Object.entries(manifest.files).map(([name, file]) =>
     element(
@@ -55,7 +55,7 @@ function heading(step, isBest) {
   return element("h3", {}, t("model.at_step", { step: format.count(step) }), mark && " ", mark);
 }
 
-// Only what is an address of the web becomes a link.
+// Only web URLs become links.
 function elsewhere({ location, place }) {
   const name = /^https?:\/\//.test(location) ? element("a", { href: location, rel: "noopener" }, location) : place;
   const [before, after = ""] = t("model.published_at", { place: "\u0000" }).split("\u0000");
@@ -65,9 +65,9 @@ function elsewhere({ location, place }) {
 export class CheckpointList {
   #element;
   #autoClass;
-  #items = new Map(); // by digest: an item that stays keeps its open files
+  #items = new Map(); // by digest: an item that is kept does not close its list of files
 
-  // `autoClass`: transformers' class that loads them.
+  // `autoClass`: the class of transformers that loads the checkpoints.
   constructor(element, autoClass) {
     this.#element = element;
     this.#autoClass = autoClass;

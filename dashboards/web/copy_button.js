@@ -12,7 +12,7 @@ async function copy(event) {
     await navigator.clipboard.writeText(byId(button.dataset.copies).textContent);
     button.textContent = t("join.copied");
   } catch {
-    window.getSelection().selectAllChildren(byId(button.dataset.copies)); // without https there is no clipboard
+    window.getSelection().selectAllChildren(byId(button.dataset.copies)); // no clipboard without HTTPS
     button.textContent = t("join.selected");
   }
   setTimeout(() => {
@@ -20,7 +20,7 @@ async function copy(event) {
   }, SAID_MS);
 }
 
-// Gives every such button of the page its work.
+// Adds the click handlers to all such buttons of the page.
 export function makeCopyButtons() {
   for (const button of document.querySelectorAll("[data-copies]")) button.addEventListener("click", copy);
 }

@@ -1,4 +1,4 @@
-// The whole run as a small curve, with a line where the time machine stands and one for each milestone.
+// The whole run as a small curve, with a line at the selected step and one for each milestone.
 
 import { get } from "./api.js";
 import { drawing } from "./dom.js";
@@ -18,7 +18,7 @@ export class Course {
     this.#element = element;
   }
 
-  // Draw the curve up to the last step; what the server drew goes when this is there.
+  // Draws the curve up to the last step, in place of the server's drawing.
   async draw(last, milestones) {
     const curve = await get("curve", { points: POINTS });
     if (!curve.step.length) return;
@@ -39,7 +39,7 @@ export class Course {
     this.#element.replaceChildren(this.#svg);
   }
 
-  // Move the line.
+  // Moves the line to a step.
   show(step) {
     const x = this.#x(step);
     this.#here?.setAttribute("x1", x);

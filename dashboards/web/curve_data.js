@@ -1,18 +1,18 @@
-// The points of the loss curve as a page holds them: thinned out by the server, and continued by each overview's
-// newest steps without asking again. Pure: no element, no request.
+// The points of a page's loss curve: thinned out by the server, and extended by the newest steps of
+// each overview without a request. Pure: no element, no request.
 
 export const COLUMNS = ["step", "loss", "samples", "samples_total", "completed_at"];
 const LEAST_LOSS = 1e-3; // a logarithmic axis has no zero
 const MARGIN = 0.05;
 
-// Whether `recent` follows on what the curve has, so that nothing between them is missing.
+// Returns whether `recent` continues the curve without a gap.
 export function follows(curve, era, recent) {
   const last = curve.step.at(-1);
   return curve.era === era && last !== undefined && recent.step.length > 0 && recent.step[0] <= last + 1;
 }
 
-// The curve with the newest steps in place of those it has of them. The smoothed loss goes on from the last point before,
-// and the usual range takes them in.
+// Returns the curve with the newest steps in place of its own. The smoothed loss continues from the
+// last point before them, and the usual range is extended to include them.
 export function continued(curve, recent) {
   const kept = curve.step.findLastIndex((step) => step < recent.step[0]) + 1;
   const next = { ...curve, smoothed: curve.smoothed && curve.smoothed.slice(0, kept) };
@@ -29,12 +29,12 @@ export function continued(curve, recent) {
   return next;
 }
 
-// The places of the points whose `column` lies within a range.
+// Returns the indices of the points whose `column` lies within a range.
 export function within(curve, column, [low, high]) {
   return [...curve[column].keys()].filter((place) => curve[column][place] >= low && curve[column][place] <= high);
 }
 
-// All losses at these places, with a margin; null without any.
+// Returns the range of the losses at these indices, with a margin; null without any.
 function rangeAt(curve, places) {
   if (!places.length) return null;
   const losses = places.map((place) => curve.loss[place]);
@@ -43,15 +43,15 @@ function rangeAt(curve, places) {
   return [low - margin, high + margin];
 }
 
-// The range of an axis that begins after the first drop, or that fits the points at `places` alone, as Plotly wants it;
-// undefined: all of the curve.
+// Returns the loss axis's range as Plotly takes it: after the first drop, or of the points at
+// `places`; undefined: the whole curve.
 export function lossRange(curve, isWhole, isLogarithmic, places = null) {
   const range = places ? rangeAt(curve, places) : !isWhole && curve.usual;
   if (!range) return undefined;
   return isLogarithmic ? range.map((loss) => Math.log10(Math.max(loss, LEAST_LOSS))) : range;
 }
 
-// Where a step stands on an axis: the value of `column` there, between two points by proportion; null outside.
+// Returns the value of `column` at a step, interpolated between points; null outside the curve.
 export function place(curve, column, step) {
   const steps = curve.step;
   const after = steps.findIndex((each) => each >= step);

@@ -1,4 +1,4 @@
-// The part of the loss curve that is seen, for people who do not see it: as a sentence, and as a table.
+// The visible part of the loss curve for people who cannot see it: as a sentence and as a table.
 
 import { element } from "./dom.js";
 import * as format from "./format.js";
@@ -6,13 +6,13 @@ import { t } from "./i18n.js";
 
 const MOST_ROWS = 30;
 
-// At most so many of these, evenly spread, the first and the last among them.
+// Chooses at most so many items, evenly spread, with the first and the last.
 export function thinned(places, most = MOST_ROWS) {
   if (places.length <= most) return places;
   return Array.from({ length: most }, (_, index) => places[Math.round((index * (places.length - 1)) / (most - 1))]);
 }
 
-// How the loss changed over these points of the curve; smoothed, if the curve is.
+// Describes how the loss, smoothed if the curve is, changed over these points.
 export function sentence(curve, places) {
   if (!places.length) return "";
   const losses = curve.smoothed ?? curve.loss;
@@ -27,7 +27,7 @@ export function sentence(curve, places) {
   return t(losses[last] < losses[first] ? "overview.loss_fell" : "overview.loss_rose", values);
 }
 
-// Fills the table's body; there is a smoothed loss only where the curve is smoothed.
+// Fills the table's body; only a smoothed curve has a column of smoothed losses.
 export function showRows(table, curve, places) {
   table.querySelector("[data-column=smoothed]").hidden = !curve.smoothed;
   const cell = (text) => element("td", { className: "numeric" }, text);

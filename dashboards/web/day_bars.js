@@ -1,4 +1,4 @@
-// A bar for each day: what counts, what waits, what was lost.
+// A bar for each day: samples that count, are pending, or were lost.
 
 import { drawing, element } from "./dom.js";
 import * as format from "./format.js";
@@ -9,7 +9,7 @@ const MOST_DAYS = 90;
 const DAY_S = 86_400;
 const KINDS = ["counted", "waiting", "lost"];
 
-// The days up to the newest one, without holes: days without anything are empty bars.
+// Returns the days up to the newest one without gaps: inactive days are empty bars.
 export function withoutHoles(days, most = MOST_DAYS) {
   if (!days.length) return [];
   const known = new Map(days.map((day) => [day.began_at, day]));
@@ -24,7 +24,7 @@ export function withoutHoles(days, most = MOST_DAYS) {
 
 export const lostOf = (day) => Object.values(day.lost).reduce((sum, samples) => sum + samples, 0);
 
-// Draws into `container` an SVG of `role=img` and its legend; `label` says it in words.
+// Draws an SVG with `role=img` and its legend into `container`; `label` is its text alternative.
 export function drawDays(container, days, label) {
   const bars = withoutHoles(days);
   const parts = bars.map((day) => [day.samples, day.pending_samples, lostOf(day)]);

@@ -1,20 +1,20 @@
-// Making and changing elements. What people could have written reaches a page as text only: nothing here takes markup.
+// Making and changing elements. Nothing here takes markup, so text that people wrote stays text.
 
 export const byId = (id) => document.getElementById(id);
 
-// Changes an element's text, if it is another.
+// Sets an element's text, if it differs.
 export function setText(id, value) {
   const node = byId(id);
   if (node && node.textContent !== value) node.textContent = value;
 }
 
-// Shows a figure by `format`, or in words why there is none.
+// Shows a formatted figure, or a text on why there is none.
 export function setFigure(id, value, format, reason) {
   setText(id, value === null ? reason : format(value));
   byId(id).classList.toggle("reason", value === null);
 }
 
-// A new element; `properties` are its DOM properties, `data-...` and `aria-...` its attributes; strings become text.
+// Makes an element; `properties` are DOM properties, or attributes `data-...` and `aria-...`.
 export function element(tag, properties = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -26,7 +26,7 @@ export function element(tag, properties = {}, ...children) {
   return node;
 }
 
-// The same for a drawing: all of `attributes` are attributes.
+// Makes an SVG element with these attributes.
 export function drawing(tag, attributes = {}, ...children) {
   const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);

@@ -1,4 +1,4 @@
-// What held-out text says of the checkpoints: a chart of loss and accuracy, and the numbers as a table.
+// The checkpoints' results on held-out text: a chart of loss and accuracy, and a table.
 
 import { byId, element } from "./dom.js";
 import * as format from "./format.js";
@@ -21,7 +21,7 @@ function row(validation) {
   );
 }
 
-// A line breaks where the samples are others: losses on them cannot be compared.
+// A line breaks where the set of samples changes, because losses on different sets do not compare.
 function broken(rows, value) {
   return rows.flatMap((each, index) => {
     const other = index > 0 && rows[index - 1].set_sha256 !== each.set_sha256;

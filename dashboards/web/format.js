@@ -4,7 +4,7 @@ import { language } from "./i18n.js";
 
 export const number = (options) => new Intl.NumberFormat(language, options);
 const whole = number({ maximumFractionDigits: 0 });
-const compactDisplay = language === "bn" ? "long" : "short"; // its short form of a lakh is a syllable that few know
+const compactDisplay = language === "bn" ? "long" : "short"; // few know its short lakh
 const compact = number({ notation: "compact", compactDisplay, maximumFractionDigits: 1 });
 const decimals = number({ minimumFractionDigits: 3, maximumFractionDigits: 3 });
 const significant = number({ maximumSignificantDigits: 3 });
@@ -32,7 +32,7 @@ export const size = orNothing((bytes) => {
   return number({ style: "unit", unit: SIZES[index], maximumFractionDigits: 1 }).format(bytes / 1000 ** index);
 });
 
-// The unit in which a time is best told, and its length in seconds.
+// Chooses the unit for a duration, with the unit's length in seconds.
 function unitOf(seconds) {
   if (seconds < 90) return ["second", 1];
   if (seconds < 5400) return ["minute", 60];
@@ -53,7 +53,7 @@ export const hours = orNothing((seconds) =>
   ),
 );
 
-// How long ago a moment was; one that is ahead of this machine's clock is now.
+// Formats how long ago a moment was; a moment ahead of this machine's clock counts as now.
 export const ago = orNothing((unixSeconds, now = Date.now() / 1000) => {
   const seconds = Math.min(0, unixSeconds - now);
   const [unit, length] = unitOf(Math.abs(seconds));

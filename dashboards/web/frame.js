@@ -1,4 +1,4 @@
-// What all pages share: whether what they show is live, said in words.
+// The frame of all pages: a text that says whether the figures are live.
 
 import { byId, setText } from "./dom.js";
 import * as format from "./format.js";
@@ -10,8 +10,8 @@ const BANNERS = new Set(["stale", "disconnected", "archived"]);
 function showState(state) {
   byId("state").dataset.state = state;
   setText("state", t(`frame.${state}`));
-  if (state === "connecting") return; // the page brought a banner of its own, if the figures are old
-  const { archive } = document.documentElement.dataset; // when it was made, in Unix seconds
+  if (state === "connecting") return; // the server's page has a banner if the figures are old
+  const { archive } = document.documentElement.dataset; // its time in Unix seconds
   const values = { time: format.moment(archive && Number(archive)) };
   const banner = BANNERS.has(state) ? t(`frame.${state}_banner`, values) : "";
   setText("banner", banner);

@@ -11,9 +11,9 @@ import { Moments } from "./moments.js";
 import { showMoment } from "./moment_view.js";
 
 const PLAY_MS = 400; // between two steps of playing
-const PLAY_STEPS = 150; // so many of them for the whole run
-const LATE_STEPS = 20; // whose reports may still come
-const REDRAW_MS = 30_000; // the curve, while the run goes on
+const PLAY_STEPS = 150; // steps of playing for the whole run
+const LATE_STEPS = 20; // newest steps, whose reports may still arrive
+const REDRAW_MS = 30_000; // between two drawings of the curve, while the run continues
 
 const slider = byId("step");
 const course = new Course(byId("strip"));
@@ -24,14 +24,14 @@ let era = null;
 let drawnAt = -Infinity;
 let drawnLast = 0;
 let playing = null;
-let following = !location.hash; // the newest step, until somebody moves
+let following = !location.hash; // shows the newest step, until the reader moves
 
 function showProblem(text) {
   byId("problem").textContent = text;
   byId("problem").hidden = !text;
 }
 
-// Show a step; of many that are asked for in a hurry, the last.
+// Shows the selected step; an answer for a step that is no longer selected is dropped.
 async function show() {
   const step = Number(slider.value);
   course.show(step);
@@ -98,7 +98,7 @@ function toMilestone(direction) {
   if (found !== undefined) go(found);
 }
 
-// Take in how far the run is.
+// Updates the page when the run has advanced.
 async function update(overview) {
   const { steps } = overview.totals;
   if (!steps) return;

@@ -1,4 +1,4 @@
-// The page's texts in its language. Whoever imports this waits until they are there.
+// The page's texts in its language. Importing this module waits until they are loaded.
 
 const root = document.documentElement;
 export const language = root.lang || "en";
@@ -19,8 +19,8 @@ function find(key) {
   return key.split(".").reduce((section, name) => section?.[name], texts);
 }
 
-// A text by its key such as "overview.loss"; `values` fill its {name}s. Where `count` is given, it chooses among
-// the plural forms, and is shown as `values.n` says it.
+// Returns a text by its key, such as "overview.loss"; `values` fill its {name}s. `count`, if given,
+// chooses the plural form; `values.n` is its formatted value.
 export function t(key, values = {}, count = undefined) {
   const found = find(key);
   const text = typeof found === "object" ? (found[plurals.select(count)] ?? found.other) : found;

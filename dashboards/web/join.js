@@ -1,5 +1,5 @@
-// Taking part: copies commands, and behind an invite link shows the person's own. The code stands behind the #, which
-// a browser sends to nobody; it is told to the coordinator in a request's body, to learn what it is worth.
+// The page on joining: copies commands, and shows those of an invite link. The code is in the URL's
+// fragment, which browsers do not send; a request's body asks the coordinator for the code's state.
 
 import { get, post } from "./api.js";
 import { makeCopyButtons } from "./copy_button.js";

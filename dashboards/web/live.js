@@ -1,8 +1,8 @@
-// The live overview: one stream for the page, to whose news its parts listen, and what is known of the connection.
+// The live overview: one event stream for all parts of the page, and the state of its connection.
 
 import { address, archived, get } from "./api.js";
 
-const SILENCE_MS = 25_000; // the server says something every ten seconds
+const SILENCE_MS = 25_000; // the server sends an event at least every ten seconds
 const AGAIN_MS = 3_000;
 const overviews = new Set();
 const states = new Set();
@@ -12,13 +12,14 @@ let again = null;
 let latest = null;
 let state = "connecting";
 
-// Calls with each new overview, and at once with the newest there is. While nobody looks at the page, it waits.
+// Calls `listener` with the newest overview and each new one; not while the page is hidden.
 export function onOverview(listener) {
   overviews.add(listener);
   if (latest) listener(latest);
 }
 
-// Calls with "connecting", "live", "waiting" (for the first step), "stale", "disconnected" or "archived", at once and at each change.
+// Calls `listener` now and at each change, with "connecting", "live", "waiting" (for a first step),
+// "stale", "disconnected" or "archived".
 export function onState(listener) {
   states.add(listener);
   listener(state, latest);
@@ -35,7 +36,7 @@ function tell() {
     try {
       listener(latest);
     } catch (error) {
-      console.error(error); // one part of the page does not take the others along
+      console.error(error); // an error in one part of the page must not stop the others
     }
   }
 }
@@ -48,7 +49,7 @@ function hear(event) {
   tell();
 }
 
-// A line that is cut without a word says nothing any more.
+// Reconnects after a silence: a connection may be lost without an error.
 function watch() {
   clearTimeout(watchdog);
   watchdog = setTimeout(() => {
@@ -57,7 +58,7 @@ function watch() {
   }, SILENCE_MS);
 }
 
-// There is one stream at a time. A browser takes up by itself what breaks off, but not what was refused.
+// Opens the only stream. Browsers reopen a stream that breaks off, but not one that was refused.
 function open() {
   clearTimeout(again);
   source?.close();
@@ -72,7 +73,7 @@ function open() {
   watch();
 }
 
-// What an archive holds was the last word; nothing follows it.
+// Loads an archive's overview, which never changes.
 async function openArchive() {
   latest = await get("overview");
   setState("archived");

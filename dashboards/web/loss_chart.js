@@ -1,4 +1,4 @@
-// The loss curve with its choices; the server's drawing stands in its place until Plotly is there.
+// The loss curve with its options; until Plotly is loaded, the server's drawing is shown.
 
 import { get } from "./api.js";
 import { afterKey } from "./chart_keys.js";
@@ -10,10 +10,10 @@ import { groupText, grouped, marked, reached } from "./milestone_marks.js";
 import { OPTIONS, axis, color, layout, loadPlotly, onColorsChange } from "./plotly.js";
 
 const POINTS = 1000;
-const REDRAW_MS = 5_000; // at most so often while steps go by
-const GROWN = 2; // times as many points as came: the curve is fetched anew, thinned out and smoothed for its new length
+const REDRAW_MS = 5_000; // the shortest time between two drawings for new steps
+const GROWN = 2; // when points have doubled, the curve is fetched again, thinned out and smoothed
 const APART = 0.02; // of the axis: milestones that are closer share a mark
-const LANE = 0.03; // how high they stand, of the chart's height: below curve, checkpoints and the names of phases
+const LANE = 0.03; // the marks' height in the chart: below curve, checkpoints and names of phases
 const AXES = { step: "overview.global_steps", samples_total: "overview.samples_seen", completed_at: "overview.time" };
 
 export class LossChart {
@@ -21,24 +21,24 @@ export class LossChart {
   #note;
   #choices;
   #details; // the table
-  #range = null; // of the axis that the keys have chosen, in its column's unit; null: all
-  #moves = 0; // by keys: each takes the place of what the mouse has chosen
+  #range = null; // of the x axis, chosen by keys, in its column's unit; null: all
+  #moves = 0; // by keys: each replaces the mouse's choice of a range
   #curve = null;
-  #fetched = 0; // points that came with it
+  #fetched = 0; // points in the last answer
   #validations = [];
   #checkpoints = [];
   #milestones = [];
-  #era = null; // of the marks
+  #era = null; // of the milestones
   #phases = [];
-  #known = ""; // which validations and checkpoints these are
+  #known = ""; // identifies these validations, checkpoints and milestones
   #drawn = "";
   #drawnAt = 0;
   #timer = null;
   #busy = false;
-  #ahead; // the first curve and marks, on their way
+  #ahead; // the promise of the first curve and marks
 
-  // `note` is where it says that it could not be drawn; the server's drawing stays then. `details` has the table, and
-  // `told` is where a move by keys is told.
+  // `note` shows that drawing failed (then the server's drawing stays), `details` has the table,
+  // `told` announces moves by keys.
   constructor(element, choices, note, details, told) {
     this.#element = element;
     this.#note = note;
@@ -46,7 +46,7 @@ export class LossChart {
     this.#details = details;
     details.addEventListener("toggle", () => this.#drawn && this.#showTable(this.#seen()));
     element.addEventListener("keydown", (event) => this.#press(event, told));
-    // Plotly takes the longest, and nothing else runs while it begins: what it is to draw is asked for before.
+    // Data are requested first: Plotly takes longest, and blocks everything else while it starts.
     this.#ahead = Promise.all([this.#fetch(), this.#fetchMarks()]).catch(() => {});
     loadPlotly().catch(() => {});
     choices.addEventListener("change", (event) => this.#choose(event.target.name));
@@ -54,7 +54,7 @@ export class LossChart {
     onColorsChange(() => this.#attempt(() => this.#draw(true)));
   }
 
-  // Take in an overview's news.
+  // Updates the chart by a new overview.
   async follow(overview) {
     if (this.#busy) return;
     this.#busy = true;
@@ -65,7 +65,7 @@ export class LossChart {
     this.#busy = false;
   }
 
-  // Do something that may fail, and say so where it does.
+  // Runs an action, and shows its error if it fails.
   async #attempt(action) {
     try {
       await action();
@@ -104,7 +104,7 @@ export class LossChart {
   async #fetch() {
     const smoothing = this.#choice("smoothing");
     const curve = await get("curve", { points: POINTS, smoothing });
-    if (smoothing !== this.#choice("smoothing")) return; // the later choice has asked for its own
+    if (smoothing !== this.#choice("smoothing")) return; // a later choice has its own request
     this.#curve = curve;
     this.#fetched = this.#curve.step.length;
   }
@@ -142,7 +142,7 @@ export class LossChart {
     told.textContent = sentence(this.#curve, this.#seen());
   }
 
-  // What keys or mouse have chosen to be seen, in the unit of the axis's column.
+  // Returns the range visible on the x axis, in the unit of its column.
   #seenRange() {
     const { xaxis } = this.#element._fullLayout;
     const column = this.#curve[this.#choice("x")];
@@ -151,7 +151,7 @@ export class LossChart {
     return xaxis.range.map((value) => xaxis.r2l(value) / unit);
   }
 
-  // The places of the points in it.
+  // Returns the indices of the visible points.
   #seen() {
     return within(this.#curve, this.#choice("x"), this.#seenRange());
   }
@@ -173,7 +173,7 @@ export class LossChart {
     const key = JSON.stringify([this.#curve.era, this.#curve.smoothing, newest, this.#known]);
     if (key === this.#drawn) this.#say("");
     if (key === this.#drawn && !force) return;
-    this.#drawnAt = performance.now(); // also where it fails: it is not tried each second
+    this.#drawnAt = performance.now(); // before drawing: failures are not retried each second
     const plotly = await loadPlotly();
     this.#element.querySelector(".loss-curve")?.remove();
     await plotly.react(this.#element, this.#traces(), this.#layout(), OPTIONS);
@@ -235,7 +235,7 @@ export class LossChart {
     };
   }
 
-  // The loss on held-out text at each checkpoint; the line breaks where the samples are others.
+  // The loss on held-out text at each checkpoint; the line breaks where the set of samples changes.
   #heldOut() {
     const rows = this.#validations.flatMap((row, index) => {
       const others = index > 0 && this.#validations[index - 1].set_sha256 !== row.set_sha256;
@@ -260,7 +260,7 @@ export class LossChart {
     return grouped(placed.filter(({ at }) => at !== null), APART * (values.at(-1) - values[0]));
   }
 
-  // On an axis of their own, so that they stand in a row wherever the loss is.
+  // The milestones have an axis of their own, so that they form a row whatever the loss is.
   #milestoneTrace(groups) {
     return {
       x: this.#x(groups.map(([first]) => first.at)),
@@ -286,7 +286,7 @@ export class LossChart {
     const along = this.#range ? { range: this.#x(this.#range) } : { autorange: true };
     return layout({
       hovermode: "closest",
-      uirevision: [x, isWhole, isLogarithmic, this.#moves].join(), // what the reader zoomed into stays while steps arrive
+      uirevision: [x, isWhole, isLogarithmic, this.#moves].join(), // new steps keep the zoom
       showlegend: true,
       shapes,
       annotations,
@@ -296,7 +296,7 @@ export class LossChart {
     });
   }
 
-  // A thin line where a phase begins, between the last step of the one before and its own first.
+  // A thin line where a phase begins, between the last step of the previous phase and its first.
   #phaseMarks(axisName) {
     const marks = this.#phases.slice(1).flatMap((phase) => {
       const [x] = this.#x([place(this.#curve, axisName, phase.from_step + 0.5)]);
@@ -317,12 +317,12 @@ export class LossChart {
     };
   }
 
-  // The same for people who do not see it, and for tests.
+  // Describes the chart for screen readers and for tests.
   #describe() {
     const { step } = this.#curve;
     const seen = this.#seen();
     this.#element.tabIndex = 0;
-    this.#element.setAttribute("role", "application"); // its arrow keys are its own, also under a screen reader
+    this.#element.setAttribute("role", "application"); // screen readers pass its arrow keys on
     this.#element.setAttribute("aria-label", sentence(this.#curve, seen));
     this.#element.firstElementChild.setAttribute("aria-hidden", "true");
     this.#element.dataset.steps = String(step.at(-1));

@@ -1,4 +1,4 @@
-// One member: what was given, what came of every sample, devices, days, stays, and the certificate.
+// One member: contribution, the fate of all samples, devices, days, stays, and the certificate.
 
 import { address, get } from "./api.js";
 import { drawDays, lostOf } from "./day_bars.js";
@@ -17,7 +17,7 @@ let refreshedAt = -Infinity;
 let busy = false;
 let joinLink = "";
 
-// What a cause is called, by the key of its texts; those of later versions are others.
+// The causes that have texts; causes of later versions are shown as "other".
 const KNOWN = new Set(
   "late averaging_failed out_of_sync non_finite left died undone returned unconfirmed refused quarantine".split(" "),
 );
@@ -132,7 +132,7 @@ function showCurve(member, curve) {
   if (curve.step.length) byId("own-curve").replaceChildren(ownCurve(curve, ranges, text));
 }
 
-// Nobody signs in an archive, whose page has no place for it.
+// Archives offer no certificate, because nothing can sign it.
 function showCertificate(member) {
   if (!byId("certificate")) return;
   byId("certificate-offer").hidden = member.streaks.active_days === 0;
@@ -142,7 +142,7 @@ function showCertificate(member) {
   setText("name-command", `manyhands name '${joinLink}' --as '…'`);
 }
 
-// The page in another language is about the same member.
+// Adds the member's number to the links to other languages.
 function keepInLanguageLinks() {
   for (const link of document.querySelectorAll("footer a[hreflang]")) {
     const url = new URL(link.href);
@@ -157,13 +157,13 @@ async function refresh() {
   try {
     const about = `participants/${encodeURIComponent(number || "0")}`;
     const [member, curve] = await Promise.all([get(about), get("curve", { points: CURVE_POINTS })]);
-    byId("member-loading").hidden = true; // at once with all that takes its room
+    byId("member-loading").hidden = true; // together with the content that replaces it
     byId("member").hidden = false;
     for (const show of [showNumbers, showLosses, showDays, showDevices, showStays, showCertificate]) show(member);
     showCurve(member, curve);
   } catch (error) {
     byId("member-loading").hidden = true;
-    const isNobody = error.status === 404; // in an archive, which has one page for all members
+    const isNobody = error.status === 404; // only in an archive, which has one page for all members
     setText("member-note", isNobody ? t("member.nobody") : t("frame.failed", { reason: error.message }));
   }
   refreshedAt = performance.now();

@@ -1,4 +1,4 @@
-// Where a member's page is: in an archive it is a file in the reader's language, so the template says its name.
+// Returns the link to a member's page; its name (in archives, one per language) is in the template.
 
 import { byId } from "./dom.js";
 

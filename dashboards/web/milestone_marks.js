@@ -3,14 +3,14 @@
 import * as format from "./format.js";
 import { t } from "./i18n.js";
 
-const MOST_LINES = 8; // of one mark's words; the time machine tells all
-const LEAST_SAMPLES = 1000; // coordinator/statistics/milestones.py has no fewer
+const MOST_LINES = 8; // of one mark's tooltip; the history page lists all
+const LEAST_SAMPLES = 1000; // as in coordinator/statistics/milestones.py
 
 export function milestoneText({ kind, value }) {
   return kind === "first-step" ? t("history.first-step") : t(`history.milestone_${kind}`, { n: format.decimal(value) });
 }
 
-// Milestones that stand at { at } in groups: those at most `least` after the first of a group would touch it.
+// Groups milestones by position `at`; groups span at most `least`, so that marks do not touch.
 export function grouped(placed, least) {
   const groups = [];
   for (const each of placed) {
@@ -20,13 +20,13 @@ export function grouped(placed, least) {
   return groups;
 }
 
-// What a mark says: all of its group, in lines of HTML that holds numbers and our own texts alone.
+// Returns a mark's tooltip: its group in lines of HTML, with numbers and our own texts only.
 export function groupText(group) {
   const lines = group.slice(0, MOST_LINES).map((each) => `${milestoneText(each)} · ${t("curve.step", { step: format.count(each.step) })}`);
   return [...lines, ...(group.length > MOST_LINES ? ["…"] : [])].join("<br>");
 }
 
-// The milestone of samples that a run with so many has come to, and the one that these milestones end with.
+// The last milestone of samples: of a run with so many samples, and among these milestones.
 export const reached = (samples) => (samples < LEAST_SAMPLES ? 1 : 10 ** (String(samples).length - 1));
 export const marked = (milestones) =>
   Math.max(0, ...milestones.filter(({ kind }) => kind === "samples" || kind === "first-step").map(({ value }) => value));

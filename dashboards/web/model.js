@@ -1,4 +1,4 @@
-// The model: visitors ask it, and see its evaluations and checkpoints as they come.
+// The page on the model: questions to it, and its evaluations and checkpoints as they arrive.
 
 import { get } from "./api.js";
 import { fewSamples } from "./checkpoint_choice.js";
@@ -16,7 +16,7 @@ const chart = new EvaluationChart();
 const taskCharts = new TaskCharts();
 const form = byId("try");
 const checkpoints = new CheckpointList(byId("checkpoints"), form.dataset.auto);
-let steps = (form.dataset.steps.match(/\d+/g) ?? []).map(Number); // of checkpoints that can be asked, in order
+let steps = (form.dataset.steps.match(/\d+/g) ?? []).map(Number); // of checkpoints to ask, in order
 let asked = ""; // the sentence whose answers are shown
 let known = "";
 
@@ -25,7 +25,7 @@ function showProblem(text) {
   byId("try-problem").hidden = !text;
 }
 
-// A place for the answer of a step, and its answer when it is there; the newest stands first.
+// Adds a place for a step's answer, and fills it when the answer arrives; the newest comes first.
 async function showAnswer(text, step) {
   const name = t(step === steps.at(-1) ? "model.newest" : "model.at_step", { step: format.count(step) });
   const place = element("article", { className: "answer", "data-step": String(step) }, element("h3", {}, name));
@@ -48,7 +48,7 @@ async function showAnswer(text, step) {
 
 async function whileBusy(button, work) {
   if (button.getAttribute("aria-disabled") === "true") return;
-  button.setAttribute("aria-disabled", "true"); // it keeps the focus, which a disabled one would lose
+  button.setAttribute("aria-disabled", "true"); // a disabled button would lose the focus
   showProblem("");
   try {
     await work();
@@ -77,7 +77,7 @@ form.addEventListener("submit", (event) => {
 });
 byId("ask-earlier").addEventListener("click", (event) => whileBusy(event.currentTarget, askEarlier));
 
-// A score of few samples is not taken for more than it is.
+// Warns that scores on few samples are rough.
 function showCaveat(validations) {
   const samples = fewSamples(validations);
   byId("few-samples").hidden = samples === null;

@@ -1,20 +1,20 @@
-// What happened at each step, fetched in stretches of which the last few are kept.
+// The moments of all steps, fetched in chunks; the last few chunks are cached.
 
 import { get } from "./api.js";
 
 const STEPS_PER_CHUNK = 100;
 const KEPT = 40;
-const FRESH_MS = 10_000; // a stretch that the run is still in is asked for again
+const FRESH_MS = 10_000; // for which a chunk that may still change is cached
 
 export class Moments {
   #chunks = new Map(); // number -> { asked, answer }
 
-  // The step with the devices that it speaks of; null if nobody reported it.
+  // Returns a step's moment with its devices; null if nobody reported the step.
   async at(step, newest) {
     const number = Math.floor((step - 1) / STEPS_PER_CHUNK);
     const growing = (number + 1) * STEPS_PER_CHUNK > newest - STEPS_PER_CHUNK;
     const found = await this.#find(number, step, growing ? FRESH_MS : Infinity);
-    return found ?? (growing ? this.#find(number, step, 0) : null); // it may have come since
+    return found ?? (growing ? this.#find(number, step, 0) : null); // it may be new
   }
 
   forget() {
@@ -39,7 +39,8 @@ export class Moments {
   }
 }
 
-// Members with their devices at a moment, who gave most first: [{ member, samples, devices: [{ hardware, samples }] }].
+// Lists the members at a moment, the largest contribution first:
+// [{ member, samples, devices: [{ hardware, samples }] }].
 export function people(moment) {
   const samples = new Map(moment.shares);
   const present = new Set([...moment.online, ...samples.keys()]);
@@ -54,7 +55,7 @@ export function people(moment) {
   return [...found.values()].sort((one, other) => other.samples - one.samples || (one.member < other.member ? -1 : 1));
 }
 
-// The names behind places in the list of devices, each once.
+// Returns the members' names for indices in the list of devices, each once.
 export function names(moment, indexes) {
   return [...new Set(indexes.map((index) => moment.devices[index].member))];
 }

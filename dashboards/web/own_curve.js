@@ -5,7 +5,7 @@ import { drawing } from "./dom.js";
 const WIDTH = 1000;
 const HEIGHT = 200;
 
-// The points of the curve that lie in a range of steps, with the one after it so that single steps are seen, too.
+// Returns the points in a range of steps, and the point after it so that single steps are visible.
 export function within(curve, [first, last]) {
   const inside = [];
   for (let index = 0; index < curve.step.length; index += 1) {
@@ -15,7 +15,7 @@ export function within(curve, [first, last]) {
   return inside;
 }
 
-// An SVG of the curve (columns `step` and `loss`); `ranges` are pairs of steps, `label` says it in words.
+// Draws the curve (columns `step` and `loss`) as SVG; `ranges`: pairs of steps; `label`: its text.
 export function ownCurve(curve, ranges, label) {
   const last = Math.max(1, curve.step.at(-1));
   const losses = [...curve.loss].sort((one, other) => one - other);

@@ -1,4 +1,4 @@
-// Everybody: bubbles and leaderboard of now, and who was here when.
+// The page of all members: bubbles and leaderboard, and a timeline of stays.
 
 import { get, now, pages } from "./api.js";
 import { drawBubbles, drawLegend } from "./bubbles.js";
@@ -12,11 +12,11 @@ import { drawTimeline } from "./timeline.js";
 
 const REFRESH_MS = 10_000;
 const MOST_ROWS = 80; // of the timeline
-const FIRST_PLACES = 25; // of the leaderboard, before somebody wants to see all
+const FIRST_PLACES = 25; // of the leaderboard, until the reader asks for all
 const board = byId("board-choices").elements;
 const timeline = byId("timeline-choices").elements;
 let everybody = [];
-let ranked = []; // everybody again, in the days and on the hardware that are chosen
+let ranked = []; // all members, with contributions in the chosen days and on the chosen hardware
 let refreshedAt = -Infinity;
 let busy = false;
 let showsAll = false;
@@ -27,7 +27,7 @@ async function all(parameters) {
   return found;
 }
 
-// A cell of numbers, one for which a phone has no room, and a row of the leaderboard.
+// A cell with a number, one that phones hide, the mark of members online, a row of the leaderboard.
 const numeric = (text) => element("td", { className: "numeric" }, text);
 const wide = (text) => element("td", { className: "numeric wide" }, text);
 const here = () => element("span", { className: "here", role: "img", "aria-label": t("participants.online"), title: t("participants.online") });
@@ -49,7 +49,7 @@ function row(each) {
   );
 }
 
-// Who is looked for is shown without a rank, too, and so is who is here but has given nothing yet.
+// Members without a rank are shown only in a search, or if only those online are shown.
 function chosen() {
   const isAsked = board.online.checked || board.find.value.trim() !== "";
   const rows = board.online.checked ? ranked.filter(isOnline) : ranked;
@@ -85,7 +85,7 @@ async function showBubbles() {
   setText("online", t("participants.online_of", online));
 }
 
-// Rows by member, who was here last first.
+// Returns a row for each member, the one seen last first.
 function rowsOf(stays) {
   const byMember = new Map();
   stays.member.forEach((number, index) => {

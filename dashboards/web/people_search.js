@@ -1,9 +1,9 @@
-// Finding somebody among the participants: by a part of the name, or by a device's number. Pure: no element, no request.
+// Search among the members by part of a name or by a device's number. Pure: no element, no request.
 
-const ACCENTS = /[\u0300-\u036f]/g; // on Latin, Greek and Cyrillic letters; the signs of other scripts stay
+const ACCENTS = /[\u0300-\u036f]/g; // of Latin, Greek and Cyrillic letters, not of other scripts
 const folded = (text) => text.normalize("NFKD").replace(ACCENTS, "").toLowerCase().trim();
 
-// Those whose name has this text in it, or one of whose devices has this number ("12" or "#12"); all, if it is empty.
+// Returns members with this text in the name, or a device number ("12", "#12"); all if it is empty.
 export function found(participants, text) {
   const wanted = folded(text);
   const device = /^#?(\d+)$/.exec(wanted);
@@ -13,5 +13,5 @@ export function found(participants, text) {
 
 export const isOnline = (each) => each.active.length > 0;
 
-// Those who are here now first, else in the order in which they come.
+// Sorts members who are online first, and else keeps the order.
 export const onlineFirst = (participants) => [...participants.filter(isOnline), ...participants.filter((each) => !isOnline(each))];

@@ -1,8 +1,8 @@
-// Plotly, loaded when a page first draws with it, and what its charts here have in common.
+// Plotly, loaded when a page first draws with it, and the common settings of our charts.
 
 let library;
 
-// The library; it comes from its wheel, and a browser keeps it.
+// Loads the library, which the server has from Plotly's wheel and browsers cache.
 export function loadPlotly() {
   library ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
@@ -19,17 +19,17 @@ export function loadPlotly() {
   return library;
 }
 
-// A color of the style, by its custom property.
+// Returns a color of the style by its custom property.
 export function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-// An axis in the style's colors.
+// Returns an axis in the style's colors.
 export function axis(title, more = {}) {
   return { title: { text: title }, gridcolor: color("--line"), linecolor: color("--line"), zeroline: false, ...more };
 }
 
-// The layout that all charts begin with.
+// Returns the common layout of all charts.
 export function layout(more = {}) {
   return {
     margin: { l: 56, r: 12, t: 32, b: 44 },
@@ -43,10 +43,10 @@ export function layout(more = {}) {
   };
 }
 
-// Its tips are in English, and fade in and out.
+// Plotly's own tips are in English, and fade in and out.
 export const OPTIONS = { responsive: true, displaylogo: false, displayModeBar: false, showTips: false };
 
-// Calls when light becomes dark or dark light, for charts take their colors when they are drawn.
+// Calls `listener` when light or dark mode changes, because charts get their colors when drawn.
 export function onColorsChange(redraw) {
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 }

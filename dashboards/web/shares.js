@@ -1,4 +1,4 @@
-// A list of names with what each has, and a bar for its share. Its rows are kept, and only what differs is changed.
+// A list of names with values and bars for shares. Rows are reused, and only differences changed.
 
 import { element } from "./dom.js";
 

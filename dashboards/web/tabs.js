@@ -11,7 +11,7 @@ function choose(tabs, chosen) {
   }
 }
 
-// Makes the buttons of a tablist choose among the panels that they name.
+// Makes a tablist's buttons switch between the panels that they name.
 export function makeTabs(list) {
   const tabs = [...list.querySelectorAll('[role="tab"]')];
   const rightToLeft = getComputedStyle(list).direction === "rtl";

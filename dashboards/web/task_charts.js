@@ -1,4 +1,4 @@
-// How the checkpoints do on the run's tasks: for each task its curve, earlier models beside it, and the numbers as a table.
+// The checkpoints' results on the run's tasks: for each task a curve, earlier models, and a table.
 
 import { byId, element } from "./dom.js";
 import * as format from "./format.js";
@@ -44,7 +44,7 @@ function describe(task) {
   });
 }
 
-// Earlier models have no step: each is a line across, with its name.
+// Earlier models have no step: each is a horizontal line with its name.
 function references(task) {
   const line = { color: color("--muted"), width: 1, dash: "dash" };
   return {
@@ -61,7 +61,7 @@ function references(task) {
   };
 }
 
-// Plotly reads a little markup in its texts.
+// Escapes a text for Plotly, which interprets some markup.
 function plain(text) {
   return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }

@@ -1,4 +1,4 @@
-// Who was here when: a row for each member (or device), a bar for each stay. Made of blocks, so it mirrors by itself.
+// The timeline: a row for each member or device, a bar for each stay. CSS mirrors it for RTL.
 
 import { element } from "./dom.js";
 import * as format from "./format.js";
@@ -6,18 +6,18 @@ import { language, t } from "./i18n.js";
 
 const TICKS = 5;
 
-// Where a moment lies between two others, in per cent.
+// Returns the position of a moment between two others, in per cent.
 export function percent(at, since, until) {
   return (100 * (Math.min(until, Math.max(since, at)) - since)) / Math.max(1, until - since);
 }
 
-// Rows of { name, href, stays: [{ began_at, ended_at, online, text }] } into `container`.
+// Draws rows of { name, href, stays: [{ began_at, ended_at, online, text }] } into `container`.
 export function drawTimeline(container, rows, since, until) {
   const list = element("ul", { className: "timeline" }, axisRow(since, until), ...rows.map((row) => rowOf(row, since, until)));
-  container.replaceChildren(...(rows.length ? [list] : [])); // an axis of nothing says nothing
+  container.replaceChildren(...(rows.length ? [list] : [])); // without rows, no axis
 }
 
-// As fine as neighbouring ticks need to differ.
+// Returns a time format just fine enough for neighbouring ticks to differ.
 function tickOptions(seconds) {
   if (seconds > 2 * 86_400) return { month: "short", day: "numeric" };
   const minutes = { hour: "2-digit", minute: "2-digit" };
@@ -51,7 +51,7 @@ function bar(stay, since, until) {
   const times = { from: format.moment(stay.began_at), to: stay.online ? t("timeline.now") : format.moment(stay.ended_at) };
   const title = [t("timeline.from_to", times), stay.text].filter(Boolean).join(" · ");
   const block = element("span", { className: stay.online ? "stay online" : "stay", title, "aria-hidden": "true" });
-  block.style.insetInlineStart = `min(${begin}%, 100% - 3px)`;  // one that has just ended is seen, too
+  block.style.insetInlineStart = `min(${begin}%, 100% - 3px)`;  // keeps a short newest stay visible
   block.style.width = `${Math.max(0.1, end - begin)}%`;
   return block;
 }

@@ -1,4 +1,4 @@
-// Asking the model: a sentence goes into the coordinator's queue, and is asked for until its answer is there.
+// Questions to the model: a sentence is queued at the coordinator, and its answer is polled.
 
 import { get, post } from "./api.js";
 import { element } from "./dom.js";
@@ -8,11 +8,11 @@ import { t } from "./i18n.js";
 const POLL_MS = 400;
 const PATIENCE_MS = 55_000; // the coordinator forgets a question after a minute
 const BLANK = "[MASK]";
-const UNLIKELY = 0.05; // below that the best guess is hardly one
+const UNLIKELY = 0.05; // a best guess below this is called unlikely
 
 const sleep = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
-// Puts a sentence to the checkpoint of a step; `onWait` hears how many are ahead. An error says why there is no answer.
+// Asks the checkpoint of a step; `onWait` gets the number ahead. An error says what failed.
 export async function ask(text, step, onWait) {
   const until = performance.now() + PATIENCE_MS;
   let asked = await post("trials", { text, step });
@@ -26,7 +26,7 @@ export async function ask(text, step, onWait) {
   return asked;
 }
 
-// The sentence with the likeliest token at each blank, or after its end.
+// Returns the sentence with the likeliest token at each blank, or after its end.
 function filled({ text, blanks }) {
   const parts = text.includes(BLANK) ? text.split(BLANK) : [`${text} `, ""];
   const children = parts.flatMap((part, index) => {
@@ -48,7 +48,7 @@ function guess({ token, probability }) {
   );
 }
 
-// An answer as it is shown.
+// Returns the elements that show an answer.
 export function answerContent(asked) {
   const unlikely = asked.blanks.every((blank) => blank[0].probability < UNLIKELY);
   const lists = asked.blanks.map((blank) => element("ol", {}, ...blank.map(guess)));

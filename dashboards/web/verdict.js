@@ -1,4 +1,4 @@
-// The top of the overview: how the run does, in one sentence, and how far the whole of it is.
+// The top of the overview: the verdict on the run in one sentence, and the whole run's progress.
 
 import { archived } from "./api.js";
 import { byId, element, setText } from "./dom.js";
@@ -32,14 +32,14 @@ function reasonText({ verdict, taken_at: now, whole }) {
   });
 }
 
-// The checkpoint to return to, and the operators' command, whose directory only they know.
+// Names the checkpoint to return to and the command; only operators know its directory.
 function returnText({ step, is_before: isBefore }) {
   if (step === null) return t("verdict.alarm.no_checkpoint");
   const values = { step: format.count(step), command: `manyhands coordinator rewind DIR ${step}` };
   return t(isBefore ? "verdict.alarm.return_to" : "verdict.alarm.return_to_oldest", values);
 }
 
-// All alarms that hold, also those that the verdict's one reason does not name.
+// Shows all active alarms, also those that the verdict does not name.
 function showAlarms(alarms) {
   const texts = alarms.map(({ kind, step, return_to: point }) => {
     const values = { reason: t(`verdict.reasons.${kind}`), step: format.count(step) };
@@ -47,7 +47,7 @@ function showAlarms(alarms) {
     return point === null ? since : `${since} ${returnText(point)}`;
   });
   const list = byId("alarms");
-  if (list.textContent === texts.join("")) return; // a screen reader would repeat it
+  if (list.textContent === texts.join("")) return; // else screen readers would repeat it
   list.replaceChildren(...texts.map((text) => element("li", {}, text)));
   list.hidden = texts.length === 0;
 }
@@ -63,7 +63,7 @@ function showWhole({ step, total_steps: total, began_at: began, ends_at: ends })
 
 export function showVerdict(overview) {
   showWhole(overview.whole);
-  if (archived) return; // an archive's page says itself that nothing changes any more
+  if (archived) return; // an archive's page itself says that nothing changes
   const { state } = overview.verdict;
   byId("verdict").dataset.state = state;
   setText("verdict-state", t(`verdict.${state}`));
