@@ -1,5 +1,5 @@
-"""The ledger: what each step is made of, counted once, and what the coordinator knows of devices and swarm.
+"""The ledger: the samples of each step, counted once, and the state of devices and of the swarm.
 
-`ledger` writes and `reading` and `speed` read reports and receipts; `judgement` decides without a database which count.
-`sessions`, `keeper_status`, `recorded_checkpoints` and `steering` have their rows. All packages above use these.
+`ledger` records reports and receipts, `judgement` decides which count, `reading` and `speed` read
+results. The other modules have rows of their own. All packages above use these modules.
 """

@@ -1,6 +1,6 @@
-"""Judgement of reports and receipts: which reports can be true, which samples count, and what a step comes to.
+"""Judgement of reports and receipts: which are plausible, which samples count, and a step's sums.
 
-Every function is pure: `coordinator.ledger.ledger` gathers the facts, asks here, and writes down what follows.
+All functions are pure: `coordinator.ledger.ledger` reads the facts and writes the results.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from peer.reporting.messages import CLAIM_BOUNDS, MAX_LONG, MAX_REASON_CHARS, Lo
 from peer.verification.receipts import Confirmation, credited
 
 STEPS_AHEAD = 2
-STEPS_PER_SECOND = 2.0  # no swarm is faster: so far may it have come since the keeper last wrote
-KEPT_OTHERS = 4  # beside the keeper's: without it and without the claimant's own, three decide, of whom one may lie
-SPREAD = 0.25  # of the median loss, either way: microbatches of few samples differ by some percent
-LEAST_SPREAD = 0.05  # where the loss itself is close to nothing
+STEPS_PER_SECOND = 2.0  # faster than any swarm; bounds the steps taken since the keeper last wrote
+KEPT_OTHERS = 4  # beside the keeper's: without that and the claimant's own, three decide, and one may lie
+SPREAD = 0.25  # fraction of the median loss, either way: small microbatches differ by some percent
+LEAST_SPREAD = 0.05  # added, for losses close to zero
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """A report as a session brings it."""
+    """A report, with the device and the session that sent it."""
 
     device_id: str
     session_id: str | None
-    seq: int  # unique for the device
+    seq: int  # unique within the device
     report: StepReport
     completed_at: float  # Unix seconds, by the peer's clock
 
     @property
     def number(self) -> tuple[str, int]:
-        """What tells that it has come before."""
+        """The key that identifies a report that is sent again."""
         return self.device_id, self.seq
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """What a device reports once."""
+        """The device, era and step: a device may report each step of an era only once."""
         return self.device_id, self.report.era, self.report.step
 
 
 @dataclass(frozen=True)
 class ReportVerdict:
-    """The answer to a report: counted or refused; of refused ones only a report ahead of the ledger is sent again."""
+    """The answer to a report; a peer resends a refused one only if it is ahead of the keeper."""
 
     accepted: bool
     reason: str = ""
@@ -54,51 +54,51 @@ class ReportVerdict:
 
 @dataclass(frozen=True)
 class Facts:
-    """The ledger's knowledge when a report arrives."""
+    """The state of the ledger when a report arrives."""
 
     now: float
     joined_at: float  # when the device joined the run
     current_era: int
     last_counting_step: int | None  # of the report's era; None: all its steps count
-    horizon_step: int  # the highest step that can have been completed by now, in the report's era
+    horizon_step: int  # the highest plausible step now, in the report's era
     target_batch_size: int
-    known: bool  # this very report is in the ledger
+    known: bool  # this report is already in the ledger
     reported_already: bool  # this device has another report for this step and era
 
 
 class ReportOutcome(Enum):
-    """The fate of a report."""
+    """The result of judging a report."""
 
     COUNTED = "counted"  # stored; receipts decide how many of its samples count
-    UNDONE = "undone"  # stored, and counts nowhere: its step was undone by a return to a checkpoint
-    KNOWN = "known"  # it has come before: accepted, and counted once
-    AHEAD = "ahead"  # nothing is kept of it: it waits at the peer until its step is known
-    SECOND = "second"  # of a step that the device has reported: refused, and its receipt is taken
-    REFUSED = "refused"  # it cannot be true
+    UNDONE = "undone"  # stored, but not counted: a return to a checkpoint has undone its step
+    KNOWN = "known"  # sent again: accepted, and counted only once
+    AHEAD = "ahead"  # not stored: the peer sends it again once its step is known
+    SECOND = "second"  # the device has another report for this step: refused, but its receipt is used
+    REFUSED = "refused"  # implausible
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The fate of a report, its reason, and the losses and the time that are believed."""
+    """The outcome of a report, its reason, and the lost samples and the time to record for it."""
 
     outcome: ReportOutcome
     reason: str = ""
     lost: Mapping[str, int] = field(default_factory=dict)  # samples by cause
-    at: float = 0.0  # of the step, or of the refusal: Unix seconds
+    at: float = 0.0  # time of the step, or of the refusal: Unix seconds
 
     @property
     def stored(self) -> bool:
-        """Return whether the report becomes a row."""
+        """Whether the report is stored as a row."""
         return self.outcome in (ReportOutcome.COUNTED, ReportOutcome.UNDONE)
 
     @property
     def refused(self) -> bool:
-        """Return whether the report is refused for good."""
+        """Whether the report is refused and need not be sent again."""
         return self.outcome in (ReportOutcome.SECOND, ReportOutcome.REFUSED)
 
     @property
     def brings_receipt(self) -> bool:
-        """Return whether the report's receipt is evidence; that of a report that cannot be true is not."""
+        """Whether the report's receipt is used; the receipt of an implausible report is not."""
         return self.stored or self.outcome is ReportOutcome.SECOND
 
     @property
@@ -109,9 +109,9 @@ class Judgement:
 
 
 def judge(delivery: Delivery, facts: Facts) -> Judgement:
-    """Decide whether a report can be true, and what of it is believed.
+    """Decide whether a report is plausible, and which of its figures to record.
 
-    A step beyond the keeper's is no wrong claim while its era lasts: the swarm may go on when the keeper stands still.
+    In its era, a step beyond the keeper's is plausible: the swarm trains on while the keeper hangs.
     """
     report = delivery.report
     if facts.known:
@@ -131,7 +131,7 @@ def judge(delivery: Delivery, facts: Facts) -> Judgement:
 
 
 def _fault(delivery: Delivery, facts: Facts) -> str:
-    """Why a report cannot be true, in a few words; empty if it can."""
+    """Return why a report is implausible, in a few words; empty if it is plausible."""
     report = delivery.report
     claims = {each.name: getattr(report, each.name) for each in fields(report)}
     claims |= {"seq": delivery.seq, "completed_at": delivery.completed_at}
@@ -151,31 +151,31 @@ def _fault(delivery: Delivery, facts: Facts) -> str:
 
 
 def _limits(facts: Facts) -> dict[str, float]:
-    """The highest value of each number but the step's time; the lowest is 0."""
+    """Return the highest plausible value of each number in a report; the lowest is 0."""
     claims = {name: bound.at(facts.target_batch_size) for name, bound in CLAIM_BOUNDS.items()}
     return claims | {"seq": MAX_LONG, "era": facts.current_era}
 
 
 def step_horizon(known_step: int, known_for_s: float) -> int:
-    """The highest plausible step, when the swarm was at `known_step` so many seconds ago."""
+    """Return the highest plausible step, `known_for_s` seconds after `known_step`."""
     return known_step + STEPS_AHEAD + int(max(0.0, known_for_s) * STEPS_PER_SECOND)
 
 
 def judge_lost(lost: Lost, target_batch_size: int) -> str:
-    """Why losses beside reports cannot be true; empty if they can."""
+    """Return why losses sent apart from reports are implausible; empty if they are plausible."""
     claimed, most = sum(lost.by_cause.values()), int(CLAIM_BOUNDS["lost_samples"].at(target_batch_size))
     return f"{claimed} lost samples are more than {most}" if claimed > most else ""
 
 
 class SampleClaim(NamedTuple):
-    """One report of a step, as far as counting it goes; a tuple, for there may be thousands."""
+    """The fields of a report that counting needs; a tuple, because a step may have thousands."""
 
     report_id: int
     device_id: str
     device_number: int
     member_id: int
     samples: int
-    counted: int | None  # before: as receipts confirmed; None while none said anything
+    counted: int | None  # the last count; None before any receipt
     loss: float | None
     era: int
     completed_at: float
@@ -183,7 +183,7 @@ class SampleClaim(NamedTuple):
 
 @dataclass(frozen=True)
 class KeptReceipt:
-    """A kept receipt's content, by devices' numbers."""
+    """A stored receipt: samples received from each device, by the device's number."""
 
     receipt_id: int
     device_id: str
@@ -193,7 +193,7 @@ class KeptReceipt:
 
 
 class StepSums(NamedTuple):
-    """The sums over the reports of one step."""
+    """The sums over one step's reports."""
 
     devices: int
     completed_at: float
@@ -203,9 +203,9 @@ class StepSums(NamedTuple):
 
 
 def chosen(step: int, receipts: Sequence[KeptReceipt]) -> set[int]:
-    """Which receipts of one step to keep, by id: the keeper's first, and by lot one of each of four members.
+    """Choose which receipts of one step to keep, by id: the keeper's first and one of four members.
 
-    Neither haste nor the number of a member's devices changes the lot.
+    A hash of step and device draws the four: arriving early or owning many devices does not help.
     """
     keepers = [receipt.receipt_id for receipt in receipts if receipt.is_keeper][:1]
     of_each_member: dict[int, int] = {}
@@ -220,9 +220,9 @@ def _lot(step: int, device_id: str) -> bytes:
 
 
 def count(claims: Sequence[SampleClaim], receipts: Sequence[KeptReceipt]) -> dict[int, int | None]:
-    """The samples of each claim that count, by the report's id; None while no receipt says anything.
+    """Return how many samples of each claim count, by report id; None before any receipt.
 
-    The claims are in the order of arrival: a step that a device reported for two eras counts once.
+    Claims are in the order of arrival. If a device reports a step in two eras, the first counts.
     """
     counted: dict[int, int | None] = {}
     devices: set[str] = set()
@@ -232,13 +232,13 @@ def count(claims: Sequence[SampleClaim], receipts: Sequence[KeptReceipt]) -> dic
             continue
         devices.add(claim.device_id)
         confirmed = credited(claim.samples, str(claim.member_id), _words(claim, receipts))
-        # what was counted before there were receipts stays
+        # without a receipt, the last count stays
         counted[claim.report_id] = claim.counted if confirmed is None else confirmed
     return counted
 
 
 def _words(claim: SampleClaim, receipts: Sequence[KeptReceipt]) -> list[Confirmation]:
-    """The words of all receipts on the device of a claim."""
+    """Return what each receipt confirms for the device of a claim."""
     return [
         Confirmation(str(receipt.member_id), receipt.is_keeper, receipt.samples.get(claim.device_number, 0))
         for receipt in receipts
@@ -246,9 +246,9 @@ def _words(claim: SampleClaim, receipts: Sequence[KeptReceipt]) -> list[Confirma
 
 
 def step_sums(claims: Sequence[SampleClaim], counted: Mapping[int, int | None], loss_before: float | None) -> StepSums:
-    """The sums of a step with these claims, which do not wait for receipts as the leaderboard does.
+    """Return the sums of a step, which include samples that no receipt confirms yet.
 
-    Losses weigh by confirmed samples, or by claimed ones while none is confirmed. `loss_before`: the step before's.
+    Losses are weighted by confirmed samples, else by claimed ones. `loss_before`: the last step's.
     """
     confirmed = [claim for claim in claims if counted[claim.report_id]]
     losses = [(claim.loss, counted[claim.report_id] or 0) for claim in claims if claim.loss is not None]
@@ -263,11 +263,11 @@ def step_sums(claims: Sequence[SampleClaim], counted: Mapping[int, int | None], 
 
 
 def loss_sums(reported: Sequence[tuple[float, int]], before: float | None) -> tuple[float, int]:
-    """The sum of losses times samples and the samples it is over, of (loss, samples); (0.0, 0) if there are none.
+    """Return the sums of loss times samples and of samples, over (loss, samples) pairs, if any.
 
-    Losses have no receipts. But the devices of one step have the same parameters and samples of the same kind, so their
-    losses are close together: a loss further than 25 % plus 0.05 from the weighted median is moved to that edge.
-    `before`, the loss of the step before, decides where the samples are divided in equal halves.
+    No receipt confirms a loss. But the devices of one step have the same parameters and similar
+    samples, so their losses are close together: each loss is clamped to the weighted median plus or
+    minus 25 % and 0.05. `before`, the previous step's loss, breaks a tie between two medians.
     """
     reported = [(loss, samples) for loss, samples in reported if samples > 0]
     if not reported:
@@ -280,7 +280,7 @@ def loss_sums(reported: Sequence[tuple[float, int]], before: float | None) -> tu
 
 
 def _median(ordered: Sequence[tuple[float, int]], before: float | None) -> float:
-    """The loss that half of the samples lie below; of two such the one nearer to `before`, or the lower."""
+    """Return the weighted median loss; of two, the one nearer to `before`, else the lower."""
     half, passed = sum(samples for _, samples in ordered) / 2, 0
     for place, (loss, samples) in enumerate(ordered):
         passed += samples

@@ -1,4 +1,4 @@
-"""Where the swarm stands, in one row that the keeper rewrites about once a second: all that the service knows of it."""
+"""Status of the swarm: a row that the keeper rewrites about once a second for the service."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from coordinator.store.eras import current_era
 from coordinator.store.models import SwarmStatus
 from coordinator.store.notify import Topic, tell
 
-KEEPER_SILENT_S = 120.0  # a keeper may average for so long on a busy machine, and is back within it when it has died
+KEEPER_SILENT_S = 120.0  # long enough for a round on a busy machine, or for a restart
 _STATUS_ROW = 1
 
 
 @dataclass(frozen=True)
 class KeeperView:
-    """Where the swarm stands, as the keeper sees it."""
+    """The status of the swarm, as the keeper sees it."""
 
     step: int  # global steps completed
     era: int
     samples_accumulated: int  # towards the next global step
     target_batch_size: int
     peers: int
-    samples_per_second: float  # of the run, by the steps that count: `coordinator.ledger.speed`
+    samples_per_second: float  # of the run (`coordinator.ledger.speed`)
     eta_s: float | None  # until the batch is full, at that speed
     addresses: tuple[str, ...]  # the keeper's libp2p multiaddresses
-    updated_at: float  # when the keeper's own p2p daemon had last answered it
+    updated_at: float  # when the keeper's p2p daemon last answered
 
 
 def write_swarm_status(
@@ -42,7 +42,7 @@ def write_swarm_status(
     addresses: Sequence[str],
     now: float,
 ) -> None:
-    """The keeper's view of the swarm, in place of its last one."""
+    """Replace the keeper's view of the swarm."""
     with database.begin() as session:
         session.merge(
             SwarmStatus(
@@ -62,7 +62,7 @@ def write_swarm_status(
 
 
 def tell_keeper_addresses(database: Database, addresses: Sequence[str]) -> bool:
-    """Where a keeper that has come back is reached, ahead of its first view of the swarm; whether that is news."""
+    """Write a restarted keeper's addresses, before its first view; returns whether they are new."""
     with database.begin() as session:
         row = session.get(SwarmStatus, _STATUS_ROW)
         if row is None:
@@ -72,7 +72,7 @@ def tell_keeper_addresses(database: Database, addresses: Sequence[str]) -> bool:
 
 
 def read_swarm_status(database: Database) -> KeeperView | None:
-    """The keeper's last view of the swarm; None before its first."""
+    """Return the keeper's last view of the swarm; None before its first."""
     with database() as session:
         row = session.get(SwarmStatus, _STATUS_ROW)
         if row is None:

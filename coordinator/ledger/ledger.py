@@ -1,13 +1,13 @@
-"""The ledger: reports become steps and contributions, each report counted once and as far as receipts confirm it.
+"""The ledger: sums reports into steps and contributions, as far as receipts confirm their samples.
 
-This module gathers the facts and writes the rows; `coordinator.ledger.judgement` decides in between, and
-`coordinator.ledger.reading` reads. The transaction that stores a report or a receipt also brings up to date all sums
-that follow from it: the samples that count, the step's sums, the sums of the device's UTC day, and its lost samples. So
+This module reads facts and writes rows; `coordinator.ledger.judgement` decides, and
+`coordinator.ledger.reading` reads. The transaction that stores a report or a receipt also updates
+all sums that depend on it: counted samples, the step's sums, the device's daily sums and losses. So
 the order of arrival does not matter, and reading the sums costs little.
 
-Lost samples were computed but are in no step; they are summed by device, day and cause, so that members can see why. A
-device tells its own losses, with its reports or, when it leaves, apart from them. The coordinator itself counts what it
-refuses or cuts off. Losses earn nothing, so there is nothing to gain by a false claim.
+Lost samples were computed but are part of no step. They are summed by device, day and cause, for
+members to see. A device reports its losses with its reports or, when it leaves, apart from them.
+The coordinator adds those that it refuses or cuts off. Losses earn nothing, so lies gain nothing.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ _AMOUNTS = ("reports", "claimed", "counted", "pending", "undone", "elapsed_s", "
 
 
 class Ledger(LedgerReader):
-    """Reports and receipts in, steps and contributions out."""
+    """Records reports and receipts as steps and contributions."""
 
     def __init__(self, database: Database, config: RunConfig, clock: Callable[[], float] = time.time) -> None:
         super().__init__(database, clock)
         self._config = config
 
     def record_all(self, deliveries: Sequence[Delivery]) -> list[ReportVerdict | Exception]:
-        """Count reports in one transaction, or refuse them and say why; a report that comes again is counted once.
+        """Count or refuse each report, in one transaction; a report that is sent again counts once.
 
-        One that cannot be recorded gives its error and spoils no other.
+        A report that cannot be recorded yields its exception and does not affect the others.
         """
 
         def record(session: Session) -> list[ReportVerdict]:
@@ -83,16 +83,16 @@ class Ledger(LedgerReader):
 
         try:
             return list(self._database.transact(record))
-        except OperationalError as error:  # the database itself: the others would fare no better
+        except OperationalError as error:  # the database fails: smaller batches would fail as well
             return [error] * len(deliveries)
-        except Exception as error:  # noqa: BLE001 - the boundary of a batch: whose fault it is shows in smaller ones
+        except Exception as error:  # noqa: BLE001 - fault boundary: smaller batches isolate the bad report
             if len(deliveries) == 1:
                 return [error]
             middle = len(deliveries) // 2
             return [*self.record_all(deliveries[:middle]), *self.record_all(deliveries[middle:])]
 
     def record_lost(self, device_id: str, seq: int, lost: Lost, at: float) -> str:
-        """Count what a device lost beside its reports, once however often it comes; returns why not, or nothing."""
+        """Count losses sent apart from reports, once even if sent again; returns why not, or ""."""
 
         def record(session: Session) -> str:
             now = self._clock()
@@ -111,7 +111,7 @@ class Ledger(LedgerReader):
         return self._database.transact(record)
 
     def take_receipt(self, device_id: str, step: int, receipt: str) -> None:
-        """Keep what a device, the keeper's, received at this step, and count by it; a bad one is recorded."""
+        """Store the keeper's receipt of this step and recount; a bad one is logged as refused."""
 
         def take(session: Session) -> None:
             beside_others(session, Lock.ERA)
@@ -123,10 +123,10 @@ class Ledger(LedgerReader):
         self._database.transact(take)
 
     def roll_back(self, step: int) -> int:
-        """The swarm returned to the checkpoint of `step`: undo all later steps and begin a new era; returns its number.
+        """Undo all steps after `step`, to which the swarm has returned; returns the new era.
 
-        Reports of the undone steps stay, marked, and so will those that have yet to arrive. Their receipts, and what
-        held-out samples and tasks said of undone checkpoints, go; nobody downloads one of these any more.
+        Reports of the undone steps stay, marked as undone, and so do those that arrive later. Their
+        receipts, the undone checkpoints and the results of evaluating these are deleted.
         """
 
         def undo(session: Session) -> int:
@@ -144,11 +144,11 @@ class Ledger(LedgerReader):
 
 
 class _Intake:
-    """Reports of one transaction, with the same results as if they were recorded one after the other.
+    """Reports of one transaction, with the same results as if each were recorded on its own.
 
-    Each is judged in the order of arrival, with the changes by those before it; the rows that all need are read once,
-    and each of their steps is counted once, at the end. The transaction holds the locks of all these steps, so nothing
-    is counted twice, even if another replica records at the same time.
+    Each is judged in the order of arrival, with the changes by those before it. Shared rows are
+    read once, and each step is counted once, at the end. The transaction holds the locks of all
+    these steps, so nothing is counted twice, even if another replica records at the same time.
     """
 
     def __init__(self, session: Session, config: RunConfig, deliveries: Sequence[Delivery], now: float) -> None:
@@ -168,7 +168,7 @@ class _Intake:
         self._to_count: set[int] = set()
 
     def record(self) -> list[ReportVerdict]:
-        """Store what can be true, and count it."""
+        """Store the plausible reports and count their steps."""
         verdicts = [self._take(delivery) for delivery in self._deliveries]
         if self._rows:
             enter_reports(self._session, self._rows)
@@ -177,7 +177,7 @@ class _Intake:
         return verdicts
 
     def _found(self, columns: Sequence[Any], wanted: set[Any]) -> set[Any]:
-        """Those of `wanted` for which there is a report."""
+        """Return those of `wanted` for which there is a report."""
         query = select(*columns).where(tuple_(*columns).in_(sorted(wanted)))
         return {tuple(row) for row in self._session.execute(query)}
 
@@ -211,19 +211,19 @@ class _Intake:
         )
 
     def _horizon(self, era: int) -> int:
-        """The highest step that can have been completed in this era by now."""
+        """Return the highest step that can have been completed in this era by now."""
         if self._status is not None:
             horizon = step_horizon(self._status.step, self._now - self._status.updated_at)
-        else:  # no keeper has written yet: the ledger's own last step must do
+        else:  # before the keeper's first status: the ledger's last step
             counting = (row["step"] for row in self._rows if not row["superseded"])
             horizon = step_horizon(max([self._last_step(), *counting]), 0.0)
-        if era < self._era:  # it went further than where the swarm is now
+        if era < self._era:  # an earlier era may have gone further than the current one
             reported = (row["step"] for row in self._rows if row["era"] == era)
             horizon = max(horizon, step_horizon(max([self._last_reported(era), *reported]), 0.0))
         return horizon
 
     def _row(self, delivery: Delivery, judgement: Judgement) -> dict[str, Any]:
-        """A report's columns; its receipt and its losses by cause go elsewhere."""
+        """Return a report's columns; its receipt and its losses are stored in other tables."""
         claims = {name: value for name, value in asdict(delivery.report).items() if name in _REPORTS.c}
         return claims | {
             "device_id": delivery.device_id,
@@ -236,7 +236,7 @@ class _Intake:
 
 
 def _count_step(session: Session, step: int, target_batch_size: int) -> None:
-    """Count the reports of a step and write its sums; nothing is written while nobody has reported it."""
+    """Count the reports of a step and write its sums; without a report, write nothing."""
     receipts, claims = kept_receipts(session, step), _claims(session, step)
     if not claims:
         return
@@ -256,17 +256,17 @@ def _count_step(session: Session, step: int, target_batch_size: int) -> None:
 
 
 def _claims(session: Session, step: int) -> list[SampleClaim]:
-    """The reports of a step that count, in the order of their arrival."""
+    """Return the reports of a step that count, in the order of arrival."""
     table = _REPORTS.join(_DEVICES, _DEVICES.c.id == _REPORTS.c.device_id)
     named = {"report_id": _REPORTS.c.id, "device_number": _DEVICES.c.number, "member_id": _DEVICES.c.member_id}
     columns = [named[name] if name in named else _REPORTS.c[name] for name in SampleClaim._fields]
     counting = select(*columns).select_from(table).where(_REPORTS.c.step == step, _REPORTS.c.superseded.is_(False))
-    # past the mapper, which is slow with thousands of rows
+    # bypasses the ORM, which is slow with thousands of rows
     return [SampleClaim._make(row) for row in session.connection().execute(counting.order_by(_REPORTS.c.id))]
 
 
 def _recount(session: Session, changed: Sequence[SampleClaim], counted: Mapping[int, int | None]) -> None:
-    """Write how many samples of these reports count now, and correct the sums of their devices' days."""
+    """Write the new counts of these reports, and correct the daily sums of their devices."""
     session.execute(update(Report), [{"id": each.report_id, "counted": counted[each.report_id]} for each in changed])
     changes = []
     for claim in changed:
@@ -278,7 +278,7 @@ def _recount(session: Session, changed: Sequence[SampleClaim], counted: Mapping[
 
 
 def enter_reports(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Store reports (columns of the table), and add them to the sums of their devices' days."""
+    """Store reports, given as columns of the table, and add them to the devices' daily sums."""
     session.execute(insert(Report), rows)
     _add_to_days(session, ((row["device_id"], day_of(row["completed_at"]), _amounts(row)) for row in rows))
 
@@ -299,9 +299,9 @@ def _amounts(report: Mapping[str, Any]) -> dict[str, float]:
 
 
 def undo_reports(session: Session, after_step: int) -> None:
-    """Undo the reports of all later steps: they stay, marked, and count on no day any more."""
+    """Mark the reports of all later steps as undone, and subtract them from the daily sums."""
     days, later = Report.completed_at / literal(DAY_S), Report.step > after_step
-    day = (func.floor(days) if is_postgresql(session) else days).cast(BigInteger)  # SQLite's cast cuts off
+    day = (func.floor(days) if is_postgresql(session) else days).cast(BigInteger)  # SQLite's cast truncates
     counted = {
         "reports": func.count(),
         "claimed": func.sum(Report.samples),
@@ -323,7 +323,7 @@ def undo_reports(session: Session, after_step: int) -> None:
 
 
 def _add_to_days(session: Session, changes: Iterable[tuple[str, int, Mapping[str, float]]]) -> None:
-    """Add amounts to devices' days; always in the same order, so that no two writers block."""
+    """Add amounts to the daily sums, always in the same order, so that writers do not deadlock."""
     sums: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: dict.fromkeys(_AMOUNTS, 0))
     for device_id, day, amounts in changes:
         row = sums[device_id, day]
@@ -334,7 +334,7 @@ def _add_to_days(session: Session, changes: Iterable[tuple[str, int, Mapping[str
 
 
 def count_losses(session: Session, device_id: str, step: int, by_cause: Mapping[str, int], at: float) -> None:
-    """Add samples to what this device has lost on that day (Unix seconds), by cause."""
+    """Add samples, by cause, to the losses of this device on the day of `at` (Unix seconds)."""
     rows = [
         {"device_id": device_id, "day": day_of(at), "cause": cause, "samples": samples, "times": 1, "last_step": step}
         for cause, samples in sorted(by_cause.items())
@@ -344,7 +344,7 @@ def count_losses(session: Session, device_id: str, step: int, by_cause: Mapping[
 
 
 def count_cut_off(session: Session, device: Device, now: float) -> None:
-    """Count the samples that a device held when it was cut off, by its own last word."""
+    """Count as lost the samples that a device held, by its last message, when it was cut off."""
     newest = (
         select(DeviceSession)
         .where(DeviceSession.device_id == device.id, DeviceSession.ended_at.is_(None))

@@ -1,14 +1,14 @@
-"""Reading of the ledger: the run's steps, and the contributions of members and of kinds of hardware.
+"""Reading of the ledger: the run's steps, and contributions by member and by kind of hardware.
 
-The sums of each step and of each device's day are kept up to date as reports arrive (`coordinator.ledger.ledger`), so
-reading them costs little.
+The sums of each step and of each device's day are kept up to date as reports arrive
+(`coordinator.ledger.ledger`), so reading them costs little.
 
-Contributions by hardware are summed over reports. A run has hundreds of thousands of reports, and the dashboard
-refreshes every second. So all reports are read once, and then only those of the newest steps; the sums of older steps
-are kept. A return to a checkpoint begins an era and changes older sums, and so may a very late report: every 15 minutes
-all reports are read again.
+Contributions by hardware are summed over reports. A run has hundreds of thousands of reports, and
+the dashboard refreshes every second. So all reports are read once, and then only those of the
+newest steps; older sums are cached. A return to a checkpoint or a very late report changes older
+sums, so all reports are read again every 15 minutes.
 
-The kind of hardware follows from a session's description of its machine: `cuda:0,1, 4 cores`, `tpu, 96 cores`.
+A session describes its machine's hardware: `cuda:0,1, 4 cores`, `tpu, 96 cores`.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from coordinator.store.ledger_models import LossMark
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, DeviceSession, Member, Receipt, Report, Step
 from coordinator.throttling.shared_work import LITTLE_S, REST, Costly
 
-SETTLED_S = 30.0  # after a step was completed its reports are in; peers that were cut off deliver theirs later
+SETTLED_S = 30.0  # after a step, until its reports are in; peers that were offline deliver theirs later
 Kind = Literal["gpu", "tpu", "apple", "cpu", "other"]
 KINDS: tuple[Kind, ...] = ("gpu", "tpu", "apple", "cpu", "other")
 _SEVERAL = re.compile(r"\b(\d{1,2}) × cuda\b")  # as workers describe them: `2 × cuda (Tesla T4, 15 GiB)`
 _CUDA = re.compile(r"cuda(?::(\d+(?:,\d+)*))?(?![\w])")
-LATE_STEPS = 200  # the newest, whose reports and receipts still come
-READ_WHOLE_S = 900.0  # so often all is read again
+LATE_STEPS = 200  # the newest steps, whose reports and receipts still arrive
+READ_WHOLE_S = 900.0  # all reports are read again this often
 
 
 @dataclass(frozen=True)
 class StepRow:
-    """One global step, as far as it is reported."""
+    """One global step, summed over the reports that have arrived."""
 
     step: int
     samples: int
-    loss: float | None  # mean over samples; None while nobody has reported a loss
+    loss: float | None  # mean over samples; None before any reported loss
     devices: int
     completed_at: float
     target_batch_size: int
@@ -52,22 +52,22 @@ class StepRow:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a member has given so far."""
+    """The sums of a member's work so far."""
 
     member: str
-    samples: int  # that receipts confirm
+    samples: int  # confirmed by receipts
     devices: int
-    online: int  # of these devices, now
+    online: int  # devices online now
     last_seen_at: float | None
-    samples_per_second: float  # of the devices online
-    elapsed_s: float  # that its devices trained, each counted; those steps that count
-    data_wait_s: float  # of it, waiting for data
-    averaged_bytes: int  # of others' numbers, in all steps, as the devices themselves say
+    samples_per_second: float  # of the online devices
+    elapsed_s: float  # training time, summed over devices; undone steps excluded
+    data_wait_s: float  # of `elapsed_s`, waiting for data
+    averaged_bytes: int  # that its devices averaged for other peers, as they report themselves
     pending_samples: int = 0  # claimed, and neither confirmed nor denied by any receipt
 
 
 def data_wait_share(contributions: Sequence[Contribution]) -> float | None:
-    """Which part of the time that these have trained they waited for data; None before there is any."""
+    """Return the fraction of training time spent waiting for data; None before any training."""
     elapsed_s = sum(row.elapsed_s for row in contributions)
     return min(1.0, sum(row.data_wait_s for row in contributions) / elapsed_s) if elapsed_s else None
 
@@ -77,11 +77,11 @@ class Hardware:
     """The kind and number of processors that a machine trains on."""
 
     kind: Kind
-    accelerators: int  # GPUs that it trains on; 1 for whatever else computes
+    accelerators: int  # GPUs that it trains on; 1 for any other hardware
 
 
 def hardware_of(said: str) -> Hardware:
-    """The kind of a machine, by a session's own words; peers may write anything there."""
+    """Parse a session's description of its machine; peers may write anything there."""
     text = said.strip().lower()
     if several := _SEVERAL.findall(text):
         return Hardware("gpu", min(64, sum(map(int, several))))
@@ -94,40 +94,40 @@ def hardware_of(said: str) -> Hardware:
 
 @dataclass(frozen=True)
 class Gift:
-    """Sums over reports; of undone steps only the time counts, which was given all the same."""
+    """Sums over reports; undone steps contribute only their time."""
 
-    samples: int = 0  # that receipts confirm
-    pending_samples: int = 0  # that nothing confirms or denies
+    samples: int = 0  # confirmed by receipts
+    pending_samples: int = 0  # neither confirmed nor denied by any receipt
     averaged_bytes: int = 0
-    elapsed_s: float = 0.0  # that machines trained
-    data_wait_s: float = 0.0  # of it, waiting for data
-    undone_s: float = 0.0  # that machines trained for steps which were undone
+    elapsed_s: float = 0.0  # training time of steps that count
+    data_wait_s: float = 0.0  # of `elapsed_s`, waiting for data
+    undone_s: float = 0.0  # training time of undone steps
 
     def __add__(self, other: Gift) -> Gift:
         return Gift(*(getattr(self, name) + getattr(other, name) for name in _NAMES))
 
 
 _NAMES = tuple(field.name for field in fields(Gift))
-Key = tuple[int, Hardware]  # member's id, and what a session said of its machine
+Key = tuple[int, Hardware]  # member's id and hardware
 Gifts = Mapping[Key, Gift]
 
 
 @dataclass(frozen=True)
 class Giving:
-    """All gifts at a moment, and the part of them that is settled."""
+    """All sums at one moment, and the part of them that is cached."""
 
-    read_at: float  # when all was read
-    settled_step: int  # up to here `settled` goes
+    read_at: float  # when all reports were last read
+    settled_step: int  # `settled` sums the steps up to this one
     settled: Gifts
     gifts: Gifts
-    good_until: float = 0.0  # what took long to read is read less often
+    good_until: float = 0.0  # Unix seconds; later for sums that took long to read
 
     def by_member(self) -> dict[int, Gift]:
-        """Member's id -> what all the member's machines gave."""
+        """Return the sums of each member, by the member's id."""
         return folded(self.gifts, lambda key: key[0])
 
     def by_hardware(self) -> dict[Hardware, Gift]:
-        """Hardware -> what all machines of this kind gave."""
+        """Return the sums of each kind of hardware."""
         return folded(self.gifts, lambda key: key[1])
 
 
@@ -138,7 +138,7 @@ def read_giving(
     now: float,
     timer: Callable[[], float] = time.monotonic,
 ) -> Giving:
-    """The gifts of now, or of a while ago where reading them takes long; `before` is what was read last, None: nothing.
+    """Return current sums, or somewhat older ones if reading takes long; `before`: the last result.
 
     With thousands of devices the newest steps alone have a million reports.
     """
@@ -161,7 +161,7 @@ def _read_giving(session: Session, before: Giving | None, newest_step: int, now:
 
 
 def read_gifts(session: Session, after: int = 0, until: int | None = None) -> dict[Key, Gift]:
-    """The gifts in the steps after one, and until another if that is given; without the keeper's."""
+    """Sum the reports of the steps above `after`, up to `until` if given, without the keeper's."""
     within = Report.step > after if until is None else and_(Report.step > after, Report.step <= until)
     found: dict[Key, Gift] = {}
     for member, said, *sums in session.execute(_query().where(within)):
@@ -193,13 +193,13 @@ def _query() -> Select[Any]:
 
 
 def added(first: Mapping[Any, Gift], second: Mapping[Any, Gift]) -> dict[Any, Gift]:
-    """The sums of both."""
+    """Add two tables of sums, key by key."""
     nothing = Gift()
     return {key: first.get(key, nothing) + second.get(key, nothing) for key in {**first, **second}}
 
 
 def folded(gifts: Gifts, group: Callable[[Key], Any]) -> dict[Any, Gift]:
-    """The sums of all that belong to the same group."""
+    """Sum all entries that `group` maps to the same value."""
     found: dict[Any, Gift] = {}
     for key, gift in gifts.items():
         found[group(key)] = found.get(group(key), Gift()) + gift
@@ -207,7 +207,7 @@ def folded(gifts: Gifts, group: Callable[[Key], Any]) -> dict[Any, Gift]:
 
 
 def gifts_by_member(session: Session) -> dict[int, Gift]:
-    """Member's id -> what all the member's devices gave, by the sums of their days."""
+    """Return the sums of each member, by the member's id, from the daily sums."""
     query = (
         select(
             Device.member_id,
@@ -228,29 +228,29 @@ def gifts_by_member(session: Session) -> dict[int, Gift]:
 
 
 class LedgerReader:
-    """The ledger of a run, for those who only read it."""
+    """Read-only access to the ledger of a run."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database, self._clock = database, clock
-        self.recent_contributions = Costly(self.contributions)  # the same, perhaps somewhat older in a long run
+        self.recent_contributions = Costly(self.contributions)  # cached: somewhat older in a long run
 
     def current_era(self) -> int:
-        """How often the swarm has returned to a checkpoint."""
+        """Return the current era: the number of returns to a checkpoint."""
         with self._database() as session:
             return current_era(session)
 
     def last_counting_step(self, era: int) -> int | None:
-        """The last step of `era` that no later era undid; None where nothing was undone."""
+        """Return the last step of `era` that no later era undid; None if nothing was undone."""
         with self._database() as session:
             return last_counting_step(session, era)
 
     def last_step(self) -> int:
-        """The highest step that anybody reported; 0 before the first."""
+        """Return the highest reported step; 0 before the first."""
         with self._database() as session:
             return session.scalar(select(func.max(Step.step))) or 0
 
     def last_seq(self, device_id: str) -> int:
-        """The highest number of this device's reports and losses that were taken; 0 before the first."""
+        """Return the highest recorded number of this device's reports and losses; 0 if none."""
         numbers = (
             select(func.max(Report.seq)).where(Report.device_id == device_id),
             select(LossMark.seq).where(LossMark.device_id == device_id),
@@ -259,15 +259,15 @@ class LedgerReader:
             return max(session.scalar(query) or 0 for query in numbers)
 
     def last_known_step(self) -> int:
-        """The highest step that was reported, or of which there is a receipt; its report may still come."""
+        """Return the highest step with a report or a receipt; its report may still arrive."""
         with self._database() as session:
             return max(session.scalar(select(func.max(column))) or 0 for column in (Step.step, Receipt.step))
 
     def steps(self, after: int = 0) -> list[StepRow]:
-        """All steps above `after`, in order."""
+        """Return all steps above `after`, in order."""
         columns = (Step.step, Step.samples, Step.loss_sum, Step.loss_samples, Step.devices, Step.completed_at)
         query = select(*columns, Step.target_batch_size).where(Step.step > after).order_by(Step.step)
-        with self._database() as session:  # plain columns: of a long run, objects would take a second to make
+        with self._database() as session:  # plain columns: for a long run, ORM objects would take a second
             return [
                 StepRow(
                     step=step,
@@ -281,9 +281,9 @@ class LedgerReader:
             ]
 
     def contributions(self, gifts: Mapping[int, Gift] | None = None) -> list[Contribution]:
-        """Every member with a device, the largest contribution first, bytes after samples; without the keeper.
+        """Return each member with a device except the keeper, by samples, then by averaged bytes.
 
-        `gifts` are what members gave, by their ids, where that is known already.
+        `gifts`: the members' sums, by id, if they are already known.
         """
         now = self._clock()
         present = (
@@ -310,13 +310,13 @@ class LedgerReader:
         return sorted(found, key=lambda row: (-row.samples, -row.averaged_bytes, row.member))
 
     def contributions_after(self, step: int) -> list[Contribution]:
-        """The same as `contributions`, but of what was given in the steps above `step`."""
+        """Return the same as `contributions`, for the steps above `step` only."""
         with self._database() as session:
             gifts = read_gifts(session, step)
         return self.contributions(folded(gifts, lambda key: key[0]))
 
     def standing(self, member: str) -> tuple[int, int, int]:
-        """A member's samples, rank (from 1; equals share one) and the number of members, for the terminal panel."""
+        """Return a member's samples, rank (from 1; ties share one) and the number of members."""
         samples = {row.member: row.samples for row in self.contributions()}
         own = samples.get(member, 0)
         return own, 1 + sum(other > own for other in samples.values()), len(samples)

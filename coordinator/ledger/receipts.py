@@ -1,8 +1,8 @@
-"""Receipts as the coordinator takes them: checked, a few kept for each step, none twice.
+"""Receipts: the coordinator checks each one and keeps a few for each step.
 
-Of a step the keeper's receipt is kept and those of four other members: by a lot that neither who is first nor how many
-devices somebody has can change. So the table grows with the steps and not with the swarm. Everything here works inside
-the ledger's transactions.
+For each step it keeps the keeper's receipt and those of four other members, who are drawn by lot;
+neither arriving early nor owning many devices improves a member's chances. So the table grows with
+the steps, not with the swarm. All functions here run inside the ledger's transactions.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from coordinator.store.models import KEEPER_ROLE, Device, Receipt, Report
 from coordinator.store.refusals import add_refusal
 from coordinator.store.standing import require_active
 
-WAIT_S = 7 * 86_400.0  # so long after a step's first report receipts of it are taken; then it is settled
-WITNESSES = frozenset({"trainer", "auxiliary", "keeper", "admin"})  # an observer averages nothing
+WAIT_S = 7 * 86_400.0  # receipts of a step are accepted until so long after its first report
+WITNESSES = frozenset({"trainer", "auxiliary", "keeper", "admin"})  # roles that average; observers do not
 
 
 def take_receipt(session: Session, run: str, device_id: str, step: int, text: str, now: float) -> bool:
-    """Keep a device's receipt of this step; true if what is kept has changed. What is wrong with it is recorded."""
+    """Store a device's receipt of this step; returns whether it is kept. Errors become refusals."""
     try:
         return _take(session, run, device_id, step, text, now)
     except ManyhandsError as error:
@@ -35,7 +35,7 @@ def take_receipt(session: Session, run: str, device_id: str, step: int, text: st
 
 
 def kept_receipts(session: Session, step: int) -> list[KeptReceipt]:
-    """What is kept of one step."""
+    """Return the kept receipts of one step."""
     query = (
         select(Receipt.id, Receipt.device_id, Device.member_id, Device.role, Receipt.samples)
         .join(Device, Device.id == Receipt.device_id)
@@ -49,7 +49,7 @@ def kept_receipts(session: Session, step: int) -> list[KeptReceipt]:
 
 
 def samples_by_number(stored: str) -> dict[int, int]:
-    """The column `samples`."""
+    """Parse the column `samples`: samples by device number."""
     return {int(number): samples for number, samples in json.loads(stored).items()}
 
 
@@ -70,7 +70,7 @@ def _take(session: Session, run: str, device_id: str, step: int, text: str, now:
     if undone_after is not None and step > undone_after:
         return False
     _require_in_time(session, step, now)
-    if _has_signed(session, device, receipt):  # the first counts; a device that was killed may take a step again
+    if _has_signed(session, device, receipt):  # the first counts: a device that was killed may repeat a step
         return False
     samples = json.dumps(_by_number(session, receipt), sort_keys=True, separators=(",", ":"))
     row = Receipt(
@@ -106,7 +106,7 @@ def _require_in_time(session: Session, step: int, now: float) -> None:
 
 
 def _by_number(session: Session, receipt: ReceiptBody) -> dict[int, int]:
-    """Its samples by devices' numbers, which take less room; raises `RequestError` if one is nobody's here."""
+    """Return the receipt's samples by device number; raises `RequestError` if one is unknown."""
     query = select(Device.receipt_key, Device.number).where(Device.receipt_key.in_(receipt.samples))
     numbers: dict[str | None, int] = dict(session.execute(query).all())
     unknown = receipt.samples.keys() - numbers.keys()

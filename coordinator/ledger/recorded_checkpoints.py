@@ -1,4 +1,4 @@
-"""The verified checkpoints on disk, as the keeper has recorded them."""
+"""The keeper's records of verified checkpoints on disk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def record_checkpoint(
     removed: Sequence[int] = (),
     withheld: str = "",
 ) -> None:
-    """A checkpoint was written, and those of the steps `removed` were removed; `withheld`: why it is not published."""
+    """Record a checkpoint and delete the rows of `removed`; `withheld`: why not to publish it."""
     row = Checkpoint(
         step=step,
         size_bytes=size_bytes,
@@ -49,17 +49,17 @@ def record_checkpoint(
 
 
 def forget_checkpoints(database: Database, steps: Sequence[int]) -> None:
-    """The checkpoints of these steps are gone."""
+    """Delete the rows of these steps' checkpoints."""
     with database.begin() as session:
         session.execute(delete(Checkpoint).where(Checkpoint.step.in_(steps)))
 
 
 def checkpoints(database: Database) -> list[CheckpointRow]:
-    """All recorded checkpoints, the newest first."""
+    """Return all recorded checkpoints, the newest first."""
     with database() as session:
         return [checkpoint_row(row) for row in session.scalars(select(Checkpoint).order_by(Checkpoint.step.desc()))]
 
 
 def checkpoint_row(row: Checkpoint) -> CheckpointRow:
-    """A recorded checkpoint, free of its session."""
+    """Copy a row, so that it can be used after its database session ends."""
     return CheckpointRow(row.step, row.size_bytes, row.manifest_sha256, row.created_at, row.withheld)

@@ -1,4 +1,4 @@
-"""Sessions of devices, and what each last said of itself: rows that the service rewrites about once a second."""
+"""Sessions of devices with their last reported state; the service updates the rows each second."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from coordinator.store.notify import Topic, tell
 from coordinator.store.service_models import RelayOffer
 from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
 
-ONLINE_S = 15.0  # a session is online if it was heard of so recently
-RECENT_S = 600.0  # the departure of most devices is news for so long; later on, those that stayed are the run
-APART = "apart"  # it trains or assists, and does not see the keeper in the swarm
+ONLINE_S = 15.0  # a session is online if its last message is no older
+RECENT_S = 600.0  # a mass departure is reported for so long; then the devices that stayed are the run
+APART = "apart"  # state of a device that trains or assists without seeing the keeper in the swarm
 STATES = frozenset(
     {"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping", "standby", APART}
 )
@@ -30,7 +30,7 @@ _STAYS = cast(Table, DeviceSession.__table__)
 
 @dataclass(frozen=True)
 class OnlineSession:
-    """A device that is connected now, with what it last said of itself."""
+    """A connected device with its last reported state."""
 
     session_id: str
     member: str
@@ -46,19 +46,19 @@ class OnlineSession:
 
 
 def is_online(now: float) -> ColumnElement[bool]:
-    """The condition on a session to be online at `now`."""
+    """Return the SQL condition for a session to be online at `now`."""
     return and_(DeviceSession.ended_at.is_(None), DeviceSession.last_seen_at > now - ONLINE_S)
 
 
 def open_session(database: Database, device_id: str, hardware: str, software_version: str, now: float) -> str:
-    """Begin a device's stay and return its id; what the device left open (a lost connection) ends."""
+    """Open a session for a device and return its id; end those left open by a lost connection."""
     session_id = secrets.token_hex(16)
     with database.begin() as session:
         turn = select(Device.id).where(Device.id == device_id).with_for_update(key_share=True)
-        session.execute(turn)  # else two that begin at once, at two replicas, do not see each other
+        session.execute(turn)  # else two sessions opened at once, at two replicas, miss each other
         left_open = update(DeviceSession).where(DeviceSession.device_id == device_id, DeviceSession.ended_at.is_(None))
         ended = session.scalars(left_open.values(ended_at=DeviceSession.last_seen_at).returning(DeviceSession.id)).all()
-        if ended:  # another replica may hold it
+        if ended:  # another replica may serve it
             session.execute(delete(RelayOffer).where(RelayOffer.session_id.in_(ended)))
             tell(session, Topic.SESSIONS)
         session.add(
@@ -76,20 +76,20 @@ def open_session(database: Database, device_id: str, hardware: str, software_ver
 
 @dataclass(frozen=True)
 class PresenceClaim:
-    """What a device says of itself, as far as it can be true."""
+    """The state that a device reports, after a check for plausible values."""
 
     step: int
     own_samples: int
     samples_per_second: float
     state: str
     last_seen_at: float  # Unix seconds, by our clock
-    hardware: str | None = None  # what computes there; None: as said before
+    hardware: str | None = None  # the device that computes; None: unchanged
 
 
 def checked_claim(
     step: int, own_samples: int, samples_per_second: float, state: str, now: float, device: str = ""
 ) -> PresenceClaim:
-    """What was said now (`device`: what computes there); raises `RequestError` for what cannot be true."""
+    """Check a reported state (`device`: its hardware); raises `RequestError` if implausible."""
     if state not in STATES:
         raise RequestError(f"`state` ({state!r:.40}) must be one of {', '.join(sorted(STATES))}.")
     _require_range("step", step, MAX_STEP)
@@ -100,17 +100,17 @@ def checked_claim(
 
 
 def touch_sessions(database: Database, claims: Mapping[str, PresenceClaim]) -> None:
-    """Keep what the devices of these sessions say, in one transaction; an ended session stays as it is."""
+    """Store the reported states of these sessions in one transaction; skip ended sessions."""
     open_still = update(_STAYS).where(_STAYS.c.id == bindparam("stay"), _STAYS.c.ended_at.is_(None))
     names: dict[str, Any] = {field.name: bindparam(field.name) for field in fields(PresenceClaim)}
     names["hardware"] = func.coalesce(bindparam("hardware", type_=String), _STAYS.c.hardware)
-    in_order = sorted(claims.items())  # so that two replicas never wait for each other
+    in_order = sorted(claims.items())  # to avoid deadlocks between replicas
     rows = [{"stay": session_id, **asdict(claim)} for session_id, claim in in_order]
     database.transact(lambda session: session.connection().execute(open_still.values(names), rows))
 
 
 def close_session(database: Database, session_id: str, now: float) -> None:
-    """End a device's stay."""
+    """End a device's session."""
     with database.begin() as session:
         ends = update(DeviceSession).where(DeviceSession.id == session_id, DeviceSession.ended_at.is_(None))
         session.execute(ends.values(ended_at=now, last_seen_at=now))
@@ -118,7 +118,7 @@ def close_session(database: Database, session_id: str, now: float) -> None:
 
 
 def online_sessions(database: Database, now: float) -> list[OnlineSession]:
-    """Everybody who is here now, in order of arrival."""
+    """Return all online sessions, in the order in which they began."""
     query = (
         select(
             DeviceSession.id,
@@ -143,7 +143,7 @@ def online_sessions(database: Database, now: float) -> list[OnlineSession]:
 
 
 def recent_devices(database: Database, now: float) -> int:
-    """Return how many devices are here, or were within the last minutes."""
+    """Return how many devices were online within the last ten minutes."""
     with database() as session:
         devices = select(func.count(DeviceSession.device_id.distinct()))
         return session.scalar(devices.where(DeviceSession.last_seen_at > now - RECENT_S)) or 0
@@ -155,5 +155,5 @@ def _require_range(name: str, value: float, most: float) -> None:
 
 
 def _printable(text: str, most: int) -> str:
-    """A peer's own words about itself, cut to what fits, without control characters."""
+    """Return a text from a peer without control characters, truncated to `most` characters."""
     return "".join(character for character in text if character.isprintable())[:most]

@@ -1,7 +1,7 @@
-"""Steering a live run: what operators have said, each a row, and what follows from all of it.
+"""Steering a live run: operators' commands, a row each, and the settings that result from them.
 
-The keeper puts the sum into its beacon (`peer.config.steering`), so that every peer changes at the same step, whoever
-is connected to the coordinator. Announcements go down the sessions (`coordinator.control.news`).
+The keeper puts these settings into its beacon (`peer.config.steering`), so that every peer changes
+at the same step. Announcements go through the sessions (`coordinator.control.news`).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from peer.config.training import Averaging
 from peer.reduction.sizes import VALUE_BYTES
 
 Act = Literal["pause", "resume", "stop", "change", "announce"]
-LEAD_STEPS = 3  # so far ahead a change must be, for every peer to have heard of it
-FAR = 10.0  # times: a value changed further than that is confirmed first
-MANY_BYTES = 3.0  # times: a round that sends so many times the bytes is confirmed first
+LEAD_STEPS = 3  # steps between a command and its change, so that every peer hears of it in time
+FAR = 10.0  # a change by a larger factor, up or down, must be confirmed
+MANY_BYTES = 3.0  # a change that multiplies a round's bytes by this factor must be confirmed
 MAX_ANNOUNCEMENT_CHARS = 500
 MOST_STEP = 2**40
-AUTO = "auto"  # in place of a compression: the keeper chooses
+AUTO = "auto"  # as a compression: the keeper chooses one
 OFFERED: tuple[str, ...] = (*COMPRESSIONS, AUTO)
-BY_KEEPER = "run:keeper"  # the actor of what the keeper chooses
+BY_KEEPER = "run:keeper"  # the actor of the keeper's own choices
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """What all volunteers are told."""
+    """A message to all volunteers."""
 
     id: int
     at: float  # Unix seconds
@@ -46,7 +46,7 @@ class Announcement:
 
 @dataclass(frozen=True)
 class Orders:
-    """What holds from a step on."""
+    """The steered settings in force from a step on."""
 
     from_step: int
     learning_rate_scale: float = 1.0
@@ -57,49 +57,49 @@ class Orders:
 
     @property
     def change(self) -> Change:
-        """The part that peers make."""
+        """The settings that peers apply."""
         return Change.model_validate({name: getattr(self, name) for name in Change.model_fields})
 
 
-CHANGED = tuple(field.name for field in fields(Orders) if field.name != "from_step")  # what a change may name
+CHANGED = tuple(field.name for field in fields(Orders) if field.name != "from_step")  # settings that a change may name
 
 
 @dataclass(frozen=True)
 class Helm:
-    """Everything that was said, summed up."""
+    """The result of all steering commands."""
 
-    orders: tuple[Orders, ...] = ()  # by step
+    orders: tuple[Orders, ...] = ()  # sorted by step
     paused: bool = False
     last_step: int | None = None
-    is_automatic: bool | None = None  # the keeper chooses the way to average; None: if the run file says so
-    why: str = ""  # the reason of the keeper's choice, if nobody has said anything of the code since
+    is_automatic: bool | None = None  # the keeper chooses how to average; None: as in the run file
+    why: str = ""  # the reason for the keeper's choice; "" if an operator has chosen since
 
     def chooses(self, config: RunConfig) -> bool:
-        """Return whether the keeper chooses the way to average, by the run file or an operator's last word."""
+        """Return whether the keeper chooses how to average, by the run file or the last command."""
         return config.averaging.compression == AUTO if self.is_automatic is None else self.is_automatic
 
     def at(self, step: int) -> Orders:
-        """What holds after `step` steps."""
+        """Return the settings in force after `step` steps."""
         past = [order for order in self.orders if order.from_step <= step]
         return past[-1] if past else Orders(from_step=0)
 
     def batch_after(self, step: int, config: RunConfig) -> int:
-        """Samples that the step after `step` takes: what an operator has set, or the phase in force there."""
+        """Return the samples of the step after `step`: an operator's target or the phase's."""
         return self.at(step).target_batch_size or config.at_step(step).averaging.target_batch_size
 
     def averaging_after(self, step: int, config: RunConfig) -> Averaging:
-        """The settings of averaging after `step` steps, with the code of gradients in force there."""
+        """Return the averaging settings after `step` steps, with the compression in force there."""
         return self.at(step).change.averaging(config.averaging)
 
     def beacon(self, step: int) -> Steering:
-        """What the beacon of `step` says of it."""
+        """Return the steering to put into the beacon of `step`."""
         changes = [order.change for order in self.orders]
         return Steering(changes=in_force(changes, step), paused=self.paused, last_step=self.last_step)
 
 
 @dataclass(frozen=True)
 class PresentValues:
-    """The values that hold at a step, and the trainers that are online: a change is judged by them."""
+    """The values in force at a step, and the trainers online; changes are compared with these."""
 
     learning_rate_scale: float
     target_batch_size: int
@@ -117,7 +117,7 @@ class PresentValues:
         compression: str | None = None,
         rank: int | None = None,
     ) -> list[str]:
-        """Sentences about what a change far from these values would do; none for an ordinary change."""
+        """Return sentences that warn of the effects of a large change; none for a small one."""
         found = []
         if (times := _far(scale, self.learning_rate_scale)) is not None:
             if times > 1:
@@ -163,14 +163,14 @@ class PresentValues:
 
 
 def _far(wanted: float | None, now: float) -> float | None:
-    """How many times the present value is wanted, where that is further than `FAR` in either direction."""
+    """Return the ratio of the wanted to the present value, if it exceeds `FAR` either way."""
     if wanted is None or now / FAR <= wanted <= now * FAR:
         return None
     return float(f"{wanted / now:.3g}")
 
 
 def helm_of(session: Session) -> Helm:
-    """What all acts come to; a change leaves as it was what it does not name."""
+    """Return the result of all commands; a change keeps the settings that it does not name."""
     acts = session.scalars(select(SteeringAct).where(SteeringAct.act != "announce").order_by(SteeringAct.id)).all()
     holds = [act for act in acts if act.act in ("pause", "resume")]
     ends = [act for act in acts if act.act == "stop"]
@@ -197,42 +197,42 @@ def _summed(changes: Iterable[SteeringAct]) -> tuple[Orders, ...]:
 
 
 def undo_choices(session: Session, after_step: int) -> None:
-    """Undo the keeper's choices of later steps, which a run that has returned to a checkpoint may never need."""
+    """Delete the keeper's choices for later steps, after a return to a checkpoint."""
     is_choice = (SteeringAct.act == "change") & (SteeringAct.actor == BY_KEEPER)
     session.execute(delete(SteeringAct).where(is_choice, SteeringAct.step > after_step))
 
 
 def read_helm(database: Database) -> Helm:
-    """What holds and what is to come."""
+    """Return the settings in force and those to come."""
     with database() as session:
         return helm_of(session)
 
 
 def announcements(database: Database, after: int = 0, since: float = 0.0) -> list[Announcement]:
-    """What was announced with a higher number than `after`, and not before `since`; the oldest first."""
+    """Return announcements with an id above `after`, made since `since`, the oldest first."""
     wanted = select(SteeringAct).where(SteeringAct.act == "announce", SteeringAct.id > after, SteeringAct.at >= since)
     with database() as session:
         return [Announcement(row.id, row.at, row.text) for row in session.scalars(wanted.order_by(SteeringAct.id))]
 
 
 class Steersman:
-    """One operator's hand; each act raises `ConfigError` where it cannot be, and says what follows."""
+    """An operator's commands; each returns a confirmation, or raises `ConfigError` if refused."""
 
     def __init__(self, database: Database, config: RunConfig, actor: str, clock: Callable[[], float]) -> None:
         self._database, self._config, self._actor, self._clock = database, config, actor, clock
 
     def pause(self) -> str:
-        """Let everybody wait."""
+        """Pause training for all peers."""
         self._act("pause", _require_hold(not_yet=True))
         return "Paused: no peer trains until you resume."
 
     def resume(self) -> str:
-        """Let everybody go on."""
+        """Resume training for all peers."""
         self._act("resume", _require_hold(not_yet=False))
         return "The run goes on."
 
     def stop_at(self, step: int | None) -> str:
-        """End the run with this step; None: it does not end."""
+        """End the run with this step; None: the run has no end."""
         if step is None:
             self._act("stop")
             return "The run does not end by itself."
@@ -257,15 +257,15 @@ class Steersman:
         confirmed: bool = False,
         why: str = "",
     ) -> str:
-        """Change what may be changed from a step on; None: the first at which every peer will have heard of it.
+        """Change settings from a step on; None: the first of which every peer hears in time.
 
-        While all present volunteers stand by for faster lines, that is the present step, because no other would come.
-        The keeper knows where the run is, and may name it.
+        While all volunteers stand by for faster lines, that is the present step, because no further
+        step would come. The keeper knows the run's step exactly and may name any.
 
-        `compression` may be `auto`: the keeper chooses from now on. Another one, or a rank, ends that at once, unless
-        it is the keeper's own choice, which says `why`.
+        `compression` may be `auto`: the keeper chooses from now on. Another compression or a rank
+        ends that at once, unless it is the keeper's own choice, which gives its reason in `why`.
 
-        Raises `UnconfirmedError` for a change that is far from what holds then, unless it is confirmed.
+        Raises `UnconfirmedError` for a large change that is not confirmed.
         """
         values = {
             "learning_rate_scale": learning_rate_scale,
@@ -290,7 +290,7 @@ class Steersman:
             if self._actor != BY_KEEPER and not first <= begin <= MOST_STEP:
                 raise ConfigError(f"A change can begin at step {first}, not before: every peer must hear of it first.")
             helm = helm_of(session)
-            if self._actor == BY_KEEPER and not helm.chooses(self._config):  # said since the keeper looked
+            if self._actor == BY_KEEPER and not helm.chooses(self._config):  # a command since the keeper last looked
                 raise ConfigError("An operator has ended the keeper's choice.")
             to_come = {order.from_step for order in helm.orders if order.from_step >= first}
             if len(to_come | {begin}) >= MAX_CHANGES:
@@ -315,7 +315,7 @@ class Steersman:
         return " ".join([*said, *(["The keeper chooses the way to average."] if compression == AUTO else [])])
 
     def all_stand_by(self) -> bool:
-        """Return whether volunteers are there, and all of them wait for faster lines."""
+        """Return whether any volunteers are online and all of them wait for faster lines."""
         with self._database() as session:
             return self._all_stand_by(session)
 
@@ -325,7 +325,7 @@ class Steersman:
         return present == {"standby"}
 
     def announce(self, text: str) -> str:
-        """Tell all volunteers."""
+        """Send a message to all volunteers."""
         text = " ".join(text.split())
         if not 0 < len(text) <= MAX_ANNOUNCEMENT_CHARS or not text.isprintable():
             raise ConfigError(f"An announcement is one line of 1 to {MAX_ANNOUNCEMENT_CHARS} characters.")
@@ -333,7 +333,7 @@ class Steersman:
         return "All who are connected are told now, others when they come within a day."
 
     def _present_values(self, session: Session, step: int) -> PresentValues:
-        """What holds after `step` steps, and how many trainers are online now."""
+        """Return the values in force after `step` steps, and how many trainers are online now."""
         helm = helm_of(session)
         averaging = helm.averaging_after(step, self._config)
         online = select(func.count()).select_from(DeviceSession).join(DeviceSession.device)
@@ -402,6 +402,6 @@ def _require_hold(*, not_yet: bool) -> Callable[[Session], None]:
 
 
 def _reached(session: Session) -> int:
-    """The step at which the swarm is, as far as anybody has told."""
+    """Return the swarm's step, by the keeper's status or the ledger."""
     told = session.scalar(select(SwarmStatus.step)) or 0
     return max(told, session.scalar(select(func.max(Step.step))) or 0)
