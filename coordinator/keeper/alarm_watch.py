@@ -1,11 +1,12 @@
-"""The keeper's watch over the model and the devices: raises and clears alarms, and audits each of them.
+"""Alarms about the model and the devices: the keeper raises, clears and audits them.
 
-The keeper does it because there is only one keeper; services show the alarms that it has written. Of the model it keeps
-each step's update norm. Of the devices it sees which cannot take part: each reports its state in its session. One that
-trains and has not seen the keeper for as long as records hold is in a DHT of its own, alone or with others. One that
-has been starting for minutes has not found the keeper, or does not get the run's state. The alarm is all that is
-needed: each session receives the keeper's newest addresses, and peers without a keeper look for it there every few
-seconds (`peer.swarm.dht`).
+The keeper does it because there is only one keeper; services show its alarms. It measures each
+step's update norm. Devices report their state in sessions, which shows the ones that cannot take
+part. A device that trains but has not seen the keeper for as long as DHT records last is in a DHT
+of its own, alone or with others. A device that has been starting for minutes has not found the
+keeper, or cannot download the run's state. An alarm is all that is needed: each session receives
+the keeper's newest addresses, and peers without a keeper look for it there every few seconds
+(`peer.swarm.dht`).
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from peer.config.phases import phase_at
 from peer.swarm.fingerprint import SKETCH_SIZE, Sketch
 
 logger = logging.getLogger(__name__)
-RECENT_STEPS = 500  # so far back the best loss is looked for
+RECENT_STEPS = 500  # the best loss is taken from this many steps
 LOOK_EVERY_S = 5.0
-PATIENCE_S = 30.0  # a keeper that was started again is found by everybody before
-STARTING_S = 180.0  # so long a device may take to begin
+PATIENCE_S = 30.0  # a restarted keeper is found by all peers within this time
+STARTING_S = 180.0  # a device may take this long to start
 MAX_NAMED = 5
 
 
 class AlarmWatch:
-    """The watch over the model; `step_taken` is called after each step, `look` as often as one likes."""
+    """Alarms about the model; call `step_taken` after each step, and `look` at any time."""
 
     def __init__(
         self, database: Database, directory: RunDirectory, ledger: LedgerReader, clock: Callable[[], float]
@@ -48,7 +49,7 @@ class AlarmWatch:
         self._looked_at = clock()
 
     def step_taken(self, era: int, step: int, sketch: Sketch) -> None:
-        """Look at everything anew; a database that does not answer is waited for elsewhere."""
+        """Update all alarms after a step; skip this step if the database does not answer."""
         norm = self._moved(era, step, sketch)
         try:
             self._database.transact(lambda session: _keep(session, step, norm))
@@ -57,7 +58,7 @@ class AlarmWatch:
             logger.warning("the alarms were not looked at: %s", error.orig)
 
     def look(self, step: int) -> None:
-        """Look again between steps, because losses count only a while after their step."""
+        """Update the alarms between steps, because a step's losses arrive with a delay."""
         if self._clock() < self._looked_at + LOOK_EVERY_S:
             return
         try:
@@ -66,7 +67,7 @@ class AlarmWatch:
             logger.warning("the alarms were not looked at: %s", error.orig)
 
     def _moved(self, era: int, step: int, sketch: Sketch) -> float | None:
-        """Measure how far this step moved the parameters; None without the state just before it."""
+        """Return the step's update norm; None if the previous state is unknown."""
         last, self._last = self._last, (era, step, sketch)
         return update_norm(last[2], sketch) if last is not None and last[:2] == (era, step - 1) else None
 
@@ -97,16 +98,16 @@ class AlarmWatch:
 
 
 def update_norm(before: Sketch, after: Sketch) -> float:
-    """About the norm of the difference of two states' parameters, of which these are the sketches.
+    """Estimate the norm of the difference between two states' parameters from their sketches.
 
-    Each projection's square is, on the average over signs, the squared norm of what was projected; all 32 together
-    hold every tensor once (Johnson-Lindenstrauss). It is right to a quarter or so, which is enough to see a leap.
+    A random-sign projection's expected square is the squared norm of the projected tensors; the 32
+    cover each tensor once (Johnson-Lindenstrauss). An error of about 25 % is enough to see a jump.
     """
     return math.dist(before[:SKETCH_SIZE], after[:SKETCH_SIZE])
 
 
 def _keep(session: Session, step: int, norm: float | None) -> None:
-    """Norms of steps that were undone are no measure for those that take their place."""
+    """Store a step's update norm; delete old ones, and those of undone steps that it replaces."""
     session.execute(delete(UpdateNorm).where(UpdateNorm.step >= step))
     session.execute(delete(UpdateNorm).where(UpdateNorm.step < step - 2 * RECENT_STEPS))
     if norm is not None:
@@ -114,7 +115,7 @@ def _keep(session: Session, step: int, norm: float | None) -> None:
 
 
 class DeviceWatch:
-    """The watch over the devices; `look` may be called as often as one likes."""
+    """Alarms about the devices; `look` may be called at any time."""
 
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
         self._database, self._clock = database, clock
@@ -122,7 +123,7 @@ class DeviceWatch:
         self._starting_since: dict[str, float] = {}  # by session
 
     def look(self, step: int) -> None:
-        """Raise the alarms, or clear them; `step`: where the keeper's part of the swarm is."""
+        """Raise or clear the alarms; `step` is the step of the keeper's part of the swarm."""
         now = self._clock()
         if now < self._looked_at + LOOK_EVERY_S:
             return

@@ -1,7 +1,7 @@
-"""The keeper's checkpoints from one to the next: when one is due, what may be published, which of the older ones go.
+"""The keeper's checkpoints: when one is due, whether it may be published, and which older ones go.
 
-A checkpoint is published only if its weights are finite, its probe's loss has not risen too far since the last one, and
-the keeper computed its state itself. One that fails is kept for resuming, and the operator is told the reason.
+A checkpoint is published only if its weights are finite, its probe's loss has not risen too far,
+and the keeper computed its state itself. Others are kept for resuming; the operator sees why.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ JOINERS_EVERY_S = 60.0
 
 @dataclass
 class Checkpointing:
-    """Writes the swarm's state to disk, and tells the database of it."""
+    """Writes the swarm's state to disk, and records each checkpoint in the database."""
 
     directory: RunDirectory
     config: RunConfig
@@ -47,21 +47,21 @@ class Checkpointing:
     ledger: Ledger
     database: Database
     probes: Mapping[int, Batch]  # by sequence length
-    newest: Manifest | None  # of the checkpoint that was written or resumed from
+    newest: Manifest | None  # of the newest checkpoint, written or resumed from
     clock: Callable[[], float]
     events: EventLog = NOWHERE
-    every_steps: int | None = None  # as an operator wants it; None: as the run file says
-    state_is_own: bool = True  # the keeper has computed it; false: it was taken from a member
-    scheduled: Manifest | None = None  # the newest of those that the schedule asked for
-    passing: set[int] = field(default_factory=set)  # steps written for those who joined just then; gone with the next
+    every_steps: int | None = None  # set by an operator; None: as in the run file
+    state_is_own: bool = True  # computed by the keeper; false: downloaded from a member
+    scheduled: Manifest | None = None  # the newest checkpoint of the schedule
+    passing: set[int] = field(default_factory=set)  # steps written for joiners only; removed with the next
 
     def __post_init__(self) -> None:
         self.scheduled = self.newest
 
     def write_if_due(self, stopping: bool = False) -> None:
-        """Write the state between two steps if that is due; on leaving, unless it is written already.
+        """Write the state if a checkpoint is due or, when stopping, if it is not on disk yet.
 
-        What fails is said and tried again at the next step: training must go on.
+        A failure is logged and the write repeated at the next step: training must go on.
         """
         newest, age_s = 0, 0.0
         if self.scheduled is not None:
@@ -82,9 +82,9 @@ class Checkpointing:
                 self.scheduled = self.newest
 
     def write_for_joiners(self) -> None:
-        """Write the state for joiners that found the keeper giving it to others, unless one was written just now.
+        """Write the state for joiners that the keeper had no capacity for, at most once a minute.
 
-        It is no checkpoint of the schedule: the next one takes its place.
+        The checkpoint does not belong to the schedule: the next one replaces it.
         """
         if self.newest is not None and self.clock() - self.newest.created_at < JOINERS_EVERY_S:
             return
@@ -107,7 +107,7 @@ class Checkpointing:
         self.events.add(CheckpointWritten(step=self.swarm.step, seconds=seconds, cause=withheld))
 
     def reconcile(self, resumed: StoredCheckpoint | None) -> None:
-        """Make the database say what is on disk: a keeper may be killed between writing the one and the other."""
+        """Update the database to match the disk: a keeper may be killed between the two writes."""
         remove_leftovers(self.directory.checkpoints_dir)
         steps = set(stored_steps(self.directory.checkpoints_dir))
         recorded = {row.step: row for row in checkpoints(self.database)}
@@ -120,13 +120,13 @@ class Checkpointing:
 
     @property
     def _settings(self) -> Checkpoints:
-        """The run file's, but for how often an operator wants them now."""
+        """The run file's settings, with the interval that an operator has set."""
         every = self.every_steps
         settings = self.config.checkpoints
         return settings if every is None else settings.model_copy(update={"every_steps": every})
 
     def restore(self, stored: StoredCheckpoint, era: int) -> None:
-        """Take this checkpoint's state up, and have everybody return to it who is further."""
+        """Restore this checkpoint's state, and make all peers that are further return to it."""
         with self.swarm.state.lock:
             restore_model(self.model, stored.path)
             restore_optimizer(self.model, self.swarm.state.optimizer, stored.path)
@@ -137,7 +137,7 @@ class Checkpointing:
         self.reconcile(stored)
 
     def _write(self) -> tuple[StoredCheckpoint, str]:
-        """The checkpoint on disk, and why it is not to be published."""
+        """Write a checkpoint; returns it and why it may not be published ("" if it may)."""
         with self.swarm.state.lock:
             snapshot = take_snapshot(self.swarm.step, self.model, self.swarm.state.optimizer)
             length = phase_at(self.config, snapshot.step).sequence_length
@@ -179,7 +179,7 @@ class Checkpointing:
         self.passing -= passed
 
     def _record(self, stored: StoredCheckpoint, withheld: str) -> None:
-        """Tell the database of a checkpoint, and which are gone, also of those that it did not hear of in time."""
+        """Record a checkpoint, and delete the rows of all checkpoints no longer on disk."""
         gone = {row.step for row in checkpoints(self.database)} - set(stored_steps(self.directory.checkpoints_dir))
         record_checkpoint(
             self.database,
@@ -195,9 +195,9 @@ class Checkpointing:
 def is_due(
     settings: Checkpoints, *, step: int, newest: int, age_s: float, boundaries: Collection[int], stopping: bool = False
 ) -> bool:
-    """Return whether to write the state after `step`; the newest checkpoint is of step `newest` and `age_s` old.
+    """Return whether to write the state after `step`; the newest checkpoint is of step `newest`.
 
-    A phase's first state (`boundaries`) always is, or, if the keeper was away then, the first that it has of the phase.
+    Each phase's first state (`boundaries`), or the first that the keeper has of it, is due.
     """
     every = settings.every_steps
     entered = any(newest < boundary <= step for boundary in boundaries)
@@ -208,9 +208,9 @@ def is_due(
 def removable(
     settings: Checkpoints, steps: Collection[int], best: Sequence[int] = (), spared: Collection[int] = ()
 ) -> list[int]:
-    """The steps whose checkpoints are to go, of those that there are.
+    """Return those of `steps` whose checkpoints to remove.
 
-    The newest stay, those of every so many steps, and the best (`best`: steps, the best first) by held-out loss.
+    Kept are the newest, some at intervals, the best by held-out loss (`best`) and `spared`.
     """
     newest = sorted(steps)[-settings.keep :]
     here = [step for step in best if step in steps]
@@ -227,10 +227,10 @@ def why_withheld(
     most_rise: float,
     is_own: bool,
 ) -> str:
-    """The reason to publish nothing of this state; empty if there is none.
+    """Return why this state may not be published; empty if it may.
 
-    `loss` is that of the checkpoint's own probe, `last_loss` the same probe's with the checkpoint before, None where
-    there is none to compare with. `is_own`: the keeper has computed the state itself, from the swarm's averages.
+    `loss`: on the checkpoint's probe; `last_loss`: of the previous checkpoint on the same probe, if
+    any. `is_own`: the keeper has computed the state itself, from the swarm's averages.
     """
     broken = next((name for name, tensor in model.items() if not torch.isfinite(tensor).all()), None)
     if broken is not None:

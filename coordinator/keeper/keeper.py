@@ -1,7 +1,7 @@
-"""The keeper: the swarm's first DHT node, and an averaging peer without samples, so that it holds the newest state.
+"""The keeper: the swarm's first DHT node, and an averaging peer that holds the newest state.
 
-It gives that state to joining peers, writes checkpoints, and tells the service through the database how things stand.
-It runs as a process of its own because hivemind forks; `run_keeper` is that process's main function.
+It sends that state to joining peers, writes checkpoints, and reports to the service through the
+database. It is a process of its own because hivemind forks; `run_keeper` is its main function.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from peer.runtime.version import software_version
 from peer.swarm.swarm import StepOutcome, Swarm
 
 logger = logging.getLogger(__name__)
-POLL_S = 0.03  # a full batch waits for the keeper so long at most
+POLL_S = 0.03  # a full batch waits at most this long for the keeper
 STATUS_PERIOD_S = 1.0
-SURVIVORS_WAIT_S = 10.0  # how long peers that outlived the keeper get to be found; they look for it every 5 s
-SURVIVORS_TOLD_S = 60.0  # and so long to hear of it by sessions opened anew: where it has moved, or would undo steps
-SURVIVORS_STATE_S = 60.0  # and so long, once they are found, to agree on a state that can be taken
+SURVIVORS_WAIT_S = 10.0  # to find peers that outlived the keeper; they look for it every 5 s
+SURVIVORS_TOLD_S = 60.0  # instead, if it has moved or would undo steps: they may learn of it by new sessions
+SURVIVORS_STATE_S = 60.0  # once found, to agree on a state that the keeper can download
 TOKEN_RENEWAL_SHARE = 2 / 3
 
 
@@ -81,12 +81,12 @@ class Keeper:
     chooser: WayChooser
     lock: KeeperLock
     clock: Callable[[], float] = time.time
-    figures: tuple[RoundTally, Census, int | None] | None = None  # that were written last
-    turned_away: int = 0  # joiners, as far as heeded
-    unfiled: StepOutcome | None = None  # the newest step, while nobody else is known to have taken it
+    figures: tuple[RoundTally, Census, int | None] | None = None  # last written
+    turned_away: int = 0  # joiners that a checkpoint was already written for
+    unfiled: StepOutcome | None = None  # the newest step, until other peers are known to have taken it
 
     def run(self, should_stop: Callable[[], bool]) -> None:
-        """Average with the trainers, write checkpoints and status, until told to stop; then a last checkpoint."""
+        """Average and write checkpoints and status until stopped; then write a last checkpoint."""
         status_at = 0.0
         while not should_stop():
             if self.swarm.step_is_shared:
@@ -113,9 +113,9 @@ class Keeper:
         self.swarm.leave()
 
     def resume_ledger(self, should_stop: Callable[[], bool]) -> None:
-        """Find peers that trained on while the keeper was away; if there are none, undo the steps that are lost.
+        """Find peers that trained on while the keeper was away; without any, undo the lost steps.
 
-        While steps may have to be undone none is taken: whoever joins meanwhile has the old state, too.
+        It takes no step while some may be undone: peers that join meanwhile have the old state.
         """
         has_moved = tell_keeper_addresses(self.database, self.swarm.addresses)
         recorded = self.ledger.last_known_step()
@@ -134,29 +134,29 @@ class Keeper:
             self._undo_later_steps("nobody holds their state any more")
 
     def _undo_later_steps(self, reason: str) -> None:
-        """Make the keeper's state the run's: all peers return to it, in a new era."""
+        """Undo all steps after the keeper's state; all peers return to it, in a new era."""
         self.lock.check()
         logger.warning("steps after %d are lost: %s", self.swarm.step, reason)
         self.swarm.state.restore(self.swarm.step, self.ledger.roll_back(self.swarm.step))
 
     def _advance(self) -> None:
-        """Take the next step with the trainers, or catch up with them, and do what follows from a step."""
+        """Take the next step with the trainers or catch up with them, then do the work it needs."""
         outcome = self.swarm.advance()
         if outcome is None:
             return
         self.checkpointing.state_is_own = outcome.averaged
         if not outcome.averaged:
-            self.unfiled = None  # the others have gone on without the keeper, perhaps from another average
+            self.unfiled = None  # the other peers went on without the keeper, perhaps from another average
         else:
             logger.info("step %d: group of %d, %s samples", outcome.step, outcome.group_size, outcome.group_samples)
-            self._file_receipt()  # of the step before, which this group has taken, too
+            self._file_receipt()  # of the previous step, which this group has taken, too
             self.unfiled = outcome
             self.alarms.step_taken(outcome.era, outcome.step, self.swarm.state.sketch)
             self.chooser.step_taken(self.swarm.lines, self.swarm.batch_s)
             self.checkpointing.write_if_due()
 
     def _steer(self) -> None:
-        """Let everybody do what operators have said; a run that has ended leaves a checkpoint of its last step."""
+        """Apply operators' commands; if the run has ended, write a checkpoint of its last step."""
         helm = read_helm(self.database)
         self.swarm.steer(helm.beacon(self.swarm.step))
         self.checkpointing.every_steps = helm.at(self.swarm.step).checkpoint_every
@@ -166,7 +166,7 @@ class Keeper:
             self.checkpointing.write_if_due(stopping=True)
 
     def _return_if_told(self) -> None:
-        """Take up the checkpoint that an operator has gone back to; raises `StorageError` if none is left."""
+        """Restore the checkpoint an operator chose; raises `StorageError` if none is left."""
         era = self.ledger.current_era()
         if era <= self.swarm.state.era:
             return
@@ -175,16 +175,16 @@ class Keeper:
         stored = newest_verified(checkpoints_dir)
         if stored is None:
             raise StorageError(f"{checkpoints_dir} holds no checkpoint to go back to.")
-        if self.ledger.last_known_step() > stored.manifest.step:  # the very one was damaged meanwhile
+        if self.ledger.last_known_step() > stored.manifest.step:  # that checkpoint was damaged meanwhile
             era = self.ledger.roll_back(stored.manifest.step)
         self.checkpointing.restore(stored, era)
         logger.warning("gone back to step %d: all peers resume from there", stored.manifest.step)
 
     def _file_receipt(self) -> None:
-        """Tell the ledger what the keeper received of each trainer towards the newest step, unless it has been told.
+        """Record the samples received from each trainer for the newest step, after others took it.
 
-        A round may end for the keeper alone. Then the others take the step again, perhaps without the keeper, which was
-        killed; a receipt of the first round would contradict their reports.
+        A round may succeed for the keeper alone; then the others repeat the step, perhaps without a
+        keeper that was killed. A receipt of the first round would contradict their reports.
         """
         outcome, self.unfiled = self.unfiled, None
         if outcome is not None and outcome.receipt:
@@ -212,17 +212,17 @@ class Keeper:
             write_figures(self.database, *figures)
 
     def _tell_suspicions(self) -> None:
-        """Store the swarm threads' suspicions here, where waiting for the database delays no averaging round."""
+        """Store suspicions of the swarm's threads here, so that no round waits for the database."""
         witness = self.credentials.access_token(self.clock()).device_id
         for found in self.suspicions.take():
             claim = SuspicionReport(found.peer_id, found.kind, found.step, found.detail)
             try:
                 hear(self.database, self.directory.settings.quarantine_policy, claim, witness, self.clock())
-            except RequestError as error:  # a peer that no table knows: its log line is all there is
+            except RequestError as error:  # the peer is in no table: only the log records it
                 logger.warning("%s", error)
 
     def _provide_for_joiners(self) -> None:
-        """Write a checkpoint for joiners that the keeper turned away: they download it from the web server."""
+        """Write a checkpoint for joiners that the keeper turned away: they get it by HTTP."""
         if (turned_away := self.swarm.state.turned_away) > self.turned_away:
             self.turned_away = turned_away
             self.checkpointing.write_for_joiners()
@@ -236,14 +236,14 @@ class Keeper:
 
 @contextmanager
 def _going_on(what: str) -> Iterator[None]:
-    """Leave out, and tell, what a database on a full or failing disk does not take: the swarm must go on."""
+    """Log and skip a write that fails on a full or failing disk, because the swarm must go on."""
     try:
         yield
     except DBAPIError as error:
         found = trouble(error)
         if found is None:
             raise
-        logger.error("%s: %s", what, found, stacklevel=3)  # each `with` is a cause of its own in the log
+        logger.error("%s: %s", what, found, stacklevel=3)  # the log names the line of the `with`
 
 
 def _grant(membership: Membership, credentials: Credentials, run: str) -> Grant:
@@ -325,14 +325,14 @@ def _end_at_once(events: EventLog, lost: SwarmError) -> NoReturn:
 
 
 def become_the_only_one(directory: RunDirectory, database: Database, should_stop: Callable[[], bool]) -> KeeperLock:
-    """Wait until no other keeper serves this run; raises `ConfigError` for one that could not take its place."""
+    """Wait until no other keeper serves this run; raises `ConfigError` if this one may not."""
 
     def require_a_successor() -> None:
         require_its_identity(database, Credentials(directory.keeper_dir).device_key.peer_id)
         require_its_checkpoints(database, directory.checkpoints_dir)
 
     lock = KeeperLock(database.engine)
-    with suppress(DBAPIError):  # a database that does not answer is waited for
+    with suppress(DBAPIError):  # if the database does not answer, wait for it
         if lock.try_take():
             return lock
         require_a_successor()
@@ -342,11 +342,12 @@ def become_the_only_one(directory: RunDirectory, database: Database, should_stop
 
 
 def run_keeper(run_dir: str, parent_pid: int, ready: Callable[[], None]) -> None:
-    """Main function of the keeper's process; ends on SIGTERM, or when the parent is gone.
+    """Run the keeper's process until SIGTERM or the end of its parent.
 
-    `ready` is called once the swarm's first node is open: what fails before that may be the run's configuration.
+    `ready` is called once the swarm's first node is open: earlier errors may be configuration
+    errors.
     """
-    use_hivemind_log_handler("nowhere")  # its stack traces of lost peers are no news to an operator
+    use_hivemind_log_handler("nowhere")  # operators need no stack traces of lost peers
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
     directory = RunDirectory.open(Path(run_dir))
@@ -360,7 +361,7 @@ def run_keeper(run_dir: str, parent_pid: int, ready: Callable[[], None]) -> None
     keeper = open_keeper(directory, database, lock, events)
     ready()
     tell_step(lambda: keeper.swarm.step)
-    stop = stop_at_sigterm()  # only now: the processes that hivemind has forked must keep SIGTERM's default action
+    stop = stop_at_sigterm()  # not earlier: the processes that hivemind forks must keep SIGTERM's default action
     keeper.resume_ledger(stop.is_set)
     keeper.run(lambda: stop.is_set() or os.getppid() != parent_pid)
     events.add(ProcessEnded(cause="told to stop"))

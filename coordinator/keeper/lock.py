@@ -1,8 +1,8 @@
-"""Exactly one keeper for a run, wherever keepers are started: a PostgreSQL advisory lock, held by its own connection.
+"""The lock that allows a run only one keeper: a PostgreSQL advisory lock on its own connection.
 
-The lock ends with the connection, and so with the keeper's process, however that ends. A keeper that loses the
-connection stops: it cannot know whether another has taken its place. One that finds the lock taken waits, and takes
-over when it becomes free. On SQLite all keepers are on one machine, where only one gets the swarm's port.
+The lock ends with the connection, and so with the keeper's process. A keeper that loses the
+connection stops: another may have replaced it. A keeper that finds the lock taken waits, and takes
+over when it is free. With SQLite only one keeper can bind the swarm's port, on the one machine.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.store.engine import Database
 
 logger = logging.getLogger(__name__)
-KEY = 0x6D686B6565706572  # "mhkeeper"; one number, so in another space than the locks of transactions
+KEY = 0x6D686B6565706572  # "mhkeeper"; a single-number key, so it cannot collide with the transactions' locks
 POLL_S = 1.0
-SAID_EVERY_POLLS = 60  # that the database does not answer
-# The server shall notice within half a minute that the machine of a keeper is gone, too.
+SAID_EVERY_POLLS = 60  # interval of the log line about a database that does not answer
+# so that the server notices within half a minute if a keeper's machine has vanished
 _NOTICE = ("SET tcp_keepalives_idle = 10", "SET tcp_keepalives_interval = 5", "SET tcp_keepalives_count = 3")
 
 
 class KeeperLock:
-    """The lock on being the keeper of the run in this database."""
+    """The lock that the run's only keeper holds in this database."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -57,9 +57,9 @@ class KeeperLock:
         return bool(taken)
 
     def wait(self, should_stop: Callable[[], bool], sleep: Callable[[float], object]) -> bool:
-        """Take the lock as soon as nobody else has it; returns whether there was something to wait for.
+        """Take the lock as soon as it is free; returns whether this keeper had to wait.
 
-        A database that does not answer is waited for as well, which the log says about once a minute.
+        It also waits for a database that does not answer, and logs this about once a minute.
         """
         said, unsaid = "", 0
         while not should_stop():
@@ -80,7 +80,7 @@ class KeeperLock:
         return bool(said)
 
     def check(self) -> None:
-        """Raise `WorkerError` if the lock may be somebody else's by now."""
+        """Raise `WorkerError` if another keeper may hold the lock by now."""
         if self._connection is None:
             return
         try:
@@ -90,17 +90,17 @@ class KeeperLock:
             raise WorkerError("The connection that made this process the run's only keeper is lost.") from error
 
     def release(self) -> None:
-        """Let another take it."""
+        """Release the lock, so that another keeper can take it."""
         if self._connection is not None:
-            self._connection.invalidate()  # closed, not given back: the lock lives as long as it
+            self._connection.invalidate()  # closed, not returned to the pool: the lock lasts as long as the connection
             self._connection.close()
             self._connection = None
 
 
 def require_its_identity(database: Database, peer_id: str) -> None:
-    """Raise `ConfigError` if the one that is taken over from has another libp2p identity.
+    """Raise `ConfigError` if the previous keeper has another libp2p identity.
 
-    The volunteers would look for that one, and go on without this keeper.
+    Volunteers would look for that identity, and go on without this keeper.
     """
     status = read_swarm_status(database)
     if (
@@ -115,9 +115,9 @@ def require_its_identity(database: Database, peer_id: str) -> None:
 
 
 def require_its_checkpoints(database: Database, checkpoints_dir: Path) -> None:
-    """Raise `ConfigError` if the one that is taken over from has left checkpoints that are not on this disk.
+    """Raise `ConfigError` if the previous keeper's checkpoints are not on this disk.
 
-    Without them the run would begin anew here, and all later steps would be undone.
+    Without them this keeper would start the run from the beginning and undo all later steps.
     """
     recorded = [checkpoint_name(row.step) for row in checkpoints(database)]
     if recorded and not any((checkpoints_dir / name).is_dir() for name in recorded):

@@ -1,7 +1,7 @@
-"""The keeper's choice of the way to average in a live run, where the run file or an operator leaves it to the keeper.
+"""The keeper's automatic choice of how to average, if the run file or an operator has enabled it.
 
-The choice itself is `peer.averaging.choice`. It becomes a change for all peers at once, like an operator's
-(`coordinator.ledger.steering`), and so it is in the beacon; the audit log, `coordinator status` and the log tell why.
+`peer.averaging.choice` chooses. The choice becomes a change for all peers, like an operator's
+(`coordinator.ledger.steering`); the audit log, `coordinator status` and the log give the reason.
 """
 
 from __future__ import annotations
@@ -26,44 +26,44 @@ from peer.config.training import Averaging
 from peer.reduction.sizes import values_sent
 
 logger = logging.getLogger(__name__)
-MEASURED_STEPS = 5  # before the first choice
-STEPS_BETWEEN = 10  # two looks: so often at most the way changes; and at first, before a return to a finer way
+MEASURED_STEPS = 5  # measured before the first choice
+STEPS_BETWEEN = 10  # the least between two changes; at first also before a return to a finer way
 KEEPER_ALONE = GroupLines((None,), (True,), (True,), ())
 
 
 class WayChooser:
-    """The measured steps of a live run, and the choices made by them."""
+    """Measures the steps of a live run, and chooses how to average by them."""
 
     def __init__(
         self, database: Database, config: RunConfig, shapes: Sequence[Sequence[int]], clock: Callable[[], float]
     ) -> None:
-        """`shapes`: of the tensors that a round averages."""
+        """Create a chooser; `shapes` are those of the tensors that a round averages."""
         self._config = config
         self._values = cache(lambda rank: values_sent(shapes, rank))
         self._steersman = Steersman(database, config, BY_KEEPER, clock)
         self._audit = AuditLog(database, BY_KEEPER, clock)
         self._lines: deque[GroupLines] = deque(maxlen=STEPS_BETWEEN)  # of the newest groups
         self._batches_s: deque[float] = deque(maxlen=MEASURED_STEPS)
-        self._look_at = self._return_at = 0  # steps
-        self._return_after = STEPS_BETWEEN  # steps since the last return; each one doubles it
+        self._look_at = self._return_at = 0  # steps of the next check and of the next possible return
+        self._return_after = STEPS_BETWEEN  # steps since the last return; each return doubles it
 
     def step_taken(self, lines: GroupLines, batch_s: float) -> None:
-        """Remember a group's lines, and in which time its peers compute a batch."""
+        """Record a group's lines, and the seconds in which its peers compute a batch."""
         if math.isfinite(batch_s) and batch_s > 0:
             self._lines.append(lines)
             self._batches_s.append(batch_s)
 
     def look(self, helm: Helm, step: int, slow_lines: Sequence[float]) -> None:
-        """Change the way to average, if it is time to look and another way is clearly better.
+        """Change the way to average, if a check is due and another way is clearly better.
 
-        `slow_lines`: bytes per second, of the volunteers that stand by. Where all do, no step would ever come: then the
-        change holds at once. A return to a finer way waits twice as long as the one before it, so that nobody can make
-        a run change all the time by claiming now a slow line and now a fast one.
+        `slow_lines`: bytes per second of the volunteers that stand by. If all do, the change takes
+        effect at once, as no step would come. Each return to a finer way waits twice as long as the
+        last, so that nobody can force changes by claiming alternately a slow and a fast line.
         """
         if slow_lines and self._steersman.all_stand_by():
             self._look_at_once(helm, step, slow_lines)
             return
-        self._look_at = min(self._look_at, step + STEPS_BETWEEN)  # the run has gone back to a checkpoint
+        self._look_at = min(self._look_at, step + STEPS_BETWEEN)  # the run may have returned to a checkpoint
         self._return_at = min(self._return_at, step + self._return_after)
         if step < self._look_at or len(self._batches_s) < MEASURED_STEPS or not helm.chooses(self._config):
             return
@@ -78,7 +78,7 @@ class WayChooser:
             self._return_at, self._return_after = step + self._return_after, 2 * self._return_after
 
     def _look_at_once(self, helm: Helm, step: int, slow_lines: Sequence[float]) -> None:
-        """Change the way for volunteers of whom none can train, if some of them could in another one."""
+        """Change the way at once if no volunteer can train with it and some could with another."""
         if not helm.chooses(self._config):
             return
         averaging = helm.averaging_after(step, self._config)
@@ -88,7 +88,7 @@ class WayChooser:
             self._change_to(choice, step)
 
     def _change_to(self, choice: AveragingChoice, from_step: int | None) -> bool:
-        """Make the choice a change from this step on, or from where all will have heard; return whether it is made."""
+        """Order a change from this step on (None: a few steps ahead); returns whether it holds."""
         way = choice.way
         try:
             done = self._steersman.change(
@@ -98,7 +98,7 @@ class WayChooser:
                 confirmed=True,
                 why=choice.why,
             )
-        except ConfigError as error:  # too many changes are to come: the next look tries again
+        except ConfigError as error:  # too many changes are pending: the next check tries again
             logger.warning("%s is not chosen yet: %s", way, error)
             return False
         self._audit.record("steer", "", f"{done} {choice.why}")
@@ -106,9 +106,9 @@ class WayChooser:
         return True
 
     def _pace(self, averaging: Averaging, lines: GroupLines, slow_lines: Sequence[float], batch_s: float) -> RoundPace:
-        """Return the pace of a group and of those who stand by, who are not counted on to reduce anything.
+        """Return the pace of a group and of volunteers that stand by, who reduce nothing.
 
-        All volunteers count as equally fast. A line that passes what it is said to be too slow for does not count.
+        All count as equally fast. Lines that are fast enough for the present way do not stand by.
         """
         now, longest_s = way_of(averaging), averaging.averaging_timeout_s
         rates = [min(rate, FASTEST) for rate in slow_lines]
