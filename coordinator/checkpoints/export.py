@@ -1,11 +1,11 @@
-"""A checkpoint as others use it: a folder that plain transformers loads, without what only a resumed run needs.
+"""Export of a checkpoint: a folder that plain transformers loads, without the files for resuming.
 
     config.json, model.safetensors, tokenizer files   for from_pretrained
     probe.safetensors                                 the fixed batch whose loss the manifest names
     README.md, loss.svg                               the model card and its curve
     manifest.json                                     step, era, probe loss, SHA-256 and size of every other file
 
-The folder is written aside, synced, verified and renamed, as checkpoints are; the caller tries it before the renaming.
+The folder is temporary until its files are synced, verified and tested by the caller; then renamed.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from auth.errors import StorageError
 from auth.files import new_directory, sync
 from coordinator.checkpoints.manifest import MANIFEST, StoredCheckpoint, file_entry, verify
 
-LEFT_OUT = frozenset({"optimizer.safetensors", "run.yaml"})  # for a resumed run; run files may name private places
+LEFT_OUT = frozenset({"optimizer.safetensors", "run.yaml"})  # only for resuming; run files may name private addresses
 
 
 @contextmanager
 def exporting(
     stored: StoredCheckpoint, target: Path, texts: Mapping[str, str], *, link: bool = False
 ) -> Iterator[Path]:
-    """Write the checkpoint aside and yield that folder to be tried; it becomes `target` only if the block succeeds.
+    """Yield a temporary folder with the export; it becomes `target` only if the block succeeds.
 
-    `texts` are further files by name, `target` must not exist or be empty. With `link` files are hard links where the
-    disk allows: nobody may write into them. Every file is compared with the manifest in `stored`. Raises `StorageError`
-    for a checkpoint that is damaged or that is removed meanwhile, `ConfigError` for a target that is taken.
+    `texts` are further files by name. With `link`, files are hard links if possible: nobody may
+    write into them. Every file is compared with the manifest in `stored`. Raises `StorageError` if
+    the checkpoint is damaged or removed meanwhile, `ConfigError` if `target` is not empty.
     """
     names = [name for name in stored.manifest.files if name not in LEFT_OUT and name not in texts]
     with new_directory(target) as folder:

@@ -1,6 +1,6 @@
-"""Checkpoints as they lie on disk: a folder each, whose manifest proves every file; without a word of their tensors.
+"""Checkpoints on disk: a folder each, with a manifest that lists every file's size and SHA-256.
 
-So that whoever serves or publishes them need not import PyTorch.
+This module reads no tensors, so code that serves or publishes checkpoints needs no PyTorch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FileEntry(BaseModel):
 
 
 class Manifest(BaseModel):
-    """The files of a checkpoint, and the run, step and probe that they belong to."""
+    """The files of a checkpoint, with its run, step, era and the loss on its probe."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -52,7 +52,7 @@ class Manifest(BaseModel):
 
 @dataclass(frozen=True)
 class StoredCheckpoint:
-    """A checkpoint on disk whose every file was verified against its manifest."""
+    """A checkpoint on disk whose files were verified against its manifest."""
 
     path: Path
     manifest: Manifest
@@ -60,12 +60,12 @@ class StoredCheckpoint:
 
     @property
     def size_bytes(self) -> int:
-        """All files together, the manifest aside."""
+        """The size of all files together, without the manifest."""
         return sum(entry.size_bytes for entry in self.manifest.files.values())
 
 
 def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint:
-    """Compare all files, or those named, with the manifest; raises `StorageError` naming the first that differs."""
+    """Compare all files, or `files`, with the manifest; raises `StorageError` if one differs."""
     try:
         raw = _read_manifest(path / MANIFEST)
         manifest = Manifest.model_validate(json.loads(raw))
@@ -79,7 +79,7 @@ def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint
 
 
 def newest_verified(directory: Path) -> StoredCheckpoint | None:
-    """The newest checkpoint that verifies; damaged ones are passed over."""
+    """Return the newest undamaged checkpoint; None if there is none."""
     for path in sorted(directory.glob("step-*"), reverse=True):
         try:
             return verify(path)
@@ -89,7 +89,7 @@ def newest_verified(directory: Path) -> StoredCheckpoint | None:
 
 
 def stored_steps(directory: Path) -> list[int]:
-    """The steps of all checkpoints there, whole or damaged, in order."""
+    """Return the steps of all checkpoints in the folder, damaged ones included, in order."""
     return sorted(int(path.name.removeprefix("step-")) for path in directory.glob("step-*"))
 
 
@@ -100,7 +100,7 @@ def remove_steps(directory: Path, steps: Collection[int]) -> None:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what a keeper left there that was killed while it wrote; none may be writing."""
+    """Remove the files of a keeper that was killed while writing; no keeper may be writing now."""
     for path in directory.glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -115,7 +115,7 @@ def file_entry(path: Path) -> FileEntry:
 
 
 def _read_manifest(path: Path) -> bytes:
-    """A manifest's content; raises `ValueError` for what is none by its kind or size."""
+    """Return a manifest's content; raises `ValueError` if it is no plain file or too large."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
         raise ValueError(f"{path.name} is no plain file of at most {MAX_MANIFEST_BYTES} bytes")
@@ -123,6 +123,6 @@ def _read_manifest(path: Path) -> bytes:
 
 
 def matches(path: Path, entry: FileEntry) -> bool:
-    """Return whether a plain file (no link, pipe or device, which might never end) is what the manifest says."""
+    """Return whether a file matches the manifest; links, pipes and devices never do."""
     status = path.lstat()
     return stat.S_ISREG(status.st_mode) and status.st_size == entry.size_bytes and file_entry(path) == entry

@@ -1,4 +1,4 @@
-"""A fixed batch whose loss is stored with every checkpoint, so that anybody can check what the weights compute."""
+"""The probe: a fixed batch whose loss is stored with each checkpoint, to verify the weights by."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from peer.models.packing import unpacked
 from peer.models.replaced_tokens import ReplacedTokens, detection_loss, shuffled
 
 PROBE_SAMPLES = 8
-PROBE_DEVICE = 2**32 - 1  # nobody's number: the probe begins a stream that no device trains on in this order
+PROBE_DEVICE = 2**32 - 1  # no device has this number, so none trains on this order of samples
 
 
 def make_probes(config: RunConfig, tokenizer_dir: Path) -> Mapping[int, Batch]:
-    """A probe batch for each sequence length that the run's phases have; the same at every start.
+    """Make a probe batch for each sequence length of the run's phases; the same at every start.
 
-    All are made before the run goes on, lest the swarm wait at a boundary for the keeper to read text.
+    All are made at the start, so that the swarm need not wait for the keeper at a phase's boundary.
     """
     lengths = {phase.sequence_length: phase.from_step for phase in all_phases(config)}
     return {length: make_probe(config.at_step(step), tokenizer_dir) for length, step in lengths.items()}
 
 
 def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
-    """Make the batch on which a checkpoint's loss is proved; each of its samples has a label of its order.
+    """Make a probe batch, with a sentence-order label for each sample if the objective has them.
 
-    For transformers takes the mean over those that have one.
+    No label is left out, because transformers averages the loss over labelled samples only.
     """
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -46,7 +46,7 @@ def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
 
 
 def probe_loss(model: PreTrainedModel, probe: Batch, config: RunConfig) -> float:
-    """The objective's total on the probe, dropout off; of a discriminator its own loss, as transformers computes it."""
+    """Return the objective's loss on the probe without dropout; of a discriminator its own loss."""
     with evaluating(model):
         if isinstance(model, ReplacedTokens):
             input_ids, replaced = shuffled(probe)
@@ -55,11 +55,11 @@ def probe_loss(model: PreTrainedModel, probe: Batch, config: RunConfig) -> float
 
 
 def probe_tensors(probe: Batch, config: RunConfig) -> Mapping[str, torch.Tensor]:
-    """The batch as plain transformers takes it: `labels` (b, l) with -100 where nothing is predicted.
+    """Return the batch as plain transformers expects it: `labels` (b, l), -100 for no prediction.
 
-    For a causal model transformers wants each label at its own place, not at the one before, which predicts it. For a
-    discriminator the labels are 1 where a token is replaced, else 0. Documents that do not see each other become padded
-    samples of their own.
+    For a causal model transformers expects each label at its own position, not at the one before,
+    which predicts it. For a discriminator the labels are 1 where a token is replaced, else 0. If
+    packed documents do not attend to each other, each becomes a padded sample of its own.
     """
     if not config.data.cross_document_attention:
         probe = unpacked(probe)

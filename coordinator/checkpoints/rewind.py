@@ -1,7 +1,7 @@
-"""Return to an earlier checkpoint: its verification, the contributors since, and moving undone checkpoints away.
+"""Return to an earlier checkpoint: verify it, list the contributors since, move undone checkpoints.
 
-`rewind` undoes the later steps in the database, where that begins an era; the keeper sees the era, takes the
-checkpoint up, and has every peer return to it (`peer.swarm.view`). So it works with the run served or not.
+`rewind` undoes later steps and begins an era in the database, even if the run is not served. The
+keeper sees the era, restores the checkpoint, and makes all peers return to it (`peer.swarm.view`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.store.engine import Database
 from coordinator.store.models import Device, Member, Report, StoredSuspicion
 
-UNDONE = "undone"  # the folder of checkpoints that the last return has undone, for whoever looks for the cause
+UNDONE = "undone"  # folder of the checkpoints undone by the last return, for finding the cause
 
 
 @dataclass(frozen=True)
 class Contributor:
-    """A device that has contributed to steps that are to be undone."""
+    """A device that has contributed to the steps to undo."""
 
     member: str
     device_id: str
@@ -36,7 +36,7 @@ class Contributor:
 
 
 def checkpoint_to_return_to(directory: Path, step: int) -> StoredCheckpoint:
-    """The checkpoint of this step, verified; raises `ConfigError` where there is none that is whole."""
+    """Verify and return the checkpoint of this step; raises `ConfigError` if missing or damaged."""
     steps = stored_steps(directory)
     if step not in steps:
         there = ", ".join(map(str, steps)) or "none"
@@ -48,7 +48,7 @@ def checkpoint_to_return_to(directory: Path, step: int) -> StoredCheckpoint:
 
 
 def contributors_since(database: Database, step: int) -> list[Contributor]:
-    """List the devices whose samples are in the counted steps after this one, the most suspicious first."""
+    """List the devices with samples in counted steps after this one, the most suspicious first."""
     given = (
         select(Member.name, Device.id, func.count(Report.id), func.sum(Report.samples))
         .join(Device, Device.id == Report.device_id)
@@ -73,9 +73,9 @@ def contributors_since(database: Database, step: int) -> list[Contributor]:
 def rewind(
     administration: Administration, directory: Path, ledger: Ledger, step: int, suspects: Collection[str]
 ) -> tuple[int, int]:
-    """Undo all steps after this one, whose checkpoint must be there; returns how many, and the era that begins.
+    """Undo all steps after this one; returns their number, and the number of the new era.
 
-    Of the devices that have contributed since, `suspects` are put in quarantine. Raises `ConfigError`.
+    Quarantines `suspects` that contributed since. Raises `ConfigError` without a sound checkpoint.
     """
     checkpoint_to_return_to(directory, step)
     undone = ledger.last_step() - step
@@ -91,10 +91,10 @@ def rewind(
 
 
 def set_aside_undone(directory: Path, last_counting_step: Callable[[int], int | None]) -> list[int]:
-    """Move checkpoints of steps that were undone out of the way; returns these steps.
+    """Move the checkpoints of undone steps to the folder `undone`; returns these steps.
 
-    `last_counting_step`: the last step of an era that no later one undid; None: all count. Those of the return before
-    are removed.
+    `last_counting_step` maps an era to its last step that no later era undid; None: all count.
+    Checkpoints moved by an earlier return are removed.
     """
     undone = [step for step in stored_steps(directory) if _is_undone(directory, step, last_counting_step)]
     if undone:
@@ -109,7 +109,7 @@ def set_aside_undone(directory: Path, last_counting_step: Callable[[int], int | 
 def _is_undone(directory: Path, step: int, last_counting_step: Callable[[int], int | None]) -> bool:
     try:
         manifest = verify(directory / checkpoint_name(step), files=()).manifest
-    except StorageError:  # whoever resumes passes it over
+    except StorageError:  # a resuming keeper skips it
         return False
     last = last_counting_step(manifest.era)
     return last is not None and manifest.step > last

@@ -1,6 +1,6 @@
-"""A checkpoint as one uncompressed tar, made while it is sent: nothing is buffered, and its size is known before.
+"""A checkpoint as an uncompressed tar, streamed without buffering; its size is known in advance.
 
-The same checkpoint always makes the same bytes.
+The same checkpoint always produces the same bytes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ END = bytes(2 * tarfile.BLOCKSIZE)
 
 @dataclass(frozen=True)
 class Tarball:
-    """The files of a checkpoint below one folder, each as a header and a path."""
+    """The files of a checkpoint in one folder of a tar, each with its header and path."""
 
     files: tuple[tuple[bytes, Path, int], ...]  # header, path, size in bytes
 
     @classmethod
     def of(cls, stored: StoredCheckpoint, folder: str) -> Tarball:
-        """The files that the manifest names, and the manifest; raises `OSError` where that is gone."""
+        """Collect the manifest and the files it names; raises `OSError` if the manifest is gone."""
         sizes = {MANIFEST: (stored.path / MANIFEST).stat().st_size}
         sizes |= {name: entry.size_bytes for name, entry in stored.manifest.files.items()}
         created = int(stored.manifest.created_at)
@@ -34,11 +34,11 @@ class Tarball:
 
     @property
     def size_bytes(self) -> int:
-        """The length of the tar."""
+        """The size of the whole tar."""
         return sum(len(header) + size + _padding(size) for header, _, size in self.files) + len(END)
 
     def pieces(self) -> Iterator[bytes]:
-        """The tar; raises `OSError` or `StorageError` where a file is removed or replaced meanwhile."""
+        """Yield the tar; raises `OSError` or `StorageError` if a file is removed or replaced."""
         for header, path, size in self.files:
             yield header
             yield from _content(path, size)

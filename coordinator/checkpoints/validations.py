@@ -1,4 +1,4 @@
-"""Evaluations of checkpoints on held-out samples: the validator writes one for each, all other processes read them."""
+"""Results of checkpoints on held-out samples: written by the validator, read by other processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POLL_S = 1.0  # how often the validator looks for a new checkpoint
 
 @dataclass(frozen=True)
 class ValidationRow:
-    """One checkpoint's measures; see `coordinator.store.models.Validation`."""
+    """One checkpoint's results; see `coordinator.store.models.Validation`."""
 
     step: int
     era: int
@@ -44,14 +44,14 @@ class ValidationRow:
 
     @property
     def loss(self) -> float | None:
-        """The objective's total, as in training; None if it was not finite."""
+        """The objective's total loss, as in training; None if it was not finite."""
         if self.mlm_loss is None:
             return None
         return self.mlm_loss + (self.sop_loss or 0.0) + (self.detection_loss or 0.0)
 
     @property
     def perplexity(self) -> float | None:
-        """Among how many tokens, all alike, the model as good as draws; None where that is beyond all numbers."""
+        """The exponential of the loss; None without a loss, or if it overflows."""
         try:
             return None if self.mlm_loss is None else math.exp(self.mlm_loss)
         except OverflowError:
@@ -59,12 +59,12 @@ class ValidationRow:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All of it by name, as scripts read it."""
+        """All results by name, for scripts."""
         return {**asdict(self), "loss": self.loss, "perplexity": self.perplexity}
 
 
 def validations(database: Database) -> list[ValidationRow]:
-    """All that count, in the order of their steps."""
+    """Return all results, ordered by step."""
     names = [field.name for field in fields(ValidationRow)]
     with database() as session:
         found = session.scalars(select(Validation).order_by(Validation.step))
@@ -72,14 +72,14 @@ def validations(database: Database) -> list[ValidationRow]:
 
 
 def best_steps(database: Database) -> list[int]:
-    """Steps in the order of their loss, the best first; of those only that were evaluated on the newest's samples."""
+    """Return steps by loss, the best first, if evaluated on the same samples as the newest."""
     rows = validations(database)
     comparable = [(row.loss, row.step) for row in rows if row.set_sha256 == rows[-1].set_sha256]
     return [step for loss, step in sorted((loss, step) for loss, step in comparable if loss is not None)]
 
 
 def pending_checkpoints(database: Database) -> list[CheckpointRow]:
-    """The recorded checkpoints that nobody has evaluated, the newest first."""
+    """Return the recorded checkpoints without an evaluation, the newest first."""
     same = and_(Validation.step == Checkpoint.step, Validation.manifest_sha256 == Checkpoint.manifest_sha256)
     waiting = select(Checkpoint).outerjoin(Validation, same).where(Validation.step.is_(None))
     with database() as session:
@@ -87,7 +87,7 @@ def pending_checkpoints(database: Database) -> list[CheckpointRow]:
 
 
 def await_work(directory: RunDirectory, stop: threading.Event) -> bool:
-    """Wait until a checkpoint is to be evaluated, or the samples for it are to be drawn; false if told to stop before.
+    """Wait until a checkpoint is pending or the samples are not drawn yet; false if told to stop.
 
     The validator loads torch only afterwards.
     """
@@ -103,7 +103,7 @@ def await_work(directory: RunDirectory, stop: threading.Event) -> bool:
 
 
 def record_validation(database: Database, row: ValidationRow) -> bool:
-    """Store it in place of an earlier one of that step; false if the checkpoint's step has been undone meanwhile."""
+    """Store a result, replacing that step's earlier one; false if the step was undone meanwhile."""
 
     def enter(session: Session) -> bool:
         beside_others(session, Lock.ERA)

@@ -1,10 +1,10 @@
-"""The validator: evaluates each new checkpoint on held-out samples, beside the keeper and out of its way.
+"""The validator: evaluates each new checkpoint on held-out samples, in a process beside the keeper.
 
-A large model on a processor takes minutes for it, and the swarm must not wait; so it is a process of its own, of low
-priority and one thread, that knows the checkpoints by the database and the disk alone. Whatever happens to it, the run
-goes on. `run_validator` is its main function from the first checkpoint on. When no checkpoint has come for a while the
-process ends, which gives the memory of torch and the model back; the supervisor starts it anew, and then it waits in
-`coordinator.checkpoints.validations.await_work`.
+On a CPU a large model takes minutes for it, and the swarm must not wait; so it is a process of its
+own, with low priority and one thread, that finds checkpoints through the database and the disk
+only. If it fails, the run goes on. `run_validator` is its main function once there is work. After a
+while without a new checkpoint the process ends, which frees the memory of torch and the model; the
+supervisor starts it again, and then it waits in `coordinator.checkpoints.validations.await_work`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from peer.models.build import build_model
 from peer.models.held_out import HeldOutMetrics, ValidationSet, evaluate, open_validation_set, unigram_loss
 
 logger = logging.getLogger(__name__)
-REST_S = 300.0  # after so long without a checkpoint the process ends
-LAST_S = 5.0  # for the checkpoint that the keeper wrote on leaving, and others that wait, once it is told to stop
+REST_S = 300.0  # the process ends after this long without a checkpoint
+LAST_S = 5.0  # when stopping, for pending checkpoints and the keeper's last one
 
 
 @dataclass
@@ -47,15 +47,15 @@ class Validator:
     database: Database
     clock: Callable[[], float] = time.time
     sets: dict[int, ValidationSet | None] = field(default_factory=dict)  # by sequence length; None: nothing held out
-    passed_over: set[str] = field(default_factory=set)  # the manifests of checkpoints that cannot be evaluated
+    passed_over: set[str] = field(default_factory=set)  # manifests' SHA-256; these checkpoints cannot be evaluated
 
     def run(self, stop: threading.Event) -> None:
-        """Evaluate checkpoints as they come, the newest first, until none has come for `REST_S`.
+        """Evaluate checkpoints, the newest first, until none has come for `REST_S`.
 
-        Told to stop, evaluate quickly what is left.
+        When told to stop, spend up to `LAST_S` on pending checkpoints.
         """
         pending = pending_checkpoints(self.database)
-        self.samples_at(pending[0].step if pending else 0)  # while nobody waits for it
+        self.samples_at(pending[0].step if pending else 0)  # drawn early, while no checkpoint waits
         rest_at = self.clock() + REST_S
         while not stop.is_set():
             if self.evaluate_newest(stop.is_set):
@@ -69,7 +69,7 @@ class Validator:
             pass
 
     def evaluate_newest(self, should_stop: Callable[[], bool]) -> bool:
-        """Evaluate the newest checkpoint that waits for it; false if there is none, or it was told to stop."""
+        """Evaluate the newest pending checkpoint; false if there is none, or if told to stop."""
         for checkpoint in pending_checkpoints(self.database):
             samples = self.samples_at(checkpoint.step)
             if samples is None or checkpoint.manifest_sha256 in self.passed_over:
@@ -82,11 +82,11 @@ class Validator:
         return False
 
     def has_evaluated_all(self) -> bool:
-        """Return whether no checkpoint waits. False where no text is held out: the next process would search again."""
+        """Return whether no checkpoint is pending; false if no text is held out, so as to stay."""
         return None not in self.sets.values() and not pending_checkpoints(self.database)
 
     def samples_at(self, step: int) -> ValidationSet | None:
-        """The samples for the phase that begins or goes on with the checkpoint of this step.
+        """Return the samples for the phase in force after this step; None if no text is held out.
 
         Mask rate and sources are the run's in all phases, so that losses can be compared.
         """
@@ -105,7 +105,7 @@ class Validator:
         return self.sets[length]
 
     def _keep_baseline(self, samples: ValidationSet) -> None:
-        """Store the loss of guessing by frequency on the samples, with which the keeper compares the model's."""
+        """Store the samples' unigram loss, with which the keeper compares the model's loss."""
         tokenizer_dir = self.directory.tokenizer_dir
         vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
         loss = unigram_loss(samples.samples, vocabulary, special)
@@ -113,7 +113,7 @@ class Validator:
             session.merge(UnigramBaseline(set_sha256=samples.sha256, loss=loss))
 
     def _evaluate(self, checkpoint: CheckpointRow, samples: ValidationSet, should_stop: Callable[[], bool]) -> bool:
-        """Evaluate one checkpoint and store the result; false if it was told to stop before the end."""
+        """Evaluate one checkpoint and store the result; false if told to stop before the end."""
         began_at = self.clock()
         folder = self.directory.checkpoint_dir(checkpoint.step)
         manifest = restore_verified(self.model, folder, checkpoint.manifest_sha256)
@@ -139,7 +139,7 @@ def make_row(
     now: float,
     detection_weight: float = 1.0,
 ) -> ValidationRow:
-    """Make the row to store of an evaluation; losses that are not finite become None."""
+    """Make the row of an evaluation to store; losses that are not finite become None."""
     detection_loss = None if result.detection_loss is None else detection_weight * result.detection_loss
     finite = math.isfinite(result.mlm_loss + (result.sop_loss or 0.0) + (detection_loss or 0.0))
     return ValidationRow(
@@ -163,7 +163,7 @@ def make_row(
 
 
 def open_validator(run_dir: Path, clock: Callable[[], float] = time.time) -> Validator:
-    """The validator of a run, its model not trained yet; raises `ConfigError` and `StorageError`."""
+    """Open a run's validator with an untrained model; raises `ConfigError` and `StorageError`."""
     directory = RunDirectory.open(run_dir)
     config, tokenizer_dir = directory.config, directory.tokenizer_dir
     vocabulary = load_tokenizer(tokenizer_dir).get_vocab_size()
@@ -177,6 +177,6 @@ def open_validator(run_dir: Path, clock: Callable[[], float] = time.time) -> Val
 
 
 def run_validator(run_dir: Path, stop: threading.Event) -> None:
-    """Main function of the validator's process when there is something to evaluate; ends when told to stop."""
+    """Run the validator's process, once there is work, until told to stop or out of work."""
     torch.set_num_threads(1)
     open_validator(run_dir).run(stop)

@@ -1,6 +1,6 @@
-"""Checkpoints: written aside, verified, renamed; the previous one is intact whatever happens in between.
+"""Writing of checkpoints to a temporary folder, verified and renamed: the last one stays intact.
 
-A checkpoint is a directory `step-00000012` that plain transformers can load, plus what a resumed run needs:
+A checkpoint is a folder `step-00000012` for plain transformers, with the files to resume a run:
 
     config.json, model.safetensors, tokenizer files   for AlbertForPreTraining and AutoTokenizer
     optimizer.safetensors                             "<parameter>/<statistic>" for every tensor of its state, and
@@ -35,21 +35,21 @@ from peer.models.checkpoint_state import OPTIMIZER, VALUE, WEIGHTS, restore_mode
 from peer.models.replaced_tokens import ReplacedTokens
 
 GENERATOR_CONFIG, GENERATOR_WEIGHTS = "generator.json", "generator.safetensors"
-RESERVE_BYTES = 16 * 2**20  # left free on the disk: the database and the logs may lie there, too
+RESERVE_BYTES = 16 * 2**20  # left free on the disk, which may also hold the database and the logs
 
 
 @dataclass(frozen=True)
 class StateSnapshot:
-    """A copy of the state between two global steps, on the CPU, sharing no memory with the live tensors."""
+    """A CPU copy of the state between two global steps; shares no memory with live tensors."""
 
     step: int
     model: Mapping[str, torch.Tensor]
     optimizer: Mapping[str, torch.Tensor]
-    generator: Mapping[str, torch.Tensor] = field(default_factory=dict)  # that trains beside the model, if one does
+    generator: Mapping[str, torch.Tensor] = field(default_factory=dict)  # ELECTRA's generator, if one is trained
 
 
 def take_snapshot(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> StateSnapshot:
-    """Copy the state; the caller makes sure that no step changes it meanwhile."""
+    """Copy the state; the caller must make sure that no step changes it meanwhile."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     statistics = {
         f"{names[id(parameter)]}/{key}": value.detach().cpu().clone()
@@ -64,7 +64,7 @@ def take_snapshot(step: int, model: torch.nn.Module, optimizer: torch.optim.Opti
 
 
 def config_files(model: PreTrainedModel) -> dict[str, str]:
-    """Return the configurations by which transformers makes the models of a checkpoint, by file name."""
+    """Return the transformers configurations of a checkpoint's models, by file name."""
     files = {"config.json": checkpoint_config(model)}
     if isinstance(model, ReplacedTokens):
         files[GENERATOR_CONFIG] = checkpoint_config(model.generator)
@@ -92,9 +92,9 @@ def write_checkpoint(
     probe_loss: float | None,
     created_at: float,
 ) -> StoredCheckpoint:
-    """Write aside, sync, verify by reading back, rename; raises `StorageError` and leaves nothing half-written.
+    """Write to a temporary folder, sync, verify by reading back, and rename.
 
-    `texts` are further files by name (config.json, run.yaml).
+    `texts` are further files by name. Raises `StorageError`, and leaves nothing half-written.
     """
     target = directory / checkpoint_name(snapshot.step)
     aside = directory / f".{target.name}.writing"
@@ -127,12 +127,12 @@ def write_checkpoint(
         sync(aside)
         verify(aside)
         replaced = directory / f".{target.name}.replaced"
-        if target.exists():  # the same step again, after a return to an earlier checkpoint
+        if target.exists():  # the same step as before a return to an earlier checkpoint
             target.replace(replaced)
         aside.replace(target)
         sync(directory)
         shutil.rmtree(replaced, ignore_errors=True)
-    except (OSError, SafetensorError) as error:  # the latter is what a full disk is called within safetensors
+    except (OSError, SafetensorError) as error:  # the latter is what safetensors raises on a full disk
         shutil.rmtree(aside, ignore_errors=True)
         raise StorageError(
             f"The checkpoint of step {snapshot.step} could not be written to {directory} "
@@ -142,7 +142,7 @@ def write_checkpoint(
 
 
 def _require_space(directory: Path, snapshot: StateSnapshot) -> None:
-    """Raise `OSError` before a disk is filled to the last byte, and not when it is."""
+    """Raise `OSError` if the checkpoint would leave less than `RESERVE_BYTES` free."""
     parts = snapshot.model, snapshot.optimizer, snapshot.generator
     size_bytes = sum(tensor.nbytes for part in parts for tensor in part.values())
     if shutil.disk_usage(directory).free < size_bytes + RESERVE_BYTES:
@@ -150,9 +150,9 @@ def _require_space(directory: Path, snapshot: StateSnapshot) -> None:
 
 
 def restore_verified(model: torch.nn.Module, path: Path, manifest_sha256: str) -> Manifest:
-    """Copy the weights of just this checkpoint into the model, when they match its manifest; raises `StorageError`.
+    """Load the weights of exactly this checkpoint; raises `StorageError` if they do not match it.
 
-    It may be pruned or replaced by another of the same step at any moment: then it is not this checkpoint any more.
+    The folder may be removed, or replaced by another checkpoint of the same step, at any moment.
     """
     stored = verify(path, files=weight_files(model))
     restore_model(model, path)
