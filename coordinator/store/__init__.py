@@ -1,4 +1,4 @@
 """The database: engine, locks, migrations and tables.
 
-Everything above imports the tables and `engine`. Statements are written where their meaning is, not here.
+All packages above import the tables and `engine`; each writes its own SQL statements.
 """

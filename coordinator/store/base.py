@@ -6,4 +6,4 @@ from sqlalchemy.orm import DeclarativeBase
 
 
 class Base(DeclarativeBase):
-    """Base of all tables; the migrations in `migrations/` must match them (a test compares)."""
+    """Base class of all tables; a test compares them with the tables of the migrations."""

@@ -1,4 +1,4 @@
-"""Tables about checkpoints: evaluations on tasks, publications, members not to name, alarms and their figures."""
+"""Tables about checkpoints: evaluations, publications, unnamed members, alarms, alarm figures."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from coordinator.store.base import Base
 
 
 class Evaluation(Base):
-    """One task on one checkpoint; see `coordinator.evaluation.evaluations`."""
+    """The result of one task on one checkpoint; see `coordinator.evaluation.evaluations`."""
 
     __tablename__ = "evaluations"
 
     manifest_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)  # which checkpoint
     task: Mapped[str] = mapped_column(String(40), primary_key=True)
     step: Mapped[int] = mapped_column(Integer)
-    evaluator: Mapped[str] = mapped_column(String(40))  # who reported it
-    task_sha256: Mapped[str] = mapped_column(String(64))  # data and recipe: what can be compared
+    evaluator: Mapped[str] = mapped_column(String(40))  # that reported the result
+    task_sha256: Mapped[str] = mapped_column(String(64))  # of data and recipe; results with the same one are comparable
     result: Mapped[str] = mapped_column(Text)  # JSON, as `coordinator.evaluation.tasks.results` writes it
     evaluated_at: Mapped[float] = mapped_column(Float)
 
 
 class AllowedEvaluator(Base):
-    """An evaluator on another machine, by its key: whatever this signs is taken."""
+    """An evaluator on another machine and its key; results signed with this key are accepted."""
 
     __tablename__ = "evaluators"
 
@@ -33,16 +33,16 @@ class AllowedEvaluator(Base):
 
 
 class Publication(Base):
-    """The publication of one checkpoint at one place, and its progress; see `coordinator.publishing.publications`."""
+    """The publication of one checkpoint at one place; see `coordinator.publishing.publications`."""
 
     __tablename__ = "publications"
 
     place: Mapped[str] = mapped_column(String(500), primary_key=True)  # the address in settings.yaml
     manifest_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)  # which checkpoint
     step: Mapped[int] = mapped_column(Integer)
-    location: Mapped[str] = mapped_column(Text, default="")  # where it can be fetched; "": nowhere yet
-    attempts: Mapped[int] = mapped_column(Integer, default=0)  # that failed
-    error: Mapped[str] = mapped_column(Text, default="")  # of the last one
+    location: Mapped[str] = mapped_column(Text, default="")  # address of the published checkpoint; "": none yet
+    attempts: Mapped[int] = mapped_column(Integer, default=0)  # failed ones
+    error: Mapped[str] = mapped_column(Text, default="")  # of the last attempt
     published_at: Mapped[float | None] = mapped_column(Float)
     updated_at: Mapped[float] = mapped_column(Float)
 
@@ -56,7 +56,7 @@ class UnnamedMember(Base):
 
 
 class UpdateNorm(Base):
-    """The norm of one global step's update of the parameters, as the keeper saw it."""
+    """The norm of one global step's update of the parameters, as the keeper measured it."""
 
     __tablename__ = "update_norms"
 
@@ -65,20 +65,20 @@ class UpdateNorm(Base):
 
 
 class UnigramBaseline(Base):
-    """The loss of a unigram model, which knows only the frequency of each token, on a validation set."""
+    """The loss of a unigram model, which uses only token frequencies, on a validation set."""
 
     __tablename__ = "unigram_baselines"
 
     set_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)
-    loss: Mapped[float] = mapped_column(Float)  # nats a predicted token
+    loss: Mapped[float] = mapped_column(Float)  # nats per predicted token
 
 
 class RaisedAlarm(Base):
-    """An alarm that holds now, one of its kind."""
+    """A current alarm; at most one of each kind."""
 
     __tablename__ = "alarms"
 
     kind: Mapped[str] = mapped_column(String(32), primary_key=True)
-    step: Mapped[int] = mapped_column(Integer)  # with which it began
+    step: Mapped[int] = mapped_column(Integer)  # at which it began
     detail: Mapped[str] = mapped_column(Text)
     raised_at: Mapped[float] = mapped_column(Float)

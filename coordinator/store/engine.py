@@ -1,4 +1,4 @@
-"""Opening the database: SQLite by default, PostgreSQL by its address; service, keeper and commands write side by side.
+"""Opening the database: SQLite by default, or PostgreSQL; service, keeper and commands all write.
 
 SQLAlchemy is used synchronously everywhere; the service calls it in threads.
 """
@@ -25,7 +25,7 @@ from auth.errors import ConfigError, DatabaseError, StorageError
 from coordinator.store.locks import Lock, one_at_a_time
 from coordinator.store.models import Base
 
-BUSY_TIMEOUT_S = 30.0  # a migration on a slow disk is waited for
+BUSY_TIMEOUT_S = 30.0  # long enough for a migration on a slow disk
 
 CONFLICT_ATTEMPTS = 5
 
@@ -41,7 +41,7 @@ _PATIENCE = {
     "tcp_user_timeout": 30_000,
 }
 
-_TROUBLE: tuple[tuple[re.Pattern[str], type[StorageError], str], ...] = tuple(  # what databases say of their files
+_TROUBLE: tuple[tuple[re.Pattern[str], type[StorageError], str], ...] = tuple(  # databases' errors about their files
     (re.compile(words), family, sentence)
     for words, family, sentence in (
         (
@@ -77,20 +77,20 @@ _TROUBLE: tuple[tuple[re.Pattern[str], type[StorageError], str], ...] = tuple(  
 
 _MIGRATING = threading.Lock()
 
-_WHILE_LOCKED = Retrying(  # SQLite refuses to switch to WAL at once, without its own waiting, while another one does
+_WHILE_LOCKED = Retrying(  # SQLite fails at once if two processes switch to WAL together
     retry=retry_if_exception_message("database is locked"),
     stop=stop_after_delay(BUSY_TIMEOUT_S),
     wait=wait_random(0.01, 0.1),
     reraise=True,
 )
 
-_WRITES = "manyhands_writes"  # execution option: the transaction will write
+_WRITES = "manyhands_writes"  # execution option of transactions that write
 
 Result = TypeVar("Result")
 
 
 class Database(sessionmaker[Session]):
-    """The database: `with database() as session` to read, `with database.begin() as session` to write."""
+    """The database: `with database() as session` to read, `with database.begin()` to write."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine, expire_on_commit=False)
@@ -99,11 +99,11 @@ class Database(sessionmaker[Session]):
 
     @contextmanager
     def begin(self) -> Iterator[Session]:
-        """A transaction that writes, committed at the end.
+        """Open a transaction that writes, and commit it at the end.
 
-        On SQLite it takes the write lock at once: a transaction that read first and then waited for the lock would fail
-        instead of waiting, because what it has read may be out of date. Threads of one process take turns before that:
-        who waits for SQLite itself looks again only every tenth of a second, and others come first meanwhile.
+        On SQLite it takes the write lock at once: one that read first would fail instead of waiting
+        for the lock, because its rows may be out of date. Threads of one process take turns first:
+        SQLite retries only every tenth of a second, and others would get the lock.
         """
         with self._in_turn(), super().begin() as session:
             session.connection(execution_options={_WRITES: True})
@@ -111,7 +111,7 @@ class Database(sessionmaker[Session]):
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
-        """Hold the turn to write until the block ends; give up waiting for it after SQLite's own time limit."""
+        """Hold this thread's turn to write for the block; wait for it up to SQLite's time limit."""
         has_turn = self._turn is not None and self._turn.acquire(timeout=BUSY_TIMEOUT_S)
         try:
             yield
@@ -120,7 +120,7 @@ class Database(sessionmaker[Session]):
                 self._turn.release()
 
     def transact(self, action: Callable[[Session], Result]) -> Result:
-        """Run `action` in a writing transaction; again if another process wrote the same row first, or blocked it."""
+        """Run `action` in a writing transaction; retry on a conflict with another process."""
         for _ in range(CONFLICT_ATTEMPTS - 1):
             try:
                 with self.begin() as session:
@@ -137,9 +137,9 @@ def _is_conflict(error: DBAPIError) -> bool:
 
 
 def open_engine(url: str, *, create: bool = False) -> Engine:
-    """The engine for a database address; raises `ConfigError` for one that cannot be understood.
+    """Open the engine for a database address; raises `ConfigError` if the address is invalid.
 
-    A file of SQLite's that is missing is made only with `create`: an empty one would pass for a run without a past.
+    A missing SQLite file is created only with `create`: an empty one would look like a new run.
     """
     try:
         parsed = make_url(url)
@@ -154,20 +154,20 @@ def open_engine(url: str, *, create: bool = False) -> Engine:
                 _create_private(engine)
             return engine
         return create_engine(parsed, pool_pre_ping=True, connect_args=patience(parsed))
-    except (ArgumentError, ImportError) as error:  # the address may hold a password: it is not repeated here
+    except (ArgumentError, ImportError) as error:  # do not repeat the address: it may contain a password
         raise ConfigError(f"`database_url` cannot be used: {' '.join(str(error).split())[:200]}.") from error
 
 
 def patience(url: URL) -> dict[str, int]:
-    """Return the time limits for PostgreSQL that its address does not set itself.
+    """Return our time limits for PostgreSQL, except those that its address sets itself.
 
-    A server that is gone is noticed within half a minute, and not after the system's two hours.
+    With them a lost server is noticed within half a minute, not after the system's two hours.
     """
     return {name: value for name, value in _PATIENCE.items() if name not in url.query}
 
 
 def _prepare_sqlite(engine: Engine) -> None:
-    """Readers beside one writer (WAL), foreign keys, erased text overwritten; transactions begin when we say so."""
+    """Set up SQLite: WAL, foreign keys, secure deletion, and transactions that we begin."""
 
     @event.listens_for(engine, "connect")
     def _on_connect(connection: Any, _record: Any) -> None:
@@ -190,24 +190,24 @@ def _refuse_to_create(engine: Engine) -> None:
 
 
 def _create_private(engine: Engine) -> None:
-    """Make the file its owner's alone before SQLite writes into it; SQLite gives the files beside it the same mode.
+    """Create the file, and so SQLite's files beside it, with mode 0600 before SQLite writes it.
 
-    A file that is there is not opened: closing it would end all locks that this process has on it (SQLite, "How To
-    Corrupt An SQLite Database File", section 2.2), and another process could then delete the WAL file under it.
+    An existing file is not opened: closing it would release all of this process's locks on it
+    (SQLite, "How To Corrupt An SQLite Database File", 2.2), and others could delete its WAL file.
     """
 
     @event.listens_for(engine, "do_connect")
     def _on_do_connect(_dialect: Any, _record: Any, arguments: list[Any], _options: dict[str, Any]) -> None:
-        with suppress(OSError):  # SQLite says why in its own words
+        with suppress(OSError):  # SQLite reports the reason itself
             os.close(os.open(arguments[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the database to this version's tables.
+    """Upgrade the database to this version's tables; of concurrent upgrades one waits.
 
-    Of two processes that do so at once one waits for the other.
+    Raises `StorageError` if the database is newer than this version or cannot be changed.
     """
-    from alembic.util import CommandError  # ten megabytes, which processes that only use the database do without
+    from alembic.util import CommandError  # loads 10 MB, which most processes do not need
 
     try:
         with engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
@@ -215,16 +215,16 @@ def migrate(engine: Engine) -> None:
             upgrade(connection)
     except CommandError as error:
         raise StorageError(f"The database is of a newer version of manyhands: update this one ({error}).") from error
-    except ProgrammingError as error:  # as a rule a right that this user lacks
+    except ProgrammingError as error:  # usually a missing privilege
         raise StorageError(f"The database's tables cannot be made: {own_words(error)}.") from error
     except DBAPIError as error:
         raise trouble(error) or StorageError(f"The database cannot be opened: {own_words(error)}.") from error
 
 
 def upgrade(connection: Connection) -> None:
-    """Make this version's tables within the connection's transaction, in its first schema.
+    """Upgrade to this version's tables, in the connection's transaction and its first schema.
 
-    Of two threads one waits for the other: Alembic has one context a process.
+    Threads take turns, because Alembic has one context per process.
     """
     from alembic import command
     from alembic.config import Config
@@ -237,7 +237,7 @@ def upgrade(connection: Connection) -> None:
 
 
 def trouble(error: BaseException | None) -> StorageError | None:
-    """The sentence for an operator, if the database's file, disk or server fails; None for a mistake of ours."""
+    """Return an error for the operator if the database's file, disk or server failed, else None."""
     if not isinstance(error, DBAPIError):
         return None
     words = own_words(error)
@@ -251,7 +251,7 @@ def trouble(error: BaseException | None) -> StorageError | None:
 
 @contextmanager
 def in_one_sentence() -> Iterator[None]:
-    """Raise in one sentence what fails in the block for a reason that the operator can mend."""
+    """Turn database errors that the operator can fix into a `StorageError` of one sentence."""
     try:
         yield
     except DBAPIError as error:
@@ -262,12 +262,12 @@ def in_one_sentence() -> Iterator[None]:
 
 
 def own_words(error: DBAPIError) -> str:
-    """The database's own words, in one line."""
+    """Return the database driver's message in one line."""
     return " ".join(str(error.orig).split()).rstrip(".")[:300]
 
 
 def is_empty(connection: Connection) -> bool:
-    """Return whether none of the existing tables has a row."""
+    """Return whether the database has no rows, and perhaps no tables."""
     known = inspect(connection).get_table_names()
     tables = [table for table in Base.metadata.sorted_tables if table.name in known]
     return not any(connection.scalar(select(func.count()).select_from(table)) for table in tables)

@@ -1,7 +1,7 @@
 """Eras: which reports still count after the swarm returned to a checkpoint and repeated steps.
 
-Each return begins an era. What an earlier era did up to the checkpoint's step counts; what it did later was undone,
-however late its reports arrive.
+Each return begins an era. Steps of earlier eras count up to the checkpoint's step. Their later
+steps are undone, however late the reports arrive.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from coordinator.store.models import Era
 
 
 def current_era(session: Session) -> int:
-    """The newest era; 0 until the swarm first returned to a checkpoint."""
+    """Return the newest era; 0 until the swarm first returns to a checkpoint."""
     return session.scalar(select(func.max(Era.era))) or 0
 
 
 def last_counting_step(session: Session, era: int) -> int | None:
-    """The last step of `era` that no later era undid; None for the current era, where nothing was undone."""
+    """Return the last step of `era` that no later era undid; None for the current era."""
     return session.scalar(select(func.min(Era.after_step)).where(Era.era > era))
 
 

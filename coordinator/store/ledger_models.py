@@ -1,6 +1,6 @@
-"""Tables of the ledger: receipts, daily sums of what each device gave and lost, and the operator's acts of steering.
+"""Tables of the ledger: receipts, each device's daily sums and losses, and steering commands.
 
-The daily sums save every view from reading all reports.
+With the daily sums no view needs to read all reports.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ DAY_S = 86_400
 
 
 def day_of(at: float) -> int:
-    """The UTC day of a time in Unix seconds, as days since 1970-01-01."""
+    """Return the UTC day of a time in Unix seconds, as days since 1970-01-01."""
     return int(at // DAY_S)
 
 
 class Receipt(Base):
-    """One device's signed word on one global step; `coordinator.ledger.receipts` keeps only a few for each step."""
+    """A device's signed receipt of a global step; `coordinator.ledger.receipts` keeps a few."""
 
     __tablename__ = "receipts"
     __table_args__ = (
@@ -28,17 +28,17 @@ class Receipt(Base):
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"))  # who signed
+    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"))  # the signer
     era: Mapped[int] = mapped_column(Integer)
     step: Mapped[int] = mapped_column(Integer)
-    samples: Mapped[str] = mapped_column(Text)  # JSON: device's number -> samples; the signed bytes follow from it
-    # null: of a receipt that named libp2p identities; it counts, and is not published
+    samples: Mapped[str] = mapped_column(Text)  # JSON: device's number -> samples; the signed bytes are rebuilt from it
+    # null for a receipt that named libp2p identities; it counts, but is not published
     signature: Mapped[bytes | None] = mapped_column(LargeBinary(512))
     received_at: Mapped[float] = mapped_column(Float)
 
 
 class DailyShare(Base):
-    """The sums over one device's reports of one UTC day; see `coordinator.ledger.ledger`, which keeps them."""
+    """The sums over one device's reports of one UTC day, kept by `coordinator.ledger.ledger`."""
 
     __tablename__ = "daily_shares"
     __table_args__ = (Index("ix_daily_shares_day", "day"),)
@@ -47,16 +47,16 @@ class DailyShare(Base):
     day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)  # since 1970-01-01
     reports: Mapped[int] = mapped_column(Integer, default=0)
     claimed: Mapped[int] = mapped_column(BigInteger, default=0)  # samples
-    counted: Mapped[int] = mapped_column(BigInteger, default=0)  # of them, as receipts confirm
-    pending: Mapped[int] = mapped_column(BigInteger, default=0)  # of them, while no receipt says anything
-    undone: Mapped[int] = mapped_column(BigInteger, default=0)  # beside them: claimed for steps that were undone
+    counted: Mapped[int] = mapped_column(BigInteger, default=0)  # of `claimed`: confirmed by receipts
+    pending: Mapped[int] = mapped_column(BigInteger, default=0)  # of `claimed`: without any receipt yet
+    undone: Mapped[int] = mapped_column(BigInteger, default=0)  # not in `claimed`: samples of undone steps
     elapsed_s: Mapped[float] = mapped_column(Float, default=0.0)
     data_wait_s: Mapped[float] = mapped_column(Float, default=0.0)
     averaged_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 class LostSamples(Base):
-    """The samples of one device that were lost for one cause on one UTC day; see `coordinator.ledger.ledger`."""
+    """One device's samples lost for one cause on one UTC day; see `coordinator.ledger.ledger`."""
 
     __tablename__ = "lost_samples"
 
@@ -69,7 +69,7 @@ class LostSamples(Base):
 
 
 class LossMark(Base):
-    """The highest number of a device's losses that was counted: those up to it come again and are not counted again."""
+    """The highest number of a device's counted losses; repeated messages up to it are ignored."""
 
     __tablename__ = "loss_marks"
 
@@ -78,7 +78,7 @@ class LossMark(Base):
 
 
 class SteeringAct(Base):
-    """One act; what holds is the sum of all: see `coordinator.ledger.steering`."""
+    """One steering command; see `coordinator.ledger.steering`, which combines them."""
 
     __tablename__ = "steering_acts"
 
@@ -86,7 +86,7 @@ class SteeringAct(Base):
     at: Mapped[float] = mapped_column(Float)
     actor: Mapped[str] = mapped_column(String(100))
     act: Mapped[str] = mapped_column(String(16))  # coordinator.ledger.steering.Act
-    step: Mapped[int | None] = mapped_column(BigInteger)  # from which a change holds, with which the run ends
+    step: Mapped[int | None] = mapped_column(BigInteger)  # from which a change holds, or with which the run ends
     learning_rate_scale: Mapped[float | None] = mapped_column(Float)  # null: as before the change
     target_batch_size: Mapped[int | None] = mapped_column(BigInteger)
     checkpoint_every: Mapped[int | None] = mapped_column(Integer)

@@ -1,7 +1,7 @@
-"""Concurrent writers: locks for work that only one process of a run may do at a time, and sums that lose nothing.
+"""Concurrent writers: locks for work that one process may do at a time, and atomic sums.
 
-The locks are PostgreSQL's advisory locks, held until their transaction ends. On SQLite there is one writer anyway, so
-nothing is locked there. A sum is an upsert: one statement adds to the numbers of a row, or inserts the row.
+The locks are PostgreSQL's advisory locks, held until their transaction ends; SQLite, with one
+writer, needs none. A sum is an upsert: one statement adds to a row's numbers, or inserts the row.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ _LARGEST_KEY = 2**31 - 1
 
 
 class Lock(IntEnum):
-    """Each is a space of keys of its own; the numbers are a contract between versions that run side by side."""
+    """Spaces of lock keys; versions that run side by side rely on the same numbers."""
 
     COUNTING = 0x6D68  # a step's sums; "mh"
     DEVICE_NUMBERS = 0x6D69
-    REVOCATIONS = 0x6D6A  # their numbers
+    REVOCATIONS = 0x6D6A  # the list's serial numbers
     MIGRATION = 0x6D6B
     LOGIN_TRIES = 0x6D6C
-    ERA = 0x6D6D  # alone: who begins one; beside others: whose work belongs to one
+    ERA = 0x6D6D  # exclusive to begin an era, shared to work in one
 
 
 def is_postgresql(bound: Session | Connection) -> bool:
-    """Return whether the database is PostgreSQL, where other processes may write at the same time and be notified."""
+    """Return whether the database is PostgreSQL, which has concurrent writers and NOTIFY."""
     connection = bound if isinstance(bound, Connection) else bound.get_bind()
     return connection.dialect.name == "postgresql"
 
 
 def one_at_a_time(bound: Session | Connection, lock: Lock, key: int = 0) -> None:
-    """Wait until nobody else holds `lock` for this key, and hold it until the transaction ends.
+    """Take `lock` exclusively for this key, and hold it until the transaction ends.
 
-    Keys beyond 31 bits share a lock with others, which only makes somebody wait.
+    Keys beyond 31 bits may share a lock, which only causes some waiting.
     """
     if is_postgresql(bound):
         bound.execute(select(func.pg_advisory_xact_lock(int(lock), key & _LARGEST_KEY)))
 
 
 def all_for_oneself(session: Session, lock: Lock, keys: Iterable[int]) -> None:
-    """The same for several keys, which everybody takes in one order: so no two wait for each other."""
+    """Take `lock` exclusively for several keys, always in the same order, to avoid deadlocks."""
     for key in sorted({key & _LARGEST_KEY for key in keys}):
         one_at_a_time(session, lock, key)
 
 
 def beside_others(session: Session, lock: Lock) -> None:
-    """Wait until nobody has `lock` for itself, and let nobody have it so until the transaction ends."""
+    """Take `lock` in shared mode, and hold it until the transaction ends."""
     if is_postgresql(session):
         session.execute(select(func.pg_advisory_xact_lock_shared(int(lock), 0)))
 
@@ -64,13 +64,13 @@ def add_up(
     rows: Sequence[Mapping[str, object]],
     newest: Collection[str] = (),
 ) -> None:
-    """Add the numbers of each of `rows` to those of the model's row with the same primary key, `key`.
+    """Add each of `rows` to the row of `model` with the same primary key (`key`), or insert it.
 
-    The columns `newest` replace what is there. All rows have the same columns; one that is new begins with them.
+    Values of the columns `newest` replace the stored ones. All rows must have the same columns.
     """
     if not rows:
         return
-    table = cast(Table, model.__table__)  # past the mapper, which is slow with hundreds of rows
+    table = cast(Table, model.__table__)  # bypasses the ORM, which is slow with hundreds of rows
     dialect = postgresql if is_postgresql(session) else sqlite
     insert = dialect.insert(table)
     changes = {

@@ -1,7 +1,7 @@
-"""The main tables: members, devices, sessions, reports, steps, checkpoints, and the acts of administration.
+"""The main tables: members, devices, sessions, reports, steps, checkpoints, and administration.
 
-Service, keeper and the operator's commands share the database and nothing else. All times are UTC, stored as Unix
-seconds. The tables of the neighbouring `..._models` modules are imported here, so that the metadata is complete.
+Service, keeper and the operator's commands share only the database. Times are UTC, stored as Unix
+seconds. The `..._models` modules are imported here, so that the metadata is complete.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from coordinator.store.service_models import (
     SwarmFigures,
 )
 
-KEEPER_ROLE = "keeper"  # of the keeper's device
-KEEPER = "keeper"  # the name of the member that has this device
+KEEPER_ROLE = "keeper"  # the role of the keeper's device
+KEEPER = "keeper"  # the name of the member that owns the keeper's device
 
 __all__ = [
     "AllowedEvaluator",
@@ -76,7 +76,7 @@ class Member(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(64), unique=True)
-    display_name: Mapped[str | None] = mapped_column(String(64))  # what the public sees instead
+    display_name: Mapped[str | None] = mapped_column(String(64))  # shown to the public instead of `name`
     created_at: Mapped[float] = mapped_column(Float)
     revoked_at: Mapped[float | None] = mapped_column(Float)
     revoked_reason: Mapped[str] = mapped_column(Text, default="")
@@ -84,7 +84,7 @@ class Member(Base):
 
 
 class Invite(Base):
-    """A one-time code for a member, stored hashed."""
+    """A member's one-time invite code, stored hashed."""
 
     __tablename__ = "invites"
 
@@ -100,7 +100,7 @@ class Invite(Base):
 
 
 class Device(Base):
-    """A member's machine, known by its key."""
+    """A member's machine, identified by its key."""
 
     __tablename__ = "devices"
 
@@ -112,14 +112,14 @@ class Device(Base):
     role: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[float] = mapped_column(Float)
     revoked_at: Mapped[float | None] = mapped_column(Float)
-    quarantined_at: Mapped[float | None] = mapped_column(Float)  # null when it is lifted
-    token_until: Mapped[float | None] = mapped_column(Float)  # when the newest token that it was given expires
-    receipt_key: Mapped[str | None] = mapped_column(String(64), unique=True, index=True)  # null: not told yet
+    quarantined_at: Mapped[float | None] = mapped_column(Float)  # null: not in quarantine
+    token_until: Mapped[float | None] = mapped_column(Float)  # expiry of the newest token issued to it
+    receipt_key: Mapped[str | None] = mapped_column(String(64), unique=True, index=True)  # null: not registered yet
     member: Mapped[Member] = relationship(back_populates="devices")
 
 
 class DeviceSession(Base):
-    """One connected stay of a device."""
+    """One connection of a device to the coordinator, from opening to end."""
 
     __tablename__ = "sessions"
 
@@ -138,7 +138,7 @@ class DeviceSession(Base):
 
 
 class Report(Base):
-    """One device's report on one global step, counted once."""
+    """One device's report of one global step."""
 
     __tablename__ = "reports"
     __table_args__ = (
@@ -150,11 +150,11 @@ class Report(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"))
     session_id: Mapped[str | None] = mapped_column(ForeignKey("sessions.id"))
-    seq: Mapped[int] = mapped_column(BigInteger)  # starts at the milliseconds of its outbox's creation
+    seq: Mapped[int] = mapped_column(BigInteger)  # starts at the time of the outbox's creation, in milliseconds
     era: Mapped[int] = mapped_column(Integer)
     step: Mapped[int] = mapped_column(Integer)
     samples: Mapped[int] = mapped_column(Integer)  # as claimed
-    counted: Mapped[int | None] = mapped_column(Integer)  # as receipts confirm; null while none does
+    counted: Mapped[int | None] = mapped_column(Integer)  # confirmed by receipts; null before any receipt
     loss: Mapped[float | None] = mapped_column(Float)
     mlm_loss: Mapped[float | None] = mapped_column(Float)
     sop_loss: Mapped[float | None] = mapped_column(Float)
@@ -181,14 +181,14 @@ class Step(Base):
     era: Mapped[int] = mapped_column(Integer)
     samples: Mapped[int] = mapped_column(Integer)
     loss_sum: Mapped[float] = mapped_column(Float)  # sum over reports of loss * samples
-    loss_samples: Mapped[int] = mapped_column(Integer)  # the samples that sum is over
+    loss_samples: Mapped[int] = mapped_column(Integer)  # samples in `loss_sum`
     devices: Mapped[int] = mapped_column(Integer)
     target_batch_size: Mapped[int] = mapped_column(Integer)
     completed_at: Mapped[float] = mapped_column(Float)
 
 
 class Refusal(Base):
-    """A join, request or report that was refused, and why."""
+    """A refused join, request or report, and the reason."""
 
     __tablename__ = "refusals"
 
@@ -201,7 +201,7 @@ class Refusal(Base):
 
 
 class AuditEntry(Base):
-    """One act of administration; see `coordinator.members.audit`."""
+    """One administrative action; see `coordinator.members.audit`."""
 
     __tablename__ = "audit_entries"
 
@@ -239,7 +239,7 @@ class AdminSession(Base):
 
 
 class Revocation(Base):
-    """One change of the revocation list; its id is the list's serial number. See `coordinator.members.revocations`."""
+    """A change of the revocation list; its id is the list's serial number."""
 
     __tablename__ = "revocations"
 
@@ -249,7 +249,7 @@ class Revocation(Base):
     at: Mapped[float] = mapped_column(Float)
     reason: Mapped[str] = mapped_column(Text, default="")
     change: Mapped[str] = mapped_column(String(16), server_default="revoked")  # coordinator.members.revocations.Change
-    actor: Mapped[str] = mapped_column(String(100), server_default="")  # who quarantined or lifted
+    actor: Mapped[str] = mapped_column(String(100), server_default="")  # who quarantined or readmitted the device
 
 
 class Checkpoint(Base):
@@ -265,14 +265,14 @@ class Checkpoint(Base):
 
 
 class Validation(Base):
-    """The losses and accuracies of a step's checkpoint on held-out samples; a loss that was not finite is null."""
+    """Losses and accuracies of a checkpoint on held-out samples; null if a loss is not finite."""
 
     __tablename__ = "validations"
 
     step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     era: Mapped[int] = mapped_column(Integer)
     manifest_sha256: Mapped[str] = mapped_column(String(64))  # which checkpoint of that step
-    set_sha256: Mapped[str] = mapped_column(String(64))  # which samples: losses on the same ones can be compared
+    set_sha256: Mapped[str] = mapped_column(String(64))  # of the samples; losses on the same samples are comparable
     sequence_length: Mapped[int] = mapped_column(Integer)
     samples: Mapped[int] = mapped_column(Integer)
     predicted_tokens: Mapped[int] = mapped_column(Integer)
@@ -306,7 +306,7 @@ class SwarmStatus(Base):
 
 
 class Era(Base):
-    """One return to a checkpoint: all steps after `after_step` that earlier eras reported were undone by it.
+    """One return to a checkpoint, which undid all steps of earlier eras after `after_step`.
 
     The first era is 0 and has no row.
     """
@@ -319,7 +319,7 @@ class Era(Base):
 
 
 class Account(Base):
-    """An account at an identity provider that a member has logged in with; its subject is what it stays for ever."""
+    """A member's account at an identity provider; `subject` identifies it and never changes."""
 
     __tablename__ = "accounts"
     __table_args__ = (UniqueConstraint("issuer", "subject", name="uq_accounts_issuer_subject"),)
@@ -328,8 +328,8 @@ class Account(Base):
     member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), index=True)
     issuer: Mapped[str] = mapped_column(Text)
     subject: Mapped[str] = mapped_column(String(255))
-    label: Mapped[str] = mapped_column(String(320))  # such as hf:alice, as of its newest login
-    role: Mapped[str] = mapped_column(String(16))  # what the allowlist allowed at its newest login
+    label: Mapped[str] = mapped_column(String(320))  # such as hf:alice, at the newest login
+    role: Mapped[str] = mapped_column(String(16))  # allowed by the allowlist at the newest login
     member: Mapped[Member] = relationship()
 
 
@@ -342,12 +342,12 @@ class AllowedEntry(Base):
     entry: Mapped[str] = mapped_column(String(320), unique=True)  # normalised: hf:alice, hf-sub:1, hf-org:neuropark
     role: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[float] = mapped_column(Float)
-    member_id: Mapped[int | None] = mapped_column(ForeignKey("members.id"))  # none of an organisation's
-    account_id: Mapped[int | None] = mapped_column(ForeignKey("accounts.id"))  # that it was first matched to
+    member_id: Mapped[int | None] = mapped_column(ForeignKey("members.id"))  # null for an organisation
+    account_id: Mapped[int | None] = mapped_column(ForeignKey("accounts.id"))  # the first account that matched it
 
 
 class DeviceLogin(Base):
-    """The account by which a device was admitted."""
+    """The account with which a device was admitted."""
 
     __tablename__ = "device_logins"
 
@@ -356,23 +356,23 @@ class DeviceLogin(Base):
 
 
 class Naming(Base):
-    """The visibility of a member's name to the public; without a row the name is shown."""
+    """Whether the public sees a member's name; without a row it does."""
 
     __tablename__ = "namings"
 
     member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), primary_key=True, autoincrement=False)
-    anonymous: Mapped[bool] = mapped_column(Boolean, default=False)  # as the member wants it
-    hidden_at: Mapped[float | None] = mapped_column(Float)  # by the operator; null: not hidden
+    anonymous: Mapped[bool] = mapped_column(Boolean, default=False)  # set by the member
+    hidden_at: Mapped[float | None] = mapped_column(Float)  # set by the operator; null: not hidden
 
 
 class StoredSuspicion(Base):
-    """One device's word against another's; see `coordinator.members.quarantine`."""
+    """A device's suspicion about another device; see `coordinator.members.quarantine`."""
 
     __tablename__ = "suspicions"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     at: Mapped[float] = mapped_column(Float, index=True)
-    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)  # the suspected
+    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)  # the suspect
     witness_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)
     kind: Mapped[str] = mapped_column(String(16))  # see peer.reporting.suspicions.SuspicionKind
     step: Mapped[int] = mapped_column(BigInteger)

@@ -1,8 +1,8 @@
-"""Notification of all processes of a run that something in the database has changed: PostgreSQL's NOTIFY.
+"""Notification of all processes of a run about changes in the database, by PostgreSQL's NOTIFY.
 
-A notification is delivered when the transaction commits, and says only where to look: a process that misses it finds
-the change at its next look, a second later at most, as all processes do on SQLite. Frequent writes (each device's
-reports on itself) are not notified: they would wake all replicas for nothing.
+A notification is delivered when the transaction commits, and contains only a topic. A process that
+misses it polls within a second, as all do on SQLite. Frequent writes (devices' reported states)
+send no notification: they would wake all replicas for nothing.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ CHANNEL = "manyhands"
 
 
 class Topic(str, Enum):
-    """The subject of a change."""
+    """The topic of a notification."""
 
-    REVOCATIONS = "revocations"  # the list of who is shut out
-    SESSIONS = "sessions"  # a device has opened another session
-    PROGRESS = "progress"  # what dashboards show: steps, the keeper's view, checkpoints, validations
+    REVOCATIONS = "revocations"  # the revocation list
+    SESSIONS = "sessions"  # a device has opened a new session
+    PROGRESS = "progress"  # data of the dashboards: steps, the keeper's view, checkpoints, validations
 
 
 def tell(session: Session, topic: Topic) -> None:
-    """Let all listeners know when this transaction commits; told twice in one transaction, it arrives once."""
+    """Notify all listeners once this transaction commits; repeated calls send one notification."""
     if is_postgresql(session):
         session.execute(select(func.pg_notify(CHANNEL, topic.value)))

@@ -1,4 +1,4 @@
-"""Refusals and their reasons, for the operator: only the newest, so that a flood of them cannot fill the disk."""
+"""Refused requests and reasons: only the newest are kept, so that a flood cannot fill the disk."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ MAX_REASON_CHARS = 500
 
 @dataclass(frozen=True)
 class RefusalRow:
-    """One refusal."""
+    """A refused request and the reason."""
 
     at: float  # Unix seconds
     kind: str
     code: str
     reason: str
-    member: str = ""  # of the device, where the request proved which one it came from
+    member: str = ""  # owner of the device, if the request proved which device sent it
     device_id: str = ""
 
 
 def add_refusal(session: Session, kind: Kind, code: str, reason: str, device_id: str | None, now: float) -> None:
-    """Keep one refusal; the oldest goes when there are too many."""
+    """Store a refusal; delete the oldest if there are more than `KEPT_REFUSALS`."""
     text = reason[:MAX_REASON_CHARS].replace("\0", "?")  # PostgreSQL takes no NUL in a text
     refusal = Refusal(at=now, kind=kind, code=code, reason=text, device_id=device_id)
     session.add(refusal)
@@ -40,7 +40,7 @@ def add_refusal(session: Session, kind: Kind, code: str, reason: str, device_id:
 
 
 def newest_refusals(database: Database, limit: int, offset: int = 0, search: str = "") -> list[RefusalRow]:
-    """The newest refusals, the newest first: of those with this text in a column, `limit` after the first `offset`."""
+    """Return refusals with this text in a column, the newest first: `limit` from `offset` on."""
     columns = (Member.name, Refusal.device_id, Refusal.kind, Refusal.code, Refusal.reason)
     query = (
         select(Refusal, Member.name)

@@ -1,6 +1,6 @@
-"""Tables of the service: the database's owner, questions, notices, state shared by replicas, the keeper's counts.
+"""Tables of the service: database owner, questions, notices, replicas' state, keeper's counts.
 
-Nonces, relay offers and login tries are short-lived: replicas of the service share them.
+Nonces, relay offers and login tries are short-lived rows that the replicas of the service share.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from coordinator.store.base import Base
 
 
 class DatabaseOwner(Base):
-    """The one run whose rows these are, by its name and both of its keys; see `coordinator.run.database_owner`."""
+    """The run that owns this database: name and both keys; see `coordinator.run.database_owner`."""
 
     __tablename__ = "database_owner"
 
@@ -23,7 +23,7 @@ class DatabaseOwner(Base):
 
 
 class Question(Base):
-    """A sentence for one checkpoint, and what that made of it; kept for a day (`coordinator.playground.questions`)."""
+    """A sentence for a checkpoint, and its answer; see `coordinator.playground.questions`."""
 
     __tablename__ = "questions"
 
@@ -32,27 +32,27 @@ class Question(Base):
     step: Mapped[int] = mapped_column(BigInteger)
     text: Mapped[str] = mapped_column(Text)
     asked_at: Mapped[float] = mapped_column(Float, index=True)
-    answer: Mapped[str] = mapped_column(Text, default="")  # JSON; "": none yet, or none at all
-    reason: Mapped[str] = mapped_column(Text, default="")  # why there is none
+    answer: Mapped[str] = mapped_column(Text, default="")  # JSON; "": none yet, or a failure
+    reason: Mapped[str] = mapped_column(Text, default="")  # of the failure
     answered_at: Mapped[float | None] = mapped_column(Float)
 
 
 class MilestoneNotice(Base):
-    """The notice of one milestone at one webhook, and its progress; see `coordinator.announcements.herald`."""
+    """The notice of one milestone to one webhook; see `coordinator.announcements.herald`."""
 
     __tablename__ = "notices"
 
     milestone: Mapped[str] = mapped_column(String(64), primary_key=True)  # such as samples:1000000
     webhook: Mapped[str] = mapped_column(String(64), primary_key=True)  # such as discord:1a2b3c4d
     attempts: Mapped[int] = mapped_column(Integer, default=0)
-    begun_at: Mapped[float | None] = mapped_column(Float)  # of an attempt whose outcome is not known
-    next_at: Mapped[float] = mapped_column(Float, default=0.0)  # not tried before
-    ended: Mapped[str] = mapped_column(String(16), default="")  # `DeliveryOutcome` of an attempt; "": to be tried again
+    begun_at: Mapped[float | None] = mapped_column(Float)  # start of an attempt with an unknown outcome
+    next_at: Mapped[float] = mapped_column(Float, default=0.0)  # earliest time of the next attempt
+    ended: Mapped[str] = mapped_column(String(16), default="")  # final `DeliveryOutcome`; "": to be tried again
     error: Mapped[str] = mapped_column(Text, default="")  # of the last attempt
 
 
 class SpentNonce(Base):
-    """A nonce that was redeemed, until it would have expired anyway; see `coordinator.control.nonces`."""
+    """A redeemed nonce, kept until it expires; see `coordinator.control.nonces`."""
 
     __tablename__ = "spent_nonces"
 
@@ -61,7 +61,7 @@ class SpentNonce(Base):
 
 
 class RelayOffer(Base):
-    """The address at which an open session's device relays for others; see `coordinator.control.relays`."""
+    """The address at which an online device relays for others; see `coordinator.control.relays`."""
 
     __tablename__ = "relay_offers"
 
@@ -70,7 +70,7 @@ class RelayOffer(Base):
 
 
 class LoginTry(Base):
-    """An administrator's password that was tried within the last minute; see `coordinator.members.administrators`."""
+    """A login attempt of the last minute; see `coordinator.members.administrators`."""
 
     __tablename__ = "login_tries"
 
@@ -86,7 +86,7 @@ class SwarmFigures(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     rounds_failed: Mapped[int] = mapped_column(Integer)
-    rounds_by_duration: Mapped[str] = mapped_column(Text)  # JSON list: those that succeeded, by `BOUNDS_S`
-    rounds_seconds: Mapped[float] = mapped_column(Float)  # that those took
+    rounds_by_duration: Mapped[str] = mapped_column(Text)  # JSON list: successful rounds, by `BOUNDS_S`
+    rounds_seconds: Mapped[float] = mapped_column(Float)  # total duration of the successful rounds
     census: Mapped[str] = mapped_column(Text)  # JSON list of [role, reachable, peers]
     missing_auxiliaries: Mapped[int | None] = mapped_column(Integer)  # NULL before the first round

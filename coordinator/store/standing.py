@@ -10,7 +10,7 @@ from coordinator.store.models import Device, Member, Revocation
 
 
 def revocation_of(session: Session, member: Member, device: Device | None) -> RevokedError | None:
-    """The error for a member or device that was removed or is in quarantine; None for others."""
+    """Return the error if a member or device was removed or is in quarantine, else None."""
     if member.revoked_at is not None:
         return RevokedError(
             f"{member.name} was removed from this run by its operator{_because(member.revoked_reason)}."
@@ -30,7 +30,7 @@ def revocation_of(session: Session, member: Member, device: Device | None) -> Re
 
 
 def require_active(session: Session, member: Member, device: Device | None = None) -> None:
-    """Raise `RevokedError` if the member or device was removed, `QuarantinedError` if the device is in quarantine."""
+    """Raise `RevokedError` if member or device was removed, `QuarantinedError` if in quarantine."""
     error = revocation_of(session, member, device)
     if error is not None:
         raise error
@@ -41,6 +41,6 @@ def _because(reason: str) -> str:
 
 
 def newest_reason(session: Session, device_id: str) -> str:
-    """The reason of a device's newest entry in the revocations; empty if none was given."""
+    """Return the reason of a device's newest revocation entry; empty if none was given."""
     changes = select(Revocation.reason).where(Revocation.device_id == device_id)
     return session.scalar(changes.order_by(Revocation.id.desc()).limit(1)) or ""

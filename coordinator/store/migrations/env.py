@@ -1,4 +1,4 @@
-"""Alembic's entry point: runs the migrations on the connection that `coordinator.store.engine.migrate` opened."""
+"""Alembic's entry point: runs migrations on the connection from `coordinator.store.engine`."""
 
 from alembic import context
 
