@@ -1,4 +1,4 @@
-"""A run on the operator's disk: directory, settings, secrets, keys, ports and addresses, logs, software.
+"""A run on the operator's disk: directory, settings, secrets, keys, ports, logs, software.
 
-Everything above may import these modules.
+All packages above may import these modules.
 """

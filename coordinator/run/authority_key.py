@@ -1,7 +1,7 @@
-"""The authority's key on the operator's disk, and replacing it: the old key signs over to the new one.
+"""The authority's key on the operator's disk, and its rotation: the old key signs over to the new.
 
-The statement lies beside the key before the key takes its name, which happens at once: whoever is killed in between
-leaves the old key and a statement of a key that nobody has, which is never read.
+The handover is written before the new key replaces the old one in a single rename. A process killed
+in between leaves the old key and a handover to a key that does not exist, which is never read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME_CHARS = 16
 
 
 def load_authority(path: Path) -> AuthorityKey:
-    """The key at this path, with the handover that names it, if it has not been the authority from the beginning."""
+    """Load the key at this path, with the handover to it unless it is the run's first key."""
     key = AuthorityKey.load(path)
     try:
         return replace(key, handover=_statement_path(path.parent, key).read_text(encoding="ascii"))
@@ -30,14 +30,14 @@ def load_authority(path: Path) -> AuthorityKey:
 
 
 def handover_to(authority: AuthorityKey, run: str) -> Handover | None:
-    """Return the statement by which the key before this one handed over. Raises `TokenError` for an invalid one."""
+    """Return the previous key's handover to this key; raises `TokenError` if it is invalid."""
     return verify_handover(authority.handover, run) if authority.handover else None
 
 
 def rotate(keys_dir: Path, run: str, tokens_until: float, now: float) -> Handover:
-    """Replace the authority's key; what the old one has signed counts until its last token (`tokens_until`) is over.
+    """Replace the authority's key; the old one is valid until its tokens expire (`tokens_until`).
 
-    Raises `ConfigError` while the key before it still counts: who knows that one only would not know the newest.
+    Raises `ConfigError` while the key before it is valid: its peers could not verify the newest.
     """
     old = load_authority(keys_dir / KEY_FILE)
     before = handover_to(old, run)

@@ -1,9 +1,9 @@
-"""A run's database: made once, with the run or by a restore, and opened by everything else.
+"""A run's database: created with the run or by a restore, and opened by all other commands.
 
-It belongs to one run: two that shared one would mix up their members, reports and checkpoints.
+It belongs to one run: two runs in one database would mix up their members, reports and checkpoints.
 
-A run is known by its name and its two keys. Each key may be replaced, one after the other: the run that has one of them
-is the same one, and is known by both from then on.
+A run is identified by its name and its two keys. The keys may be replaced one at a time: a run that
+still has one of the recorded keys is the same run, and its present keys are recorded from then on.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from coordinator.store.engine import Database, in_one_sentence, is_empty, migrat
 from coordinator.store.service_models import DatabaseOwner
 
 if TYPE_CHECKING:
-    from coordinator.run.directory import RunDirectory  # which makes the database of a new run here
+    from coordinator.run.directory import RunDirectory  # which calls `create_database`
 
 _ROW = 1
 
 
 class Keys(NamedTuple):
-    """By what a run is known."""
+    """The name and the keys that identify a run."""
 
     run: str
     certificate_sha256: str
@@ -36,7 +36,7 @@ class Keys(NamedTuple):
 
 
 def create_database(directory: RunDirectory) -> None:
-    """Make a new run's database, which is this run's from then on; raises `ConfigError` where it is another's."""
+    """Create the database of a new run; raises `ConfigError` if it already holds a run."""
     engine = open_engine(directory.database_url, create=True)
     try:
         require_unused(engine)
@@ -47,7 +47,7 @@ def create_database(directory: RunDirectory) -> None:
 
 
 def require_unused(engine: Engine) -> None:
-    """Raise `ConfigError` for a database with a row in it: a new run's keys fit none of an old one's members."""
+    """Raise `ConfigError` if the database has rows: its members do not fit a new run's keys."""
     with in_one_sentence(), engine.connect() as connection:
         used = not is_empty(connection)
     if used:
@@ -59,10 +59,10 @@ def require_unused(engine: Engine) -> None:
 
 @contextmanager
 def open_database(directory: RunDirectory) -> Iterator[Database]:
-    """The run's own database for the time of the block, brought to this version's tables; it is never made here.
+    """Open the run's existing database for the block, and migrate it to this version's tables.
 
-    Raises `DatabaseError` for one that is lost, `StorageError` for one that does not answer, `ConfigError` for another
-    run's. A failure of the database within the block becomes one sentence, too.
+    Raises `DatabaseError` if it is lost, `StorageError` if it does not answer or fails within the
+    block, `ConfigError` if it belongs to another run.
     """
     engine = open_engine(directory.database_url)
     try:
@@ -77,16 +77,16 @@ def open_database(directory: RunDirectory) -> Iterator[Database]:
 
 
 def require_database(engine: Engine, directory: RunDirectory) -> None:
-    """Raise `DatabaseError` if there is no database of the run, or one without a past beside its checkpoints.
+    """Raise `DatabaseError` if the run's database is missing, or empty beside checkpoints.
 
-    One with tables and no row is what `init` left until it had the run own its database; so no checkpoint is there.
+    Earlier versions of `init` left tables without rows, so these are allowed without checkpoints.
     """
     named = "the one that `database_url` names"
     if engine.dialect.name == "sqlite":
         file = Path(named := str(engine.url.database))
         if not file.exists():
             raise _lost(directory, f"{file} is missing")
-        if file.stat().st_size == 0:  # SQLite would make a database of it
+        if file.stat().st_size == 0:  # SQLite would turn it into a new database
             raise _lost(directory, f"{file} is empty")
     with engine.connect() as connection:
         if not _has_tables(connection):
@@ -109,9 +109,9 @@ def _lost(directory: RunDirectory, found: str) -> DatabaseError:
 
 
 def claim_database(database: Database, directory: RunDirectory) -> None:
-    """Have the database be this run's from now on; raises `ConfigError` where it is another's.
+    """Record this run as the database's owner; raises `ConfigError` if another run owns it.
 
-    A copy of a run without its keys, which can admit nobody, is let alone.
+    A copy of a run without its keys cannot admit anybody and records nothing.
     """
     if not all(path.exists() for path in (directory.tls_cert_path, directory.keys_dir / KEY_FILE)):
         return
@@ -131,7 +131,7 @@ def _owner(session: Session) -> Keys | None:
 def _claim(session: Session, keys: Keys, path: Path) -> None:
     owner = _owner(session)
     if owner is None:
-        session.add(DatabaseOwner(id=_ROW, **keys._asdict()))  # `merge` would take over a row that came since that look
+        session.add(DatabaseOwner(id=_ROW, **keys._asdict()))  # `merge` would overwrite a row added since the check
         return
     if not _is_same_run(owner, keys):
         raise ConfigError(

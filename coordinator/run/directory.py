@@ -20,11 +20,11 @@ from peer.config.run import RunConfig
 
 
 def _nothing_more(_directory: RunDirectory) -> None:
-    """The default of `create`'s `prepare`."""
+    """Do nothing: the default of `create`'s `prepare`."""
 
 
 class RunDirectory:
-    """One run's files; values are read once, at first use."""
+    """The files of one run; configuration and settings are read once, at first use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,11 +37,11 @@ class RunDirectory:
         settings: Settings,
         prepare: Callable[[RunDirectory], None] = _nothing_more,
     ) -> RunDirectory:
-        """Make a new run with new keys and a database of its own; refuses a path where something is already.
+        """Create a run with new keys and its own database; raises `ConfigError` if `path` is taken.
 
-        `prepare` adds what takes long or may fail, such as training the tokenizer. Everything is made in a directory
-        aside, which takes the run's name only when it is complete. The database comes last: a server's stays if the
-        run is not made after all.
+        `prepare` does work that takes long or may fail, such as training the tokenizer. Everything
+        is created in a temporary directory, which is renamed only when complete. The database comes
+        last, because a database on a server remains if the creation fails.
         """
         with new_directory(path, 0o700, "choose another directory, or serve the run in it") as aside:
             unfinished = cls(aside)
@@ -52,7 +52,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        """An existing run; raises `ConfigError` where there is none."""
+        """Open an existing run; raises `ConfigError` if there is none."""
         path = Path(path).absolute()
         if not (path / "run.yaml").is_file():
             raise ConfigError(f"{path} holds no run: make one with `manyhands coordinator init {path}`.")
@@ -68,7 +68,7 @@ class RunDirectory:
 
     @property
     def keys_dir(self) -> Path:
-        """The secrets."""
+        """The folder of the secret keys."""
         return self.path / "keys"
 
     @property
@@ -88,26 +88,26 @@ class RunDirectory:
 
     @property
     def checkpoints_dir(self) -> Path:
-        """The folder of the checkpoints, each in a folder of its own."""
+        """The folder of all checkpoints; each has a subfolder."""
         return self.path / "checkpoints"
 
     def checkpoint_dir(self, step: int) -> Path:
-        """Return the folder of this step's checkpoint, whether it is kept or not."""
+        """Return the folder of this step's checkpoint, whether it exists or not."""
         return self.checkpoints_dir / checkpoint_name(step)
 
     @property
     def validation_dir(self) -> Path:
-        """The samples that checkpoints are evaluated on; the validator makes it."""
+        """The held-out samples that checkpoints are evaluated on; created by the validator."""
         return self.path / "validation"
 
     @property
     def sinks_dir(self) -> Path:
-        """The sinks' progress and files; the sinks' process makes it."""
+        """The sinks' progress and files; created by the sinks' process."""
         return self.path / "sinks"
 
     @property
     def publishing_dir(self) -> Path:
-        """Exported checkpoints on their way to where they are published; the publisher makes it."""
+        """Exported checkpoints that wait to be published; created by the publisher."""
         return self.path / "publishing"
 
     @property
@@ -127,7 +127,7 @@ class RunDirectory:
 
     @property
     def authority(self) -> AuthorityKey:
-        """The key that signs tokens and revocations, as it is now."""
+        """The present key that signs tokens and revocations."""
         key = self._authority_file.read()
         if key is None:
             raise StorageError(f"Cannot read the key {self._authority_file.path} (No such file or directory).")
@@ -140,7 +140,7 @@ class RunDirectory:
 
     @property
     def database_url(self) -> str:
-        """The database's address: the settings', or a SQLite file in the directory."""
+        """The database's address: from the settings, or a SQLite file in the directory."""
         in_directory = URL.create("sqlite", database=str(self.path / "manyhands.db"))
         return self.settings.database_url or in_directory.render_as_string()
 

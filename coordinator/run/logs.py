@@ -1,7 +1,7 @@
-"""Logs of the coordinator's processes: lines for people, or one JSON object a line for programs.
+"""Logs of the coordinator's processes: text lines for people, or JSON lines for programs.
 
-No line contains a volunteer's address, a token, an invite code, a key or a password, although exceptions may quote what
-came over the network. A repeated line is written once a minute (`RepeatFilter`).
+No line contains a volunteer's address, a token, an invite code, a key or a password, even if an
+exception quotes input from the network. A repeated line is written once a minute (`RepeatFilter`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from peer.runtime.repeats import RepeatFilter
 
 logger = logging.getLogger(__name__)
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-LEVELS = {  # by number: libraries rename them
+LEVELS = {  # by number, because libraries rename levels
     logging.DEBUG: "debug",
     logging.INFO: "info",
     logging.WARNING: "warning",
@@ -48,11 +48,11 @@ class LogFormat(str, Enum):
 
 @dataclass(frozen=True)
 class LogStyle:
-    """The style of the logs of all processes."""
+    """The format of all processes' logs, and the hosts that they may show."""
 
     format: LogFormat = LogFormat.TEXT
     run: str = ""
-    own_hosts: frozenset[str] = frozenset()  # of the run, which volunteers know
+    own_hosts: frozenset[str] = frozenset()  # the run's own hosts, which volunteers know anyway
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def _is_harmless(found: str, spared: frozenset[str]) -> bool:
 
 
 def shorten_database_failure(record: logging.LogRecord) -> bool:
-    """Filter a record: a failure of the database that an operator can mend becomes one sentence without a trace."""
+    """Replace a record's trace of a database failure that the operator can fix by one sentence."""
     failure = record.exc_info[1] if record.exc_info else None
     if failure is None:
         return True
@@ -92,14 +92,14 @@ def shorten_database_failure(record: logging.LogRecord) -> bool:
 
 
 class TextLines(logging.Formatter):
-    """A line for people."""
+    """A formatter of text lines for people."""
 
     def __init__(self, style: LogStyle) -> None:
         super().__init__(TEXT_FORMAT)
         self._own_hosts = style.own_hosts
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, or several with an exception's trace."""
+        """Return the record as one line, or as several with an exception's trace."""
         return redacted(super().format(record), self._own_hosts)
 
 
@@ -109,10 +109,10 @@ class JsonLines(logging.Formatter):
     def __init__(self, process: str, style: LogStyle, step: Callable[[], int | None] = lambda: None) -> None:
         super().__init__()
         self._process, self._run_style = process, style
-        self.step = step  # the process's present one
+        self.step = step  # the process's present step
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object; `exception` has an exception's trace."""
+        """Return the record as a JSON object; `exception` is an exception's trace."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
             "level": LEVELS.get(record.levelno) or record.levelname.lower(),
@@ -130,9 +130,9 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
-    """Log to standard error without repeated lines; of Alembic and httpx2 only warnings.
+    """Log to standard error without repeated lines; from Alembic and httpx2 log only warnings.
 
-    Alembic would log each table, and httpx2 each address, of which a webhook's is a secret.
+    Alembic would log each table, and httpx2 each address, even a webhook's, which is a secret.
     """
     handler = logging.StreamHandler()
     handler.addFilter(shorten_database_failure)
@@ -144,7 +144,7 @@ def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
 
 
 def log_the_unforeseen() -> None:
-    """Log Python's warnings and the uncaught errors of threads, too."""
+    """Also log Python's warnings and the uncaught errors of threads."""
 
     def tell(failure: threading.ExceptHookArgs) -> None:
         logger.error("a thread failed", exc_info=failure.exc_value)
@@ -154,7 +154,7 @@ def log_the_unforeseen() -> None:
 
 
 def tell_step(step: Callable[[], int | None]) -> None:
-    """Include the step in this process's JSON lines from now on."""
+    """Include the step in all further JSON lines of this process."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, JsonLines):
             handler.formatter.step = step

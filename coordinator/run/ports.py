@@ -1,6 +1,6 @@
-"""The coordinator's three ports: checked before anything starts, and found where a demo needs free ones.
+"""The coordinator's three ports: checking them before the start, and finding free ones for a demo.
 
-At the third, the keeper's libp2p node listens and peers reach it: over IPv4 and IPv6, by TCP, and by QUIC if it is on.
+The third is the keeper's libp2p node's: over IPv4 and IPv6, by TCP, and by QUIC if enabled.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from peer.network.endpoints import IPAddress, Transport, bindable, ways_from
 from peer.network.placement import Placement
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
 
-# Outgoing connections, and who asks for any port, get higher ones on Linux, macOS and Windows.
+# Linux, macOS and Windows assign higher ports to outgoing connections and to requests for any port.
 CHOSEN_PORTS = range(20_000, 32_768)
-WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104  # to listen everywhere, not to connect to
-_CHANCE = random.SystemRandom()  # two processes with the same seed do not get the same ports
+WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104  # hosts to listen on all addresses, not to connect to
+_CHANCE = random.SystemRandom()  # processes with the same seed must not get the same ports
 
 
 @dataclass(frozen=True)
 class Listener:
-    """A port that something is going to listen on."""
+    """A port to listen on."""
 
     host: str
     port: int
     purpose: str  # for people: "the dashboard"
-    setting: str  # where the port can be changed: "`web_port` in my-run/settings.yaml"
+    setting: str  # the setting of the port: "`web_port` in my-run/settings.yaml"
 
 
 def check_ports(listeners: Iterable[Listener]) -> None:
-    """Raise `PortTakenError` for the first port that cannot be listened on, `ConfigError` for an impossible address."""
+    """Raise `PortTakenError` for the first port in use, `ConfigError` for an invalid address."""
     for listener in listeners:
         try:
             _bind(listener.host, listener.port).close()
@@ -45,9 +45,9 @@ def check_ports(listeners: Iterable[Listener]) -> None:
 
 
 def bound_socket(listener: Listener) -> socket.socket:
-    """A socket bound to a listener's port (0: any free one); raises as `check_ports` does.
+    """Return a socket bound to a listener's port (0: any free one); raises as `check_ports` does.
 
-    Where the host means all addresses, the socket serves IPv6 and IPv4 if the machine has both.
+    If the host means all addresses, the socket serves IPv6 and IPv4 where the machine has both.
     """
     try:
         if listener.host in WILDCARDS and socket.has_dualstack_ipv6():
@@ -67,7 +67,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Different ports that nobody listens on, and that the operating system gives to no other program meanwhile."""
+    """Return different free ports from a range that the operating system does not assign."""
     free = (port for port in _CHANCE.sample(CHOSEN_PORTS, len(CHOSEN_PORTS)) if is_free(host, port))
     return list(islice(free, count))
 
@@ -78,7 +78,7 @@ def _bind(host: str, port: int, *, dual_stack: bool = False) -> socket.socket:
     )[0]
     listening = socket.socket(family, kind, protocol)
     try:
-        # As servers do: connections that the last process left in TIME_WAIT do not count.
+        # as servers do: ignore the last process's connections in TIME_WAIT
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if dual_stack:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -99,9 +99,9 @@ def _explain(listener: Listener, error: OSError) -> ConfigError | PortTakenError
 
 
 def keeper_place(settings: Settings) -> Placement:
-    """The keeper's place: it listens in every way that this machine has, and announces the transports it listens by.
+    """Return where the keeper listens, in all ways that this machine supports, and is announced.
 
-    TCP over the version that `bind_host` names is always among them: if that fails, the p2p daemon says why.
+    TCP over `bind_host`'s IP version is always included: if that fails, the p2p daemon says why.
     """
     port, host = settings.swarm_port, _address_of(settings.bind_host)
     asked = ways_from(str(host), port, ("tcp", "udp") if settings.quic else ("tcp",))
@@ -117,7 +117,7 @@ def keeper_place(settings: Settings) -> Placement:
 
 
 def announced(hosts: Sequence[str], port: int, transports: Collection[Transport]) -> tuple[str, ...]:
-    """Addresses for peers: each host by each transport. A name stands for its addresses of both IP versions."""
+    """Return each host's address by each transport; a name covers both IP versions."""
     endings = [f"tcp/{port}", *([f"udp/{port}/quic-v1"] if "udp" in transports else [])]
     return tuple(f"{_host_maddr(host)}/{ending}" for host in dict.fromkeys(hosts) for ending in endings)
 

@@ -1,7 +1,7 @@
-"""`publications` in settings.yaml: the places that checkpoints are published to, and the secrets that each place needs.
+"""`publications` in settings.yaml: the places to publish checkpoints to, and the secrets they need.
 
-A secret lies in a file of its own (mode 0600, below the run's directory as a rule), so that neither the settings, nor
-a command's arguments, nor the environment of any process holds it; the publisher alone reads it.
+Each secret is in its own file (mode 0600, usually in the run's directory), and not in settings,
+arguments or environment variables; only the publisher reads it.
 """
 
 from __future__ import annotations
@@ -71,19 +71,19 @@ class PlaceSettings(Section):
 
     @property
     def is_public(self) -> bool:
-        """Return whether the public is told of the place: neither a private one nor a folder of this machine."""
+        """Return whether the public sees the place: not if it is private or a local folder."""
         return not (self.private or self.to.startswith(LOCAL))
 
 
 @dataclass(frozen=True)
 class Secret:
-    """The secret that a place asks for; no `repr` shows it."""
+    """The secret of a place; no `repr` shows it."""
 
     token: str | None = field(default=None, repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def reason(self, error: BaseException) -> str:
-        """Put an error and its cause on one line, without the secrets, which libraries may repeat."""
+        """Return an error and its cause on one line, without secrets that libraries may repeat."""
         found = [error] if error.__cause__ is None else [error, error.__cause__]
         text = ": ".join(str(each) or repr(each) for each in found)
         for value in filter(None, (self.token, *self.options.values())):
@@ -92,7 +92,7 @@ class Secret:
 
 
 def read_secret(base: Path, place: PlaceSettings) -> Secret:
-    """The place's secret; raises `ConfigError` for a file that is missing, not private, or not as it must be."""
+    """Read a place's secret; raises `ConfigError` if its file is missing, exposed or invalid."""
     if place.secret_file is None:
         return Secret()
     path = base / place.secret_file

@@ -1,4 +1,4 @@
-"""Secrets in a run's directory: reading a secret file that settings.yaml names, and checking who else can read secrets.
+"""Secrets in a run's directory: reading secret files, and checking that nobody else can read them.
 
 `coordinator serve` refuses to start while another user can read a secret; the doctor reports it.
 """
@@ -19,7 +19,7 @@ MAX_SECRET_BYTES = 4096
 
 
 def read_secret(path: Path, setting: str) -> str:
-    """The file's text; raises `ConfigError`, which names the setting, where it is missing, empty or not private."""
+    """Read a secret file; raises `ConfigError` if it is missing, empty or not private."""
     key = f"`{setting}` ({path})"
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
@@ -33,24 +33,24 @@ def read_secret(path: Path, setting: str) -> str:
 
 
 def check_secrets(directory: RunDirectory) -> None:
-    """Raise `ConfigError` for the first file or folder that others may read, with the command that mends it.
+    """Raise `ConfigError` for the first secret that others can read, with a command to fix it.
 
-    The database's files, which earlier versions left readable in a folder that is not, are closed here.
+    The database's files, which earlier versions left readable, are set to mode 0600 first.
     """
     for path in _database_files(directory):
-        with suppress(OSError):  # another user's: `exposed` complains of it
+        with suppress(OSError):  # another user's file: `exposed` reports it
             path.chmod(0o600)
     for complaint in exposed(directory):
         raise ConfigError(complaint)
 
 
 def exposed(directory: RunDirectory) -> Iterator[str]:
-    """A sentence for each secret that is not its owner's alone, or not ours."""
+    """Yield a sentence for each secret that others can read or that another user owns."""
     folders = [folder for folder in (directory.keys_dir, directory.keeper_dir) if folder.is_dir()]
     for folder in folders:
         yield from _judge(folder, "700")
         for path in sorted(folder.iterdir()):
-            if path.suffix != ".crt":  # which everybody is shown
+            if path.suffix != ".crt":  # certificates are public
                 yield from _judge(path, "600")
     yield from _judge(directory.path / "settings.yaml", "600")  # it may hold the database's password
     for path in _database_files(directory):
@@ -58,14 +58,14 @@ def exposed(directory: RunDirectory) -> Iterator[str]:
 
 
 def _database_files(directory: RunDirectory) -> list[Path]:
-    """SQLite's file in the run's directory, and those that SQLite keeps beside it."""
+    """Return SQLite's file in the run's directory, and the files that SQLite keeps beside it."""
     return sorted(directory.path.glob("manyhands.db*"))
 
 
 def _judge(path: Path, mode: str) -> Iterator[str]:
     try:
         status = path.stat()
-    except FileNotFoundError:  # gone since it was listed
+    except FileNotFoundError:  # removed since it was listed
         return
     if stat.S_IMODE(status.st_mode) & 0o077:
         found = stat.filemode(status.st_mode)

@@ -1,4 +1,4 @@
-"""An operator's settings of a run: addresses, limits, places to publish to, webhooks."""
+"""The operator's settings of a run: addresses, limits, places to publish to, webhooks."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from coordinator.run.sink_settings import Sinks
 from coordinator.run.webhook_settings import Webhooks
 from peer.config.base import Section, WrittenAs, first_mistake
 
-MAX_SESSIONS = 6000  # at once, of one service
-CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE = 256, 600  # a laboratory whose devices all come back at once
+MAX_SESSIONS = 6000  # open at once, for each service
+CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE = 256, 600  # for a laboratory whose devices reconnect at once
 Port = Annotated[int, Field(ge=1, le=65535)]
 Proxy = Annotated[str, AfterValidator(lambda address: str(ipaddress.ip_address(address)))]
 
-# What Colab and Kaggle open notebooks from.
+# addresses from which Colab and Kaggle open notebooks
 _NOTEBOOK = r"https://github\.com/[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}/blob/[A-Za-z0-9_./-]{1,300}\.ipynb"
 
 
 def _without_brackets(host: object) -> object:
-    """An IPv6 address as it stands in a link, [2001:db8::1], without its brackets."""
+    """Remove the brackets of an IPv6 address as written in links, [2001:db8::1]."""
     if isinstance(host, str) and host.startswith("[") and host.endswith("]"):
         return host[1:-1]
     return host
 
 
 def _fallback(text: str) -> str:
-    if text.count(":") > 1 and not text.startswith("["):  # an IPv6 address alone
+    if text.count(":") > 1 and not text.startswith("["):  # an IPv6 address without brackets
         text = f"[{text}]"
     try:
         Address.parse(text, default_port=1)
@@ -121,7 +121,7 @@ class Settings(Section):
     """Licence of the model as the hub names it, for the model card."""
 
     def publication(self, address: str) -> PlaceSettings:
-        """The place of this address; raises `ConfigError` where `publications` does not name it."""
+        """Return the place with this address; raises `ConfigError` if `publications` has none."""
         places = {place.to: place for place in self.publications}
         if address not in places:
             known = ", ".join(places) or "none"
@@ -148,7 +148,7 @@ class Settings(Section):
 
     @property
     def web_names(self) -> frozenset[str]:
-        """The names by which browsers may ask for the web port, in small letters."""
+        """The host names that browsers may use for the web port, in lower case."""
         fallbacks = (Address.parse(text, default_port=1).host for text in self.fallback_addresses)
         asked = urlsplit(self.web_address).hostname or ""
         return frozenset(
@@ -157,17 +157,17 @@ class Settings(Section):
 
     @property
     def quarantine_policy(self) -> Policy:
-        """The number of strikes, and their window, that put a device in quarantine."""
+        """The number of strikes that put a device in quarantine, and their time window."""
         return Policy(self.quarantine_strikes, self.quarantine_window_s)
 
     def to_yaml(self) -> str:
-        """The complete file, defaults included."""
+        """Return the complete file, including defaults."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The rule for quarantine, from settings.yaml: so many strikes within so many seconds."""
+    """The rule for quarantine: so many failed checks (strikes) within so many seconds."""
 
-    strikes: int = 3  # 0: nobody is cut off by itself
+    strikes: int = 3  # 0: no automatic quarantine
     window_s: float = 3600.0

@@ -1,7 +1,7 @@
 """`sinks` in settings.yaml: further places that the run's curves are written to.
 
-Sinks stand there and not in the run file, which every volunteer gets: where an operator keeps curves is nobody's
-business, and no volunteer's machine ever writes to them.
+They are not in the run file, because every volunteer gets that: where an operator keeps curves is
+private, and no volunteer's machine ever writes to them.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Sinks(Section):
         return tuple(name for name in type(self).model_fields if getattr(self, name) is not None)
 
     def require_installed(self) -> None:
-        """Raise `ConfigError` for the first sink whose package is not there."""
+        """Raise `ConfigError` for the first sink whose package is not installed."""
         for name in self.names:
             if find_spec(name) is None:
                 raise ConfigError(f"`sinks.{name}` needs its package: {how_to_add(name)}.")

@@ -1,7 +1,7 @@
-"""The software that a run brings its volunteers: a wheel of exactly what runs here, told apart by its SHA-256.
+"""The software that a run serves to volunteers: a wheel of the running code, known by its SHA-256.
 
-The installation itself is packed again, in the same bytes each time: so a checkout, a container's image and an ordinary
-installation go one way, without a builder or a network, and all replicas of an image offer the same file.
+It is packed reproducibly from the installed files: so it works for a checkout, an image and an
+ordinary installation, without build tools or a network, and all replicas serve the same file.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from peer.runtime.version import COMMIT_FILE, own_commit
 ROOT = Path(__file__).resolve().parents[2]
 PACKED = ("auth", "coordinator", "dashboards", "peer", "manyhands.py")  # as `only-include` in pyproject.toml
 CONSTRAINTS_NAME, NOTEBOOK_NAME, SKILL_NAME = "constraints.txt", "join.ipynb", "SKILL.md"
-UNPACKED = ("dashboards", "guide")  # read at the coordinator; building it shall not change the wheel's digest
+UNPACKED = ("dashboards", "guide")  # only the coordinator reads it; building it must not change the wheel's digest
 METADATA = ("METADATA", "WHEEL", "entry_points.txt")
-EARLIEST = (1980, 1, 1, 0, 0, 0)  # that a zip file can say
+EARLIEST = (1980, 1, 1, 0, 0, 0)  # the earliest time a zip file can store
 
 
 @dataclass(frozen=True)
 class Software:
-    """One version, packed."""
+    """One version of the software as a wheel."""
 
-    name: str  # of the wheel's file
+    name: str  # the wheel's file name
     version: str
     wheel: bytes = field(repr=False)
-    constraints: bytes = field(repr=False)  # which the wheel holds, too
+    constraints: bytes = field(repr=False)  # also in the wheel
 
     @cached_property
     def sha256(self) -> str:
-        """The wheel's, 64 hex digits."""
+        """The wheel's SHA-256, 64 hex digits."""
         return hashlib.sha256(self.wheel).hexdigest()
 
     def address(self, web_address: str) -> str:
-        """Return the wheel's address at the run's web port, with its digest as pip and uv understand it."""
+        """Return the wheel's address at the run's web port, with a digest that pip and uv check."""
         return f"{web_address}/software/{self.name}#sha256={self.sha256}"
 
     def constraints_address(self, web_address: str) -> str:
-        """Return the address of the exact versions, for installations by other means than the wheel's own."""
+        """Return the address of the constraints file, for installations without the wheel."""
         return f"{web_address}/software/{CONSTRAINTS_NAME}#sha256={hashlib.sha256(self.constraints).hexdigest()}"
 
 
-@cache  # what runs here does not change
+@cache  # the running code does not change
 def own_software() -> Software:
-    """The software of this very process; raises `ConfigError` where it is not installed."""
+    """Pack the software of this process; raises `ConfigError` if it is not installed."""
     try:
         installed = distribution(DISTRIBUTION)
     except PackageNotFoundError as error:
@@ -71,7 +71,7 @@ def own_software() -> Software:
 
 
 def pack(files: dict[str, bytes], record: str) -> bytes:
-    """A wheel of these files and their digests; uncompressed, for compressors differ and a digest must not."""
+    """Pack files into a wheel; uncompressed, because compressors differ and the digest must not."""
     lines = [
         f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b'=').decode()},{len(content)}"
         for name, content in sorted(files.items())
@@ -87,7 +87,7 @@ def pack(files: dict[str, bytes], record: str) -> bytes:
 
 
 def _packages() -> Iterator[tuple[str, bytes]]:
-    """Every file of ours; what an editor or Python leaves beside them in a checkout is not."""
+    """Yield all files of the packages, except those of editors and Python's caches."""
     for name in PACKED:
         place = ROOT / name
         for path in place.rglob("*") if place.is_dir() else (place,):
@@ -109,7 +109,7 @@ def _metadata(installed: Distribution, folder: str) -> Iterator[tuple[str, bytes
 
 
 def notebook_for(software: str, link: str) -> bytes:
-    """The volunteer's notebook, for this run: it asks neither for the software's address nor for the join link."""
+    """Return the volunteers' notebook with this run's join link and software address filled in."""
     notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     known = {"SOFTWARE": software, "LINK": link}
     for cell in notebook["cells"]:
@@ -119,7 +119,7 @@ def notebook_for(software: str, link: str) -> bytes:
 
 
 def skill_for(software: str, link: JoinLink, page: str) -> bytes:
-    """Instructions by which a coding agent lets a machine join this run, with its owner's consent."""
+    """Return instructions for a coding agent to join this run, with the machine owner's consent."""
     template = Template(SKILL.read_text(encoding="utf-8"))
     return template.substitute(
         run=link.run,

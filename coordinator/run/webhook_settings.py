@@ -1,4 +1,4 @@
-"""`webhooks` in settings.yaml: the chats that are told of milestones. Each secret has its own file, of mode 0600."""
+"""`webhooks` in settings.yaml: chats to notify of milestones. Each secret is in a private file."""
 
 from __future__ import annotations
 
