@@ -1,4 +1,4 @@
-"""Services that the parts of one coordinator share: database, members, telemetry, refusals, changes.
+"""Objects that the parts of a coordinator share: database, members, telemetry, refusals, changes.
 
-`services` holds them all; control plane and web import it. `open_run` opens a run for a command, the demo or a release.
+`services` holds them all, for control plane and web. `open_run` opens a run for other commands.
 """

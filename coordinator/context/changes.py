@@ -1,7 +1,7 @@
-"""News of changes in the database by other processes, where the database can tell: PostgreSQL's LISTEN.
+"""Notifications of changes that other processes made in the database, by PostgreSQL's LISTEN.
 
-Each waiting task has an `Ear` for its topics; one task in each service process listens and rings the ears. The news is
-never needed, because a task that hears nothing looks again after a second. So a lost connection costs a little delay.
+Each waiting task has an `Ear` for its topics; one task in each service process listens and rings
+the ears. Without notifications a task polls each second, so a lost connection costs a little delay.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from coordinator.store.engine import patience
 from coordinator.store.notify import CHANNEL, Topic
 
 logger = logging.getLogger(__name__)
-AGAIN_S = 2.0  # after a lost connection
-LEAST_REST_S = 0.2  # between two looks, however much happens
+AGAIN_S = 2.0  # until the next attempt after a lost connection
+LEAST_REST_S = 0.2  # between two polls, however many notifications arrive
 
 
 class Ear:
-    """One who waits for news of some topics, and looks by himself every now and then."""
+    """A task's receiver of notifications for some topics; the task also polls at intervals."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._rung = asyncio.Event()
@@ -33,40 +33,40 @@ class Ear:
         self._looked_at = clock()
 
     def ring(self) -> None:
-        """Something has changed."""
+        """Wake the task, because something has changed."""
         self._rung.set()
 
     def look(self) -> None:
-        """Say that a look begins: what rings from now on is for the next one."""
+        """Mark the beginning of a poll: later notifications wake the task for the next one."""
         self._rung.clear()
         self._looked_at = self._clock()
 
     async def rest(self, most_s: float) -> None:
-        """Wait for news, `most_s` at most; and as long as the last look took, so that looking never takes all time."""
+        """Wait for a notification, up to `most_s`; at least as long as the last poll took."""
         least_s = min(most_s, max(LEAST_REST_S, self._clock() - self._looked_at))
         await asyncio.sleep(least_s)
         ringing = asyncio.create_task(self._rung.wait())
-        try:  # not `wait_for`, which before Python 3.12 may swallow that it is cancelled, and then nobody stops
+        try:  # not `wait_for`: before Python 3.12 it may swallow a cancellation, and the task would not stop
             await asyncio.wait({ringing}, timeout=most_s - least_s)
         finally:
             ringing.cancel()
 
 
 class Bell:
-    """All ears of a process; used from one event loop."""
+    """The ears of a process; used from one event loop."""
 
     def __init__(self) -> None:
         self._ears: dict[Topic, list[Ear]] = {topic: [] for topic in Topic}
 
     def ear(self, *topics: Topic) -> Ear:
-        """A new one that hears of these."""
+        """Create an ear for these topics."""
         ear = Ear()
         for topic in topics:
             self._ears[topic].append(ear)
         return ear
 
     def ring(self, *topics: Topic) -> None:
-        """Let everybody who waits for one of these look."""
+        """Wake every task that waits for one of these topics."""
         for topic in topics:
             for ear in self._ears[topic]:
                 ear.ring()
@@ -74,7 +74,7 @@ class Bell:
 
 @asynccontextmanager
 async def listening(engine: Engine, bell: Bell) -> AsyncIterator[None]:
-    """Ring the bell at what the database tells, for the time of the block; on SQLite nothing is ever told."""
+    """Ring the bell for the database's notifications during the block; on SQLite there are none."""
     if engine.dialect.name != "postgresql":
         yield
         return
@@ -93,11 +93,11 @@ async def _listen_for_ever(engine: Engine, bell: Bell) -> None:
         try:
             async with await _connect(engine) as connection:
                 await connection.execute(f"LISTEN {CHANNEL}")
-                bell.ring(*Topic)  # what was told while nobody listened
+                bell.ring(*Topic)  # for notifications missed before
                 failing = False
                 async for notification in connection.notifies():
                     _hear(notification.payload, bell)
-        except psycopg.Error as error:  # the boundary of a connection: the next one may work again
+        except psycopg.Error as error:  # fault boundary of a connection: the next one may work again
             if not failing:
                 logger.warning("the database no longer tells what changes, looking every second: %s", error)
             failing = True

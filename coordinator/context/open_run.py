@@ -1,4 +1,4 @@
-"""A run as the operator's commands see it: made once, opened by each command."""
+"""Creating a run, and opening it for the operator's commands."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from peer.data.prepare import prepare_tokenizer
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run's files and the rules over its database."""
+    """A run's files, its database, and the objects that work on it."""
 
     directory: RunDirectory
     database: Database
     membership: Membership
     ledger: Ledger
-    administration: Administration  # by whoever runs this command
-    audit: AuditLog  # of the same person's acts
+    administration: Administration  # by the user who runs this command
+    audit: AuditLog  # of the same user's actions
 
 
 def make_settings(called: Mapping[str, str] = MappingProxyType({}), /, **values: Any) -> Settings:
-    """Settings from a command's options; raises `ConfigError`, which names the option.
+    """Make settings from a command's options; raises `ConfigError`, which names the option.
 
-    `called` says what else, such as a variable of the environment, has set a key.
+    `called` maps a key to another source that has set it, such as an environment variable.
     """
     try:
         settings = Settings.model_validate(values)
@@ -56,7 +56,7 @@ def make_settings(called: Mapping[str, str] = MappingProxyType({}), /, **values:
 
 
 def create_run(path: Path, config: RunConfig, settings: Settings) -> RunDirectory:
-    """Make a complete run, tokenizer included, or nothing.
+    """Create a complete run, including its tokenizer, or nothing.
 
     A database that is in use is refused at once, not only after the tokenizer's training.
     """
@@ -73,7 +73,7 @@ def create_run(path: Path, config: RunConfig, settings: Settings) -> RunDirector
 
 @contextmanager
 def open_run(path: Path, clock: Callable[[], float] = time.time) -> Iterator[OpenRun]:
-    """Open an existing run; raises `ConfigError` where there is none, and what `open_database` raises."""
+    """Open a run; raises `ConfigError` if there is none, and the errors of `open_database`."""
     directory = RunDirectory.open(path)
     with open_database(directory) as database:
         membership = Membership.of_run(directory, database, clock)

@@ -1,4 +1,4 @@
-"""The boundary of a gRPC request: what is refused is recorded, within bounds, and answered with its status."""
+"""Recording of refused requests, at a limited rate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECORDS_PER_SECOND, RECORDS_AT_ONCE = 5.0, 200.0
 
 
 class RefusalRecorder:
-    """Records refusals, but no faster than a stranger should be able to make the database write."""
+    """Records refusals at a limited rate, so that strangers cannot flood the database."""
 
     def __init__(self, membership: Membership, clock: Callable[[], float], telemetry: Telemetry) -> None:
         self._membership, self._clock, self._telemetry = membership, clock, telemetry
@@ -28,13 +28,13 @@ class RefusalRecorder:
         self.unrecorded = 0
 
     async def record(self, kind: Kind, error: ManyhandsError, device_id: str | None = None) -> None:
-        """Store why a request was refused; beyond the pace, and where the database fails, it is only counted."""
+        """Store why a request was refused; over the rate, or on a database error, only count it."""
         self._telemetry.refusals.labels(kind).inc()
         if not self._pace.allows(self._clock()):
             self.unrecorded += 1
             return
         try:
             await asyncio.to_thread(self._membership.record_refusal, kind, error, device_id)
-        except SQLAlchemyError:  # the refusal itself stands, and its sentence goes to whom it is for
+        except SQLAlchemyError:  # the request is refused all the same, and its sender gets the reason
             self.unrecorded += 1
             logger.exception("A refusal cannot be recorded")

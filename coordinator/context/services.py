@@ -1,6 +1,6 @@
-"""The objects that control plane and web share: configuration, database, members, ledger, logins and the run's files.
+"""The objects that control plane and web share: configuration, database, members, ledger, logins.
 
-`open_run_services` opens them for one run. The run's files are those of the tokenizer's directory that a peer accepts.
+`open_run_services` opens them. `files` are those of the tokenizer's folder that a peer accepts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from peer.network.downloads import is_served_name
 
 @dataclass(frozen=True)
 class RunServices:
-    """One run, as its service sees it; all in here but `refusals`, `logins` and `bell` is safe to call from threads."""
+    """The objects of one run; all but `refusals`, `logins` and `bell` may be used from threads."""
 
     config: RunConfig
     files: Mapping[str, RunFile]
@@ -42,10 +42,10 @@ class RunServices:
     quarantine: Policy
     clock: Callable[[], float]
     telemetry: Telemetry
-    checkpoint_dir: Callable[[int], Path]  # where the checkpoint of a step lies on this machine
-    web_address: str  # where the dashboard and the checkpoints are reached
-    software: Software  # which the run brings its volunteers
-    bell: Bell = field(default_factory=Bell)  # rings when another process has changed the store
+    checkpoint_dir: Callable[[int], Path]  # step -> folder of its checkpoint on this machine
+    web_address: str  # of the dashboard and of the checkpoints
+    software: Software  # that the run serves to volunteers
+    bell: Bell = field(default_factory=Bell)  # rings when another process has changed the database
 
     @property
     def software_address(self) -> str:
@@ -54,13 +54,13 @@ class RunServices:
 
     @property
     def authority_public(self) -> bytes:
-        """The authority's key, Ed25519, 32 raw bytes, as it is now."""
+        """The authority's present public key (Ed25519, 32 raw bytes)."""
         return self.membership.authority_public
 
 
 @contextmanager
 def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> Iterator[RunServices]:
-    """Open a run's store, brought up to date, for the time of the block."""
+    """Open a run's objects for the block, after migrating its database."""
     config = directory.config
     parties = open_providers(directory, clock, time.monotonic)
     with open_database(directory) as database:
@@ -86,7 +86,7 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
 
 @dataclass(frozen=True)
 class RunFile:
-    """One file as it was when the service started."""
+    """A file of the run, with its size and digest when the service started."""
 
     path: Path
     size_bytes: int
@@ -94,7 +94,7 @@ class RunFile:
 
 
 def list_run_files(directory: Path) -> Mapping[str, RunFile]:
-    """The files of a directory by name; links, subdirectories and what no peer would take are left out."""
+    """List a directory's files by name, without links, folders and names that no peer accepts."""
     try:
         paths = sorted(path for path in directory.iterdir() if path.is_file() and not path.is_symlink())
         return {

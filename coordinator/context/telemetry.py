@@ -1,7 +1,7 @@
-"""The service's own counters: calls, refusals, reports, streams, errors of the database.
+"""Prometheus metrics of the service itself: calls, refusals, reports, streams, database errors.
 
-One registry for each service, so that nothing is shared between two in one process (tests). Every label has few values,
-all of them ours: methods, status codes, kinds of refusals. `coordinator.web.state.metrics` has figures of the store.
+Each service has its own registry, so that two in one process (in tests) share nothing. Labels have
+few values, all ours. `coordinator.web.state.metrics` has figures from the database.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from sqlalchemy.exc import IntegrityError
 LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LASTING = frozenset(
     {"Session", "Login", "Probe", "FetchFile", "Watch"}
-)  # as long as the peer likes: no latency of ours
+)  # these last as long as the peer likes, so their duration is no latency
 _CODES = {code.value[0]: code.name.lower() for code in grpc.StatusCode}
 
 
 class Telemetry:
-    """The service's own counters."""
+    """The metrics of one service, and their registry."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -65,10 +65,10 @@ class Telemetry:
             "manyhands_database_errors", "Statements and connections that failed in this service.", registry=registry
         )
         for verdict in ("accepted", "ahead", "refused"):
-            self.reports.labels(verdict)  # known from the first scrape on: else a first increase is not seen as one
+            self.reports.labels(verdict)  # otherwise Prometheus misses the first increase
 
     def watch(self, engine: Engine) -> None:
-        """Count the database's errors; two who write the same row at once are none, one of them tries again."""
+        """Count database errors, except conflicts of two writers, of whom one tries again."""
 
         @event.listens_for(engine, "handle_error")
         def _on_error(context: ExceptionContext) -> None:
@@ -77,11 +77,11 @@ class Telemetry:
 
     @contextmanager
     def call(self, method: str, context: Any) -> Iterator[None]:
-        """Count one call of the control plane by its status, and time it if it is answered."""
+        """Count a call of the control plane by status, and time it unless it is in `LASTING`."""
         began, unsaid = time.perf_counter(), "ok"
         try:
             yield
-        except asyncio.CancelledError:  # the peer is gone, or the service stops
+        except asyncio.CancelledError:  # the peer has disconnected, or the service stops
             unsaid = "cancelled"
             raise
         except BaseException:  # counted and raised again: the call has no known status
@@ -95,5 +95,5 @@ class Telemetry:
 
 
 def _number(code: Any) -> int:
-    """A status as gRPC gives it: an enumeration, its number, or nothing for OK."""
+    """Return the number of a gRPC status, given as an enumeration, a number, or None for OK."""
     return int(code.value[0] if isinstance(code, grpc.StatusCode) else code or 0)
