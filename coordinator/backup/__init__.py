@@ -1,4 +1,4 @@
-"""Backup of a run and restoring it, also elsewhere or over another database.
+"""Backup of a run, and restoring it, also on another machine or to another kind of database.
 
 Only the command line imports these modules.
 """

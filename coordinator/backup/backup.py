@@ -35,9 +35,9 @@ DATABASE_FILES = ("manyhands.db", "manyhands.db-wal", "manyhands.db-shm", "manyh
 def back_up(
     directory: RunDirectory, target: Path, now: float, checkpoints: bool = True, confirmed: bool = False
 ) -> Backup:
-    """Back a run up to `target`, a new folder, whole and verified or not at all; the run may be served meanwhile.
+    """Back a run up to a new folder `target`, completely or not at all; the run may be in service.
 
-    Raises `ConfigError` where there is something already, or inside the run itself; `ShrunkenRunError` where the run
+    Raises `ConfigError` if `target` exists or lies inside the run; `ShrunkenRunError` if the run
     holds far less than its last backup or its checkpoints imply, unless that is confirmed.
     """
     target = target.absolute()
@@ -70,7 +70,7 @@ def back_up(
 
 
 def open_backup(path: Path) -> Backup:
-    """A backup of which every byte was compared with its manifest; raises `ConfigError` or `StorageError`."""
+    """Open a backup and verify all its files; raises `ConfigError` or `StorageError`."""
     backup = read_backup(path)
     require_files(path / RUN, backup.manifest.files)
     require_files(path, {DATABASE: backup.manifest.database})
@@ -78,7 +78,7 @@ def open_backup(path: Path) -> Backup:
 
 
 def require_files(folder: Path, entries: Mapping[str, FileEntry]) -> None:
-    """Raise `StorageError` unless each is a plain file below the folder, with the content that its entry tells."""
+    """Raise `StorageError` unless each entry is a plain file in the folder, with its digest."""
     for name, entry in entries.items():
         try:
             whole = matches(folder / name, entry)
@@ -89,7 +89,7 @@ def require_files(folder: Path, entries: Mapping[str, FileEntry]) -> None:
 
 
 def _copy_run(run: Path, target: Path, checkpoints: bool) -> dict[str, FileEntry]:
-    """Copy the run's files; checkpoints that are removed meanwhile are left out whole, as are rotated logs."""
+    """Copy the run's files, without those logs and checkpoints that are removed meanwhile."""
     entries: dict[str, FileEntry] = {}
     for name in _files_of(run, checkpoints):
         try:
@@ -107,9 +107,9 @@ def _copy_run(run: Path, target: Path, checkpoints: bool) -> dict[str, FileEntry
 
 
 def _files_of(run: Path, checkpoints: bool) -> Iterator[Path]:
-    """The files to copy, relative to the run's directory, in order: all but the database and unfinished files.
+    """Yield the files to copy, relative to the run's directory, in order; links are followed.
 
-    Files that are being written have names with a dot in front. Links stand for what they lead to.
+    The database and unfinished files, whose names begin with a dot, are left out.
     """
     left_out = set() if checkpoints else {CHECKPOINTS}
     for folder, folders, names in os.walk(run, followlinks=True):
@@ -121,7 +121,7 @@ def _files_of(run: Path, checkpoints: bool) -> Iterator[Path]:
 
 
 def copy_file(source: Path, target: Path) -> FileEntry:
-    """Copy to a new file; what was read is the entry."""
+    """Copy to a new file; returns the entry of the bytes that were read."""
     digest, size_bytes = hashlib.sha256(), 0
     with source.open("rb") as reader:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def copy_file(source: Path, target: Path) -> FileEntry:
 
 
 def seal(folder: Path) -> None:
-    """Make all that is in a private folder its owner's alone, and have the disk hold it."""
+    """Make a folder and everything in it private, and sync it to disk."""
     for path in (*folder.rglob("*"), folder):
         path.chmod(0o700 if path.is_dir() else 0o600)
         sync(path)

@@ -1,4 +1,4 @@
-"""The manifest of a backup: its run, the digests of its files, and the figures that tell a shrunken run."""
+"""The manifest of a backup: its run, its files' digests, and figures to detect a shrunken run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _inside(name: str) -> str:
 
 
 class BackupManifest(BaseModel):
-    """The manifest of a backup: its run, the digest of each file, and what the run held."""
+    """The manifest of a backup: its run, the digest of each file, and the run's figures."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -31,7 +31,7 @@ class BackupManifest(BaseModel):
     software_version: str
     files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]  # by path, below run/
     database: FileEntry
-    tables: dict[str, int]  # rows
+    tables: dict[str, int]  # number of rows by table
     figures: dict[str, int]  # see `coordinator.backup.shrinkage`
 
 
@@ -55,13 +55,13 @@ class Backup(BaseModel):
 
     @property
     def checkpoints(self) -> list[str]:
-        """The names of their folders, in order."""
+        """The names of the checkpoints' folders, in order."""
         paths = [Path(name).parts for name in self.manifest.files]
         return sorted({parts[1] for parts in paths if parts[0] == CHECKPOINTS and len(parts) > 2})
 
 
 def read_backup(path: Path) -> Backup:
-    """Read the manifest of the backup in this folder, and nothing else; raises `ConfigError` or `StorageError`."""
+    """Read only the manifest of a backup's folder; raises `ConfigError` or `StorageError`."""
     try:
         return Backup(path=path, manifest=BackupManifest.model_validate_json((path / MANIFEST).read_bytes()))
     except FileNotFoundError as error:

@@ -1,6 +1,6 @@
-"""Restoring a run from a backup: to a new directory, and to the database that its settings name, which must be empty.
+"""Restoring a run from a backup: to a new directory and the empty database that its settings name.
 
-The directory takes its name last, when all else is done and proved; so a restore that is killed can be run again.
+The directory is renamed last, once everything is verified; so a killed restore can be repeated.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SETTINGS = "settings.yaml"
 
 
 def restore(backup_path: Path, target: Path, settings_file: Path | None = None) -> RunDirectory:
-    """Make the run of a backup anew in `target`, whole and verified or not at all.
+    """Restore the run of a backup to `target`, completely and verified, or not at all.
 
-    `settings_file` replaces the backup's settings.yaml: another host, other ports, another database.
-    Raises `ConfigError` where there is a run already, in the directory or in the database.
+    `settings_file` replaces the backup's settings.yaml, for another host, other ports or another
+    database. Raises `ConfigError` if the directory or the database already holds a run.
     """
     target = target.absolute()
     new_settings = None if settings_file is None else Settings.from_yaml(settings_file)
@@ -56,9 +56,9 @@ def restore(backup_path: Path, target: Path, settings_file: Path | None = None) 
 
 
 def check(backup_path: Path, scratch: Path | None = None) -> Backup:
-    """Restore a backup into a temporary folder, in `scratch` or beside the backup, and leave nothing of it.
+    """Restore a backup into a temporary folder, in `scratch` or beside the backup, as a test.
 
-    The database is restored to a file, also if the run's is on a server. Raises `StorageError` where something is lost.
+    The database is restored to a file in any case. Raises `StorageError` if anything is lost.
     """
     backup = read_backup(backup_path.absolute())
     place = scratch or backup.path.parent
@@ -74,14 +74,14 @@ def check(backup_path: Path, scratch: Path | None = None) -> Backup:
             settings_file = Path(folder, SETTINGS)
             write_private(settings_file, settings.to_yaml().encode())
             with open_database(restore(backup.path, Path(folder, "run"), settings_file)):
-                pass  # keys and database belong together
+                pass  # opening verifies that keys and database belong together
     except OSError as error:
         raise StorageError(f"Cannot use {place} ({error.strerror}): name another folder by `--scratch`.") from error
     return backup
 
 
 def _require_rows(backup: Backup, database: Path) -> None:
-    """Raise `StorageError` unless each table of the copied file has the rows that the manifest tells."""
+    """Raise `StorageError` unless each table of the copied file has the manifest's row count."""
     rows, expected = count_rows(database), backup.manifest.tables
     if lost := [name for name, count in expected.items() if rows.get(name) != count]:
         raise StorageError(
@@ -91,7 +91,7 @@ def _require_rows(backup: Backup, database: Path) -> None:
 
 
 def _bring_up_to_date(backup: Backup, database: Path) -> None:
-    """Give the restored file this version's tables, and forget the checkpoints that are not in the backup."""
+    """Migrate the restored file, and delete the rows of checkpoints that are not in the backup."""
     engine = open_engine(sqlite_address(database))
     try:
         migrate(engine)
@@ -105,9 +105,9 @@ def _bring_up_to_date(backup: Backup, database: Path) -> None:
 
 
 def _move_rows(database: Path, address: str) -> None:
-    """Move all rows of a file to an empty database, in one transaction that is undone unless all of them arrive.
+    """Move all rows of a file to an empty database in one transaction, rolled back if one is lost.
 
-    A database that holds exactly these rows is let alone: an earlier restore filled it, and could not end.
+    A database with exactly these rows is accepted: an earlier restore filled it and was killed.
     """
     source, target = open_engine(sqlite_address(database)), open_engine(address, create=True)
     try:

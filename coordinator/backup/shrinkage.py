@@ -1,8 +1,8 @@
 """Comparison of a run with its last backup and with its own checkpoints, before a new backup is made.
 
-A run that has lost its database or its checkpoints could be backed up like any other, and in time only such backups
-would be left. So `back_up` asks here first. The last backup is known by a file in the run's directory, and by the
-manifests beside the new one: the directory itself may be what was lost.
+Backups of a run that has lost its database or its checkpoints would in time replace all good ones.
+So `back_up` makes this comparison first. It finds the last backup by a file in the run's directory,
+and by the manifests beside the new backup, because the directory itself may have been lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from coordinator.run.directory import RunDirectory
 from peer.runtime.console import format_age
 
 LAST_BACKUP = "last-backup.json"  # in the run's directory
-FAR_LESS = 0.5  # of the last backup's figure
+FAR_LESS = 0.5  # fraction of the last backup's figure
 _LASTING = ("members", "devices", "reports")  # rows that no command deletes
 _OF_AN_ERA = ("step", "receipts", "samples")  # these shrink when a new era begins
 _FIGURES = {  # beside the rows of each table
@@ -35,7 +35,7 @@ _FIGURES = {  # beside the rows of each table
 
 
 def figures_of(database: Path, checkpoints: Path) -> dict[str, int]:
-    """Read a run's figures from a SQLite file with this version's tables, and from the folder of its checkpoints."""
+    """Read a run's figures from its migrated SQLite file and from the folder of its checkpoints."""
     with read_only(database) as connection:
         found = {name: connection.execute(query).fetchone()[0] or 0 for name, query in _FIGURES.items()}
         steps = list(_checkpoint_steps(connection, checkpoints))
@@ -43,9 +43,9 @@ def figures_of(database: Path, checkpoints: Path) -> dict[str, int]:
 
 
 def require_no_losses(directory: RunDirectory, now: Mapping[str, int], last: Backup | None, at: float) -> None:
-    """Raise `ShrunkenRunError` where a run holds far less than its last backup, or than its checkpoints imply.
+    """Raise `ShrunkenRunError` if a run holds far less than its last backup or checkpoints imply.
 
-    `now` has its figures, and the rows of each table.
+    `now` contains the run's figures, and the rows of each table.
     """
     if now["step"] < FAR_LESS * now["checkpoint step"]:
         raise ShrunkenRunError(
@@ -61,7 +61,7 @@ def require_no_losses(directory: RunDirectory, now: Mapping[str, int], last: Bac
 
 
 def _losses(now: Mapping[str, int], before: Mapping[str, int]) -> list[str]:
-    """The figures that are far below those of an earlier backup, in words."""
+    """Return the figures far below those of an earlier backup, in words."""
     compared = _LASTING + (_OF_AN_ERA if now["era"] == before.get("era") else ())
     found = [
         f"{name} {now[name]:,} instead of {before[name]:,}"
@@ -73,27 +73,27 @@ def _losses(now: Mapping[str, int], before: Mapping[str, int]) -> list[str]:
 
 
 def last_backup(directory: RunDirectory, target: Path) -> Backup | None:
-    """The newest backup of this run that the run's directory or a folder beside `target` tells of."""
+    """Return the newest backup of this run noted in its directory or found beside `target`."""
     found = []
     with suppress(OSError, ValidationError):  # none yet, or another version's
         found.append(Backup.model_validate_json((directory.path / LAST_BACKUP).read_bytes()))
-    for path in target.parent.glob(f"[!.]*/{MANIFEST}"):  # a dot: unfinished
-        with suppress(ManyhandsError):  # damaged: it tells nothing
+    for path in target.parent.glob(f"[!.]*/{MANIFEST}"):  # a leading dot: unfinished
+        with suppress(ManyhandsError):  # damaged: ignored
             found.append(read_backup(path.parent))
     own = [backup for backup in found if backup.manifest.run == directory.config.run.name]
     return max(own, key=lambda backup: backup.manifest.created_at, default=None)
 
 
 def remember_backup(directory: RunDirectory, backup: Backup) -> None:
-    """Note a backup in the run's directory; a directory that takes no file is left alone, since the backup is made."""
+    """Record a backup in the run's directory; a failure is ignored, as the backup is complete."""
     with suppress(StorageError):
         write_private(directory.path / LAST_BACKUP, backup.model_dump_json().encode())
 
 
 def _checkpoint_steps(connection: sqlite3.Connection, folder: Path) -> Iterator[int]:
-    """The step of each checkpoint there, or where a later era began if that undid it; see `coordinator.store.eras`."""
+    """Yield each checkpoint's step or, if it is undone, the last step that still counts."""
     for path in folder.glob("step-*"):
-        with suppress(StorageError):  # damaged: who resumes passes it over
-            manifest = verify(path, files=()).manifest  # without a look at the files
+        with suppress(StorageError):  # damaged: a resuming keeper skips it
+            manifest = verify(path, files=()).manifest  # without verifying the files
             [last] = connection.execute("SELECT min(after_step) FROM eras WHERE era > ?", (manifest.era,)).fetchone()
             yield manifest.step if last is None else min(manifest.step, last)
