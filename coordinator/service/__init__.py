@@ -1,4 +1,4 @@
-"""The service: one process for control plane and web, and a supervisor for keeper and other parts.
+"""The service, one process for control plane and web, and the supervisor of all processes of a run.
 
-The command line imports `supervisor`, `demo`, `demo_report` and `doctor`; `parts` lists the processes.
+Commands import `supervisor`, `demo`, `demo_report` and `doctor`; `parts` lists the processes.
 """

@@ -1,8 +1,8 @@
-"""The demo: a whole run on this machine, coordinator and volunteers, each a process with its own identity.
+"""The demo: a whole run on this machine, with coordinator and volunteers in processes of their own.
 
-The volunteers join by invite over TLS, exactly as strangers would; the demo only starts, watches and stops them. Each
-process is a `manyhands` command and leads its own process group, so that Ctrl-C reaches only the demo, which then ends
-the others in the right order.
+The volunteers join by invite over TLS, exactly as strangers would; the demo only starts, watches
+and stops them. Each process is a `manyhands` command and leads its own process group, so that
+Ctrl-C reaches only the demo, which then ends the others in the right order.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ from peer.runtime.processes import die_with_parent, end_group, lead_own_group, n
 ANSWER_S = 2.0
 END_POLL_S = 0.05
 TAIL_BYTES = 4096
-HOST = "127.0.0.1"  # nobody else's business
+HOST = "127.0.0.1"  # reachable from this machine only
 WEB_PORT = 8080
 NAMES = ("ada", "grace", "emmy", "alan", "kurt", "alonzo", "edsger", "barbara")
 POLL_S = 0.25
-START_TIMEOUT_S = 180.0  # of a run that was killed: the keeper looks for survivors for a minute
-PEERS_GRACE_S = 60.0  # a peer leaves within ten seconds, on a busy machine later: only one that hangs is killed
+START_TIMEOUT_S = 180.0  # a keeper that was killed first looks for surviving peers for a minute
+PEERS_GRACE_S = 60.0  # a peer leaves within 10 s, later on a busy machine: kill only one that hangs
 COORDINATOR_GRACE_S = LONGEST_STOP_S + 5.0
 
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """The run to demonstrate, its directory and its web port."""
+    """The run to start, its directory and its web port."""
 
     directory: Path
-    config: RunConfig  # of a new run; one that is in the directory already keeps its own
-    web_port: int | None  # None: 8080 if it is free, else any
+    config: RunConfig  # for a new run; a run already in the directory keeps its own
+    web_port: int | None  # None: 8080 if free, else any
 
 
 class StoppedEarlyError(Exception):
-    """A signal ended the demo before its run was made; nothing of it is left."""
+    """A signal ended the demo before its run was created; nothing of the run is left."""
 
 
 def prepare_run(plan: DemoPlan, should_stop: Callable[[], bool] = lambda: False) -> RunDirectory:
-    """Make the run, or take up the one in the directory, on ports that are free now: the same ones, if they are.
+    """Create the run, or reopen the one in the directory, on its last ports if they are free.
 
-    Raises `StoppedEarlyError` if a signal asks to stop while a new run is made.
+    Raises `StoppedEarlyError` if a signal asks to stop while a new run is created.
     """
     if not (plan.directory / "run.yaml").is_file():
         with new_directory(plan.directory, 0o700) as aside:
@@ -81,7 +81,7 @@ def prepare_run(plan: DemoPlan, should_stop: Callable[[], bool] = lambda: False)
 
 
 def _make_apart(path: Path, config: RunConfig, settings: Settings, should_stop: Callable[[], bool]) -> None:
-    """Make a run in a process of its own, because the training of a tokenizer cannot be interrupted, only killed."""
+    """Create a run in another process, because tokenizer training can only be stopped by a kill."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_make, args=(path, config, settings, os.getpid(), theirs), name="demo's run")
@@ -100,7 +100,7 @@ def _make_apart(path: Path, config: RunConfig, settings: Settings, should_stop: 
     finally:
         ours.close()
         if process.is_alive():
-            end_group(process.pid)  # if it leads one yet
+            end_group(process.pid)  # if it leads a group yet
             process.kill()
         process.join()
         process.close()
@@ -120,9 +120,9 @@ def _make(path: Path, config: RunConfig, settings: Settings, parent_pid: int, an
 
 
 def choose_settings(web_port: int | None, *wished: int) -> Settings:
-    """Serve to this machine only; a web port that was asked for must be free, the others are found.
+    """Choose settings for this machine only; `web_port`, if given, must be free.
 
-    `wished`: the control plane's and the swarm's, if they are free.
+    `wished`: ports of the control plane and the swarm, used if they are free.
     """
     control_port, swarm_port, any_port = [port for port in free_ports(HOST, 4) if port != web_port][:3]
     if web_port is not None:
@@ -137,7 +137,7 @@ def choose_settings(web_port: int | None, *wished: int) -> Settings:
 
 
 class CommandProcess:
-    """One running `manyhands` command; what it prints goes to a file."""
+    """A running `manyhands` command; its output goes to a file."""
 
     def __init__(
         self, name: str, arguments: Sequence[str], log_path: Path, environment: Mapping[str, str] | None = None
@@ -146,36 +146,36 @@ class CommandProcess:
         self.log_path = log_path
         try:
             with log_path.open("ab") as log:
-                self._process = subprocess.Popen(  # noqa: S603  # our own program, its arguments are ours
+                self._process = subprocess.Popen(  # noqa: S603  # our own program and arguments
                     [sys.executable, "-m", "manyhands", *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    cwd=log_path.parent,  # nothing there that could be imported in our modules' place
+                    cwd=log_path.parent,  # contains nothing that could shadow our modules
                     env={**os.environ, **(environment or {})},
                     start_new_session=True,
-                    preexec_fn=partial(die_with_parent, os.getpid()),  # the demo has one thread only
+                    preexec_fn=partial(die_with_parent, os.getpid()),  # safe: the demo has only one thread
                 )
         except OSError as error:
             raise StorageError(f"Cannot start {name} ({error.strerror}).") from error
 
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Return the exit code; None while the command runs."""
         return self._process.poll()
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM to the command itself, which ends its own children in order."""
+        """Send SIGTERM to the command, which ends its own children in order."""
         if self._process.poll() is None:
             self._process.terminate()
 
     def kill(self) -> None:
-        """End it at once with its whole group."""
-        if self._process.poll() is None:  # else its id may be another's by now
+        """Kill the command with its whole process group."""
+        if self._process.poll() is None:  # otherwise its id may belong to another process by now
             end_group(self._process.pid)
             self._process.wait()
 
     def last_words(self) -> str:
-        """The last line that it printed."""
+        """Return the last line that the command printed."""
         try:
             tail = self.log_path.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
         except OSError:
@@ -185,7 +185,7 @@ class CommandProcess:
 
 
 def stop_in_order(processes: Sequence[CommandProcess], grace_s: float) -> list[CommandProcess]:
-    """Ask all to stop, together, and wait; returns those that did not stop in time."""
+    """Ask all processes to stop, and wait; returns those that did not stop in time."""
     deadline = time.monotonic() + grace_s
     for process in processes:
         process.ask_to_stop()
@@ -195,7 +195,7 @@ def stop_in_order(processes: Sequence[CommandProcess], grace_s: float) -> list[C
 
 
 def answers(url: str) -> bool:
-    """Return whether a web server of ours is up."""
+    """Return whether the web server at this address answers."""
     try:
         with reaching(url), asking("GET", url, timeout_s=ANSWER_S) as answer:
             return answer.status_code == 200
@@ -204,12 +204,12 @@ def answers(url: str) -> bool:
 
 
 def member_names(count: int) -> list[str]:
-    """The volunteers' names."""
+    """Return names for so many volunteers."""
     return [NAMES[number] if number < len(NAMES) else f"volunteer-{number + 1}" for number in range(count)]
 
 
 class Demo:
-    """One demo over an open run: start, follow, stop; `kill` leaves none of its processes in any case."""
+    """A demo of an open run: start, follow, stop; `kill` ends all its processes in any case."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class Demo:
         self._peers: list[CommandProcess] = []
 
     def start(self, peers: int) -> None:
-        """Start the coordinator; when it answers and the swarm's first node is there, the volunteers."""
+        """Start the coordinator and, once it answers and the keeper is up, the volunteers."""
         make_private_directory(self._logs)
         directory = self._run.directory
         started_at = time.time()
@@ -242,7 +242,7 @@ class Demo:
         self._tell(f"Dashboard: {dashboard_url(directory.settings)}")
         self._tell("The keeper, the swarm's first node, is starting.")
         self._wait_for("the keeper", lambda: self._keeper_wrote_since(started_at))
-        self._first_step = self._run.ledger.last_step()  # only now: the keeper may have returned to a checkpoint
+        self._first_step = self._run.ledger.last_step()  # not earlier: the keeper may have returned to a checkpoint
         if not self._should_stop():
             self._peers = [self._start_peer(name) for name in member_names(peers)]
             self._tell(f"{', '.join(peer.name for peer in self._peers)} join; their logs are in {self._logs}.")
@@ -250,7 +250,7 @@ class Demo:
             self._tell(f"A global step follows as soon as they have computed {target} samples together.")
 
     def follow(self, steps: int | None) -> None:
-        """Tell each global step until so many are done or a stop is asked for; a peer may die, the run goes on."""
+        """Print global steps until `steps` are done or a signal asks to stop; report dead peers."""
         while not self._should_stop() and (steps is None or len(self._follower.told) < steps):
             self._require_coordinator()
             self._bury_dead_peers()
@@ -261,7 +261,7 @@ class Demo:
             time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """The volunteers leave, then the keeper writes its last checkpoint; raises if somebody had to be killed."""
+        """Stop the volunteers, then the coordinator; raises `WorkerError` if one must be killed."""
         self._tell("Stopping: the volunteers leave, the keeper writes the last checkpoint, and it is evaluated.")
         stuck = stop_in_order(self._peers, PEERS_GRACE_S)
         for peer in stuck:
@@ -273,15 +273,15 @@ class Demo:
             raise WorkerError(f"{names} did not stop in time and had to be killed; see {self._logs}.")
 
     def kill(self) -> None:
-        """End at once whatever still runs."""
+        """Kill all processes that still run."""
         for process in [*self._peers, *([self._coordinator] if self._coordinator is not None else [])]:
             process.kill()
 
     def summary(self) -> dict[str, Any]:
-        """The results of this demo, without those of earlier ones in the directory; see `summarize` for the keys."""
+        """Return this demo's results, without earlier ones in the directory (keys: `summarize`)."""
         newest = checkpoints(self._run.database)[:1]
         return summarize(
-            self._run.ledger.steps(after=self._first_step),  # one more than told may have been done while stopping
+            self._run.ledger.steps(after=self._first_step),  # stopping may have completed another step
             self._run.ledger.contributions_after(self._first_step),
             [row for row in validations(self._run.database) if row.step > self._first_step],
             phase_at(self._run.directory.config, self._run.ledger.last_step()).target_batch_size,
@@ -291,12 +291,12 @@ class Demo:
 
     def _start_peer(self, name: str) -> CommandProcess:
         state_dir = self._run.directory.path / "peers" / name
-        known = state_dir.exists()  # it joined in an earlier demo, and its key is enough
+        known = state_dir.exists()  # it joined in an earlier demo, so its key is enough
         code = "" if known else self._run.membership.invite(name)[0]
         arguments = ["join", str(self._run.directory.join_link), "--state-dir", str(state_dir)]
-        arguments += ["--data-folder", "/", "--private-network"]  # the run file is this very person's
+        arguments += ["--data-folder", "/", "--private-network"]  # this user's own run file
         arguments += ["--device", "cpu", "--threads", "1", "--listen", f"/ip4/{HOST}/tcp/0", "--no-panel"]
-        # Never in its arguments, which everybody on the machine can read.
+        # the code must not be an argument, which every user of the machine can read
         return self._start_command(
             name, arguments, self._logs / f"{name}.log", {"MANYHANDS_INVITE": code} if code else {}
         )

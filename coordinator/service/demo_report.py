@@ -10,19 +10,19 @@ from typing import Any
 from coordinator.checkpoints.validations import ValidationRow
 from coordinator.ledger.reading import Contribution, StepRow, data_wait_share
 
-SETTLE_S = 3.0  # a step that somebody has not reported for so long is told as it is
+SETTLE_S = 3.0  # print a step after this time even if reports are missing
 
 
 @dataclass
 class StepFollower:
-    """Follows the ledger and hands out each step once, in order, when its reports are in."""
+    """Follows the ledger and prints each step once, in order, when its reports are in."""
 
-    last: StepRow | None = None  # the step told last
+    last: StepRow | None = None  # the last printed step
     told: list[StepRow] = field(default_factory=list)
     _seen_at: dict[int, float] = field(default_factory=dict)
 
     def take(self, rows: Sequence[StepRow], peers: int, now: float) -> list[str]:
-        """The lines of the steps that are complete now; `rows` are the ledger's after the last one told."""
+        """Return a line for each step now complete; `rows`: the ledger's steps after `last`."""
         lines = []
         for row in rows:
             seen_at = self._seen_at.setdefault(row.step, now)
@@ -52,7 +52,7 @@ def summarize(
     wall_seconds: float,
     checkpoint: Path | None,
 ) -> dict[str, Any]:
-    """The demo's result; the keys are a contract."""
+    """Return the demo's results; scripts rely on the keys."""
     losses = [row.loss for row in steps if row.loss is not None]
     return {
         "steps": len(steps),
@@ -69,7 +69,7 @@ def summarize(
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:
-    """The same for people."""
+    """Describe the demo's results in lines for people."""
     if not summary["steps"]:
         return ["No global step was completed."]
     lines = [f"{summary['steps']} global steps in {summary['wall_seconds']:.0f} s."]
@@ -88,7 +88,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def validation_line(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
-    """Compare the first and last checkpoint on held-out text; a loss that is not finite is a question mark."""
+    """Compare the first and last checkpoint on held-out text; `?` is a loss that is not finite."""
 
     def loss(facts: Mapping[str, Any]) -> str:
         return "?" if facts["loss"] is None else f"{facts['loss']:.4f}"

@@ -1,6 +1,6 @@
-"""`manyhands coordinator doctor`: the run's directory and its machine, stage by stage, whether it is served now or not.
+"""`manyhands coordinator doctor`: checks a run's directory and machine in stages, served or not.
 
-The stages run and are shown as those of the volunteer's doctor (`peer.doctor`). Nothing is changed.
+The stages run and look like those of the volunteer's doctor (`peer.doctor`). They change nothing.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from peer.doctor.stages import CheckResult, Conclusion, Stage, failed, ok, skipp
 GIB = 1 << 30
 LEAST_DISK_BYTES = GIB
 NOTABLE_FUTURE_S = 60.0
-TIME_ERROR = 5  # what adjtimex(2) returns while nothing keeps the clock right
+TIME_ERROR = 5  # adjtimex(2)'s return value for an unsynchronized clock
 
 
 def stages(now: float) -> tuple[Stage[RunDirectory], ...]:
-    """List the stages in the order in which they are examined; `now`: Unix seconds."""
+    """Return the stages in the order of examination; `now`: Unix seconds."""
     return (
         Stage("configuration", check_configuration),
         Stage("permissions", check_permissions),
@@ -61,7 +61,7 @@ def stages(now: float) -> tuple[Stage[RunDirectory], ...]:
 
 
 def conclude(_: RunDirectory) -> Conclusion:
-    """Conclude, where nothing has failed."""
+    """Return the conclusion for a run without failures."""
     return Conclusion(True, "Nothing stands in the way of serving this run.")
 
 
@@ -102,7 +102,7 @@ def check_keys(directory: RunDirectory, now: float) -> CheckResult:
 
 
 def _rotation(directory: RunDirectory, now: float) -> str:
-    """Describe the replacement of the authority's key, and how long the old one counts; "" if there was none."""
+    """Describe the last rotation of the authority's key, and how long the old key stays valid."""
     handover = handover_to(directory.authority, directory.config.run.name)
     if handover is None:
         return ""
@@ -241,7 +241,7 @@ def check_sentences(directory: RunDirectory) -> CheckResult:
 
 
 async def _is_this_run(directory: RunDirectory, *hosts: str) -> bool:
-    """Return whether a server on the control port shows this run's certificate, at any of these hosts."""
+    """Return whether any of these hosts serves this run's certificate on the control port."""
     links = [replace(directory.join_link, host=host, others=()) for host in hosts if host not in WILDCARDS]
     with suppress(FingerprintError, UnreachableError):
         await find_coordinator(links)
@@ -250,7 +250,7 @@ async def _is_this_run(directory: RunDirectory, *hosts: str) -> bool:
 
 
 def _highest(directory: RunDirectory, column: InstrumentedAttribute[Any]) -> float | None:
-    """Read the highest value of a column; None where there is none, or no table yet."""
+    """Return the highest value of a column; None without rows or without the table."""
     engine = open_engine(directory.database_url)
     try:
         with Database(engine)() as session:
@@ -263,7 +263,7 @@ def _highest(directory: RunDirectory, column: InstrumentedAttribute[Any]) -> flo
 
 
 def _clock_is_kept() -> bool | None:
-    """Ask the Linux kernel whether NTP keeps the clock; None on other systems, or without the permission to ask."""
+    """Return whether NTP synchronizes the clock, by Linux's kernel; None if that is unknown."""
     try:
         state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))  # a zeroed `timex` only asks
     except (AttributeError, OSError):

@@ -1,10 +1,10 @@
-"""The coordinator's processes, as the supervisor runs them: service, keeper, and the auxiliary ones beside them.
+"""The coordinator's parts, a process each: service, keeper and auxiliary parts like the validator.
 
-A part is spawned, never forked, and leads a process group of its own: hivemind's processes and the p2p daemon outlive
-their parent when it is killed, so a part is always ended with its whole group.
+A part is spawned, never forked, and leads a process group of its own: hivemind's processes and the
+p2p daemon outlive a parent that is killed, so a part is always ended with its whole group.
 
-The supervisor imports this module and does nothing but watch, for as long as the run is served. So each part imports
-its libraries in its own process.
+The supervisor imports this module and lives as long as the run is served. To keep it small, each
+part imports its libraries in its own process.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from peer.runtime.processes import (
 )
 
 logger = logging.getLogger(__name__)
-FAILED = 1  # exit code after an error that only a developer can act on
-NICENESS = 10  # of the auxiliary ones: a tenth of what a trainer or the keeper gets, where they compete for a core
+FAILED = 1  # exit code after an error that only a developer can fix
+NICENESS = 10  # of auxiliary parts: on a shared core they get a tenth of the time of a trainer or the keeper
 
 
 @dataclass(frozen=True)
 class Part:
-    """A process to keep running; `main` gets the run's directory, the parent's pid and whom to call when ready.
+    """A process to keep running; `main` gets the run's directory, the parent's pid and a callback.
 
-    An auxiliary one is asked to stop when the others have ended, and the run goes on without it where it cannot run.
-    Its main function may return to give memory back: that is no failure, and it is started again.
+    It calls that when ready. An auxiliary part stops after the others, and the run goes on if it
+    fails. Its main function may return to free memory: that is no failure, and it is started again.
     """
 
     name: str
@@ -52,17 +52,17 @@ class Part:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The answer of the preparation (`coordinator.service.preparation`): the parts to serve, and texts to say."""
+    """The result of `coordinator.service.preparation`: the parts to start, and texts to print."""
 
     run: str
     parts: tuple[Part, ...]
-    own_hosts: frozenset[str]  # which logs may name
+    own_hosts: frozenset[str]  # that logs may show
     join_link: str
     dashboard: str
 
 
 def _run_service(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its core writes a line past our log for each failed handshake
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's core prints a line for each failed handshake
     from coordinator.run.directory import RunDirectory
     from coordinator.service.service import serve  # gRPC and the web
 
@@ -83,14 +83,14 @@ def _run_validator(directory: Path, _parent_pid: int, ready: Callable[..., None]
     stop = stop_at_sigterm()
     ready()
     if await_work(RunDirectory.open(directory), stop):
-        from coordinator.checkpoints.validator import run_validator  # torch, which an idle process need not hold
+        from coordinator.checkpoints.validator import run_validator  # torch, which an idle process does not need
 
         run_validator(directory, stop)
 
 
 def _run_answerer(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
     os.nice(NICENESS)
-    from coordinator.playground.answerer import run_answerer  # torch, when somebody asks
+    from coordinator.playground.answerer import run_answerer  # torch, once there is a question
 
     ready()
     run_answerer(directory)
@@ -106,7 +106,7 @@ def _run_herald(directory: Path, _parent_pid: int, ready: Callable[..., None]) -
 
 def _run_sinks(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
     os.nice(NICENESS)
-    from coordinator.tracking.process import run_sinks  # whatever the sinks' libraries bring
+    from coordinator.tracking.process import run_sinks  # the sinks' libraries and all that they load
 
     ready()
     run_sinks(directory)
@@ -131,20 +131,20 @@ PUBLISHER = Part("publisher", _run_publisher, auxiliary=True)
 
 @dataclass(frozen=True)
 class _Ready:
-    """What a part's process says when it is ready."""
+    """The message of a part's process that it is ready, with its answer."""
 
     answer: object = None
 
 
 class PartProcess:
-    """One part's process; `start` may be called again after it died."""
+    """One part's process; `start` may be called again after it has ended."""
 
     def __init__(self, part: Part, directory: Path, style: LogStyle = LogStyle()) -> None:  # noqa: B008  # frozen
         self.part = part
         self._style = style
-        self.ready = False  # it said so since it was last started
-        self.answer: object = None  # that came with it
-        self.error: ManyhandsError | None = None  # why it ended, in its own words
+        self.ready = False  # reported since the last start
+        self.answer: object = None  # reported with it
+        self.error: ManyhandsError | None = None  # the reported reason of its end
         self._directory = directory
         self._process: multiprocessing.process.BaseProcess | None = None
         self._messages: Connection | None = None
@@ -159,13 +159,13 @@ class PartProcess:
             args=(self.part, self._directory, os.getpid(), theirs, self._style),
             name=self.part.name,
         )
-        with interrupts_ignored():  # inherited: until it leads its own group, Ctrl-C would reach it
+        with interrupts_ignored():  # inherited: Ctrl-C would reach it until it leads its own group
             process.start()
         theirs.close()
         self._process = process
 
     def read(self) -> None:
-        """Take in what the process has said."""
+        """Receive the messages of the process."""
         while self._messages is not None and self._messages.poll():
             try:
                 message = self._messages.recv()
@@ -180,12 +180,12 @@ class PartProcess:
 
     @property
     def pid(self) -> int:
-        """The id of the process that was started."""
+        """The id of the started process."""
         assert self._process is not None
         return _pid(self._process)
 
     def has_ended(self) -> bool:
-        """Return whether the process itself has ended; others of its group may still live."""
+        """Return whether the process itself has ended; others of its group may still run."""
         return self._process is None or has_ended(_pid(self._process))
 
     def ask_to_stop(self) -> None:
@@ -194,10 +194,10 @@ class PartProcess:
             self._process.terminate()
 
     def end(self) -> int | None:
-        """Kill what is left of the process and its group; returns its exit code, None if it was not running."""
+        """Kill the process and the rest of its group; returns its exit code, None if not run."""
         if self._process is None:
             return None
-        end_group(_pid(self._process))  # before it is reaped: until then its id is nobody else's
+        end_group(_pid(self._process))  # before reaping it: until then no other process can have its id
         self._process.kill()
         self._process.join()
         exit_code = self._process.exitcode
@@ -213,10 +213,10 @@ def _pid(process: multiprocessing.process.BaseProcess) -> int:
 
 
 def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connection, style: LogStyle) -> None:
-    """Main function of a part's process; an error that a person can act on goes to the supervisor to tell.
+    """Run a part in its process; send an error that a person can fix to the supervisor.
 
-    After any error the process ends at once: hivemind's threads and processes would keep it for ever, and the
-    supervisor starts nothing again that has not ended. It ends what is left of the group.
+    After any error the process ends at once: hivemind's threads and processes would keep it alive,
+    and only ended parts are restarted. The supervisor ends the rest of the group.
     """
     name_process(f"{part.name} {style.run}".rstrip())
     lead_own_group()
@@ -224,7 +224,7 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
     kill_forks_at_end()
     log_to_stderr(part.name, style)
     log_the_unforeseen()
-    from coordinator.store.engine import in_one_sentence  # SQLAlchemy, of which the supervisor has no need
+    from coordinator.store.engine import in_one_sentence  # SQLAlchemy, which the supervisor does not need
 
     try:
         with in_one_sentence():
@@ -232,14 +232,14 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
     except ManyhandsError as error:
         messages.send(error)
         exit_now(error.exit_code)
-    except Exception:  # the process's outermost boundary; the log has the trace
+    except Exception:  # the process's outermost fault boundary; the trace is logged
         logger.exception("the %s failed", part.name)
         exit_now(FAILED)
 
 
 @contextmanager
 def interrupts_ignored() -> Iterator[None]:
-    """Have the processes that start meanwhile ignore Ctrl-C."""
+    """Make processes started within the block ignore Ctrl-C."""
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

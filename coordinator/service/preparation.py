@@ -1,7 +1,7 @@
-"""Preparation of a run to be served: which parts it needs, and the checks before any of them starts.
+"""Preparation of a run to be served: which parts it needs, and the checks before they start.
 
-It runs in a process of its own (`coordinator.service.parts`): the database's and the settings' libraries take a hundred
-megabytes, which the supervisor would hold for as long as the run is served.
+It runs in a process of its own (`coordinator.service.parts`): the libraries of database and
+settings take 100 MB, which the supervisor would otherwise hold as long as the run is served.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from peer.config.run import RunConfig
 
 
 def prepare(path: Path, *, service_only: bool = False, keeper_only: bool = False) -> Prepared:
-    """Check the run's secrets, sinks and ports, and bring its database to this version's tables.
+    """Check the run's secrets, sinks and ports, and migrate its database.
 
-    Raises `ManyhandsError` for the first thing that an operator has to mend.
+    Raises `ManyhandsError` for the first problem that an operator has to fix.
     """
     directory = RunDirectory.open(path)
     settings = directory.settings
@@ -38,7 +38,7 @@ def prepare(path: Path, *, service_only: bool = False, keeper_only: bool = False
         settings.sinks.require_installed()
     check_ports(listeners(directory, parts))
     with open_database(directory):
-        pass  # brought up to date before two parts would do it at once
+        pass  # migrates the database before several parts would at once
     return Prepared(
         run=directory.config.run.name,
         parts=parts,
@@ -57,7 +57,7 @@ def chosen_parts(
     has_sinks: bool = False,
     has_webhooks: bool = False,
 ) -> tuple[Part, ...]:
-    """The parts to run on this machine; a run without held-out text has nothing to validate."""
+    """Return the parts to run on this machine; without held-out text there is no validator."""
     if service_only:
         return (SERVICE,)
     chosen = (
@@ -72,7 +72,7 @@ def chosen_parts(
 
 
 def listeners(directory: RunDirectory, parts: Sequence[Part]) -> list[Listener]:
-    """The ports that the parts will listen on."""
+    """Return the ports that the parts will listen on."""
     settings = directory.settings
     control = _listener(directory, settings, "control_port", "the control plane")
     web = _listener(directory, settings, "web_port", "the dashboard")
@@ -81,7 +81,7 @@ def listeners(directory: RunDirectory, parts: Sequence[Part]) -> list[Listener]:
 
 
 def dashboard_url(settings: Settings) -> str:
-    """Return the dashboard's address, as volunteers reach it."""
+    """Return the dashboard's address for volunteers."""
     return f"{settings.web_address}/"
 
 

@@ -1,10 +1,10 @@
-"""The service process: the control plane (gRPC) and the dashboard (HTTP) over one store, in one event loop.
+"""The service process: control plane (gRPC) and dashboard (HTTP) on one database and event loop.
 
-It never forks and imports neither torch nor hivemind; the keeper is a process of its own, met only in the database.
+It never forks, imports neither torch nor hivemind, and meets the keeper only in the database.
 
-For thousands of sessions the process needs two things of its system. It raises its limit of open files, which is often
-1024. And it makes full garbage collections rare: one visits every object and stops everything else, 0.4 s with 5000
-sessions, and the dashboard's reads would cause one about every two seconds, each of which frees next to nothing.
+For thousands of sessions, it raises its limit of open files, often 1024, and makes full garbage
+collections rare: one stops everything for 0.4 s with 5000 sessions, and the dashboard's reads would
+cause one about every two seconds, each of which would free next to nothing.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from peer.config.trust import unpinned
 logger = logging.getLogger(__name__)
 
 FULL_EVERY_S = 60.0
-_NEVER = 2**31 - 1  # as the threshold of the oldest generation
+_NEVER = 2**31 - 1  # as the oldest generation's threshold
 AppFactory = Callable[[RunDirectory, RunServices], FastAPI]
 
 
 def dashboard(directory: RunDirectory, services: RunServices) -> FastAPI:
-    """The web application over the service's own store."""
+    """Create the web application for the service."""
     return create_app(WebState(directory, services))
 
 
 def serve(directory: RunDirectory, ready: Callable[[], None]) -> None:
-    """The process's main function: serve until SIGTERM or SIGINT; `ready` is called once both ports are open."""
+    """Serve until SIGTERM or SIGINT; calls `ready` once both ports are open."""
     raise_limit(descriptors_needed(directory.settings))
     asyncio.run(_serve_until_signal(directory, ready))
 
@@ -52,7 +52,7 @@ def serve(directory: RunDirectory, ready: Callable[[], None]) -> None:
 async def run_service(
     directory: RunDirectory, ready: Callable[[], None], stop: asyncio.Event, make_app: AppFactory = dashboard
 ) -> None:
-    """Serve until `stop` is set, then end in order: peers are told to come back, and their stays are closed."""
+    """Serve until `stop` is set; then tell peers to reconnect, and close their sessions."""
     settings = directory.settings
     tls = TlsFiles(directory.tls_key_path, directory.tls_cert_path)
     for warning in unpinned(directory.config):
@@ -76,7 +76,7 @@ async def run_service(
 
 @asynccontextmanager
 async def _opened(directory: RunDirectory) -> AsyncIterator[RunServices]:
-    """The run's store, and what other processes tell of it."""
+    """Open the run's services, with notifications of other processes' changes."""
     with open_run_services(directory, time.time) as services:
         async with listening(services.database.engine, services.bell):
             yield services
@@ -100,9 +100,9 @@ async def _until_either(stop: asyncio.Event, serving: asyncio.Task[None]) -> Non
 
 @asynccontextmanager
 async def rare_full_collections(every_s: float = FULL_EVERY_S) -> AsyncIterator[None]:
-    """Collect garbage fully only every `every_s` in this block, and leave out objects that exist when it begins.
+    """Collect all garbage only every `every_s` seconds within the block.
 
-    The young generations are collected as ever, so that what soon becomes garbage goes soon.
+    Objects that exist when it begins are left out. Young generations are collected as usual.
     """
     thresholds = gc.get_threshold()
     gc.collect()
