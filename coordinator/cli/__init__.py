@@ -1,4 +1,4 @@
 """The operators' commands.
 
-Only `manyhands` imports these modules, and it maps their errors to exit codes; each command calls the packages below.
+Only `manyhands` imports these modules; it maps their errors to exit codes.
 """

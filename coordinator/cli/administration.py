@@ -1,4 +1,4 @@
-"""The operator's commands about administrators, what they and the commands did, and what was refused."""
+"""The operator's commands about administrators, the audit log and refused requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer()
 
 
 class AdminAction(str, Enum):
-    """What can be done about administrators."""
+    """The actions of `manyhands coordinator admin`."""
 
     ADD = "add"
     REMOVE = "remove"

@@ -1,9 +1,9 @@
-"""The operator's commands that make a run: `init` from options, `configure` from a container's MANYHANDS_* variables.
+"""The operator's commands that create a run: `init` from options, `configure` from the environment.
 
-At the first start `configure` makes the run that the environment describes, whole or not at all. At each later start it
-brings `settings.yaml` in line with the variables that are set and keeps all other settings. An empty variable counts as
-not set, because Compose passes unset variables on as empty ones. `docker/.env.example` and the operator's guide explain
-the variables.
+`configure` is for containers and reads MANYHANDS_* variables (see `docker/.env.example` and the
+operator's guide). At the first start it creates the run, completely or not at all. At each later
+start it updates `settings.yaml` from the variables that are set. Compose passes unset variables on
+as empty ones, so an empty variable counts as unset.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DATABASE_URL = "MANYHANDS_DATABASE_URL"
 POSTGRES_PASSWORD = "MANYHANDS_POSTGRES_PASSWORD"  # noqa: S105  # the variable's name
 RUN_FILE = "MANYHANDS_RUN_FILE"
 
-# What sets which key of settings.yaml; in messages the operator reads the variable.
+# key of settings.yaml -> the variable that sets it, which error messages name
 VARIABLE_OF = {
     "public_host": HOST,
     "announce_hosts": ANNOUNCE,
@@ -60,7 +60,7 @@ VARIABLE_OF = {
 VARIABLES = (*VARIABLE_OF.values(), POSTGRES_PASSWORD, RUN_FILE)
 DRIVER = "postgresql+psycopg"
 POSTGRES_PORT = 5432
-SECRET_KEYS = frozenset({"database_url"})  # of settings.yaml: their values are not shown
+SECRET_KEYS = frozenset({"database_url"})  # keys of settings.yaml whose values are not shown
 
 
 @app.command(epilog="Example: manyhands coordinator init my-run --config run.yaml --host training.example.org")
@@ -127,7 +127,7 @@ def init(
 
 
 def _chosen_run(config: Path | None, recipe: str | None, language: str | None, exact: bool) -> RunConfig:
-    """Read the run file or the recipe, else the demo's; raises `ConfigError` for options that exclude each other."""
+    """Load the run file, the recipe or the demo's; raises `ConfigError` for conflicting options."""
     if recipe is not None and config is not None:
         raise ConfigError(
             f"`--recipe` ({recipe}) and `--config` ({config}) exclude each other: give one of them; "
@@ -148,7 +148,7 @@ def _chosen_run(config: Path | None, recipe: str | None, language: str | None, e
 
 
 def _command(name: str, directory: Path, *arguments: str) -> str:
-    """A command as the operator can paste it."""
+    """Return a command that the operator can paste into a shell."""
     return shlex.join(["manyhands", "coordinator", name, str(directory), *arguments])
 
 
@@ -163,7 +163,7 @@ def configure(directory: Path = DIRECTORY) -> None:
 
 
 def make(path: Path, wanted: EnvironmentSettings) -> None:
-    """Make the run, tokenizer included, or nothing."""
+    """Create the run, including its tokenizer, or nothing."""
     config = RunConfig.from_yaml(wanted.run_file or BUILTIN_RUNS / "demo.yaml")
     settings = settle(Settings(), wanted)
     say(f"Making the run `{config.run.name}` in {path}; a large corpus takes a while.")
@@ -172,7 +172,7 @@ def make(path: Path, wanted: EnvironmentSettings) -> None:
 
 
 def bring_in_line(run: RunDirectory, wanted: EnvironmentSettings) -> None:
-    """Write what the environment asks for into `settings.yaml`, and say what changes."""
+    """Update `settings.yaml` from the environment, and print the changes."""
     after = settle(run.settings, wanted)
     require_same_database(run.settings, after)
     changed = changed_keys(run.settings, after)
@@ -187,14 +187,14 @@ def bring_in_line(run: RunDirectory, wanted: EnvironmentSettings) -> None:
 
 @dataclass(frozen=True)
 class EnvironmentSettings:
-    """The run file and the settings that the variables ask for."""
+    """The run file and the settings given by environment variables."""
 
-    run_file: Path | None  # None: nobody has named one
-    settings: Mapping[str, object]  # keys of settings.yaml; what none of the variables sets is not among them
+    run_file: Path | None  # None: not given
+    settings: Mapping[str, object]  # by key of settings.yaml; only those that a variable sets
 
 
 def read_environment(environ: Mapping[str, str]) -> EnvironmentSettings:
-    """Read the variables; raises `ConfigError` for a variable that is missing, or wrong by itself."""
+    """Read the variables; raises `ConfigError` if one is missing or invalid."""
     given = {name: environ.get(name, "").strip() for name in VARIABLES}
     if not given[HOST]:
         raise ConfigError(
@@ -217,17 +217,17 @@ def read_environment(environ: Mapping[str, str]) -> EnvironmentSettings:
 
 
 def settle(before: Settings, wanted: EnvironmentSettings) -> Settings:
-    """The settings with what the environment asks for; raises `ConfigError`, which names the variable."""
+    """Merge the environment into the settings; raises `ConfigError`, which names the variable."""
     return make_settings(VARIABLE_OF, **{**before.model_dump(mode="json"), **wanted.settings})
 
 
 def changed_keys(before: Settings, after: Settings) -> list[str]:
-    """Which keys differ, in the order of settings.yaml."""
+    """Return the keys that differ, in the order of settings.yaml."""
     return [key for key in Settings.model_fields if getattr(before, key) != getattr(after, key)]
 
 
 def require_same_database(before: Settings, after: Settings) -> None:
-    """Raise `ConfigError` where a run would leave its database behind; user and password may change."""
+    """Raise `ConfigError` if the database's address changes; user and password may."""
     there, asked = (_described(settings.database_url) for settings in (before, after))
     if there != asked:
         raise ConfigError(
@@ -254,7 +254,7 @@ def _public_url(domain: str) -> str | None:
 
 
 def _database_url(given: Mapping[str, str]) -> str | None:
-    """The address as settings.yaml wants it; what is wrong with one is said without repeating it."""
+    """Return the database's address for settings.yaml; errors do not repeat it."""
     address, password = given[DATABASE_URL], given[POSTGRES_PASSWORD]
     if address and password:
         raise ConfigError(
@@ -278,7 +278,7 @@ def _as_postgres(address: str) -> str:
 
 
 def _described(address: str | None) -> str:
-    """Where a database is, without who may use it."""
+    """Describe a database's location, without user and password."""
     if address is None:
         return "SQLite in its directory"
     url = make_url(address)
@@ -289,4 +289,4 @@ def _holds(run_file: Path, config: RunConfig) -> bool:
     try:
         return RunConfig.from_yaml(run_file) == config
     except ConfigError:
-        return False  # nobody needs it any more: no reason not to serve
+        return False  # the run does not need this file any more, so it may be invalid

@@ -1,4 +1,4 @@
-"""`manyhands evaluate`: downstream tasks on checkpoints, side by side where there are several."""
+"""`manyhands evaluate`: downstream tasks on one checkpoint, or on several in comparison."""
 
 from __future__ import annotations
 
@@ -135,10 +135,10 @@ def make_task(
     preset: str = "",
     data: Path | None = None,
 ) -> Task:
-    """The task that a command's options name; raises `ConfigError`.
+    """Make a task from a command's options; raises `ConfigError`.
 
-    A preset, which takes the place of the kind, adds the columns and the metric that are not given; `data`, a folder,
-    adds the files that are not given.
+    A preset replaces the kind and adds columns and metric that are not given; the folder `data`
+    adds files that are not given.
     """
     places = {**(files_of(data) if data else {}), **{key: value for key, value in places.items() if value}}
     if preset:
@@ -170,7 +170,7 @@ def _column(text: str) -> int | str:
 
 
 def _refuse_beside_config(options: Mapping[str, object]) -> None:
-    """The run file says all of a task: what an option says beside it would not hold, so it is an error."""
+    """Raise `ConfigError` for a task's option beside a run file, where it would have no effect."""
     for name, value in options.items():
         if value:
             option = f"--{name.replace('_', '-')}"
@@ -185,7 +185,7 @@ def _tasks_of(config: Path) -> tuple[Task, ...]:
 
 
 def _source(text: str) -> str:
-    """What transformers is told: a run's newest checkpoint, a folder, or the name itself."""
+    """Return the model to load: a run's newest checkpoint, a folder, or a model of the hub."""
     path = Path(text)
     if (path / "checkpoints").is_dir():
         newest = newest_verified(path / "checkpoints")
@@ -201,7 +201,7 @@ def _source(text: str) -> str:
 def _results(
     source: str, tasks: Sequence[Task], folders: DataFolders, *, fresh: bool = False, save: Path | None = None
 ) -> dict[str, TaskResult]:
-    """Run each task on one checkpoint, or on its shape with `fresh` weights; `save`: where to keep tuned models."""
+    """Run all tasks on one checkpoint, or on its architecture if `fresh`; save tuned models."""
     results = {}
     for task in tasks:
         folder = ""
@@ -245,7 +245,7 @@ class Contestant:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The contestant's checkpoint and results, with their means and spreads, for scripts."""
+        """The checkpoint and its results, with means and standard deviations, for scripts."""
         tasks = {
             name: {
                 **result.model_dump(mode="json"),
@@ -259,13 +259,13 @@ class Contestant:
 
 
 def headings(contestants: Sequence[Contestant]) -> list[str]:
-    """`checkpoint`, and each task with its main metric, in the order in which they were given."""
+    """Return the table's headings: `checkpoint`, and each task with its main metric."""
     tasks = {name: result.metric for each in contestants for name, result in each.results.items()}
     return ["checkpoint", *(f"{name} ({metric})" for name, metric in tasks.items())]
 
 
 def table_rows(contestants: Sequence[Contestant]) -> list[list[str]]:
-    """A row for each checkpoint; a star marks the best mean of a task."""
+    """Return a row for each checkpoint; a star marks the best mean of a task."""
     best = {name: best_of(contestants, name) for each in contestants for name in each.results}
 
     def cell(contestant: Contestant, task: str) -> str:
@@ -286,7 +286,7 @@ def best_of(contestants: Sequence[Contestant], task: str) -> Contestant | None:
 
 
 def markdown(contestants: Sequence[Contestant]) -> str:
-    """The table as Markdown, and one of each checkpoint's classes of entities."""
+    """Return the table as Markdown, and a table of each checkpoint's entity classes."""
     parts = [_markdown_table(headings(contestants), table_rows(contestants))]
     for each in contestants:
         for result in each.results.values():

@@ -1,4 +1,4 @@
-"""`manyhands coordinator evaluator | evaluators`: trying checkpoints on tasks; who may report from elsewhere."""
+"""`manyhands coordinator evaluator | evaluators`: evaluate checkpoints; allow remote evaluators."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ADDRESS_FILE = "coordinator.txt"
 
 
 class EvaluatorsAction(str, Enum):
-    """What can be done about evaluators."""
+    """The actions of `manyhands coordinator evaluators`."""
 
     LIST = "list"
     ADD = "add"
@@ -89,7 +89,7 @@ def _require_tasks(directory: RunDirectory) -> None:
 
 
 def _address(directory: Path, given: str) -> str:
-    """The coordinator's web address, kept in the evaluator's directory; raises `ConfigError`."""
+    """Return the coordinator's web address: `given`, which is stored, or the stored one."""
     kept = directory / ADDRESS_FILE
     if given:
         if not is_web(given):

@@ -1,4 +1,4 @@
-"""`manyhands export`: a checkpoint as a folder that plain transformers loads, tried before anybody gets it."""
+"""`manyhands export`: write a checkpoint to a folder that plain transformers loads, and test it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def export(
     publish = _publishing(run_dir, push, stored) if push else None
     repository = push.removeprefix(HUB) if push.startswith(HUB) else ""
     with exporting(stored, out, _card(stored, run_dir, repository)) as folder:
-        found = check_loads(folder)  # nobody is to find weights that compute something else
+        found = check_loads(folder)  # the loaded weights must reproduce the stored loss
     location = publish(out) if publish is not None else None
     if exporter is not None:
         export_onnx(out, objective, found.token_loss, exporter)
@@ -83,7 +83,7 @@ def export(
 
 
 def _find(path: Path) -> tuple[Path, Path | None]:
-    """The checkpoint that is meant, and the run that it belongs to, if that is here."""
+    """Return the checkpoint's folder, and the directory of its run if it is on this disk."""
     if (path / "settings.yaml").is_file():
         with open_run(path) as run:
             for row in checkpoints(run.database):
@@ -95,7 +95,7 @@ def _find(path: Path) -> tuple[Path, Path | None]:
 
 
 def _publishing(run_dir: Path | None, address: str, stored: StoredCheckpoint) -> Callable[[Path], str]:
-    """What brings the exported folder to one of the run's places; raises `ConfigError` if it must not go there."""
+    """Return a function that publishes the exported folder; raises `ConfigError` if not allowed."""
     if run_dir is None:
         raise ConfigError("--push needs a run, whose `publications` say how to reach the place: give its directory.")
     place = open_place(run_dir, RunDirectory.open(run_dir).settings.publication(address))

@@ -1,6 +1,6 @@
-"""The operator's commands: `manyhands coordinator init | serve | invite | allow | members | revoke | erase | ...`.
+"""The operator's commands: `manyhands coordinator init | serve | invite | allow | members | ...`.
 
-Each opens the run's directory and its database, does one thing and ends; only `serve` and `evaluator` stay.
+Each opens the run's directory, does one thing and ends; `serve` and `evaluator` keep running.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The operator's commands about people and their devices: who may take part, under which name, and who is shut out."""
+"""The operator's commands about members and devices: admission, names, quarantine, revocation."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def allow(
 
 
 def _check_provider(run: OpenRun, entry: str) -> None:
-    """Raise `ConfigError` for an entry that nobody could ever log in by."""
+    """Raise `ConfigError` for an entry that no login could ever match."""
     parsed, providers = Entry.parse(entry), run.directory.settings.providers
     if parsed.provider not in providers:
         known = ", ".join(providers) or "none"
@@ -94,7 +94,7 @@ def _say_allowlist(rows: list[AllowedRow], as_json: bool) -> None:
 
 
 class CreditAction(str, Enum):
-    """What can be done about a member's name in the model card."""
+    """The actions of `manyhands coordinator credits`."""
 
     LIST = "list"
     OMIT = "omit"
@@ -150,7 +150,7 @@ def credits_of(
 
 
 class QuarantineAction(str, Enum):
-    """What can be done about quarantine."""
+    """The actions of `manyhands coordinator quarantine`."""
 
     LIST = "list"
     IMPOSE = "impose"
@@ -255,7 +255,7 @@ def invite(
     as_json: bool = JSON,
 ) -> None:
     """Invite a volunteer: prints one-use codes, which are stored nowhere, and how to use them."""
-    packed = own_software()  # before there is a code, which is shown only now
+    packed = own_software()  # first, because it may fail, and codes are shown only once
     with open_run(directory) as run:
         codes = run.administration.invite(name, role, days, devices)
         link = str(run.directory.join_link)
@@ -281,7 +281,7 @@ def invite(
 
 
 def warn_of_other_software(directory: RunDirectory, ours: Software) -> None:
-    """Warn on stderr if the service on this machine, which was started before an update, hands out other software."""
+    """Warn on stderr if the running service, started before an update, serves other software."""
     settings = directory.settings
     host = "127.0.0.1" if settings.bind_host in WILDCARDS else settings.bind_host
     url = f"http://{f'[{host}]' if ':' in host else host}:{settings.web_port}/api/v1/joining"
@@ -290,7 +290,7 @@ def warn_of_other_software(directory: RunDirectory, ours: Software) -> None:
             told = json.loads(beginning(answer, MAX_ANSWER_BYTES))
         is_other = told["join_link"] == str(directory.join_link) and not told["software"]["wheel"].endswith(ours.sha256)
     except (UnreachableError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return  # nobody serves the run here, or an older version does
+        return  # the run is not served here, or by an older version
     if is_other:
         typer.echo(
             "The coordinator that runs was started with other software than is installed now. Restart it before you "
@@ -300,7 +300,7 @@ def warn_of_other_software(directory: RunDirectory, ours: Software) -> None:
 
 
 def _draw_qr(text: str) -> None:
-    """Draw a text in half blocks, light on dark whatever the terminal's colors are."""
+    """Draw a text as a QR code, light on dark whatever the terminal's colors are."""
     drawn = io.StringIO()
     segno.make(text, micro=False).terminal(drawn, compact=True)
     for line in drawn.getvalue().splitlines():
@@ -317,7 +317,7 @@ def members(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
         say_json([_member_facts(row, shown.get(row.name, row.name), *given.get(row.name, (0, 0))) for row in rows])
         return
     now = time.time()
-    with_accounts = any(row.accounts for row in rows)  # a column more only where people log in
+    with_accounts = any(row.accounts for row in rows)  # show the column only if members log in
     say_table(
         ("member", *(["accounts"] * with_accounts), "devices", "open invites", "contributed", "last seen", "revoked"),
         [

@@ -1,4 +1,4 @@
-"""Options that several commands share, and their answer in one line."""
+"""Options that several commands share, and the printing of a one-line result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIMIT = typer.Option(100, min=1, max=100_000, help="The newest so many.")
 
 
 def say_done(as_json: bool, facts: object, text: str) -> None:
-    """Print the result of an act, for scripts or for people."""
+    """Print the result of a command, as JSON or as text."""
     if as_json:
         say_json(facts)
     else:

@@ -1,4 +1,4 @@
-"""`manyhands coordinator serve`: the process that starts a run's parts and watches over them; it stays."""
+"""`manyhands coordinator serve`: start a run's parts, and supervise them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator's commands that look at a run: `status` and `doctor`."""
+"""The operator's commands that inspect a run: `status` and `doctor`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def doctor(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
 
 
 async def _examine(run: RunDirectory, display: CheckupDisplay) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's own waits until a check that blocks has ended
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's handler would wait for a blocking check
     await examine(stages(time.time()), run, display, conclude)
 
 
@@ -72,7 +72,7 @@ def status(directory: Path = DIRECTORY, as_json: bool = JSON) -> None:
 
 
 def _alarm(run: OpenRun, row: AlarmRow) -> dict[str, object]:
-    """An alarm that holds, and what to return to if it is about the model."""
+    """Return a current alarm with, if it is about the model, the checkpoint to return to."""
     point = read_return_point(run.database, row.step) if row.kind in MODEL_KINDS else None
     return {
         **asdict(row),
@@ -82,7 +82,7 @@ def _alarm(run: OpenRun, row: AlarmRow) -> dict[str, object]:
 
 
 def _facts(run: OpenRun, now: float) -> dict[str, object]:
-    """What is known of a run, by name, in the order in which it is shown."""
+    """Return a run's facts by name, in the order of display."""
     swarm = read_swarm_status(run.database)
     last_step = run.ledger.last_step()
     last = run.ledger.steps(after=last_step - 1)
