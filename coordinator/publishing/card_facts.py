@@ -1,4 +1,4 @@
-"""Facts for the model card, from the run's database, or from a checkpoint alone where there is no database."""
+"""Facts for the model card, from the run's database or, without a database, from a checkpoint."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ from peer.config.run import RunConfig
 
 @dataclass(frozen=True)
 class CardFacts:
-    """The facts that a model card tells."""
+    """The facts of a model card."""
 
     config: RunConfig
     step: int
     manifest_sha256: str  # of the checkpoint
-    license: str = ""  # as the hub names it; "": none is given
-    samples: int | None = None  # that all steps together took; None: nobody counted
+    license: str = ""  # in the hub's spelling; "": not given
+    samples: int | None = None  # in all steps together; None: unknown
     losses: Sequence[Point] = ()  # (step, loss) of each step that has a loss: the curve
-    hardware: Mapping[str, int] = field(default_factory=dict)  # as devices say of themselves -> how many devices
+    hardware: Mapping[str, int] = field(default_factory=dict)  # hardware as devices report it -> number of devices
     validations: Sequence[ValidationRow] = ()  # up to this step
-    contributors: Sequence[tuple[str, int]] = ()  # public name, samples; who asked not to be named is not here
-    unnamed: int = 0  # how many members these are
-    model_class: str = ""  # transformers' name of it; "", like the next: nobody looked
-    probe_loss: float | None = None
+    contributors: Sequence[tuple[str, int]] = ()  # public name, samples; without unnamed members
+    unnamed: int = 0  # number of members who asked not to be named
+    model_class: str = ""  # its name in transformers; "": unknown
+    probe_loss: float | None = None  # None: unknown
     choice: str = ""  # why this checkpoint was released
-    evaluations: Sequence[EvaluationRow] = ()  # of just this checkpoint
-    device_hours: float | None = None  # that all devices trained
+    evaluations: Sequence[EvaluationRow] = ()  # of this checkpoint only
+    device_hours: float | None = None  # training time of all devices
     year: int | None = None  # of the checkpoint
     parameters: int | None = None  # weights in the checkpoint's file
-    repository: str = ""  # on the hub; "": the model lies in a folder
+    repository: str = ""  # on the hub; "": the model is only in a folder
 
 
 def facts_of_run(
     directory: RunDirectory, database: Database, checkpoint: StoredCheckpoint, *, choice: str = "", repository: str = ""
 ) -> CardFacts:
-    """Gather the facts that the run knows up to the checkpoint's step.
+    """Gather a run's facts up to the checkpoint's step.
 
-    `choice`: why this checkpoint is released, if it was chosen. `repository`: the model's on the hub, if it has one.
+    `choice`: why a release chose this checkpoint. `repository`: the model's on the hub, if any.
     """
     step = checkpoint.manifest.step
     ledger = LedgerReader(database)
@@ -82,7 +82,7 @@ def facts_of_run(
 
 
 def facts_of_checkpoint(checkpoint: StoredCheckpoint) -> CardFacts:
-    """Gather the facts that the checkpoint alone knows: no contributors, no curve, no licence."""
+    """Gather facts from a checkpoint alone: no contributors, no curve, no licence."""
     return _facts(RunConfig.from_yaml(checkpoint.path / "run.yaml"), checkpoint)
 
 
@@ -100,7 +100,7 @@ def _facts(config: RunConfig, checkpoint: StoredCheckpoint) -> CardFacts:
 
 
 def model_class(checkpoint: StoredCheckpoint) -> str:
-    """transformers' name of the model, as its configuration says; "" if it does not."""
+    """Return the model's transformers class, by its configuration; "" if that names none."""
     try:
         content = json.loads((checkpoint.path / "config.json").read_text(encoding="utf-8"))
         name = str(content["architectures"][0])
@@ -110,7 +110,7 @@ def model_class(checkpoint: StoredCheckpoint) -> str:
 
 
 def count_parameters(folder: Path) -> int | None:
-    """Count the weights in the model's file, tied ones once; None if it cannot be read."""
+    """Count the weights in the model's file, tied ones once; None if the file cannot be read."""
     try:
         with safe_open(folder / "model.safetensors", framework="numpy") as weights:
             return sum(int(prod(weights.get_slice(name).get_shape())) for name in weights.keys())  # noqa: SIM118
@@ -119,7 +119,7 @@ def count_parameters(folder: Path) -> int | None:
 
 
 def hub_repository(settings: Settings) -> str:
-    """The public repository on the hub that checkpoints are published to; "" if there is none."""
+    """Return the public hub repository that checkpoints are published to; "" if there is none."""
     for place in settings.publications:
         if place.is_hub and not place.private:
             return place.to.removeprefix(HUB)
@@ -127,7 +127,7 @@ def hub_repository(settings: Settings) -> str:
 
 
 def _hardware(database: Database) -> Mapping[str, int]:
-    """Count the devices of each kind of hardware, as stated in their newest sessions."""
+    """Count the devices by the hardware that they reported in their newest sessions."""
     query = (
         select(DeviceSession.device_id, DeviceSession.hardware)
         .join(Device, Device.id == DeviceSession.device_id)

@@ -1,7 +1,7 @@
-"""The cards: README.md of a published model, of its sentence embeddings and task models, and the loss curve.
+"""The cards (README.md) of a model, of its sentence embeddings and task models; the loss curve.
 
-Their text is in `templates`; the facts come from `coordinator.publishing.card_facts`. Text from members (names,
-hardware) is escaped by the filter `plain`: a name is never a heading, a link or a tag.
+Their text is in `templates`; the facts come from `coordinator.publishing.card_facts`. The filter
+`plain` escapes text from members (names, hardware), so that it is never a heading, a link or a tag.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _MARKS = re.compile(r"([\\`*_{}\[\]<>()#+\-.!|~&:@])")
 
 
 def card_files(facts: CardFacts) -> Mapping[str, str]:
-    """Return the model's card and, if any step has a loss, its curve, by file name."""
+    """Return the model's card and, if any step has a loss, the loss curve, by file name."""
     files = {CARD: write_card(facts)}
     return files | ({CURVE: _curve(facts)} if facts.losses else {})
 
 
 def write_card(facts: CardFacts) -> str:
-    """Return the whole README.md of a model."""
+    """Return the README.md of a model."""
     config = facts.config
     name, pipeline = config.run.name, PIPELINES[config.objective.name]
     newest = sorted({row.sequence_length: row for row in facts.validations}.items())
@@ -62,16 +62,16 @@ def write_card(facts: CardFacts) -> str:
 
 
 def embedding_card(facts: CardFacts, width: int, length: int, parameters: int | None) -> str:
-    """Return the whole README.md of untuned sentence embeddings.
+    """Return the README.md of untuned sentence embeddings.
 
-    `width`: numbers in an embedding. `length`: tokens in the longest text.
+    `width`: length of an embedding. `length`: tokens in the longest text.
     """
     front = front_matter(facts, SENTENCES, "sentence-similarity", (SENTENCES, "feature-extraction"), facts.repository)
     return _render("embedding.md", facts, front, width=width, length=length, parameters=parameters)
 
 
 def task_card(facts: CardFacts, task: Task, result: TaskResult) -> str:
-    """Return the whole README.md of a model that is tuned from the released one, whose facts are given."""
+    """Return the README.md of a task model; `facts` are those of the model it is tuned from."""
     run = facts.config.run.name
     base_model = facts.repository or run
     retrieves = task.kind == "retrieval"
@@ -91,12 +91,12 @@ def task_card(facts: CardFacts, task: Task, result: TaskResult) -> str:
 
 
 def longest_sequence(config: RunConfig) -> int:
-    """Return the number of tokens in the longest sequences that the model was trained on."""
+    """Return the length, in tokens, of the longest sequences that the model was trained on."""
     return max(phase.sequence_length for phase in all_phases(config))
 
 
 def escaped(text: str) -> str:
-    """Write somebody's own words as Markdown that shows just these, on one line."""
+    """Escape a text from a member, so that Markdown shows it literally, on one line."""
     return _MARKS.sub(r"\\\1", " ".join(text.split()))
 
 
@@ -107,7 +107,7 @@ def _render(template: str, facts: CardFacts, front: str, **more: object) -> str:
         .get_template(template)
         .render(facts=facts, config=facts.config, front=front, sources=sources, **more)
     )
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"  # where a section is left out
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"  # where a section is omitted
 
 
 def _templates() -> Environment:
@@ -122,14 +122,14 @@ def _templates() -> Environment:
 
 def _curve(facts: CardFacts) -> str:
     boundaries = {phase.from_step: f"phase {phase.number}" for phase in all_phases(facts.config)[1:]}
-    by_set = groupby(facts.validations, lambda row: row.set_sha256)  # losses on other samples join no line
+    by_set = groupby(facts.validations, lambda row: row.set_sha256)  # losses on other samples are not comparable
     held_out = [[(float(row.step), row.loss) for row in group if row.loss is not None] for _, group in by_set]
     title = f"Loss of {facts.config.run.name} over {len(facts.losses)} global steps"
     return draw_curve(facts.losses, title, boundaries, held_out)
 
 
 def _describe(source: Source) -> str:
-    """Describe a source without what is the operator's own: folders of the machine, logins, queries."""
+    """Describe a source without private details: folders of the machine, logins, queries."""
     if source.kind == "builtin":
         return "the built-in corpus: CPython's documentation; licence: PSF-2.0"
     names = [_public_address(path, source.kind == "hub") for path in source.paths[:3]]
@@ -157,7 +157,7 @@ def _public_address(path: str, is_dataset: bool) -> str:
 
 
 def _shown_examples(examples: Examples | None) -> str:
-    """Name a file only, as folders are the operator's own; its digest says which one."""
+    """Return a file's name without its folders, which are private, and with its digest."""
     if examples is None:
         return "nothing"
     name = examples.path if examples.path.startswith(HUB) else examples.path.partition("?")[0].rpartition("/")[2]
@@ -166,7 +166,7 @@ def _shown_examples(examples: Examples | None) -> str:
 
 
 def _phase_lines(config: RunConfig) -> Iterator[str]:
-    """Describe each phase, with the mask probability where phases change it."""
+    """Describe each phase, with its mask probability if phases differ in it."""
     phases = all_phases(config)
     rates = [config.in_phase(phase.from_step).objective.mask_probability for phase in phases]
     for phase, rate in zip(phases, rates, strict=True):
@@ -178,7 +178,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _amount(value: float) -> str:
-    """Write one digit after the point from 1 on, two digits that are not zero below."""
+    """Format a number: one decimal from 1 on, two significant digits below."""
     return f"{value:,.1f}" if value >= 1 else f"{float(f'{value:.2g}'):f}".rstrip("0").rstrip(".")
 
 

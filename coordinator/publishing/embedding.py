@@ -1,12 +1,12 @@
-"""A checkpoint as a model of sentence-transformers: untuned sentence embeddings, with a card that says so.
+"""Export of a checkpoint to sentence-transformers: untuned sentence embeddings, with a card.
 
     modules.json, 1_Pooling/config.json     the steps: the model, then the mean over a text's tokens
     config_sentence_transformers.json, sentence_bert_config.json
     config.json, model.safetensors, tokenizer files
     README.md                               the card
 
-`manyhands export --sentence-transformers` writes it. The model is `coordinator.evaluation.tasks.retrieval.embedder`, as
-the task kind `retrieval` scores and tunes it; the process that makes it loads it again and compares an embedding.
+`manyhands export --sentence-transformers` writes it, loads it again and compares an embedding. The
+task kind `retrieval` scores and tunes the same model (`coordinator.evaluation.tasks.retrieval`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def require_package() -> None:
 
 
 def require_bidirectional(config: RunConfig) -> None:
-    """Raise `ConfigError` for a causal model: only its last token has seen the whole text."""
+    """Raise `ConfigError` for a causal model, in which only the last token sees the whole text."""
     if not config.objective.masks:
         raise ConfigError(
             f"--sentence-transformers is not for a model of the objective `{config.objective.name}`: a token of a "
@@ -42,10 +42,10 @@ def require_bidirectional(config: RunConfig) -> None:
 
 
 def export_embedder(stored: StoredCheckpoint, out: Path, facts: CardFacts) -> int:
-    """Write the folder, which appears whole or not at all, and return the length of its embeddings.
+    """Write the folder, completely or not at all, and return the length of its embeddings.
 
-    Raises `ConfigError` for a causal model, a target that is taken or a missing package, `UnsoundWeightsError` if the
-    checkpoint's loss is not the manifest's or the embedding not that of plain transformers.
+    Raises `ConfigError` for a causal model, an occupied target or a missing package, and
+    `UnsoundWeightsError` if the loss or an embedding is not the expected one.
     """
     require_bidirectional(facts.config)
     length = longest_sequence(facts.config)

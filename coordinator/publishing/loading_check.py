@@ -1,7 +1,7 @@
-"""Loads an exported folder as a stranger would, and prints its probe's losses as JSON: `python loading_check.py DIR`.
+"""Print an exported folder's probe losses by plain transformers: `python loading_check.py DIR`.
 
-It runs in a fresh process and imports nothing of manyhands, so that nothing of ours can make weights look sound that
-plain transformers makes gibberish of. `coordinator/publishing/soundness.py` starts it and compares.
+It runs in a fresh process and imports nothing from manyhands, which might hide that plain
+transformers loads the weights wrongly. `coordinator/publishing/soundness.py` compares the result.
 """
 
 import json
@@ -18,7 +18,7 @@ IGNORED = -100
 
 
 def load(folder: Path) -> transformers.PreTrainedModel:
-    """The model by the class that its configuration names."""
+    """Load the model with the class that its configuration names."""
     name = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"][0]
     kind = getattr(transformers, name)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
@@ -30,9 +30,9 @@ def load(folder: Path) -> transformers.PreTrainedModel:
 
 
 def probe_losses(model: transformers.PreTrainedModel, probe: dict[str, torch.Tensor]) -> dict[str, float]:
-    """The loss as the model itself computes it, and that of its tokens alone.
+    """Return the loss as the model computes it, and the loss of its tokens alone.
 
-    They differ for ALBERT's model of two heads, which gives a loss to the labels of both only.
+    ALBERT's model with two heads differs: it computes a loss only from the labels of both.
     """
     with torch.no_grad():
         output = model(**probe)
@@ -44,7 +44,7 @@ def probe_losses(model: transformers.PreTrainedModel, probe: dict[str, torch.Ten
 
 
 def main() -> None:
-    """Print what `coordinator.publishing.soundness.LoadingResult` holds."""
+    """Print the fields of `coordinator.publishing.soundness.LoadingResult` as JSON."""
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
     transformers.logging.set_verbosity(logging.ERROR)

@@ -1,6 +1,6 @@
-"""Prints the loss of a folder's probe by ONNX Runtime: `python onnx_check.py DIR mlm|mlm+sop|clm`.
+"""Print the loss of a folder's probe by ONNX Runtime: `python onnx_check.py DIR mlm|mlm+sop|clm`.
 
-It runs where optimum is installed, and imports nothing of manyhands.
+It runs in the environment that has optimum, and imports nothing from manyhands.
 """
 
 import sys
@@ -13,7 +13,7 @@ IGNORED = -100
 
 
 def token_loss(logits: Any, labels: Any) -> float:
-    """The mean cross entropy of logits (b, l, vocabulary) where labels (b, l) are given."""
+    """Return the mean cross entropy of logits (b, l, vocabulary), for labels (b, l) except -100."""
     logits, labels = logits[labels != IGNORED].astype(np.float64), labels[labels != IGNORED]
     logits -= logits.max(axis=-1, keepdims=True)
     chosen = logits[np.arange(len(labels)), labels]
@@ -21,7 +21,7 @@ def token_loss(logits: Any, labels: Any) -> float:
 
 
 def main() -> None:
-    """Print the loss."""
+    """Print the probe's loss."""
     from onnxruntime import InferenceSession
     from safetensors.numpy import load_file
 

@@ -1,12 +1,12 @@
-"""Places that checkpoints are published to: a repository on the Hugging Face Hub, or a folder of a file system.
+"""Places to publish checkpoints to: a repository on the Hugging Face Hub, or a folder.
 
-A Hub repository gets one commit for each checkpoint, so never a partial one. Models go to model repositories, the demo
-of a release to a Space. `upload_folder` is not used: with hf_xet it commits a folder in several batches.
-`create_commit` uploads large files first, skips those that are there already, and then commits everything at once.
+A Hub repository gets one commit for each checkpoint, so never a partial one. Models go to model
+repositories, a release's demo to a Space. `create_commit` uploads new large files first and then
+commits everything at once; `upload_folder` with hf_xet would commit in several batches.
 
-A folder may be on any file system that fsspec knows (s3://, file://, ...) and has a subfolder for each checkpoint. Its
-name holds step and digest, so a published checkpoint is never overwritten. The manifest is written last: without one, a
-subfolder is not complete. `latest.json` names the newest complete one.
+A folder may be on any file system that fsspec supports (s3://, file://, ...). Each checkpoint has a
+subfolder with step and digest in its name, so it is never overwritten. The manifest is written
+last: without it, a subfolder is incomplete. `latest.json` names the newest complete one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LATEST = "latest.json"
 
 
 class Place:
-    """A repository or folder that checkpoints are published to."""
+    """A repository or folder to publish checkpoints to."""
 
     remedy = ""
 
@@ -35,29 +35,29 @@ class Place:
         self._secret = secret
 
     def publish(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
-        """Bring this checkpoint's exported folder there, whole or not at all, and return where it can be fetched.
+        """Upload a checkpoint's exported folder, completely or not at all, and return its address.
 
-        After an interruption, a second call sends only what is missing. Raises `PublicationError`.
+        After an interruption, a second call uploads only missing files. Raises `PublicationError`.
         """
         try:
             return self._bring(folder, checkpoint)
-        except Exception as error:  # noqa: BLE001 - whatever the clients' layers and the file systems raise
+        except Exception as error:  # noqa: BLE001 - HTTP clients and file systems raise errors of many kinds
             raise PublicationError(
                 f"{self._settings.to} does not take the checkpoint ({self._secret.reason(error)}): {self.remedy}."
-            ) from None  # the cause may hold the credentials, or the request with its headers
+            ) from None  # the cause may contain credentials, or the request with its headers
 
     def _bring(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
         raise NotImplementedError
 
 
 def open_place(base: Path, settings: PlaceSettings) -> Place:
-    """The place with its secret, whose file is relative to `base`; raises `ConfigError`."""
+    """Open a place with its secret, whose file is relative to `base`; raises `ConfigError`."""
     secret = read_secret(base, settings)
     return HubPlace(settings, secret) if settings.is_hub else FolderPlace(settings, secret)
 
 
 class HubPlace(Place):
-    """A repository on the Hugging Face Hub; the same folder again makes no second commit."""
+    """A repository on the Hugging Face Hub; publishing the same folder again adds no commit."""
 
     remedy = "check the token, its rights and the network"
 
@@ -67,7 +67,7 @@ class HubPlace(Place):
         self._sdk: Literal["docker"] | None = "docker" if space else None
 
     def _bring(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
-        from huggingface_hub import CommitOperationAdd, HfApi  # only where it is needed: it takes a while
+        from huggingface_hub import CommitOperationAdd, HfApi  # slow to import
         from huggingface_hub.utils.tqdm import disable_progress_bars
 
         disable_progress_bars()
@@ -81,26 +81,26 @@ class HubPlace(Place):
             [CommitOperationAdd(path.relative_to(folder).as_posix(), path) for path in files],
             commit_message=f"Step {checkpoint.manifest.step} of {checkpoint.manifest.run}",
             repo_type=self._kind,
-            # somebody else's commit meanwhile: try again on top of it
+            # fails if somebody else commits meanwhile; the next attempt is based on that commit
             parent_commit=api.repo_info(repository, repo_type=self._kind).sha,
         )
         return str(commit.commit_url)
 
 
 class FolderPlace(Place):
-    """A folder of a file system, by its address; files that are there already are not sent again."""
+    """A folder of a file system, by its address; files already there are not uploaded again."""
 
     remedy = "check the address, `secret_file` and the network"
 
     def _bring(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
-        import fsspec  # with s3fs and the like, which take a while
+        import fsspec  # slow to import, with s3fs and the like
 
         options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
         options |= {**self._settings.options, **self._secret.options}
         fs, root = fsspec.core.url_to_fs(self._settings.to, **options)
         name = published_name(checkpoint)
         there = f"{root.rstrip('/')}/{name}"
-        if fs.exists(f"{there}/{MANIFEST}"):  # brought whole before
+        if fs.exists(f"{there}/{MANIFEST}"):  # uploaded completely before
             manifest = fs.cat_file(f"{there}/{MANIFEST}")
         else:
             manifest = (folder / MANIFEST).read_bytes()
@@ -115,12 +115,12 @@ class FolderPlace(Place):
 
 
 def published_name(checkpoint: StoredCheckpoint) -> str:
-    """The folder of this checkpoint and of no other of its step."""
+    """Return the name of this checkpoint's subfolder, distinct from others of the same step."""
     return f"{checkpoint_name(checkpoint.manifest.step)}-{checkpoint.manifest_sha256[:12]}"
 
 
 def _send_file(fs: Any, source: Path, target: str, entry: FileEntry) -> None:
-    """Send one file, unless just this is there, and read back what arrived."""
+    """Upload a file unless it is there already, and verify it by reading it back."""
     if fs.exists(target) and fs.size(target) == entry.size_bytes and _sha256(fs, target) == entry.sha256:
         return
     fs.put_file(str(source), target)
@@ -139,9 +139,9 @@ def _sha256(fs: Any, path: str) -> str:
 
 
 def _write_whole(fs: Any, path: str, content: bytes) -> None:
-    """Write a small file that takes its name only when it is written, as every object of an object store does.
+    """Write a small file atomically, by a rename; object stores write atomically anyway.
 
-    fsspec's own transactions move local files here from another disk, which is not done at once.
+    fsspec's own transactions may move local files from another disk, which is not atomic.
     """
     if not _is_local(fs):
         fs.pipe_file(path, content)
@@ -149,7 +149,7 @@ def _write_whole(fs: Any, path: str, content: bytes) -> None:
     aside = Path(f"{path}.writing")
     aside.write_bytes(content)
     sync(aside)
-    sync(aside.parent)  # the names of what was written before
+    sync(aside.parent)  # the names of files written before
     aside.replace(path)
 
 

@@ -1,4 +1,4 @@
-"""Publications of checkpoints at each place: the publisher writes them, `coordinator status` and the API read them."""
+"""Publications of checkpoints: written by the publisher, read by `coordinator status` and API."""
 
 from __future__ import annotations
 
@@ -23,31 +23,30 @@ class PublicationRow:
     place: str
     manifest_sha256: str
     step: int
-    location: str  # where it can be fetched; "": nowhere yet
-    attempts: int  # that failed
-    error: str  # of the last one
+    location: str  # address of the published checkpoint; "": none yet
+    attempts: int  # failed ones
+    error: str  # of the last attempt
     published_at: float | None  # Unix seconds
     updated_at: float
 
 
 def publications(database: Database) -> list[PublicationRow]:
-    """All of them, in the order of steps and places."""
+    """Return all publications, ordered by step and place."""
     with database() as session:
         found = session.scalars(select(Publication).order_by(Publication.step, Publication.place))
         return [_row(each) for each in found]
 
 
 def newest_at(database: Database, places: Collection[str]) -> list[PublicationRow]:
-    """Return the newest publication at each of these places that has one."""
+    """Return the newest publication at each of these places, if it has one."""
     rows = sorted(publications(database), key=lambda row: row.updated_at)
     return list({row.place: row for row in rows if row.place in places}.values())
 
 
 def pending_publication(database: Database, place: str) -> tuple[CheckpointRow, PublicationRow | None] | None:
-    """The newest checkpoint that may be published, unless this place has it, and what came of earlier attempts.
+    """Return the newest publishable checkpoint and its earlier attempts; None if none is pending.
 
-    Older ones that were never published are passed over: a place is to hold the run's newest word, not an older one
-    after it.
+    Older unpublished checkpoints are skipped: an older checkpoint must not follow a newer one.
     """
     with database() as session:
         newest = session.scalar(select(Checkpoint).where(Checkpoint.withheld == "").order_by(Checkpoint.step.desc()))
@@ -60,7 +59,7 @@ def pending_publication(database: Database, place: str) -> tuple[CheckpointRow, 
 
 
 def record_published(database: Database, place: str, checkpoint: CheckpointRow, location: str, now: float) -> None:
-    """The place holds the whole checkpoint."""
+    """Record that a place has the complete checkpoint."""
 
     def enter(session: Session) -> None:
         row = _get_or_add(session, place, checkpoint)
@@ -70,7 +69,7 @@ def record_published(database: Database, place: str, checkpoint: CheckpointRow, 
 
 
 def record_failure(database: Database, place: str, checkpoint: CheckpointRow, error: str, now: float) -> int:
-    """An attempt came to nothing; returns how many have."""
+    """Record a failed attempt; returns the number of failed attempts."""
 
     def enter(session: Session) -> int:
         row = _get_or_add(session, place, checkpoint)
@@ -84,11 +83,11 @@ def is_due(row: PublicationRow | None, now: float) -> bool:
     """Return whether an attempt is due; the pause doubles after each failure, up to an hour."""
     if row is None or not row.attempts:
         return True
-    return now - row.updated_at >= pause_s(row.attempts) or now < row.updated_at  # a clock that was set back
+    return now - row.updated_at >= pause_s(row.attempts) or now < row.updated_at  # or the clock was set back
 
 
 def pause_s(attempts: int) -> float:
-    """Return the pause after so many failed attempts."""
+    """Return the seconds to wait after so many failed attempts."""
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempts - 1, 20))
 
 

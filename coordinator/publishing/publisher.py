@@ -1,8 +1,8 @@
-"""The publisher: brings each checkpoint that may be published to the places that settings.yaml names.
+"""The publisher: uploads publishable checkpoints to the places that settings.yaml names.
 
-A process of its own beside the keeper, of low priority, so that neither the swarm nor the service waits for a network.
-It knows the checkpoints by database and disk, and imports neither torch nor hivemind: the exported folder is tried in a
-fresh process. `run_publisher` is its main function.
+It is a process of its own, of low priority, so that neither swarm nor service waits for a network.
+It finds checkpoints by database and disk, and imports neither torch nor hivemind: a fresh process
+loads the exported folder for a test. `run_publisher` is its main function.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ class Publisher:
     directory: RunDirectory
     database: Database
     clock: Callable[[], float] = time.time
-    sound: set[str] = field(default_factory=set)  # manifests of checkpoints that were loaded back and compared
+    sound: set[str] = field(default_factory=set)  # manifests' SHA-256 of checkpoints that passed the loading test
 
     def run(self, stop: threading.Event) -> None:
-        """Publish checkpoints as they come until told to stop; then once more, for what the keeper has just left."""
+        """Publish checkpoints until told to stop; then once more, for the keeper's last one."""
         while not stop.is_set():
             if not self.publish_pending():
                 stop.wait(POLL_S)
         self.publish_pending()
 
     def publish_pending(self) -> bool:
-        """Publish the newest checkpoint wherever it is missing and due; whether anything was."""
+        """Publish the newest checkpoint where it is due; returns whether any place received it."""
         done = [self._publish_to(place) for place in self.directory.settings.publications]
         self._tidy()
         return any(done)
 
     def _publish_to(self, place: PlaceSettings) -> bool:
-        """Bring the newest checkpoint to one place, if it is due there; what fails is recorded, and tried later."""
+        """Publish the newest checkpoint at one place if due there; record a failure for a retry."""
         pending = pending_publication(self.database, place.to)
         if pending is None or not is_due(pending[1], self.clock()):
             return False
@@ -75,10 +75,10 @@ class Publisher:
         return True
 
     def _stage(self, checkpoint: CheckpointRow) -> tuple[StoredCheckpoint, Path]:
-        """The checkpoint and its exported folder, which was loaded back before it took its name.
+        """Return the checkpoint and its exported folder, which has passed the loading test.
 
-        It is kept until all places have it, over restarts too, and made anew when its card would say something else:
-        who has asked meanwhile not to be named is not to stand in it.
+        The folder is kept until all places have it, even over restarts, and exported anew when its
+        card would change: a member may meanwhile have asked not to be named.
         """
         stored = verify(self.directory.checkpoint_dir(checkpoint.step), files=())
         if stored.manifest_sha256 != checkpoint.manifest_sha256:
@@ -98,7 +98,7 @@ class Publisher:
         return card_files(facts_of_run(self.directory, self.database, stored, repository=repository))
 
     def _tidy(self) -> None:
-        """Remove staged folders that no place waits for any more, and what an export left that was killed."""
+        """Remove exported folders that no place needs any more, and leftovers of killed exports."""
         wanted = set()
         for place in self.directory.settings.publications:
             pending = pending_publication(self.database, place.to)
@@ -111,7 +111,7 @@ class Publisher:
 
 
 def _holds(folder: Path, card: Mapping[str, str]) -> bool:
-    """Return whether the folder is a whole export with just this card."""
+    """Return whether the folder is a complete export with exactly this card."""
     try:
         verify(folder)
         return all((folder / name).read_text(encoding="utf-8") == text for name, text in card.items())
@@ -120,7 +120,7 @@ def _holds(folder: Path, card: Mapping[str, str]) -> bool:
 
 
 def open_publisher(run_dir: Path, clock: Callable[[], float] = time.time) -> Publisher:
-    """The publisher of a run; raises `ConfigError` for a secret that is missing or not private."""
+    """Open a run's publisher; raises `ConfigError` if a secret is missing or not private."""
     directory = RunDirectory.open(run_dir)
     for place in directory.settings.publications:
         open_place(directory.path, place)
@@ -128,5 +128,5 @@ def open_publisher(run_dir: Path, clock: Callable[[], float] = time.time) -> Pub
 
 
 def run_publisher(run_dir: Path) -> None:
-    """Main function of the publisher's process; ends on SIGTERM, after what it is just sending if that is soon."""
+    """Run the publisher's process until SIGTERM, after which a short upload may still finish."""
     open_publisher(run_dir).run(stop_at_sigterm())

@@ -1,8 +1,8 @@
-"""The check before publishing: plain transformers must compute the manifest's loss from an exported folder.
+"""The check before publishing: plain transformers must compute the manifest's loss from a folder.
 
-The check runs in a fresh process, whose environment holds no token or password of this one. A folder that fails is not
-published. `manyhands export --onnx` adds `onnx/` through optimum, and tries it the same way. Its exporter wants an
-older transformers than ours, so it runs in an environment of its own, if that is there.
+The check runs in a fresh process without this one's tokens and passwords. A folder that fails is
+not published. `manyhands export --onnx` adds `onnx/` with optimum, and checks it in the same way.
+Optimum needs an older transformers than ours, so it may run in an environment of its own.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pathlib import Path
 from auth.errors import ConfigError, StorageError, UnsoundWeightsError
 from coordinator.checkpoints.manifest import verify
 
-TIMEOUT_S = 3600.0  # a large model on one busy core
+TIMEOUT_S = 3600.0  # enough for a large model on one busy core
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "HF_HOME")
 SHOWN_CHARACTERS = 300
 LOADING_SCRIPT = Path(__file__).with_name("loading_check.py")
-TOLERANCE = 1e-3  # relative, from 1 on: other kernels round differently
+TOLERANCE = 1e-3  # relative for losses from 1 on: other kernels round differently
 ONNX_DIR = "onnx"
 ONNX_SCRIPT = Path(__file__).with_name("onnx_check.py")
 ONNX_TASKS = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation"}
@@ -36,16 +36,16 @@ ONNX_TASKS = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generatio
 class LoadingResult:
     """The result of loading an exported folder with plain transformers."""
 
-    loss: float  # of the probe, as the manifest has it
-    token_loss: float  # without that of the sentences' order
+    loss: float  # of the probe; comparable with the manifest's
+    token_loss: float  # without the sentence-order loss
     vocabulary: int  # rows of the model's embedding
-    tokens: int  # that the tokenizer knows
+    tokens: int  # in the tokenizer
 
 
 def check_loads(folder: Path) -> LoadingResult:
-    """Load an exported folder, which was verified, in a fresh process and compute the losses of its probe.
+    """Load a verified export in a fresh process, and compute the losses of its probe.
 
-    Raises `UnsoundWeightsError` if it cannot be loaded or the loss is not the manifest's.
+    Raises `UnsoundWeightsError` if it cannot be loaded or the loss differs from the manifest's.
     """
     manifest = verify(folder, files=()).manifest
     try:
@@ -61,7 +61,7 @@ def check_loads(folder: Path) -> LoadingResult:
 
 
 def difference(expected: float | None, found: LoadingResult) -> str:
-    """Return the reason why a loaded model cannot be the checkpoint; "" if it can."""
+    """Return how a loaded model differs from the checkpoint; "" if it does not."""
     if expected is None:
         return "it has no finite loss to compare with"
     if not is_same(expected, found.loss):
@@ -77,17 +77,15 @@ def is_same(expected: float, found: float) -> bool:
 
 
 class EndedBadlyError(Exception):
-    """The command's last words, on one line."""
+    """A command failed; the message is the last line that it printed."""
 
 
 def run_apart(command: Sequence[str]) -> str:
-    """Run a command without this process's secrets and return its last line; raises `EndedBadlyError` if it fails,
-    or takes an hour.
-    """
+    """Run a command without our secrets; returns its last line, or raises `EndedBadlyError`."""
     environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     environment |= {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     try:
-        result = subprocess.run(  # noqa: S603  # what runs is named by our own code
+        result = subprocess.run(  # noqa: S603  # our own code names the command
             command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
@@ -103,11 +101,11 @@ def _last_line(text: str) -> str:
 
 
 def find_exporter() -> Path:
-    """The Python that has optimum's exporter: this one, or that of the `optimum-cli` on the PATH.
+    """Return the Python with optimum's exporter: this one, or that of `optimum-cli` on the PATH.
 
-    Raises `ConfigError` where there is none.
+    Raises `ConfigError` if there is none.
     """
-    with suppress(ModuleNotFoundError):  # there is no optimum at all
+    with suppress(ModuleNotFoundError):  # optimum is not installed
         if find_spec("optimum.exporters.onnx") is not None:
             return Path(sys.executable)
     command = shutil.which("optimum-cli")
@@ -121,9 +119,9 @@ def find_exporter() -> Path:
 
 
 def export_onnx(folder: Path, objective: str, token_loss: float, python: Path) -> Path:
-    """Write `folder`/onnx and return it, if ONNX Runtime finds this loss of the folder's probe with it.
+    """Write `folder`/onnx, and check that ONNX Runtime computes `token_loss` on the folder's probe.
 
-    Raises `StorageError` with the exporter's last words if that fails, `UnsoundWeightsError` for another loss.
+    Raises `StorageError` if the export fails, `UnsoundWeightsError` if the loss differs.
     """
     out = folder / ONNX_DIR
     exporter = ["-m", "optimum.exporters.onnx", "--model", str(folder), "--task", ONNX_TASKS[objective], str(out)]

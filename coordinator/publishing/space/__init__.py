@@ -1,1 +1,1 @@
-"""The page of a released model's demo; it is copied to the hub, not imported."""
+"""The demo page of a released model; it is copied to the hub, not imported."""

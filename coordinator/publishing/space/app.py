@@ -1,7 +1,7 @@
-"""A page to try released models on: fills masks, finds names, names classes.
+"""A page to try released models: it fills masks, tags words, classifies and continues texts.
 
-Needs only what `requirements.txt` names. `models.json` says which models there are; each is loaded when first asked.
-Run it with `uvicorn app:app`, or as a Space of the kind `docker`.
+It needs only the packages of `requirements.txt`. `models.json` lists the models; each is loaded
+when first used. Run it with `uvicorn app:app`, or as a Docker Space.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_RESULTS = 5
 MASK = "[MASK]"
 OUTSIDE = "O"
 MARKS = ".,;:!?()\"'«»“”।…¿¡"
-# Vowel signs are no letters to `\w`, and belong to their words.
+# not `\w`, which excludes vowel signs that belong to words
 WORD = re.compile(rf"[^\s{re.escape(MARKS)}]+|[{re.escape(MARKS)}]")
 app = FastAPI(title="Try the model", docs_url=None, redoc_url=None)
 _ONE_AT_A_TIME = threading.Lock()
@@ -40,15 +40,15 @@ class VisitorText(BaseModel):
 
 @lru_cache(maxsize=8)
 def load(name: str) -> Any:
-    """The model's pipeline; weights are safetensors only."""
+    """Load a model's pipeline, from safetensors only."""
     about = MODELS[name]
     source = str(HERE / about["model"]) if about["model"].startswith(".") else about["model"]
-    make: Any = pipeline  # whose kinds of tasks are known by their names only
+    make: Any = pipeline  # its overloads accept only literal task names
     return make(about["task"], model=source, model_kwargs={"use_safetensors": True})
 
 
 def answer(task: str, pipe: Any, text: str) -> list[dict[str, Any]]:
-    """Return the model's answer to a text, as words with scores."""
+    """Return the model's answer to a text: words or labels, with scores."""
     if task == "fill-mask":
         mask = pipe.tokenizer.mask_token
         if text.count(MASK) != 1:
@@ -64,7 +64,7 @@ def answer(task: str, pipe: Any, text: str) -> list[dict[str, Any]]:
 
 
 def tagged(model: Any, tokenizer: Any, text: str) -> list[dict[str, Any]]:
-    """The words that have a tag, as in training by their first tokens; what goes on with `I-` is one name."""
+    """Return the tagged words, by first tokens as in training; `I-` joins a word to the last."""
     spans = [match.span() for match in WORD.finditer(text)]
     encoded = tokenizer(
         [text[start:end] for start, end in spans], is_split_into_words=True, truncation=True, return_tensors="pt"
@@ -94,7 +94,7 @@ def tagged(model: Any, tokenizer: Any, text: str) -> list[dict[str, Any]]:
 
 @app.get("/")
 def page() -> FileResponse:
-    """The page."""
+    """Return the page."""
     return FileResponse(HERE / "index.html", media_type="text/html")
 
 
@@ -106,7 +106,7 @@ def models() -> dict[str, dict[str, str]]:
 
 @app.post("/models/{name}")
 def ask(name: str, asked: VisitorText) -> list[dict[str, Any]]:
-    """Let a model answer; one at a time, as a free Space has two cores."""
+    """Let a model answer, one request at a time, because a free Space has two cores."""
     if name not in MODELS:
         raise HTTPException(404, f"There is no model {name!r:.60}.")
     with _ONE_AT_A_TIME, torch.no_grad():
