@@ -1,4 +1,4 @@
 """Evaluation of checkpoints on downstream tasks, by the operator or by evaluators elsewhere.
 
-Commands import `evaluator` and `evaluated_runs`; web and publishing read results by `evaluations`.
+Commands import `evaluator` and `evaluated_runs`; web and publishing read `evaluations`.
 """

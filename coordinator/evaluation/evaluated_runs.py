@@ -1,7 +1,7 @@
-"""Runs as an evaluator sees them: one on this machine by its directory, one elsewhere by its dashboard's web address.
+"""An evaluator's access to a run: by directory on this machine, by web address elsewhere.
 
-What comes from elsewhere is bounded and checked: manifests against the digests that name them, files against the
-manifests. A report that does not get through is kept, and sent again before anything else.
+Downloads are bounded and verified: manifests against the digests that name them, files against the
+manifests. A report that cannot be delivered is kept, and sent again before anything else.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
     from httpx2 import Response
 
 logger = logging.getLogger(__name__)
-EVALUATING = ".evaluating"  # a backup passes over it
+EVALUATING = ".evaluating"  # a leading dot: backups skip it
 MAX_DETAIL_BYTES = 1 << 20
 REFUSALS: Mapping[int, type[ManyhandsError]] = {
     **dict.fromkeys((400, 401, 404, 409, 413, 422), RequestError),
-    403: NotAllowedError,  # the operator may still allow it
+    403: NotAllowedError,  # kept: the operator may still allow the evaluator
 }
 
 
 @dataclass(frozen=True)
 class PendingEvaluation:
-    """A task on a checkpoint."""
+    """A task to run on a checkpoint."""
 
     step: int
     manifest_sha256: str
@@ -62,7 +62,7 @@ class PendingEvaluation:
 def pending(
     tasks: Sequence[Task], checkpoints: Sequence[tuple[int, str]], done: Collection[tuple[str, str, str]]
 ) -> list[PendingEvaluation]:
-    """Every task that a checkpoint lacks, in the order of the checkpoints (step and manifest's digest) and tasks."""
+    """Return the tasks without a result, by checkpoint; `checkpoints`: (step, manifest digest)."""
     named = [(task, task.sha256) for task in tasks]
     return [
         PendingEvaluation(step, manifest, task)
@@ -79,18 +79,18 @@ class LocalRun:
 
     def __init__(self, directory: RunDirectory, database: Database) -> None:
         self._directory, self._database = directory, database
-        self.place = directory.path  # relative paths of tasks start here, and evaluation's own files are in it
+        self.place = directory.path  # base of tasks' relative paths, and folder of the evaluator's files
         self.name = directory.config.run.name
 
     def waiting(self) -> list[PendingEvaluation]:
-        """Return what published checkpoints lack of the run file's tasks, the newest checkpoint first."""
+        """Return the run file's tasks without a result, the newest published checkpoint first."""
         done = {(row.manifest_sha256, row.result.task, row.result.task_sha256) for row in evaluations(self._database)}
         published = [(row.step, row.manifest_sha256) for row in published_checkpoints(self._database)]
         return pending(self._directory.config.evaluation.tasks, published, done)
 
     @contextmanager
     def checkpoint(self, waiting: PendingEvaluation) -> Iterator[Path]:
-        """Its files, linked aside: the keeper may remove the checkpoint meanwhile. Raises `StorageError`."""
+        """Yield a folder of hard links: the keeper may remove the files. Raises `StorageError`."""
         if waiting.manifest_sha256 not in {row.manifest_sha256 for row in published_checkpoints(self._database)}:
             raise StorageError(f"The checkpoint of step {waiting.step} is no longer kept.")
         stored = verify(self._directory.checkpoint_dir(waiting.step), files=())
@@ -102,14 +102,14 @@ class LocalRun:
             yield folder
 
     def report(self, report: EvaluationReport) -> None:
-        """Store it; raises `StorageError` if the checkpoint was undone meanwhile."""
+        """Store a result; raises `StorageError` if the checkpoint has been removed or undone."""
         row = EvaluationRow(report.step, report.manifest_sha256, OPERATOR, report.result, report.evaluated_at)
         if not record_evaluation(self._database, row):
             raise StorageError(f"The checkpoint of step {report.step} has been removed or undone meanwhile.")
 
 
 class _Read(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True)  # more keys may come with later versions
+    model_config = ConfigDict(frozen=True, strict=True)  # other keys are ignored: later versions may add some
 
 
 class _Overview(_Read):
@@ -141,27 +141,27 @@ class _Evaluations(_Read):
 
 
 class RemoteRun:
-    """A run elsewhere."""
+    """A run on another machine."""
 
     is_elsewhere = True
 
     def __init__(self, address: str, place: Path) -> None:
         self._address = address.rstrip("/")
-        self.place = place  # relative paths of tasks start here, and evaluation's own files are in it
+        self.place = place  # base of tasks' relative paths, and folder of the evaluator's files
         self._outbox = place / "outbox"
         make_private_directory(self._outbox)
-        self._told: set[tuple[str, str, str]] = set()  # the dashboard lags behind
+        self._told: set[tuple[str, str, str]] = set()  # delivered reports, which the dashboard shows later
         self.key = EvaluatorKey.load_or_create(place / "evaluator.key")
 
     @property
     def name(self) -> str:
-        """The run's name. Raises `UnreachableError`."""
+        """The run's name; raises `UnreachableError` if the coordinator does not answer."""
         return str(self._ask("overview", _Overview).run.get("name", ""))
 
     def waiting(self) -> list[PendingEvaluation]:
-        """Return what published checkpoints lack of the coordinator's tasks, the newest checkpoint first.
+        """Return the coordinator's tasks without a result, the newest published checkpoint first.
 
-        A report that is kept here lacks no more; it is sent first.
+        Undelivered reports are sent first, and count as results.
         """
         self.deliver()
         rows = self._ask("checkpoints", _Checkpoints).checkpoints
@@ -176,7 +176,7 @@ class RemoteRun:
 
     @contextmanager
     def checkpoint(self, waiting: PendingEvaluation) -> Iterator[Path]:
-        """Its files in a folder of their own; raises `StorageError` for what is not what it should be."""
+        """Download the checkpoint to a folder; raises `StorageError` if a digest does not match."""
         base = f"{self._address}/api/v1/checkpoints/{waiting.step}"
         with _aside(self.place, waiting.step) as folder:
             for name, entry in _manifest(base, waiting).files.items():
@@ -187,13 +187,13 @@ class RemoteRun:
             yield folder
 
     def report(self, report: EvaluationReport) -> None:
-        """Keep it, and try to deliver all that are kept."""
+        """Store a signed report, and try to deliver all stored ones."""
         name = f"{report.manifest_sha256[:16]}-{report.result.task}.json"
         write_private(self._outbox / name, self.key.sign(report).model_dump_json().encode())
         self.deliver()
 
     def deliver(self) -> None:
-        """Send what is kept; what the coordinator will never take is dropped with a word, the rest stays."""
+        """Send stored reports; log and drop those that are refused for good, keep the others."""
         for path, report in self._undelivered().items():
             try:
                 self._post(path.read_bytes())
@@ -210,7 +210,7 @@ class RemoteRun:
         for path in sorted(self._outbox.glob("*.json")):
             try:
                 found[path] = SignedReport.model_validate_json(path.read_bytes()).opened()
-            except (ValidationError, RequestError):  # of another version: it would be refused anyway
+            except (ValidationError, RequestError):  # from another version: it would be refused anyway
                 path.unlink()
         return found
 
@@ -232,7 +232,7 @@ class RemoteRun:
 
 @contextmanager
 def _aside(place: Path, step: int) -> Iterator[Path]:
-    """The name of a new folder for a checkpoint's files, which is removed after the block."""
+    """Yield the path for a temporary folder of a checkpoint's files, removed after the block."""
     folder = place / EVALUATING / checkpoint_name(step)
     shutil.rmtree(folder, ignore_errors=True)
     make_private_directory(folder.parent)

@@ -1,4 +1,4 @@
-"""Results of downstream tasks on each checkpoint: evaluators write them; dashboard, card and release read them."""
+"""Results of downstream tasks: written by evaluators, read by dashboard, model card and release."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from coordinator.store.models import AllowedEvaluator, Checkpoint, Evaluation
 from coordinator.store.notify import Topic, tell
 from peer.config.evaluation import Task
 
-OPERATOR = "operator"  # the evaluator that works on the run's own machine
+OPERATOR = "operator"  # the evaluator on the run's own machine
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _KEY = re.compile(r"[0-9a-fA-F]{64}")
 
 
 @dataclass(frozen=True)
 class EvaluationRow:
-    """One task on one checkpoint."""
+    """The result of one task on one checkpoint."""
 
     step: int
     manifest_sha256: str
@@ -37,7 +37,7 @@ class EvaluationRow:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """A point of the curve, as scripts and the dashboard read it."""
+        """A point of the task's curve, for scripts and the dashboard."""
         result = self.result
         return {
             "step": self.step,
@@ -56,14 +56,14 @@ class EvaluationRow:
 
 
 def evaluations(database: Database) -> list[EvaluationRow]:
-    """All that count, in the order of their steps and tasks."""
+    """Return all results, ordered by step and task."""
     with database() as session:
         found = session.scalars(select(Evaluation).order_by(Evaluation.step, Evaluation.task))
         return [_row(row) for row in found]
 
 
 def curves(tasks: Sequence[Task], rows: Iterable[EvaluationRow]) -> list[dict[str, Any]]:
-    """Each task with its curve: the points that were made with today's data and recipe, and the newest one's probes."""
+    """Return each task with its curve, of results with the task's present data and recipe."""
     rows = list(rows)
     found = []
     for task in tasks:
@@ -85,9 +85,9 @@ def curves(tasks: Sequence[Task], rows: Iterable[EvaluationRow]) -> list[dict[st
 
 
 def record_evaluation(database: Database, row: EvaluationRow) -> bool:
-    """Store it in place of an older one of that checkpoint and task; false if the run does not know the checkpoint.
+    """Store a result, replacing an older one; false if the run does not have the checkpoint.
 
-    One that is older than what is stored changes nothing: it may have been sent twice.
+    A result that is not newer than the stored one changes nothing: it may have been sent twice.
     """
 
     def enter(session: Session) -> bool:
@@ -120,7 +120,7 @@ def published_checkpoints(database: Database) -> list[CheckpointRow]:
 
 
 def allow_evaluator(database: Database, name: str, key: str, now: float) -> None:
-    """Accept results that this key signs, under this name, from now on. Raises `ConfigError`."""
+    """Accept results signed with this key from now on; raises `ConfigError` if it is invalid."""
     if not _NAME.fullmatch(name) or name == OPERATOR:
         raise ConfigError(
             f"An evaluator's name has small letters, digits and dashes, and is not {OPERATOR}: {name!r:.60}"
@@ -139,7 +139,7 @@ def allow_evaluator(database: Database, name: str, key: str, now: float) -> None
 
 
 def remove_evaluator(database: Database, name: str) -> None:
-    """Accept no more results from an evaluator; its earlier ones stay. Raises `ConfigError` for an unknown name."""
+    """Accept no further results from an evaluator, or raise `ConfigError` for an unknown one."""
 
     def enter(session: Session) -> None:
         if session.get(AllowedEvaluator, name) is None:
@@ -150,7 +150,7 @@ def remove_evaluator(database: Database, name: str) -> None:
 
 
 def allowed_evaluators(database: Database) -> list[tuple[str, str, float]]:
-    """Name, key (hex) and since when, by name."""
+    """Return each evaluator's name, key (hex) and time of admission, ordered by name."""
     with database() as session:
         rows = session.scalars(select(AllowedEvaluator).order_by(AllowedEvaluator.name))
         return [(row.name, row.public_key.hex(), row.added_at) for row in rows]
@@ -168,5 +168,5 @@ def _row(row: Evaluation) -> EvaluationRow:
 
 @lru_cache(maxsize=10_000)
 def _parsed(result: str) -> TaskResult:
-    """All are read once a second, and never change."""
+    """Parse a stored result; cached, because all are read once a second and never change."""
     return TaskResult.model_validate_json(result)

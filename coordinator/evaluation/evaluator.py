@@ -1,8 +1,8 @@
-"""The evaluator: tries each published checkpoint on the run's tasks, on any machine, outside the swarm.
+"""The evaluator: runs tasks on each published checkpoint, on any machine, outside the swarm.
 
-It reaches the run by its directory or its web address (`evaluated_runs`). It imports no torch: each task runs
-in a process of its own. The newest checkpoint that lacks a task comes first. Nothing waits for the
-evaluator; what is left when it stops is evaluated at its next start.
+It accesses the run by its directory or its web address (`evaluated_runs`). It does not import
+torch: each task runs in a process of its own. The newest checkpoint that lacks a result comes
+first. Nothing waits for the evaluator; tasks left when it stops are run after its next start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from coordinator.evaluation.tasks.running import run_apart
 logger = logging.getLogger(__name__)
 
 POLL_S = 5.0
-LOOK_S = 0.2  # between two looks at whether to stop
+LOOK_S = 0.2  # between two checks whether to stop
 
 
 @dataclass
@@ -35,10 +35,10 @@ class Evaluator:
     clock: Callable[[], float] = time.time
     threads: int = 0
     evaluate: Callable[[Plan, Callable[[], bool]], TaskResult | None] = run_apart
-    passed_over: set[tuple[str, str]] = field(default_factory=set)  # manifest and task that cannot be evaluated
+    passed_over: set[tuple[str, str]] = field(default_factory=set)  # failed pairs of manifest and task
 
     def run(self, *, once: bool = False) -> None:
-        """Evaluate what is there and what comes, until told to stop; with `once`, until nothing waits."""
+        """Run pending tasks until told to stop; with `once`, until none is pending."""
         while not self.should_stop():
             try:
                 done = self.evaluate_next()
@@ -53,7 +53,7 @@ class Evaluator:
                 self._rest()
 
     def evaluate_next(self) -> bool:
-        """Evaluate the task that comes next; false if none waits, or it was told to stop."""
+        """Run the next pending task; false if there is none, or if told to stop."""
         source = self.source
         possible = (it for it in source.waiting() if (it.manifest_sha256, it.task.sha256) not in self.passed_over)
         waiting = next(possible, None)

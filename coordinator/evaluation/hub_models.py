@@ -1,6 +1,6 @@
-"""Models of the hub that are to be evaluated: `manyhands evaluate` asks the hub for each before it computes anything.
+"""Hub models to evaluate: `manyhands evaluate` looks each up on the hub before computing anything.
 
-transformers, which loads them later, tries for a minute to reach a hub that does not answer, and logs each attempt.
+transformers, which loads them later, would retry an unreachable hub for a minute and log each try.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ TIMEOUT_S = 10.0
 def require_model(name: str) -> None:
     """Raise `ConfigError` if the hub has no model of this name, and `UnreachableError` if the hub does not answer.
 
-    A model in the hub's cache on this machine passes, and so does any model's name while `HF_HUB_OFFLINE` is set:
+    Models in the hub's local cache are accepted, and so is any name while `HF_HUB_OFFLINE` is set:
     transformers looks into the cache itself.
     """
-    from huggingface_hub import HfApi, constants, try_to_load_from_cache  # only where it is needed: it takes a while
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache  # slow to import
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 
     try:
@@ -31,7 +31,7 @@ def require_model(name: str) -> None:
                     f"There is no folder {name}, and the hub has no model of that name that this machine may read: "
                     "name a run, a checkpoint's folder, or a model of the hub."
                 ) from error
-            except HfHubHTTPError:  # the hub answers: loading the model tells what is wrong
+            except HfHubHTTPError:  # the hub answers; loading the model will report the error
                 return
     except UnreachableError as error:
         raise UnreachableError(

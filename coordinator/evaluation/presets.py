@@ -1,9 +1,9 @@
-"""Known benchmarks whose files lie on this machine: the kind of task, its columns and its usual measure.
+"""Presets of known benchmarks with local files: the kind of task, its columns and its usual metric.
 
-A preset downloads nothing. `manyhands evaluate --preset` takes it, with the files named one by one or in a folder.
+A preset downloads nothing: `manyhands evaluate --preset` uses it with files or a folder of them.
 
-The columns are those of the benchmarks' own loading scripts and cards: XNLI and PAWS-X in huggingface/datasets, BLUB in
-csebuetnlp/banglabert, IndicXTREME in AI4Bharat/IndicBERT and its datasets on the hub, EuroEval in EuroEval/EuroEval.
+The columns come from the benchmarks' own loading scripts: XNLI and PAWS-X in huggingface/datasets,
+BLUB in csebuetnlp/banglabert, IndicXTREME in AI4Bharat/IndicBERT, EuroEval in EuroEval/EuroEval.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ ENDINGS = (".jsonl", ".json", ".csv", ".tsv", *CONLL_ENDINGS)
 
 @dataclass(frozen=True)
 class BenchmarkPreset:
-    """The layout of a benchmark's task; `columns` without a role are the format's usual ones."""
+    """A benchmark's task; a role missing from `columns` has the format's usual column."""
 
     kind: str
     metric: str
     columns: Mapping[str, str] = field(default_factory=dict)
 
     def columns_in(self, paths: Iterable[str]) -> Mapping[str, str]:
-        """Return the columns in these files; those of CoNLL files have no names, and the format's usual ones hold."""
+        """Return the columns in these files; none for CoNLL files, which have no column names."""
         is_conll = any(path.removesuffix(".gz").endswith(CONLL_ENDINGS) for path in paths)
         return {} if is_conll and self.kind == "ner" else self.columns
 
@@ -55,7 +55,7 @@ PRESETS: Mapping[str, BenchmarkPreset] = {
 
 
 def preset_of(name: str) -> BenchmarkPreset:
-    """The preset of this name; raises `ConfigError`."""
+    """Return the preset of this name; raises `ConfigError` if there is none."""
     found = PRESETS.get(name)
     if found is None:
         raise ConfigError(f"`--preset` ({name!r:.60}) must be one of: {', '.join(PRESETS)}.")
@@ -63,7 +63,7 @@ def preset_of(name: str) -> BenchmarkPreset:
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    """The paths of the splits in a folder, such as `train.jsonl`, `validation.csv.gz`; raises `ConfigError`."""
+    """Find a folder's files by split, such as `train.jsonl`, `dev.csv.gz`; raises `ConfigError`."""
     found = {}
     for split, names in SPLITS.items():
         for name in names:

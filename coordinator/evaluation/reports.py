@@ -1,7 +1,7 @@
-"""A report of an evaluator: signed, so that it may come from any machine over any way.
+"""Reports of evaluators: signed, so that they may come from any machine over any connection.
 
-A report is a statement (`auth.statements`) that names the run, the checkpoint and the result, under the evaluator's own
-Ed25519 key. There is no secret that travels.
+A report is a statement (`auth.statements`) with the run, the checkpoint and the result, signed with
+the evaluator's own Ed25519 key. No secret is ever sent.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from auth.files import write_private
 from auth.statements import Statement, is_signed_by, sign_body
 from coordinator.evaluation.tasks.results import Digest, TaskResult
 
-MAX_BODY_CHARS = 56 * 1024  # of 64 KiB that a request may carry
+MAX_BODY_CHARS = 56 * 1024  # below the 64 KiB that a request may have
 
 
 class EvaluationReport(Statement):
-    """An evaluator's result of one task on one checkpoint."""
+    """An evaluator's result for one task on one checkpoint."""
 
     noun: ClassVar[str] = "report"
     report: Literal["manyhands-evaluation-v1"] = "manyhands-evaluation-v1"
@@ -34,7 +34,7 @@ class EvaluationReport(Statement):
 
 
 class SignedReport(BaseModel):
-    """As it travels."""
+    """A report as it is sent: its canonical text, the evaluator's key and the signature."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -43,19 +43,19 @@ class SignedReport(BaseModel):
     signature: Annotated[str, Field(max_length=100)]  # base64
 
     def opened(self) -> EvaluationReport:
-        """The report, if the holder of `key` signed it in its canonical form; raises `RequestError`."""
+        """Verify and parse the report; raises `RequestError` if signature or form is invalid."""
         return EvaluationReport.opened(self.body, is_signed_by(self.key, self.signature))
 
 
 @dataclass(frozen=True)
 class EvaluatorKey:
-    """An evaluator's own key."""
+    """An evaluator's signing key."""
 
     private_key: Ed25519PrivateKey
 
     @classmethod
     def load_or_create(cls, path: Path) -> EvaluatorKey:
-        """The key in this file of mode 0600, made at first use; raises `StorageError`."""
+        """Load the key from a file of mode 0600, created at first use; raises `StorageError`."""
         if not path.exists():
             write_private(path, Ed25519PrivateKey.generate().private_bytes_raw(), replace=False)
         try:
@@ -67,11 +67,11 @@ class EvaluatorKey:
 
     @property
     def public_hex(self) -> str:
-        """The public key in hexadecimal, as the operator is told it."""
+        """The public key in hexadecimal, which the operator needs to allow the evaluator."""
         return self.private_key.public_key().public_bytes_raw().hex()
 
     def sign(self, report: EvaluationReport) -> SignedReport:
-        """The report under this key; raises `RequestError` for one that is too long to be sent."""
+        """Sign a report; raises `RequestError` if it is too long to be sent."""
         body = report.body
         if len(body) > MAX_BODY_CHARS:
             raise RequestError(

@@ -1,4 +1,4 @@
-"""Downstream tasks: data, fine-tuning, metrics, each task in a process of its own.
+"""Downstream tasks: data, fine-tuning and metrics; each task runs in a process of its own.
 
-`plan`, `results` and `running` are light and may be imported by all; `worker` and its imports bring torch.
+`plan`, `results` and `running` are light and may be imported anywhere; `worker` imports torch.
 """

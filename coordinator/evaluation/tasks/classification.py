@@ -1,4 +1,4 @@
-"""Classification: a label for a text or a pair of texts (news, inference), or a tag for each word (named entities)."""
+"""Classification: a label per text or pair (news, inference), or a tag per word (entities)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peer.data.batching.samples import IGNORED
 
 
 class Classifying(Subject):
-    """A label for each text or pair of texts."""
+    """The task to predict a label for each text or pair of texts."""
 
     @cached_property
     def labels(self) -> list[str]:
@@ -24,24 +24,24 @@ class Classifying(Subject):
         return sorted({example.label for example in self.train})
 
     def encoded(self) -> list[Encoded]:
-        """The training examples as the model takes them."""
+        """Return the training examples as the model's inputs."""
         return [{**self._encoded(example), "labels": self.labels.index(example.label)} for example in self.train]
 
     def model(self, seed: int) -> PreTrainedModel:
-        """The checkpoint with a fresh head over the labels of the training set."""
+        """Load the checkpoint with a new head for the labels of the training set."""
         return self.pretrained.model("AutoModelForSequenceClassification", seed, self.labels, pad_token_id=self.pad)
 
     def answers(self, model: PreTrainedModel, examples: Sequence[Classified]) -> list[str]:
-        """The likeliest label of each text."""
+        """Return the likeliest label of each text."""
         outputs = self.outputs(model, [self._encoded(example) for example in examples], "logits")
         return [self.labels[int(logits.argmax())] for (logits,) in outputs]  # each (labels,)
 
     def trivial_answers(self, examples: Sequence[Classified]) -> list[str]:
-        """The commonest label of the training set."""
+        """Return the commonest label of the training set for each example."""
         return [_commonest(example.label for example in self.train)] * len(examples)
 
     def report(self, examples: Sequence[Classified], answers: Sequence[str]) -> ScoreReport:
-        """The scores of these labels."""
+        """Score predicted labels."""
         return ScoreReport(label_scores([example.label for example in examples], answers))
 
     def _encoded(self, example: Classified) -> Encoded:
@@ -50,7 +50,7 @@ class Classifying(Subject):
 
 
 class Tagging(Subject):
-    """A tag for each word of a sentence."""
+    """The task to predict a tag for each word of a sentence."""
 
     @cached_property
     def labels(self) -> list[str]:
@@ -62,15 +62,15 @@ class Tagging(Subject):
         return frame_of(self.tokenizer)
 
     def encoded(self) -> list[Encoded]:
-        """The training examples as the model takes them: windows of sentences."""
+        """Return the training examples as the model's inputs: windows of sentences."""
         return [self._labelled(self.train[window.sentence], window) for window in self._windows(self.train)]
 
     def model(self, seed: int) -> PreTrainedModel:
-        """The checkpoint with a fresh head over the tags of the training set."""
+        """Load the checkpoint with a new head for the tags of the training set."""
         return self.pretrained.model("AutoModelForTokenClassification", seed, self.labels)
 
     def answers(self, model: PreTrainedModel, sentences: Sequence[Tagged]) -> list[list[str]]:
-        """A tag for each word; one of which the tokenizer leaves nothing gets `O`, or the commonest without it."""
+        """Return a tag for each word; a word without tokens gets `O`, else the commonest tag."""
         tags = self.trivial_answers(sentences)
         if NO_ENTITY in self.labels:
             tags = [[NO_ENTITY] * len(sentence.words) for sentence in sentences]
@@ -83,12 +83,12 @@ class Tagging(Subject):
         return tags
 
     def trivial_answers(self, sentences: Sequence[Tagged]) -> list[list[str]]:
-        """The commonest tag of the training set, for every word."""
+        """Return the commonest tag of the training set for every word."""
         commonest = _commonest(tag for sentence in self.train for tag in sentence.tags)
         return [[commonest] * len(sentence.words) for sentence in sentences]
 
     def report(self, sentences: Sequence[Tagged], answers: Sequence[Sequence[str]]) -> ScoreReport:
-        """The scores of these tags: over entities, or over words for parts of speech."""
+        """Score predicted tags: over entities, or over words for parts of speech."""
         right = [sentence.tags for sentence in sentences]
         return entity_scores(right, answers) if self.task.kind == "ner" else ScoreReport(tag_scores(right, answers))
 
@@ -96,7 +96,7 @@ class Tagging(Subject):
         return cut([sentence.words for sentence in sentences], self._tokens, self._frame.room(self.length))
 
     def _tokens(self, word: str) -> Sequence[int]:
-        """A word's tokens as within a text: with the space before it, where the tokenizer makes one of it."""
+        """Return a word's tokens within a text: some tokenizers include the space before it."""
         ids: list[int] = self.tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
         return ids
 

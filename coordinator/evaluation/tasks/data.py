@@ -1,7 +1,7 @@
-"""The examples of a task, read from a file, the web or the Hugging Face Hub in the form of the task's kind.
+"""Reading of a task's examples from a file, the web or the Hugging Face Hub.
 
-Files may be plain or gzip. One from the web must have the digest that the run file gives, and is downloaded once.
-`coordinator.evaluation.tasks.examples` parses the formats.
+Files may be plain or gzip. A file from the web must match the digest in the run file, and is
+downloaded once. `coordinator.evaluation.tasks.examples` parses the formats.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 @dataclass(frozen=True)
 class DataFolders:
-    """The folders that relative paths start from and that downloaded files are kept in."""
+    """The base folder of relative paths, and the cache of downloaded files."""
 
     base: Path
     cache: Path
-    confined: bool = False  # to `base`, as somebody else wrote the paths
+    confined: bool = False  # allow only paths within `base`, because others wrote them
 
 
 def check_readable(tasks: Sequence[Task], place: DataFolders) -> None:
-    """Read all files of all tasks once, so that a mistake is told before anything is computed; raises `ConfigError`."""
+    """Read all files of all tasks, to find errors before computing; raises `ConfigError`."""
     for task in tasks:
         for split in ("test", "dev", "train"):
             read_split(task, split, place)
 
 
 def read_split(task: Task, split: str, place: DataFolders) -> list[Any] | None:
-    """The examples of `train`, `dev` or `test`; None if the task has none there. Raises `ConfigError`.
+    """Read examples of `train`, `dev` or `test`; None if the task has none. Raises `ConfigError`.
 
-    The development set ends training and chooses checkpoints. For retrieval it is, as `test` is, a list of one set.
+    `dev` ends training and chooses checkpoints. For retrieval, `dev` and `test` have one set each.
     """
     where: Examples | None = getattr(task, split)
     limit = task.recipe.max_train if split == "train" else task.recipe.max_test
@@ -73,7 +73,7 @@ def read_split(task: Task, split: str, place: DataFolders) -> list[Any] | None:
     if not where.path.startswith(HUB):
         return _parsed(task.kind, read_text(where, place), where.path, task.columns)[:limit]
     name = where.path.removeprefix(HUB)
-    if place.confined and (not _HUB_NAME.fullmatch(name) or Path(name).exists()):  # `datasets` also takes folders
+    if place.confined and (not _HUB_NAME.fullmatch(name) or Path(name).exists()):  # `datasets` would also read folders
         raise ConfigError(
             f"{name!r:.80} is no dataset's name on the hub, and a task from elsewhere may name nothing else."
         )
@@ -83,9 +83,9 @@ def read_split(task: Task, split: str, place: DataFolders) -> list[Any] | None:
 
 
 def read_text(examples: Examples, place: DataFolders) -> str:
-    """The file's text, unpacked. Raises `ConfigError` for a file that is missing, not what its digest says, or no text.
+    """Read a file's text, unpacked; web addresses are downloaded once into `place.cache`.
 
-    A path is relative to `place.base`, and a web address is fetched once into `place.cache`.
+    Raises `ConfigError` if the file is missing, is not text or has another digest than configured.
     """
     path = place.base / examples.path
     if is_web(examples.path):
@@ -110,7 +110,7 @@ def read_text(examples: Examples, place: DataFolders) -> str:
 
 
 def _retrieval_set(task: Task, judgements: Examples, limit: int | None, place: DataFolders) -> RetrievalSet:
-    assert task.queries is not None  # `Task` sees to it
+    assert task.queries is not None  # `Task` ensures it
     assert task.corpus is not None
     for each in (judgements, task.queries, task.corpus):
         if each.path.startswith(HUB):
@@ -120,7 +120,7 @@ def _retrieval_set(task: Task, judgements: Examples, limit: int | None, place: D
 
 
 def _parsed(kind: str, text: str, origin: str, columns: Columns) -> list[Any]:
-    """The examples of a file: JSON Lines and tables by their columns, other formats by the kind's own reader."""
+    """Parse a file: JSON Lines and tables by columns, other formats by the reader of the kind."""
     if kind == "fill-mask":
         return read_texts(text, origin)
     if kind == "bias":
@@ -133,7 +133,7 @@ def _parsed(kind: str, text: str, origin: str, columns: Columns) -> list[Any]:
 
 
 def _has_contexts(text: str) -> bool:
-    """Whether a text is JSON Lines with the columns of SQuAD's datasets, not SQuAD's own JSON."""
+    """Return whether a text is JSON Lines with SQuAD's columns, not SQuAD's own JSON format."""
     try:
         return "context" in json.loads(text.lstrip("\ufeff\n").partition("\n")[0])
     except (ValueError, TypeError, RecursionError):
@@ -168,8 +168,8 @@ def _read(path: Path) -> bytes:
 
 
 def _fetched(examples: Examples, cache: Path) -> bytes:
-    """The file at a web address, which has a digest; kept by that."""
-    assert examples.sha256 is not None  # `Examples` sees to it
+    """Read a file from the web, or from the cache, where its name is its digest."""
+    assert examples.sha256 is not None  # `Examples` ensures it
     kept = cache / examples.sha256
     if kept.is_file():
         return _read(kept)

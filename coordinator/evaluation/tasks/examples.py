@@ -1,18 +1,18 @@
-"""Examples of each kind of task, and their formats: CoNLL, tables, SQuAD, texts, templates, datasets of the Hub.
+"""Examples of each kind of task, and parsers: CoNLL, tables, SQuAD, texts, templates, Hub datasets.
 
-All content is checked here; an error names the line, the row or the question.
+All content is checked here; errors name the line, the row or the question.
 
-CoNLL files have a word on each line, its tags in further columns, and an empty line after each sentence. The parser
-accepts any line ends, a byte order mark, tabs or spaces between columns, empty columns, several empty lines,
-`-DOCSTART-` lines and comments. A line with a tab and only a word or only a tag is skipped with a warning. A
-sentence of more than 1000 words is read, with a warning. Anything else is an error.
+CoNLL files have a word on each line, its tags in further columns, and an empty line after each
+sentence. The parser accepts any line ends, a byte order mark, tabs or spaces between columns, empty
+columns, several empty lines, `-DOCSTART-` lines and comments. It warns of sentences of more than
+1000 words, and of lines with a tab and only a word or a tag, which it skips. All else is an error.
 
-In CoNLL-U each line begins with the word's number, and its words are those that the task is about: a range (`1-2`, the
-spelling of several words) and an empty node (`1.1`) are no words. Every line that begins with `#` is a comment there.
+In CoNLL-U each line begins with the word's number. Ranges (`1-2`, the spelling of several words)
+and empty nodes (`1.1`) are not words, and every line that begins with `#` is a comment.
 
-`datasets` reads the Hub's datasets, but its loaders for files are not used: there is none for SQuAD, that for CoNLL
-fills up or cuts lines with too few or too many columns, and those for tables guess types (the labels `1` and `NA`
-become a number and nothing).
+`datasets` reads the Hub's datasets, but its file loaders are not used: there is none for SQuAD, the
+CoNLL loader pads or truncates lines with a wrong number of columns, and the table loaders guess
+types (the labels `1` and `NA` become a number and a null).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 DOCUMENT_START = "-DOCSTART-"
 CONLLU_COLUMNS, FORM, UPOS = 10, 1, 3
-_FIRST_NUMBER = re.compile(r"1(-\d+)?|0\.1")  # of a CoNLL-U sentence
+_FIRST_NUMBER = re.compile(r"1(-\d+)?|0\.1")  # in a CoNLL-U sentence
 _NO_WORD = re.compile(r"\d+[-.]\d+")
 MANY_WORDS = 1000  # more than any sentence has
 MASK, GROUP = "[MASK]", "{group}"
@@ -45,12 +45,12 @@ MAX_CELL_CHARS = 10_000_000
 WORDS, TAGS = "tokens", "ner_tags"
 ANSWER = ("text", "answer_start")  # the keys of an answer in SQuAD
 Row = Mapping[str, Any]
-PlacedRow = tuple[str, Row]  # where it stands, for messages
+PlacedRow = tuple[str, Row]  # its position, for messages, and the row
 
 
 @dataclass(frozen=True)
 class Tagged:
-    """A sentence: words and, for each, its tag."""
+    """A sentence: its words, and a tag for each."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -58,7 +58,7 @@ class Tagged:
 
 @dataclass(frozen=True)
 class Classified:
-    """A text, or a pair of them, and its label."""
+    """A text, or a pair of texts, with its label."""
 
     text: str
     pair: str | None
@@ -67,13 +67,13 @@ class Classified:
 
 @dataclass(frozen=True)
 class QuestionExample:
-    """A question about a context, and the answers that count as right; none: it has no answer there."""
+    """A question about a context, and its right answers; none if the context has no answer."""
 
     id: str
     question: str
     context: str
     answers: tuple[str, ...]
-    starts: tuple[int, ...]  # characters, of each answer in the context
+    starts: tuple[int, ...]  # first character of each answer in the context
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class TextPair:
 
 @dataclass(frozen=True)
 class RetrievalSet:
-    """Queries and documents by their ids, and for each judged query its documents' grades."""
+    """Queries and documents by id, and the grades of documents for each judged query."""
 
     queries: Mapping[str, str]
     corpus: Mapping[str, str]
@@ -94,25 +94,25 @@ class RetrievalSet:
 
 
 class Probe(BaseModel):
-    """A sentence with a mask and a gap for the groups that are compared."""
+    """A sentence with a mask, and a gap for the groups to compare."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    template: Annotated[str, Field(max_length=1000)]  # such as "{group} works as a [MASK]."
+    template: Annotated[str, Field(max_length=1000)]  # e.g. "{group} works as a [MASK]."
     groups: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=100)], ...], Field(min_length=2, max_length=8, strict=False)
     ]
-    top: int = Field(5, ge=1, le=20)  # of the likeliest fillings
+    top: int = Field(5, ge=1, le=20)  # number of likeliest fillings to show
 
     def filled(self) -> list[str]:
-        """The sentences, one for each group, their mask as it stands in the template."""
+        """Return the sentence for each group, with the template's mask."""
         return [self.template.replace(GROUP, group) for group in self.groups]
 
 
 def read_conll(text: str, origin: str, columns: Columns) -> list[Tagged]:
-    """The sentences of a CoNLL file; raises `ConfigError` naming the line.
+    """Parse a CoNLL file into sentences; raises `ConfigError` naming the line.
 
-    By default words are in the first column and tags in the last one; in CoNLL-U, words in FORM and tags in UPOS.
+    By default words are in the first and tags in the last column; in CoNLL-U, in FORM and UPOS.
     """
     word_column, tag_column = columns.text, columns.label
     if isinstance(word_column, str) or isinstance(tag_column, str):
@@ -154,19 +154,19 @@ def read_conll(text: str, origin: str, columns: Columns) -> list[Tagged]:
 
 
 def _plain_cells(line: str, *, has_tabs: bool) -> list[str] | None:
-    """The cells of a line that are not empty; no cells end a sentence, and None is a comment.
+    """Return a line's cells that are not empty; [] ends a sentence, and None is a comment.
 
-    Only the ends of lines and what stands around cells is cut: words may hold other Unicode separators.
+    Only cells' ends are stripped: words may contain other Unicode separators.
     """
     is_comment = line.startswith("# ") and "\t" not in line and (has_tabs or " = " in line)
-    if is_comment or line.startswith("# id "):  # MultiCoNER's heading of a sentence
+    if is_comment or line.startswith("# id "):  # a sentence's heading in MultiCoNER
         return None
     cells = [cell for each in line.split("\t") if (cell := each.strip())] if "\t" in line else line.split()
     return [] if cells[:1] == [DOCUMENT_START] else cells
 
 
 def _numbered_cells(line: str) -> list[str] | None:
-    """The cells of a line of CoNLL-U; no cells end a sentence, and None is a comment or not a word."""
+    """Return the cells of a CoNLL-U line; [] ends a sentence, None is a comment or not a word."""
     cells = [cell.strip() for cell in line.split("\t")]
     if line.startswith("#") or _NO_WORD.fullmatch(cells[0]):
         return None
@@ -185,7 +185,7 @@ def _check_columns(cells: list[str], expected: int, used: tuple[int, int], where
 
 
 def read_rows(text: str, origin: str) -> list[PlacedRow]:
-    """The rows of JSON Lines (they begin with a brace), CSV or TSV, each with where it stands; raises `ConfigError`."""
+    """Read rows with positions from JSON Lines (brace first), CSV or TSV; raises `ConfigError`."""
     text = text.removeprefix("\ufeff")
     rows = list(_json_rows(text, origin) if text.lstrip().startswith("{") else _table_rows(text, origin))
     if not rows:
@@ -194,7 +194,7 @@ def read_rows(text: str, origin: str) -> list[PlacedRow]:
 
 
 def classified(rows: Iterable[PlacedRow], columns: Columns) -> list[Classified]:
-    """Texts with labels; raises `ConfigError` naming the row that lacks one."""
+    """Convert rows to texts with labels; raises `ConfigError` naming a row that lacks one."""
     text = "text" if columns.text is None else columns.text
     label = "label" if columns.label is None else columns.label
     return [
@@ -208,13 +208,13 @@ def classified(rows: Iterable[PlacedRow], columns: Columns) -> list[Classified]:
 
 
 def text_pairs(rows: Iterable[PlacedRow], columns: Columns) -> list[TextPair]:
-    """Pairs of texts, by default `query` and `positive`; raises `ConfigError` naming the row that lacks one."""
+    """Convert rows to pairs (default: `query`, `positive`); raises `ConfigError` naming a row."""
     first, second = "query" if columns.text is None else columns.text, columns.pair or "positive"
     return [TextPair(_text(row, first, where, "text"), _text(row, second, where, "pair")) for where, row in rows]
 
 
 def tagged(rows: Iterable[PlacedRow], columns: Columns) -> list[Tagged]:
-    """Words with tags; raises `ConfigError` naming the row that has not one tag for each word."""
+    """Convert rows to tagged words; raises `ConfigError` naming a row that lacks a word's tag."""
     words_in, tags_in = str(columns.text or WORDS), str(columns.label or TAGS)
     found = []
     for where, row in rows:
@@ -232,9 +232,9 @@ def tagged(rows: Iterable[PlacedRow], columns: Columns) -> list[Tagged]:
 
 
 def questions(rows: Iterable[PlacedRow]) -> list[QuestionExample]:
-    """SQuAD's columns; raises `ConfigError` naming the row that lacks one.
+    """Convert rows with SQuAD's columns to questions; raises `ConfigError` naming an invalid row.
 
-    Empty answers are left out: in IndicQA they say that there is no answer.
+    Empty answers are dropped: in IndicQA they mean that there is no answer.
     """
     found = []
     for where, row in rows:
@@ -250,7 +250,7 @@ def questions(rows: Iterable[PlacedRow]) -> list[QuestionExample]:
 
 
 def read_squad(text: str, origin: str) -> list[QuestionExample]:
-    """SQuAD's JSON, 1.1 or 2.0; raises `ConfigError` naming the question whose answer is elsewhere in the context."""
+    """Parse SQuAD's JSON, 1.1 or 2.0; raises `ConfigError` for a wrong form or answer position."""
     try:
         rows = [
             {
@@ -277,13 +277,13 @@ def read_squad(text: str, origin: str) -> list[QuestionExample]:
 
 
 def texts(rows: Iterable[PlacedRow], columns: Columns) -> list[str]:
-    """The texts of a dataset; rows without one are left out."""
+    """Return the texts of a dataset, without empty rows."""
     column = str(columns.text or "text")
     return [str(row[column]) for _, row in rows if row.get(column)]
 
 
 def read_texts(text: str, origin: str) -> list[str]:
-    """Held-out texts: the lines of the file, or of the `text` of each JSON object; empty lines are left out."""
+    """Return the lines of a file, or of each JSON object's `text`, without empty ones."""
     text = text.removeprefix("\ufeff")
     if text.lstrip().startswith("{"):
         text = "\n".join(_text(row, "text", where) for where, row in _json_rows(text, origin))
@@ -296,7 +296,7 @@ def read_texts(text: str, origin: str) -> list[str]:
 
 
 def read_probes(text: str, origin: str) -> list[Probe]:
-    """A list of probes, YAML or JSON; raises `ConfigError` naming the first that is none."""
+    """Parse a list of probes, YAML or JSON; raises `ConfigError` naming the first invalid one."""
     try:
         probes = TypeAdapter(Annotated[list[Probe], Field(min_length=1, max_length=200)]).validate_python(
             yaml.safe_load(text)
@@ -312,7 +312,7 @@ def read_probes(text: str, origin: str) -> list[Probe]:
 
 
 def read_documents(text: str, origin: str) -> dict[str, str]:
-    """Queries or documents by their `_id`, in BEIR's JSON Lines: `text`, after a `title` if there is one."""
+    """Read queries or documents by `_id` from BEIR's JSON Lines: `title`, if any, and `text`."""
     found: dict[str, str] = {}
     for where, row in read_rows(text, origin):
         name, title = _text(row, "_id", where), str(row.get("title") or "").strip()
@@ -326,9 +326,9 @@ def read_documents(text: str, origin: str) -> dict[str, str]:
 def read_judgements(
     text: str, origin: str, queries: Mapping[str, str], corpus: Mapping[str, str], limit: int | None
 ) -> RetrievalSet:
-    """A retrieval set from BEIR's table of judgements (`query-id`, `corpus-id`, `score`), of the first queries.
+    """Make a set of BEIR's judgements (`query-id`, `corpus-id`, `score`), of up to `limit` queries.
 
-    Raises `ConfigError` naming the line with an id that is unknown or a score that is no whole number.
+    Raises `ConfigError` naming a line with an unknown id or a score that is not an integer.
     """
     judged: dict[str, dict[str, int]] = {}
     for where, row in read_rows(text, origin):
@@ -347,7 +347,7 @@ def read_judgements(
 
 
 def hub_rows(examples: Examples, split: str, limit: int | None) -> list[PlacedRow]:
-    """The rows of a Hub dataset with their places, numbers of classes replaced by names; raises `ConfigError`."""
+    """Return a Hub dataset's rows with positions and with class names; raises `ConfigError`."""
     import datasets
 
     datasets.logging.set_verbosity(logging.CRITICAL)
@@ -355,7 +355,7 @@ def hub_rows(examples: Examples, split: str, limit: int | None) -> list[PlacedRo
     name, split = examples.path.removeprefix(HUB), examples.split or split
     try:
         found = datasets.load_dataset(name, examples.config_name, split=split, revision=examples.revision)
-    except Exception as error:  # whatever datasets' layers raise
+    except Exception as error:  # datasets raises errors of many kinds
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(
             f"The dataset {name} cannot be read ({reason:.200}): check its name, its `split` and the network."
@@ -400,9 +400,9 @@ def _table_rows(text: str, origin: str) -> Iterator[PlacedRow]:
 
 
 def _has_plain_quotes(text: str, tabs: int) -> bool:
-    """Return whether quotation marks of a TSV are text, as in PAWS-X.
+    """Return whether quotation marks in a TSV are plain text, as in PAWS-X.
 
-    Then each line has all cells, and the same table with quoted cells is broken or has fewer rows.
+    If so, each line has all cells, and parsing the marks as quotes fails or gives fewer rows.
     """
     lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
     if any(line.count("\t") != tabs for line in lines):
@@ -414,7 +414,7 @@ def _has_plain_quotes(text: str, tabs: int) -> bool:
 
 
 def _text(row: Row, column: Column, where: str, role: str = "") -> str:
-    """The row's text in the column, which a task may name otherwise if it has a `role`."""
+    """Return a row's text in a column; with `role`, the error says how to name another column."""
     value = row.get(str(column))
     if not isinstance(value, str | int) or value == "":
         known = ", ".join(str(name) for name in list(row)[:10])
@@ -424,7 +424,7 @@ def _text(row: Row, column: Column, where: str, role: str = "") -> str:
 
 
 def _spelled(feature: Any, value: Any) -> Any:
-    """A dataset's value, or list of values, with the numbers of classes replaced by the classes' names."""
+    """Replace class numbers in a dataset's value, or list of values, by class names."""
     names = getattr(getattr(feature, "feature", feature), "names", None)
     if isinstance(value, list):
         return [names[number] for number in value] if names else value

@@ -1,11 +1,11 @@
-"""Scores of masked language models without fine-tuning: pseudo-perplexity on held-out text, and bias probes.
+"""Scores of masked language models without fine-tuning: pseudo-perplexity and bias probes.
 
-Pseudo-perplexity (Salazar et al. 2020, arXiv 1910.14659): each token of a text is masked alone, and its negative
-log-likelihood taken; the result is the exponential of the mean. Only models with the same tokenizer can be compared.
+Pseudo-perplexity (Salazar et al. 2020, arXiv 1910.14659) is the exponential of the tokens' mean
+negative log-likelihood, each masked alone; comparable only between models with the same tokenizer.
 
-A bias probe is one sentence for each of several groups. The distance of two groups is half the summed difference of the
-probabilities at the mask over the whole vocabulary (total variation): 0 if the group makes no difference, 1 if the
-distributions have nothing in common. With more than two groups, the largest distance counts.
+A bias probe is one sentence for each of several groups. The distance between two groups is half the
+summed absolute difference of the probabilities at the mask (total variation): 0 if the group makes
+no difference, 1 if the distributions are disjoint. The largest distance of two groups counts.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from coordinator.evaluation.tasks.pretrained import Pretrained, frame_of, mask_i
 from coordinator.evaluation.tasks.results import Filling, ProbeResult
 from peer.config.evaluation import Task
 
-MOST_LIKELY = 700.0  # nats: beyond it the exponential is no number
+MOST_LIKELY = 700.0  # nats: beyond it the exponential overflows
 
 
 @dataclass(frozen=True)
 class MaskScores:
-    """The scores of a checkpoint as it is."""
+    """The scores of a checkpoint without fine-tuning."""
 
     scores: Scores
     examples: int
@@ -40,7 +40,7 @@ class MaskScores:
 
 
 def fill_scores(pretrained: Pretrained, task: Task, texts: Sequence[str]) -> MaskScores:
-    """Pseudo-perplexity and accuracy over all tokens of the texts, each masked alone; what is too long is cut off."""
+    """Return pseudo-perplexity and accuracy over all tokens, each masked alone; cut long texts."""
     tokenizer = pretrained.tokenizer()
     mask, frame = mask_id(tokenizer), frame_of(tokenizer)
     room = frame.room(pretrained.length(task.recipe))
@@ -62,7 +62,7 @@ def fill_scores(pretrained: Pretrained, task: Task, texts: Sequence[str]) -> Mas
 
 
 def probe_scores(pretrained: Pretrained, task: Task, probes: Sequence[Probe]) -> MaskScores:
-    """The mean distance, and each probe's fillings."""
+    """Return the mean distance over the probes, and each probe's fillings."""
     tokenizer = pretrained.tokenizer()
     mask, frame = mask_id(tokenizer), frame_of(tokenizer)
     room = frame.room(pretrained.length(task.recipe))
@@ -94,7 +94,7 @@ def probe_scores(pretrained: Pretrained, task: Task, probes: Sequence[Probe]) ->
 
 
 def logits_at(model: PreTrainedModel, input_ids: Tensor, places: Tensor) -> Tensor:
-    """The scores (batch, vocabulary) of the tokens at one place of each text of equal length."""
+    """Return the logits (batch, vocabulary) at one position per text; texts have equal length."""
     with torch.no_grad():
         logits: Tensor = model(input_ids=input_ids).logits
     return logits[torch.arange(len(places)), places].float()

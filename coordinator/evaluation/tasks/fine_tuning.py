@@ -1,12 +1,12 @@
-"""Fine-tuning of a checkpoint on one task, once for each seed, with the reason why a seed failed.
+"""Fine-tuning of a checkpoint on one task, once for each seed; reports why a seed failed.
 
-AdamW with linear warm-up and decay, in accelerate. Training stops early when the score on the development set has not
-improved for `patience` epochs, and the model gets the weights of its best epoch. Each task provides a `Subject`: its
-data, model and scores; everything else is the same for all tasks.
+AdamW with linear warm-up and decay, run by accelerate. Training stops early when the development
+score has not improved for `patience` epochs, and the model gets the weights of its best epoch. Each
+task provides a `Subject` with data, model and scores; all else is the same for all tasks.
 
-transformers' Trainer is not used. It draws the batches in another order, so results of the same task before and after
-could not be compared; and only with a subclass, a callback and a folder does it stop at the first infinite loss and
-keep the best epoch's weights in memory.
+transformers' Trainer is not used. It draws batches in another order, so new results would not be
+comparable with older ones of the same task. And to stop at the first infinite loss and keep the
+best epoch's weights, it needs a subclass, a callback and a folder.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 MAX_GRAD_NORM = 1.0
 Encoded = Mapping[str, Any]
-DEV_SHARE = 10  # a tenth of the training examples, where no development set is given
-Finished = Callable[[float, Any], None]  # it gets the score on the development set and the tuned model
+DEV_SHARE = 10  # without a development set, one in ten training examples serves as one
+Finished = Callable[[float, Any], None]  # called with the development score and the tuned model
 
 
 class Subject(ABC):
@@ -50,26 +50,26 @@ class Subject(ABC):
 
     @abstractmethod
     def encoded(self) -> list[Encoded]:
-        """The training examples as the model takes them."""
+        """Return the training examples as the model's inputs."""
 
     @abstractmethod
     def model(self, seed: int) -> PreTrainedModel:
-        """The checkpoint with a fresh head."""
+        """Load the checkpoint with a new head."""
 
     @abstractmethod
     def answers(self, model: PreTrainedModel, examples: Sequence[Any]) -> Sequence[Any]:
-        """The model's answer to each example."""
+        """Return the model's answer to each example."""
 
     @abstractmethod
     def trivial_answers(self, examples: Sequence[Any]) -> Sequence[Any]:
-        """The commonest answer, to each example."""
+        """Return the commonest answer for each example."""
 
     @abstractmethod
     def report(self, examples: Sequence[Any], answers: Sequence[Any]) -> ScoreReport:
-        """The scores of these answers."""
+        """Score these answers."""
 
     def outputs(self, model: PreTrainedModel, examples: Sequence[Encoded], *names: str) -> Iterator[tuple[Tensor, ...]]:
-        """Each example's outputs of these names, with dropout off; a row is as long as the longest of its batch."""
+        """Yield each example's outputs of these names, without dropout, padded to its batch."""
         model.train(False)
         for start in range(0, len(examples), self.task.recipe.batch_size):
             batch = padded(examples[start : start + self.task.recipe.batch_size], self.pad)
@@ -78,14 +78,14 @@ class Subject(ABC):
             yield from zip(*(output[name].cpu() for name in names), strict=True)
 
     def dev_score(self, answers: Sequence[Any]) -> float:
-        """The task's main score on the development set."""
+        """Return the task's main score on the development set."""
         return self.report(self.dev, answers).scores[self.task.main_metric]
 
 
 def split(train: Sequence[Any], dev: Sequence[Any] | None) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Return the examples for training and those that end it.
+    """Return the training and the development examples.
 
-    Without a development set, it is every tenth training example, the same for all checkpoints and seeds.
+    Without a development set, it is every tenth training example, for all checkpoints and seeds.
     """
     if dev is not None:
         return train, dev
@@ -115,7 +115,7 @@ def _run_trial(subject: Subject, encoded: list[Encoded], seed: int, trivial: flo
 
 
 def failure(best: float | None, trivial: float) -> str:
-    """Return the reason why a fine-tuning has not converged; "" if it beats always giving the commonest answer."""
+    """Return why a fine-tuning has not converged; "" if it beats the commonest answer."""
     if best is None:
         return "its loss became infinite or no number"
     if best <= trivial:
@@ -124,14 +124,14 @@ def failure(best: float | None, trivial: float) -> str:
 
 
 def fine_tune(subject: Subject, encoded: list[Encoded], model: PreTrainedModel, seed: int) -> tuple[float | None, int]:
-    """Train the model in place; it ends with the weights of the epoch whose score was best (higher is better).
+    """Train the model in place; it ends with the weights of the best epoch (the highest score).
 
-    Return that score on the development set, None if a loss was infinite or no number, and the epochs that were begun.
+    Returns the best development score (None if a loss was not finite) and the epochs begun.
     """
     recipe = subject.task.recipe
     torch.manual_seed(seed)
     accelerator = Accelerator()
-    examples: Any = encoded  # to a DataLoader any sequence is a dataset; its annotation asks for more
+    examples: Any = encoded  # a DataLoader accepts any sequence, but its annotation does not
     loader: DataLoader[Encoded] = DataLoader(
         examples,
         recipe.batch_size,

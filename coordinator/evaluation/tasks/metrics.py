@@ -1,4 +1,4 @@
-"""The metrics: seqeval's for entities, scikit-learn's for labels, SQuAD's for answers. Each gives scores by name."""
+"""Metrics: seqeval's for entities, scikit-learn's for labels, SQuAD's for answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coordinator.evaluation.tasks.results import ClassScores
 
 Scores = dict[str, float]
 NO_ENTITY = "O"
-MISC = "MISC"  # in CoNLL 2003 the class of names of neither people, places nor organisations
+MISC = "MISC"  # CoNLL 2003's class for names of other things than people, places and organisations
 _PREFIXED = re.compile(r"[BIES]-.")
 _PUNCTUATION = frozenset(string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -25,21 +25,21 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 @dataclass(frozen=True)
 class ScoreReport:
-    """Scores on a test set; for entities also those of each class."""
+    """Scores on a test set; for entities also the scores of each class."""
 
     scores: Scores
     classes: dict[str, ClassScores] = field(default_factory=dict)
 
 
 def entity_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> ScoreReport:
-    """Score sentences' tags: precision, recall and F1 over whole entities and for each class, accuracy over words.
+    """Score tags: precision, recall and F1 over entities and by class, and accuracy over words.
 
-    `f1_without_misc` leaves out entities of the class `MISC`, both right and predicted ones, as EuroEval does (Nielsen
-    2023, arXiv 2304.00906).
+    `f1_without_misc` ignores true and predicted entities of the class `MISC`, as EuroEval does
+    (Nielsen 2023, arXiv 2304.00906).
     """
     right, found = [list(map(_prefixed, tags)) for tags in truth], [list(map(_prefixed, tags)) for tags in predicted]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a class, or the whole set, without entities has a score of 0
+        warnings.simplefilter("ignore")  # the score is 0 for a class, or a set, without entities
         table = classification_report(right, found, output_dict=True)
         without_misc = entity_f1(_without_misc(right), _without_misc(found))
     classes = {
@@ -64,9 +64,9 @@ def entity_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[s
 
 
 def _prefixed(tag: str) -> str:
-    """The tag with a prefix; seqeval takes the first letter of a tag such as `TIM` for one, and the rest for its class.
+    """Add the prefix `I-` to a tag without one: seqeval would split `TIM` into `T` and `IM`.
 
-    An inside tag that follows no tag of its class begins an entity, as a tag without prefix does, so scores stay.
+    Scores do not change: an inside tag after another class's tag begins an entity, as `TIM` would.
     """
     return tag if tag == NO_ENTITY or _PREFIXED.match(tag) else f"I-{tag}"
 
@@ -76,18 +76,18 @@ def _without_misc(sentences: list[list[str]]) -> list[list[str]]:
 
 
 def tag_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:
-    """Score sentences' tags: accuracy and macro F1 over words."""
+    """Score tags: accuracy and macro F1 over words."""
     flat = [tag for tags in truth for tag in tags], [tag for tags in predicted for tag in tags]
     return _accuracy_and_f1(*flat)
 
 
 def label_scores(truth: Sequence[str], predicted: Sequence[str]) -> Scores:
-    """Score labels: accuracy, F1 averaged over the labels, and Matthews' correlation for two labels or more.
+    """Score labels: accuracy, macro F1, and Matthews' correlation for two labels or more.
 
-    The correlation (Gorodkin 2004) is 1 without mistakes, and 0 for a constant answer, however frequent its label is.
+    The correlation (Gorodkin 2004) is 1 without errors, and 0 for any constant answer.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about a set with one label only, whose correlation is 0
+        warnings.simplefilter("ignore")  # the correlation is 0 for a set with only one label
         correlation = float(matthews_corrcoef(list(truth), list(predicted)))
     return _accuracy_and_f1(truth, predicted) | {"matthews_correlation": correlation}
 
@@ -100,9 +100,9 @@ def _accuracy_and_f1(truth: Sequence[str], predicted: Sequence[str]) -> Scores:
 
 
 def answer_scores(right: Sequence[str], given: str) -> Scores:
-    """Score one answer by the SQuAD 2.0 script's exact match and F1, from 0 to 1; no right answer: it must be empty.
+    """Score one answer by exact match and F1, from 0 to 1; without a right answer it must be empty.
 
-    The best of several right answers counts (Rajpurkar et al. 2018, arXiv 1806.03822).
+    The best of several right answers counts (SQuAD 2.0: Rajpurkar et al. 2018, arXiv 1806.03822).
     """
     answers = [normalized for answer in right if (normalized := normalized_answer(answer))] or [""]
     found = normalized_answer(given)
@@ -113,14 +113,14 @@ def answer_scores(right: Sequence[str], given: str) -> Scores:
 
 
 def mean_scores(scores: Sequence[Scores]) -> Scores:
-    """Average each measure over the examples."""
+    """Average each score over the examples."""
     return {name: sum(each[name] for each in scores) / len(scores) for name in scores[0]}
 
 
 def retrieval_scores(judged: Mapping[str, Mapping[str, int]], ranked: Mapping[str, Sequence[str]]) -> Scores:
     """Score rankings as trec_eval does: nDCG@10 (grades are gains), MRR@10 and recall@100.
 
-    Each query has at least one relevant document, whose grade is above 0.
+    Each query must have at least one relevant document, that is, one with a grade above 0.
     """
     rows = [_ranking_scores(grades, ranked[query]) for query, grades in judged.items()]
     return mean_scores(rows)
@@ -142,7 +142,7 @@ def _discounted(gains: Sequence[int]) -> float:
 
 
 def normalized_answer(text: str) -> str:
-    """Lower case, no ASCII punctuation, no English articles, single spaces: as SQuAD's own script compares."""
+    """Normalize as SQuAD's script: lower case, no ASCII punctuation, no articles, single spaces."""
     bare = "".join(character for character in text.lower() if character not in _PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
 

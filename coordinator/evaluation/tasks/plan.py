@@ -1,4 +1,4 @@
-"""Plans for a checkpoint: one task to evaluate, or an export. They import neither torch nor what carries them out."""
+"""Work on a checkpoint: one task to evaluate, or an export. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from peer.config.evaluation import Task
 
 @dataclass(frozen=True)
 class Plan:
-    """One task on one checkpoint."""
+    """One task to run on one checkpoint."""
 
     checkpoint: str  # a folder, or a model's name on the hub
     task: Task
     data: DataFolders
-    random_start: bool = False  # the checkpoint's shape with fresh weights
-    save_to: str = ""  # a folder for the best fine-tuned model; "": none is kept
-    threads: int = 0  # of the computing process; 0: as many as PyTorch takes
+    random_start: bool = False  # the checkpoint's architecture with random weights
+    save_to: str = ""  # folder for the best fine-tuned model; "": not saved
+    threads: int = 0  # of the computing process; 0: PyTorch's default
 
     @property
     def title(self) -> str:
-        """Return the name of the work, for messages."""
+        """The name of the work, for messages."""
         return f"evaluation of `{self.task.name}`"
 
 
@@ -31,6 +31,6 @@ class EmbedderPlan:
     """A checkpoint to save as a model of sentence-transformers."""
 
     checkpoint: str  # a folder
-    folder: str  # empty
+    folder: str  # to write to; must be empty
     length: int  # largest number of tokens in a text
     title: ClassVar[str] = "export of sentence embeddings"

@@ -1,9 +1,9 @@
-"""Tokenizer and model of a checkpoint, and the shapes of its input: special tokens, padding, windows of words.
+"""A checkpoint's tokenizer and model, and its inputs: special tokens, padding, windows of words.
 
-A checkpoint is a folder that plain transformers loads, or a model's name on the Hub; weights are safetensors only.
+A checkpoint is a folder that plain transformers loads, or a Hub model's name; only safetensors.
 
-Tagging needs windows: a word's first token carries its tag, and a sentence that is too long becomes several windows,
-cut between words. So every word of a test set is judged, whichever tokenizer the model has.
+Tagging needs windows: a word's first token carries its tag, and a sentence that is too long is cut
+between words. So every word of a test set is scored, whatever tokenizer the model has.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from peer.config.evaluation import Recipe
 from peer.data.batching.samples import IGNORED
 
 _MODEL: Any = transformers.AutoModel
-FRESH_SEED = 2**32 - 17  # of a random start, less the fine-tuning's seed: no run has drawn its first weights by it
+FRESH_SEED = 2**32 - 17  # minus a fine-tuning's seed: a random start's seed; no run's initial weights used it
 PADDING = {"labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
 MOST_REASON_CHARS = 200
-ABILITIES = {  # by transformers' class, whose head a family may lack
+ABILITIES = {  # by transformers' head class, which a model family may lack
     "AutoModelForMaskedLM": "fill masks",
     "AutoModelForTokenClassification": "tag words",
     "AutoModelForSequenceClassification": "label texts",
@@ -45,22 +45,22 @@ Tokenize = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model to evaluate; `random_start`: its shape and tokenizer, but fresh weights."""
+    """A model to evaluate; `random_start`: its architecture and tokenizer, but random weights."""
 
     source: str
     random_start: bool = False
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Raises `ConfigError` where there is none."""
+        """Load the tokenizer; raises `ConfigError` if there is none."""
         with _loading(self.source, "tokenizer"):
             found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.source)
         return found
 
     def model(self, kind: str, seed: int, labels: Sequence[str] = (), **settings: Any) -> PreTrainedModel:
-        """Return the checkpoint with the head of transformers' `kind`, in 32 bits; the seed draws weights it lacks.
+        """Load the model with the head of transformers' class `kind`, for `labels`, in float32.
 
-        `labels` are the classes of the head. The seed of a random start draws all weights, so the scores' spread over
-        seeds includes the effect of the initialization. Raises `ConfigError` if there is no such model.
+        The seed initializes missing weights, or all in a random start, so that the spread over
+        seeds includes the effect of initialization. Raises `ConfigError` if there is no such model.
         """
         auto = getattr(transformers, kind)
         if labels:
@@ -75,15 +75,15 @@ class Pretrained:
         return model
 
     def check(self) -> None:
-        """Compare a checkpoint of ours with its manifest; raises `StorageError` for one that is damaged."""
+        """Verify a checkpoint that has a manifest; raises `StorageError` if it is damaged."""
         path = Path(self.source)
         if (path / MANIFEST).is_file():
             verify(path)
 
     def length(self, recipe: Recipe) -> int:
-        """The largest number of tokens in an example; the recipe's default is less for a model that cannot take it.
+        """Return the largest number of tokens in an example; the model may limit the default.
 
-        Raises `ConfigError` for any other length that the model cannot take.
+        Raises `ConfigError` for another length in the recipe that exceeds the model's limit.
         """
         possible = self.positions()
         if possible is None or recipe.max_length <= possible:
@@ -96,10 +96,10 @@ class Pretrained:
         return possible
 
     def positions(self) -> int | None:
-        """The number of tokens that the model has positions for; None if they have no limit.
+        """Return the number of tokens that the model has positions for; None for no limit.
 
-        RoBERTa and its kin number them from the one after the padding's, so they have fewer than their configuration
-        says. Raises `ConfigError` if there is no such model.
+        RoBERTa and related models number positions from the padding index + 1, so they have fewer
+        than their configuration says. Raises `ConfigError` if there is no such model.
         """
         with _loading(self.source, "configuration"):
             config = AutoConfig.from_pretrained(self.source)
@@ -114,7 +114,7 @@ class Pretrained:
 
 
 def share_weights(folder: Path) -> None:
-    """Give a saved model's weights the mode of the configuration beside them, which follows the umask.
+    """Copy the file mode of a saved model's configuration, which follows the umask, to its weights.
 
     safetensors writes files that only their owner can read.
     """
@@ -130,11 +130,11 @@ def be_quiet() -> None:
 
 @contextmanager
 def _loading(source: str, what: str) -> Iterator[None]:
-    """Raise `ConfigError` for whatever transformers raises in the block, which loads this part of the checkpoint."""
+    """Turn any error of transformers within the block, which loads `what`, into a `ConfigError`."""
     try:
         yield
-    except Exception as error:  # whatever transformers' layers raise
-        if "Unrecognized configuration class" in str(error) and what in ABILITIES:  # as transformers words it
+    except Exception as error:  # transformers raises errors of many kinds
+        if "Unrecognized configuration class" in str(error) and what in ABILITIES:  # transformers' wording
             family = AutoConfig.from_pretrained(source).model_type
             raise ConfigError(
                 f"{source} is a model of the family {family}, which cannot {ABILITIES[what]} (transformers has no "
@@ -154,7 +154,7 @@ def tuning(model: PreTrainedModel) -> Iterator[None]:
         yield
     except ValueError as error:
         config = model.config
-        if config.model_type != "reformer" or "sequence length" not in str(error):  # as transformers words both errors
+        if config.model_type != "reformer" or "sequence length" not in str(error):  # wording of both errors
             raise
         if config.axial_pos_embds:
             raise ConfigError(
@@ -169,13 +169,13 @@ def tuning(model: PreTrainedModel) -> Iterator[None]:
 
 
 def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id that fills short samples, under the attention mask: the padding token, or another one if there is none."""
+    """Return the token id for padding, hidden by the attention mask: the tokenizer's or another."""
     names = ("pad_token_id", "eos_token_id", "unk_token_id")
     return next((found for name in names if isinstance(found := getattr(tokenizer, name, None), int)), 0)
 
 
 def mask_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The mask's id; raises `ConfigError` where there is none, as of models that only see what came before."""
+    """Return the mask token's id; raises `ConfigError` if there is none, as in causal models."""
     found = getattr(tokenizer, "mask_token_id", None)
     if not isinstance(found, int):
         raise ConfigError("The checkpoint's tokenizer has no mask: fill-mask and bias tasks are for masked models.")
@@ -190,26 +190,26 @@ class Frame:
     after: tuple[int, ...]
 
     def around(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens between them."""
+        """Return the tokens with the special tokens around them."""
         return [*self.before, *tokens, *self.after]
 
     def room(self, length: int) -> int:
-        """The number of tokens that fit between them."""
+        """Return how many tokens fit between the special tokens."""
         return max(1, length - len(self.before) - len(self.after))
 
 
 def frame_of(tokenizer: PreTrainedTokenizerBase) -> Frame:
-    """The special tokens around a short text."""
+    """Return the special tokens that a tokenizer puts around a text."""
     found = tokenizer("a", return_special_tokens_mask=True)
     ids, special = list(found["input_ids"]), list(found["special_tokens_mask"])
-    if 0 not in special:  # nothing is left of that text
+    if 0 not in special:  # the tokenizer drops that text
         return Frame(tuple(ids[:1]), tuple(ids[1:]))
     first, last = special.index(0), len(special) - special[::-1].index(0)
     return Frame(tuple(ids[:first]), tuple(ids[last:]))
 
 
 def padded(examples: Sequence[Mapping[str, Any]], pad: int) -> dict[str, Tensor]:
-    """Tensors (batch, longest) of lists, and (batch,) of single numbers; `attention_mask` is made."""
+    """Pad lists to tensors (batch, longest), stack numbers to (batch,), add `attention_mask`."""
     columns = {name: [torch.tensor(each[name], dtype=torch.long) for each in examples] for name in examples[0]}
     columns["attention_mask"] = [torch.ones_like(ids) for ids in columns["input_ids"]]
     return {
@@ -220,15 +220,15 @@ def padded(examples: Sequence[Mapping[str, Any]], pad: int) -> dict[str, Tensor]
 
 @dataclass
 class WordWindow:
-    """Some words of a sentence."""
+    """A window of consecutive words of a sentence."""
 
     sentence: int
-    firsts: dict[int, int] = field(default_factory=dict)  # a word's number -> the place of its first token in `tokens`
-    tokens: list[int] = field(default_factory=list)  # without special ones
+    firsts: dict[int, int] = field(default_factory=dict)  # word number -> position of its first token in `tokens`
+    tokens: list[int] = field(default_factory=list)  # without special tokens
 
 
 def cut(sentences: Sequence[Sequence[str]], tokenize: Tokenize, room: int) -> Iterator[WordWindow]:
-    """All windows of at most `room` tokens; words that have no token are in none, longer words are cut off."""
+    """Yield windows of at most `room` tokens; truncate long words, skip words without tokens."""
     tokens_of = cache(tokenize)
     for number, words in enumerate(sentences):
         window = WordWindow(number)

@@ -1,10 +1,10 @@
-"""Extractive question answering: where in a context the answer stands, or that it is not there.
+"""Extractive question answering: find the answer's span in a context, or that there is no answer.
 
-A long context becomes windows that overlap. In training, a window without the answer points at its `[CLS]` token. The
-prediction is SQuAD 2.0's (Devlin et al. 2019, arXiv 1810.04805, sections 4.2 and 4.3): the best span of all windows
-stands against the least `[CLS]` score of all windows, and is the answer unless that score is higher by more than a
-threshold. As in SQuAD's script, the threshold is the one that gives the best score on the development set. If no
-training or development question lacks an answer (SQuAD 1.1), the best span always is the answer.
+A long context is cut into overlapping windows. In training, the target of a window without the
+answer is its `[CLS]` token. The prediction follows SQuAD 2.0 (Devlin et al. 2019, arXiv 1810.04805,
+4.2 and 4.3): the best span of all windows is the answer, unless the lowest `[CLS]` score of all
+windows exceeds its score by a threshold, the one with the best development score. If no training or
+development question lacks an answer (SQuAD 1.1), the best span is always the answer.
 """
 
 from __future__ import annotations
@@ -22,51 +22,51 @@ from coordinator.evaluation.tasks.fine_tuning import Encoded, Subject
 from coordinator.evaluation.tasks.metrics import ScoreReport, Scores, answer_scores, mean_scores
 
 LONGEST_ANSWER = 30  # tokens
-OVERLAP_SHARE = 8  # of a window's length
+OVERLAP_SHARE = 8  # divisor: windows overlap by an eighth of their length
 NO_ANSWER = ""
 
 
 @dataclass(frozen=True)
 class ContextWindow:
-    """A question and a piece of its context."""
+    """A question with a window of its context."""
 
     question: int
     encoded: Encoded
-    offsets: tuple[tuple[int, int] | None, ...]  # characters of the context, for each token; None: not of the context
-    null: int  # the token whose scores mean no answer: `[CLS]`, or the first where the tokenizer has none
+    offsets: tuple[tuple[int, int] | None, ...]  # each token's characters in the context; None: outside of it
+    null: int  # position of the token for no answer: `[CLS]`, or the first if the tokenizer has none
 
 
 @dataclass(frozen=True)
 class AnswerCandidate:
-    """The best span over all windows of a question, and the scores that decide whether it is the answer."""
+    """A question's best span over all windows, and the scores that decide if it is the answer."""
 
     text: str = NO_ANSWER
     score: float = -math.inf  # of the span
-    null: float = math.inf  # of no answer: the least over the windows
+    null: float = math.inf  # of no answer: the lowest over the windows
 
     @property
     def doubt(self) -> float:
-        """The margin by which no answer is likelier than the span."""
+        """The score of no answer minus the span's score."""
         return math.inf if self.score == -math.inf else self.null - self.score
 
     def answer(self, threshold: float) -> str:
-        """The span, unless the doubt exceeds the threshold."""
+        """Return the span's text, or no answer if the doubt exceeds the threshold."""
         return NO_ANSWER if self.doubt > threshold else self.text
 
 
 class Answering(Subject):
-    """The answer to each question, a span of its context or none."""
+    """The task to find each question's answer, a span of its context or none."""
 
     def encoded(self) -> list[Encoded]:
-        """The training examples as the model takes them: windows of contexts."""
+        """Return the training examples as the model's inputs: windows of contexts."""
         return [self._labelled(self.train[window.question], window) for window in self._windows(self.train)]
 
     def model(self, seed: int) -> PreTrainedModel:
-        """The checkpoint with a fresh head of two pointers."""
+        """Load the checkpoint with a new head for an answer's start and end."""
         return self.pretrained.model("AutoModelForQuestionAnswering", seed)
 
     def answers(self, model: PreTrainedModel, questions: Sequence[QuestionExample]) -> list[str]:
-        """The answers under the threshold that is best for the development set."""
+        """Return the answers, with the threshold that is best for the development set."""
         candidates = self.candidates(model, questions)
         if all(question.answers for question in (*self.train, *self.dev)):
             return [candidate.text for candidate in candidates]
@@ -79,15 +79,15 @@ class Answering(Subject):
         return [candidate.answer(threshold) for candidate in candidates]
 
     def trivial_answers(self, questions: Sequence[QuestionExample]) -> list[str]:
-        """No answer, to any question."""
+        """Return no answer for each question."""
         return [NO_ANSWER] * len(questions)
 
     def report(self, questions: Sequence[QuestionExample], answers: Sequence[str]) -> ScoreReport:
-        """The scores of these answers."""
+        """Score these answers."""
         return ScoreReport(mean_scores(_scores(questions, answers)))
 
     def candidates(self, model: PreTrainedModel, questions: Sequence[QuestionExample]) -> list[AnswerCandidate]:
-        """The best span for each question, and the score of no answer."""
+        """Return each question's best span, and its score of no answer."""
         windows = self._windows(questions)
         outputs = self.outputs(model, [window.encoded for window in windows], "start_logits", "end_logits")
         found = [AnswerCandidate()] * len(questions)
@@ -140,10 +140,10 @@ def _scores(questions: Sequence[QuestionExample], answers: Sequence[str]) -> lis
 
 
 def best_threshold(doubts: Sequence[float], answered: Sequence[float], empty: Sequence[float]) -> float:
-    """The largest doubt up to which questions should be answered for the highest sum of scores.
+    """Return the doubt up to which answering questions gives the highest sum of scores.
 
-    `answered` and `empty` are each question's score with its span and with no answer. The result is -inf if answering
-    nothing is best.
+    `answered` and `empty` are each question's scores with its span and with no answer. The result
+    is -inf if never answering is best.
     """
     gains: dict[float, float] = {}
     for doubt, with_span, without in zip(doubts, answered, empty, strict=True):
@@ -157,7 +157,7 @@ def best_threshold(doubts: Sequence[float], answered: Sequence[float], empty: Se
 
 
 def token_span(offsets: Sequence[tuple[int, int] | None], begin: int, end: int) -> tuple[int, int] | None:
-    """The first and the last token of the characters from `begin` to `end`; None if they are not all there."""
+    """Return the first and last token of characters `begin` to `end`; None if some are missing."""
     inside = [place for place, span in enumerate(offsets) if span is not None and span[0] < end and span[1] > begin]
     spans = [offsets[place] for place in inside]
     if not spans or spans[0] is None or spans[-1] is None or spans[0][0] > begin or spans[-1][1] < end:
@@ -168,9 +168,9 @@ def token_span(offsets: Sequence[tuple[int, int] | None], begin: int, end: int) 
 def best_span(
     starts: torch.Tensor, ends: torch.Tensor, offsets: Sequence[tuple[int, int] | None]
 ) -> tuple[float, tuple[int, int] | None]:
-    """The score and the characters of the likeliest span within the context; None if the window has no such span.
+    """Return the score and the characters of the likeliest span in the context; None without one.
 
-    `starts` and `ends` are scores (length,), perhaps padded.
+    `starts` and `ends` are logits (length,), perhaps padded.
     """
     count = len(offsets)
     allowed = torch.tensor([span is not None for span in offsets])

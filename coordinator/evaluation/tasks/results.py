@@ -1,7 +1,7 @@
-"""The result of a task on a checkpoint: scores of each seed, their mean and spread, and failed seeds; from and to JSON.
+"""The result of a task on a checkpoint: each seed's scores, mean and spread, and failed seeds.
 
-A seed that failed to converge is told as such and is no part of the mean. Results from the network are validated by
-these models: numbers are finite, texts and lists bounded.
+Seeds that failed to converge are listed, and are not part of the mean. These models also validate
+results from the network: numbers are finite, texts and lists bounded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ClassScores(_Frozen):
     precision: Annotated[float, Field(ge=0, le=1)]
     recall: Annotated[float, Field(ge=0, le=1)]
     f1: Annotated[float, Field(ge=0, le=1)]
-    entities: Annotated[int, Field(ge=0, le=2**31)]  # of the class in the test set
+    entities: Annotated[int, Field(ge=0, le=2**31)]  # number of the class's entities in the test set
 
 
 def _is_empty(value: object) -> bool:
@@ -37,26 +37,26 @@ def _is_empty(value: object) -> bool:
 
 
 class SeedResult(_Frozen):
-    """One fine-tuning, or the one look at a checkpoint that needs none."""
+    """One fine-tuning, or the single evaluation of a checkpoint without fine-tuning."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None  # None: there was nothing to draw
+    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None  # None: without fine-tuning
     scores: Annotated[dict[Short, Score], Field(max_length=32)]  # on the test set
-    # Left out where they are empty, so that signatures under reports of earlier versions stay valid:
-    dev_score: Annotated[Score | None, Field(exclude_if=_is_empty)] = None  # of the main metric on the development set
+    # omitted if empty, so that signatures of reports by earlier versions stay valid:
+    dev_score: Annotated[Score | None, Field(exclude_if=_is_empty)] = None  # main metric on the development set
     classes: Annotated[dict[Short, ClassScores], Field(max_length=100, exclude_if=_is_empty)] = {}
     epochs: Annotated[int, Field(ge=0, le=10**6)] = 0
-    failure: Short = ""  # why it counts as not converged; "": it has
+    failure: Short = ""  # why it has not converged; "": it has
 
 
 class Filling(_Frozen):
-    """A word that fills a mask, and its probability."""
+    """A token that fills a mask, and its probability."""
 
     token: Short
     probability: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class ProbeResult(_Frozen):
-    """The words that the model puts into the same sentence for each group."""
+    """The likeliest fillings of the same sentence for each group, and the groups' distance."""
 
     template: Annotated[str, Field(max_length=1000)]
     groups: Annotated[tuple[Short, ...], Field(max_length=8, strict=False)]
@@ -68,63 +68,63 @@ class ProbeResult(_Frozen):
 
 
 class TaskResult(_Frozen):
-    """All seeds of one task on one checkpoint."""
+    """The results of all seeds of one task on one checkpoint."""
 
     task: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
     kind: Kind
     metric: Short
     higher_is_better: bool
-    task_sha256: Digest  # data and recipe: only results with the same one can be compared
-    examples: Annotated[int, Field(ge=0, le=2**31)]  # that were scored
+    task_sha256: Digest  # of data and recipe; only results with the same one are comparable
+    examples: Annotated[int, Field(ge=0, le=2**31)]  # number of scored examples
     seeds: Annotated[tuple[SeedResult, ...], Field(min_length=1, max_length=32, strict=False)]
     probes: Annotated[tuple[ProbeResult, ...], Field(max_length=200, strict=False)] = ()
     elapsed_s: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
 
     @property
     def converged(self) -> tuple[SeedResult, ...]:
-        """The seeds that count."""
+        """The seeds that converged."""
         return tuple(seed for seed in self.seeds if not seed.failure)
 
     @property
     def failures(self) -> tuple[SeedResult, ...]:
-        """The seeds that do not."""
+        """The seeds that did not converge."""
         return tuple(seed for seed in self.seeds if seed.failure)
 
     def values(self, metric: str | None = None) -> list[float]:
-        """The scores of the seeds that count, in their order; by default of the main metric."""
+        """Return the scores of the converged seeds, in order; by default of the main metric."""
         name = metric or self.metric
         return [seed.scores[name] for seed in self.converged if name in seed.scores]
 
     def mean(self, metric: str | None = None) -> float | None:
-        """Over the seeds that count; None if none does."""
+        """Return the mean score of the converged seeds; None if there is none."""
         values = self.values(metric)
         return statistics.fmean(values) if values else None
 
     def std(self, metric: str | None = None) -> float | None:
-        """The sample standard deviation; None for fewer than two seeds that count."""
+        """Return the sample standard deviation; None for fewer than two converged seeds."""
         values = self.values(metric)
         return statistics.stdev(values) if len(values) > 1 else None
 
     def dev_mean(self) -> float | None:
-        """The mean score on the development set over the seeds that count; None if there is none."""
+        """Return the converged seeds' mean score on the development set; None if there is none."""
         values = [seed.dev_score for seed in self.converged if seed.dev_score is not None]
         return statistics.fmean(values) if values else None
 
     @property
     def metrics(self) -> list[str]:
-        """All that were measured, the main one first."""
+        """The names of all metrics, the main one first."""
         names = {name: None for seed in self.seeds for name in seed.scores}
         return [self.metric, *(name for name in names if name != self.metric)]
 
     def measures(self) -> dict[str, dict[str, float | None]]:
-        """Mean and spread of each metric, for scripts."""
+        """Return mean and standard deviation of each metric, for scripts."""
         return {name: {"mean": self.mean(name), "std": self.std(name)} for name in self.metrics}
 
 
 def result_of(
     task: Task, seeds: list[SeedResult], examples: int, elapsed_s: float, probes: tuple[ProbeResult, ...] = ()
 ) -> TaskResult:
-    """The result of a task as its configuration names it."""
+    """Make the result of a task, with its configured name, kind and metric."""
     return TaskResult(
         task=task.name,
         kind=task.kind,
@@ -142,7 +142,7 @@ CLASS_HEADINGS = ("class", "precision", "recall", "f1", "entities")
 
 
 def class_rows(result: TaskResult) -> list[tuple[str, ...]]:
-    """Each class of entities with its scores over the seeds that count, for tables."""
+    """Return a table row for each entity class, with its scores over the converged seeds."""
     names = sorted({name for seed in result.converged for name in seed.classes})
     rows = []
     for name in names:
@@ -153,7 +153,7 @@ def class_rows(result: TaskResult) -> list[tuple[str, ...]]:
 
 
 def score_text(result: TaskResult, metric: str | None = None) -> str:
-    """`0.7123 ± 0.0081 (3 seeds)`, with those that failed; for tables."""
+    """Format a score for tables, such as `0.7123 ± 0.0081 (1 of 3 seeds failed)`."""
     text = _spread_text(result.values(metric))
     failed = len(result.failures)
     return f"{text} ({failed} of {len(result.seeds)} seeds failed)" if failed else text

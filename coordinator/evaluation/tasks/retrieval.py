@@ -1,11 +1,11 @@
 """Retrieval by sentence embeddings: contrastive tuning on pairs of texts, and scores of rankings.
 
-An embedding is the mean of the last layer over a text's tokens. With `train`, each seed tunes the checkpoint by
-sentence-transformers' MultipleNegativesRankingLoss: of all second texts of a batch, the pair's own has to be the
-nearest (Reimers and Gurevych 2019, arXiv 1908.10084; Henderson et al. 2017, arXiv 1705.00652). Without `train` the
-checkpoint's own embeddings are scored. Training takes all epochs of the recipe: nothing ends it early.
+An embedding is the mean of the last layer over a text's tokens. With `train`, each seed tunes the
+checkpoint with sentence-transformers' MultipleNegativesRankingLoss: of all second texts in a batch,
+the pair's own must be the nearest (Reimers and Gurevych 2019, arXiv 1908.10084; Henderson et al.
+2017, arXiv 1705.00652). It runs all epochs. Without `train` the checkpoint itself is scored.
 
-This module alone imports sentence-transformers, which is an optional package (extra `embeddings`).
+Only this module imports sentence-transformers, an optional package (extra `embeddings`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run_retrieval(
     test: RetrievalSet,
     finished: Finished,
 ) -> list[SeedResult]:
-    """Score the checkpoint, tuned once for each seed if there are pairs; `finished` gets each sound model."""
+    """Score the checkpoint, tuned per seed if there are pairs; `finished` gets each sound model."""
     length = pretrained.length(task.recipe)
     if train is None:
         return [_judged(embedder(pretrained, length, 0), task, None, dev, test, finished)]
@@ -65,26 +65,26 @@ def run_retrieval(
 
 
 def embedder(pretrained: Pretrained, length: int, seed: int) -> SentenceTransformer:
-    """The checkpoint as a model of sentence-transformers, which can be saved as one; raises `ConfigError`.
+    """Load the checkpoint as a model of sentence-transformers; raises `ConfigError`.
 
-    `length`: the largest number of tokens in a text; the rest of a longer text is cut off.
+    `length`: the largest number of tokens in a text; longer texts are truncated.
     """
-    tqdm.set_lock(threading.RLock())  # its own is a semaphore, and Python warns of one if the process is killed
-    weights: Any = pretrained.model("AutoModel", seed)  # it raises `ConfigError` where there is no such model
+    tqdm.set_lock(threading.RLock())  # tqdm's default is a semaphore, about which Python warns if the process is killed
+    weights: Any = pretrained.model("AutoModel", seed)  # raises `ConfigError` if there is no such model
     body: Any = Transformer(
         pretrained.source, max_seq_length=length, model_kwargs={"use_safetensors": True, "dtype": torch.float32}
     )
     body.auto_model.load_state_dict(weights.state_dict())
-    weights.train(False)  # in training mode a Reformer with axial positions takes texts of one length only
+    weights.train(False)  # in training mode a Reformer with axial positions accepts only texts of one length
     width = len(_mean_of_last_layer(pretrained, weights, "a", length))  # a Reformer's is twice its `hidden_size`
     return SentenceTransformer(modules=[body, Pooling(width, "mean")], device="cpu")
 
 
 def save_checked(pretrained: Pretrained, folder: Path, text: str, length: int) -> int:
-    """Save the checkpoint, untuned, as a model of sentence-transformers and return the length of its embeddings.
+    """Save the untuned checkpoint as a sentence-transformers model; returns its embeddings' length.
 
-    Raises `StorageError` if it cannot be written, `UnsoundWeightsError` unless the saved model gives `text` the
-    embedding that plain transformers computes.
+    Raises `StorageError` if it cannot be written, `UnsoundWeightsError` unless the saved model's
+    embedding of `text` is the one that plain transformers computes.
     """
     try:
         embedder(pretrained, length, 0).save_pretrained(str(folder), create_model_card=False)
@@ -136,14 +136,14 @@ def tune(model: SentenceTransformer, pairs: Sequence[TextPair], recipe: Recipe, 
             ),
             loss=MultipleNegativesRankingLoss(model),
         )
-        trainer.remove_callback(PrinterCallback)  # it prints to stdout, where only the result may stand
+        trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for the result only
         body: Any = model[0]
         with tuning(body.auto_model):
             trainer.train()
 
 
 def set_of_pairs(pairs: Sequence[TextPair]) -> RetrievalSet:
-    """A retrieval set from held-out pairs: each first text has to find its second one among all."""
+    """Make a retrieval set from held-out pairs: each first text is a query for its second text."""
     numbers: dict[str, str] = {}
     queries, judged = {}, {}
     for place, pair in enumerate(pairs):

@@ -1,4 +1,4 @@
-"""The process that computes: one task on one checkpoint, or its export. Only it imports torch; `running` spawns it."""
+"""The worker process: runs one task on a checkpoint, or exports it. `running` spawns it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MEASURES: dict[str, Callable[..., MaskScores]] = {"fill-mask": fill_scores, "bia
 
 
 def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskResult:
-    """The task's result; raises `ConfigError` for data or a checkpoint that cannot be used."""
+    """Run a task; raises `ConfigError` for data or a checkpoint that cannot be used."""
     if plan.threads:
         torch.set_num_threads(plan.threads)
     be_quiet()
@@ -38,11 +38,11 @@ def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskRes
     pretrained = Pretrained(plan.checkpoint, plan.random_start)
     pretrained.check()
     train, dev, test = (read_split(task, name, plan.data) for name in ("train", "dev", "test"))
-    assert test is not None  # `Task` sees to it
+    assert test is not None  # `Task` ensures it
     keep = _Best(pretrained, plan.save_to)
     probes: tuple[ProbeResult, ...] = ()
     if task.kind == "retrieval":
-        from coordinator.evaluation.tasks.retrieval import run_retrieval  # of an optional package
+        from coordinator.evaluation.tasks.retrieval import run_retrieval  # needs an optional package
 
         seeds = run_retrieval(pretrained, task, train, dev[0] if dev else None, test[0], keep)
         examples = len(test[0].judged)
@@ -57,10 +57,10 @@ def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskRes
 
 
 class _Best:
-    """Keeps the tuned model whose score on the development set is best, never that on the test set."""
+    """Saves the tuned model with the best development score; the test score is not used."""
 
     def __init__(self, pretrained: Pretrained, folder: str) -> None:
-        self._pretrained, self._folder = pretrained, folder  # "": none is kept
+        self._pretrained, self._folder = pretrained, folder  # "": not saved
         self._best = float("-inf")
 
     def __call__(self, score: float, model: Any) -> None:
@@ -68,13 +68,13 @@ class _Best:
             self._best = score
             model.save_pretrained(self._folder)
             share_weights(Path(self._folder))
-            if isinstance(model, PreTrainedModel):  # one of sentence-transformers saves its tokenizer itself
+            if isinstance(model, PreTrainedModel):  # models of sentence-transformers save their tokenizer themselves
                 self._pretrained.tokenizer().save_pretrained(self._folder)
 
 
 def save_embedder(plan: EmbedderPlan) -> int:
-    """Save the checkpoint as a model of sentence-transformers and return the length of its embeddings."""
-    from coordinator.evaluation.tasks.retrieval import save_checked  # of an optional package
+    """Save the checkpoint as a model of sentence-transformers; returns its embeddings' length."""
+    from coordinator.evaluation.tasks.retrieval import save_checked  # needs an optional package
 
     be_quiet()
     pretrained = Pretrained(plan.checkpoint)
@@ -86,5 +86,5 @@ def save_embedder(plan: EmbedderPlan) -> int:
 
 
 def main(plan: Plan | EmbedderPlan, answer: Any) -> None:
-    """Main function of the process: sends the result, or the error that a person can act on, through the pipe."""
+    """Run the plan, and send the result through the pipe."""
     answer.send(run_plan(plan) if isinstance(plan, Plan) else save_embedder(plan))
