@@ -1,8 +1,8 @@
-"""The `manyhands` command: the front door to the volunteer's and the operator's commands.
+"""The `manyhands` command: entry point of the volunteer's and the operator's commands.
 
-Only the command that was asked for is imported, so that `manyhands --help` answers at once. Each spawned process
-imports this module, too, and has no use for typer. Errors that a person can
-act on become one sentence on stderr and an exit code, here and nowhere else.
+Only the requested command is imported, so that `manyhands --help` answers at once. Each spawned
+process imports this module, too, and does not need typer. Only here are errors that a person can
+fix turned into one sentence on stderr and an exit code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("auth", "peer", "coordinator", "dashboards")
 _TAKE_PART, _OPERATE = "Take part in a run", "Operate a run"
-# command -> the module whose `app` holds it, and what the overview says about it, under which heading
+# command -> module whose `app` contains it, its line in the overview, and the overview's heading
 COMMANDS = {
     "demo": (
         "coordinator.cli.demo",
@@ -62,9 +62,9 @@ EPILOG = "Example: manyhands demo --steps 12"
 
 
 def check_packages(root: Path) -> None:
-    """Prove that our packages are the ones beside this file: PyPI has strangers of each name.
+    """Check that our packages are the ones beside this file: PyPI has others with the same names.
 
-    Raises `SystemExit`, because the error tree itself lies in a package that may be a stranger's.
+    Raises `SystemExit`, because the package with our error tree may itself be another's.
     """
     for name in PACKAGES:
         spec = find_spec(name)
@@ -78,7 +78,7 @@ def check_packages(root: Path) -> None:
 
 
 def build_app() -> typer.Typer:
-    """The command line; a command is imported when it is called."""
+    """Build the command line; each command is imported only when it is called."""
     import typer
 
     from peer.runtime.commands import LazyCommand, lazy_app  # after `check_packages`
@@ -109,7 +109,7 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """Entry point of the `manyhands` script and of `python -m manyhands`."""
     check_packages(Path(__file__).resolve().parent)
-    from auth.errors import ManyhandsError  # only after the check: `auth` might be a stranger's
+    from auth.errors import ManyhandsError  # after the check: `auth` might be another package
     from peer.runtime.software import how_to_add
 
     try:
@@ -119,7 +119,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in PACKAGES:
-            raise  # ours: a mistake of this program, not of its installation
+            raise  # our own module: a bug, not an incomplete installation
         sys.stderr.write(
             f"manyhands: this command needs `{error.name}`, which is not installed; for the operator's side "
             f"{how_to_add('coordinator')}.\n"
