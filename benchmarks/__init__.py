@@ -1,1 +1,1 @@
-"""Measures, never asserts: each module prints a table with our figure, the baseline's and their ratio."""
+"""Measurements without assertions: each module prints a table of our figures, the baseline's and their ratios."""

@@ -1,1 +1,1 @@
-"""The service and its pages under a crowd."""
+"""Load on the service and its pages from a crowd of volunteers or viewers."""

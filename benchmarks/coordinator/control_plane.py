@@ -1,12 +1,12 @@
-"""How many sessions one service carries: answers to reports, its processor time and memory, events to dashboards.
+"""Load test of one service: time to answer reports, processor time and memory per session, delay of dashboard events.
 
     python -m benchmarks.coordinator.control_plane [--quick] [--json] [--sessions N ...] [--every S] [--spread S]
                                                    [--steps N] [--dashboards N]
 
 The product's own service (`manyhands coordinator serve --service-only`, SQLite) and a crowd of simulated volunteers
-(crowd.py) share this machine. Each device reports a step every 30 seconds and says every 3 that it is here, as in a
-real run; reports arrive evenly, or within `--spread` seconds of the step's end. At the end the ledger must have what
-was acknowledged, once.
+(crowd.py) share this machine. As in a real run, each device reports a step every 30 seconds and its presence every 3.
+Reports arrive evenly, or within `--spread` seconds of the step's end. At the end the ledger must hold each
+acknowledged report exactly once.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ MAX_SESSIONS = 20_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one crowd."""
+    """Measurements with one crowd."""
 
-    sessions: int  # that were accepted
+    sessions: int  # accepted
     opened_per_s: float
     tally: Tally
     watched: Watched
-    seconds: float  # that it was measured for
+    seconds: float  # length of the measurement
     cores: float  # processor time of the service per second
     bytes_per_session: float
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure each crowd."""
+    """Measure the service under each size of crowd."""
     options = _options(arguments)
     _allow_many_files()
     plan = Plan(options.every, options.every if options.spread is None else options.spread, options.steps)
@@ -93,7 +93,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(count: int, plan: Plan, dashboards: int) -> Outcome:
-    """Serve a new run to a crowd of `count`; raises `RuntimeError` if the ledger is not what was acknowledged."""
+    """Serve a new run to `count` volunteers; raises `RuntimeError` if the ledger differs from the acknowledgements."""
     with tempfile.TemporaryDirectory() as folder, new_run(Path(folder)) as run:
         volunteers = prepare(run, count)
         with served(run.directory, Path(folder) / "service.log") as service:
@@ -103,7 +103,7 @@ def measure(count: int, plan: Plan, dashboards: int) -> Outcome:
 
 
 def check_ledger(run: OpenRun, tally: Tally) -> None:
-    """Raise `RuntimeError` unless each acknowledged report is counted, and none twice."""
+    """Raise `RuntimeError` unless the ledger counts each acknowledged report exactly once."""
     counted = sum(row.samples for row in run.ledger.steps()) / SAMPLES
     acknowledged = len(tally.answers_s) - tally.refused
     if not acknowledged <= counted <= tally.sent:
@@ -111,7 +111,7 @@ def check_ledger(run: OpenRun, tally: Tally) -> None:
 
 
 def crowd_settings() -> Settings:
-    """Settings of a service that lets a whole crowd in from one address."""
+    """Return settings whose limits admit a whole crowd from one address."""
     control_port, web_port, swarm_port = free_ports(HOST, 3)
     return make_settings(
         public_host=HOST,
@@ -127,7 +127,7 @@ def crowd_settings() -> Settings:
 
 @contextmanager
 def new_run(folder: Path) -> Iterator[OpenRun]:
-    """The small run, served to a crowd."""
+    """Create the small run and yield it open; its folder has the settings for a crowd."""
     config = RunConfig.from_yaml(SMALL_RUN)
     path = create_run(folder / "run", config, crowd_settings()).path
     with open_run(path) as run:
@@ -142,7 +142,7 @@ async def _play(
     empty_bytes, began = int(service.memory_info().rss), time.perf_counter()
     present = await open_all(volunteers, f"{HOST}:{settings.control_port}", certificate)
     opened_per_s = len(present) / (time.perf_counter() - began)
-    gc.freeze()  # the crowd is one process here; its own pauses are not the service's
+    gc.freeze()  # the crowd is one process here, and its garbage collection must not add to the measured times
     gc.disable()
     readers = [asyncio.create_task(volunteer.read(tally)) for volunteer in present]
     began, count, spent_s = time.perf_counter(), len(volunteers), _processor_time(service)
@@ -172,9 +172,9 @@ async def _play(
 
 
 async def _answered(tally: Tally) -> None:
-    """Wait for the last acknowledgements, but not for ever."""
+    """Wait for the remaining acknowledgements, up to a timeout."""
     deadline = time.monotonic() + ANSWERS_TIMEOUT_S
-    while len(tally.answers_s) < tally.sent and time.monotonic() < deadline:  # noqa: ASYNC110 - no event of its own
+    while len(tally.answers_s) < tally.sent and time.monotonic() < deadline:  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0.1)
 
 
@@ -187,7 +187,7 @@ async def _hang_up(tasks: Sequence[asyncio.Task[None]], volunteers: Sequence[Vol
 
 
 def figures_of(count: int, outcome: Outcome) -> list[Figure]:
-    """One crowd's figures."""
+    """Return the figures of one crowd for the report."""
 
     def row(name: str, unit: str, read: Callable[[Outcome], float]) -> Figure:
         return Figure(f"{count} sessions: {name}", read(outcome), unit)
@@ -212,7 +212,7 @@ def figures_of(count: int, outcome: Outcome) -> list[Figure]:
 
 
 def quantile(values: Sequence[float], percent: int) -> float:
-    """By linear interpolation; not a number where there are none."""
+    """Return a percentile by linear interpolation, or NaN if there are no values."""
     if len(values) < 2:
         return values[0] if values else float("nan")
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
@@ -223,7 +223,7 @@ def _processor_time(process: psutil.Process) -> float:
 
 
 def _allow_many_files() -> None:
-    """Each simulated volunteer has a connection."""
+    """Raise the limit of open files: each simulated volunteer has a connection."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

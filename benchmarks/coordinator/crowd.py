@@ -1,8 +1,8 @@
-"""A crowd of simulated volunteers, and what is watched while it is connected.
+"""A crowd of simulated volunteers, and the measurements taken while it is connected.
 
 Volunteers have real sessions over gRPC and TLS, each with a connection, a device and a token. Their members and devices
-are put straight into the database, and their keys are drawn from a few: making thousands of RSA keys would take longer
-than all the rest.
+are written directly into the database, and they share a few keys, because making thousands of RSA keys would take
+longer than the whole measurement.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from peer.reporting.wire import report_to_wire
 
 KEYS = 8
 DEVICES_PER_MEMBER = 2
-PRESENCE_EVERY_S = 3.0  # as peer.control.session has it
-SAMPLES = 8  # of each report
+PRESENCE_EVERY_S = 3.0  # as in peer.control.session
+SAMPLES = 8  # in each report
 OPENING_AT_ONCE = 64
 TOKEN_S = 6 * 3600.0
 ANSWER_TIMEOUT_S = 120.0
@@ -41,7 +41,7 @@ LOOK_EVERY_S = 1.0
 LONGEST_LINE_BYTES = 2**26
 _OPTIONS = (
     ("grpc.ssl_target_name_override", TLS_NAME),
-    ("grpc.use_local_subchannel_pool", 1),  # a connection for each, as if each were a machine of its own
+    ("grpc.use_local_subchannel_pool", 1),  # one connection per volunteer, as if each were a separate machine
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.enable_http_proxy", 0),
 )
@@ -49,26 +49,26 @@ _OPTIONS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """How the crowd behaves."""
+    """The timing of the crowd's reports."""
 
-    every_s: float  # between two reports of a device
-    spread_s: float  # after a step was completed, reports of it arrive evenly over so long
+    every_s: float  # between two reports of one device
+    spread_s: float  # reports of a step arrive evenly over this time after the step
     steps: int
 
 
 @dataclass
 class Tally:
-    """The crowd's observations; times in seconds."""
+    """Counts and times that the crowd records; times in seconds."""
 
     opened: int = 0
-    lost: int = 0  # sessions that ended by themselves
+    lost: int = 0  # sessions that ended unexpectedly
     sent: int = 0
     refused: int = 0
-    answers_s: list[float] = field(default_factory=list)  # from a report's sending to its acknowledgement
+    answers_s: list[float] = field(default_factory=list)  # from sending a report to its acknowledgement
 
 
 def prepare(run: OpenRun, count: int) -> list[Volunteer]:
-    """So many devices of the run, which have joined."""
+    """Add `count` joined devices, with their members, to the run's database; return them as volunteers."""
     keys = [DeviceKey(rsa.generate_private_key(public_exponent=RSA_EXPONENT, key_size=RSA_BITS)) for _ in range(KEYS)]
     authority, name, now = run.directory.authority, run.directory.config.run.name, time.time()
     volunteers = []
@@ -90,20 +90,20 @@ def prepare(run: OpenRun, count: int) -> list[Volunteer]:
 
 
 class Volunteer:
-    """One device: its connection and its session."""
+    """One simulated device with its connection and session."""
 
     def __init__(self, number: int, key: DeviceKey, run: str, token_jwt: str) -> None:
         self.number = number
         self._key, self._run, self._token_jwt = key, run, token_jwt
-        self._sent_at: dict[int, float] = {}  # by the report's number
+        self._sent_at: dict[int, float] = {}  # by the report's sequence number
         self._step = 0
         self._presence_every_s = PRESENCE_EVERY_S
         self._call: Any = None
         self._channel: Any = None
-        self._writing = asyncio.Lock()  # a stream takes one write at a time
+        self._writing = asyncio.Lock()  # a gRPC stream accepts one write at a time
 
     async def open(self, address: str, certificate: bytes) -> bool:
-        """Connect and be welcomed; whether that was so."""
+        """Connect and open a session; return whether the service accepted it."""
         credentials = grpc.ssl_channel_credentials(certificate)
         self._channel = grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
         stub: Any = control_pb2_grpc.ControlStub(self._channel)  # type: ignore[no-untyped-call]
@@ -115,12 +115,12 @@ class Volunteer:
             hello = control_pb2.Hello(token=self._token_jwt, signature=signed, hardware="simulated")
             await self._call.write(control_pb2.PeerMessage(hello=hello))
             welcome = await asyncio.wait_for(self._call.read(), ANSWER_TIMEOUT_S)
-        except (grpc.RpcError, asyncio.TimeoutError, AttributeError):  # the last: the stream has ended
+        except (grpc.RpcError, asyncio.TimeoutError, AttributeError):  # AttributeError: the stream has ended
             return False
         return welcome is not grpc.aio.EOF and welcome.WhichOneof("body") == "welcome"
 
     async def read(self, tally: Tally) -> None:
-        """Take in all that comes down until the session ends."""
+        """Read the service's messages until the session ends, and time the acknowledgements."""
         try:
             while (message := await self._call.read()) is not grpc.aio.EOF:
                 if message.WhichOneof("body") == "pace":
@@ -133,7 +133,7 @@ class Volunteer:
         tally.lost += 1
 
     async def report(self, plan: Plan, crowd: int, began: float, tally: Tally) -> None:
-        """Report each step in its time."""
+        """Send a report of each step at its planned time."""
         late_s = plan.spread_s * self.number / crowd
         for step in range(1, plan.steps + 1):
             await _until(began + step * plan.every_s + late_s)
@@ -147,7 +147,7 @@ class Volunteer:
                 return
 
     async def say_it_is_here(self, crowd: int, began: float) -> None:
-        """Each device's presence, as often as in a real run."""
+        """Send this device's presence as often as in a real run."""
         due = began + PRESENCE_EVERY_S * self.number / crowd
         while True:
             await _until(due)
@@ -159,7 +159,7 @@ class Volunteer:
                 return
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._call is not None:
             self._call.cancel()
         if self._channel is not None:
@@ -175,7 +175,7 @@ class Volunteer:
 
 
 async def open_all(volunteers: Sequence[Volunteer], address: str, certificate: bytes) -> list[Volunteer]:
-    """Those who were welcomed."""
+    """Open all sessions; return the volunteers whose sessions were accepted."""
     doors = asyncio.Semaphore(OPENING_AT_ONCE)
 
     async def open_one(volunteer: Volunteer) -> bool:
@@ -187,23 +187,23 @@ async def open_all(volunteers: Sequence[Volunteer], address: str, certificate: b
 
 
 async def _until(moment: float) -> None:
-    """Sleep until then, by `time.perf_counter`."""
+    """Sleep until this time of `time.perf_counter`."""
     await asyncio.sleep(max(0.0, moment - time.perf_counter()))
 
 
 @dataclass
 class Watched:
-    """What was seen; times in seconds."""
+    """Measurements from outside the crowd's sessions; times in seconds."""
 
-    calls_s: list[float] = field(default_factory=list)  # how long a challenge took
-    ages_s: list[float] = field(default_factory=list)  # of devices' last words in the database
-    events: int = 0  # that dashboards have got
+    calls_s: list[float] = field(default_factory=list)  # duration of each challenge call
+    ages_s: list[float] = field(default_factory=list)  # age of each device's last presence in the database
+    events: int = 0  # received by dashboards
     event_bytes: int = 0
     gaps_s: list[float] = field(default_factory=list)  # between two events of one dashboard
 
 
 async def call_again_and_again(run: OpenRun, watched: Watched) -> None:
-    """A call that needs no database, as anybody may make it."""
+    """Time repeated challenge calls, which need neither the database nor an account."""
     client = await ControlClient.connect(run.directory.join_link, time.time)
     try:
         while True:
@@ -216,7 +216,7 @@ async def call_again_and_again(run: OpenRun, watched: Watched) -> None:
 
 
 async def look_for_ages(run: OpenRun, watched: Watched) -> None:
-    """How long ago each open session was heard of, by the database."""
+    """Record repeatedly, from the database, how long ago each open session last sent its presence."""
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         watched.ages_s += await asyncio.to_thread(_ages, run)
@@ -230,7 +230,7 @@ def _ages(run: OpenRun) -> Sequence[float]:
 
 
 async def keep(run: OpenRun, every_s: float, began: float, peers: int) -> None:
-    """Write what a keeper writes each second."""
+    """Write the swarm's state to the database each second, as a keeper does."""
     while True:
         step = max(0, int((time.perf_counter() - began) / every_s))
         await asyncio.to_thread(
@@ -249,14 +249,14 @@ async def keep(run: OpenRun, every_s: float, began: float, peers: int) -> None:
 
 
 async def look_at_dashboard(host: str, port: int, number: int, watched: Watched) -> None:
-    """One page's stream of events, from an address of its own (the service trusts a proxy on this machine)."""
+    """Read one page's event stream from an address of its own (the service trusts a proxy on this machine)."""
     reader, writer = await asyncio.open_connection(host, port, limit=LONGEST_LINE_BYTES)
     address = f"10.0.{number // 250}.{1 + number % 250}"
     request = f"GET /api/v1/events HTTP/1.1\r\nHost: {host}:{port}\r\nX-Forwarded-For: {address}\r\n\r\n"
     writer.write(request.encode())
     last: float | None = None
     try:
-        while line := await reader.readline():  # a long event is in several pieces, each with its length before it
+        while line := await reader.readline():  # a long event arrives in several chunks, each preceded by its length
             watched.event_bytes += len(line)
             if line.startswith(b"event:"):
                 now = time.perf_counter()

@@ -2,10 +2,10 @@
 
     python benchmarks/coordinator/dashboard.py [--quick] [--json]
 
-A recorded run of 20 000 steps (recorded_run.py) is served by the real service, and goes on. Measured are the time of an
-answer, what a first visit transfers, when Debian's Chromium first paints and has its chart (also as a slow phone),
-which part of a core live updates cost it, and which part of one 500 viewers cost the service. Baselines are the targets
-that were set.
+The real service serves a recorded run of 20 000 steps (recorded_run.py) that goes on. The benchmark measures the time
+of an answer, the bytes of a first visit, the time until Debian's Chromium first paints and until it shows the chart
+(also as a slow phone), the processor time that live updates cost the browser, and the processor time that 500 viewers
+cost the service. The baselines are our targets.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from benchmarks.support.service import served
 from coordinator.context.open_run import open_run
 
 HOST = "127.0.0.1"
-STEP_S = 15.0  # a step each so many seconds, while it goes on
+STEP_S = 15.0  # between steps while the run goes on
 TARGET = "target"
-OTHER_PAGES = {  # each with what its script draws last
+OTHER_PAGES = {  # each with the element that its script draws last
     "participants": "#timeline li",
     "member?number=1": "#own-curve svg",
     "model": "#take-all[href]",
@@ -44,7 +44,7 @@ OTHER_PAGES = {  # each with what its script draws last
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is measured."""
+    """The amount of measurement."""
 
     recording: Recording
     requests: int
@@ -59,15 +59,15 @@ SMALL = Extent(QUICK, 50, 5.0, 50, 5.0)
 
 @dataclass(frozen=True)
 class Served:
-    """A run that is served."""
+    """A served run."""
 
     port: int
     service: psutil.Process
-    invite: str  # a code that is open
+    invite: str  # an unused code
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure all of it, one after another."""
+    """Run all measurements, one after another."""
     options = argument_parser("What the dashboard costs, and how soon it is there.").parse_args(arguments)
     extent = SMALL if options.quick else WHOLE
     with tempfile.TemporaryDirectory() as directory, served_run(Path(directory), extent.recording) as run:
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def served_run(directory: Path, recording: Recording) -> Iterator[Served]:
-    """A recorded run that goes on, served by a process of its own."""
+    """Serve a recorded run that goes on, from a separate process."""
     run = record(directory / "run", recording, time.time())
     with open_run(run.path) as opened:
         [invite] = opened.membership.invite("guest")
@@ -97,10 +97,10 @@ def served_run(directory: Path, recording: Recording) -> Iterator[Served]:
 
 
 def measure_answers(port: int, requests: int) -> list[Figure]:
-    """The median time of one request after another, over one connection, in turns with one that does nothing."""
+    """Measure median times of sequential requests over one connection, alternating with a request that does nothing."""
     paths = ("/healthz", "/api/v1/overview", "/", "/api/v1/curve?points=1000")
     line = http.client.HTTPConnection(HOST, port, timeout=60)
-    for path in paths:  # the first of each is built
+    for path in paths:  # the first answer of each path is built, later ones come from the cache
         ask(line, path)
     taken: dict[str, list[float]] = {path: [] for path in paths}
     for _ in range(requests):
@@ -117,7 +117,7 @@ def measure_answers(port: int, requests: int) -> list[Figure]:
 
 
 def ask(line: http.client.HTTPConnection, path: str) -> tuple[float, bytes]:
-    """The seconds that an answer took, and what it was; raises `RuntimeError` for a refusal."""
+    """Return the seconds that an answer took, and its body; raises `RuntimeError` if the request is refused."""
     began = time.perf_counter()
     line.request("GET", path, headers={"Accept-Encoding": "gzip"})
     answer = line.getresponse()
@@ -128,7 +128,7 @@ def ask(line: http.client.HTTPConnection, path: str) -> tuple[float, bytes]:
 
 
 def measure_visit(run: Served, live_s: float) -> list[Figure]:
-    """A first visit by Chromium, and what it costs to let the page stand."""
+    """Measure a first visit by Chromium, and the processor time of the page while it stays open."""
     url = f"http://{HOST}:{run.port}/"
     seen, phone = visit(url, live_s), visit_slowly(url)
     return [
@@ -147,7 +147,7 @@ def measure_visit(run: Served, live_s: float) -> list[Figure]:
 
 
 def measure_other_pages(run: Served) -> Iterator[Figure]:
-    """The vitals of the other pages on the same phone, and what shifts on a larger screen."""
+    """Measure the Web Vitals of the other pages on the same phone, and their layout shifts on a larger screen."""
     invited = {f"join#invite={run.invite}": "#invited[data-state=open]"}
     for path, ready in (OTHER_PAGES | invited).items():
         name, url = re.split("[?=]", path)[0], f"http://{HOST}:{run.port}/{path}"
@@ -158,7 +158,7 @@ def measure_other_pages(run: Served) -> Iterator[Figure]:
 
 
 def measure_viewers(run: Served, viewers: int, watched_s: float) -> list[Figure]:
-    """The processor time that the service takes while many listen, and while nobody does."""
+    """Measure the service's processor time with many viewers and with none."""
     alone = cores(run.service, watched_s)
     with watching(HOST, run.port, viewers) as crowd:
         began = crowd.events
@@ -172,7 +172,7 @@ def measure_viewers(run: Served, viewers: int, watched_s: float) -> list[Figure]
 
 
 def cores(process: psutil.Process, seconds: float) -> float:
-    """The processor time of a process within so many seconds, divided by these."""
+    """Return the cores that a process uses on average over this many seconds."""
     began, used = time.perf_counter(), sum(process.cpu_times()[:2])
     time.sleep(seconds)
     return (sum(process.cpu_times()[:2]) - used) / (time.perf_counter() - began)

@@ -1,11 +1,12 @@
-"""A long run's history, made up and written into a run's database, and a run that goes on: to be served and looked at.
+"""A synthetic history of a long run, written into a run's database to be served, and a run that goes on from it.
 
     python benchmarks/coordinator/recorded_run.py [DIR] [--members 40] [--sessions 600] [--steps 20000]
                                       [--live S] [--quick] [--json]
 
-The same options make the same history, but for its end, which is now. With DIR the run stays there, to be served by
-`manyhands coordinator serve DIR --service-only`; with `--live S` it goes on, a step each S seconds, until it is
-interrupted. The dashboard's benchmark and the tests of its pages use it, too. Measured is how long writing takes.
+The same options give the same history, except that it always ends now. With DIR the run stays there, to be served by
+`manyhands coordinator serve DIR --service-only`. With `--live S` the run takes a step every S seconds until it is
+interrupted. The dashboard's benchmark and the tests of its pages use this module, too. The benchmark measures the time
+of writing.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ NAMES = (
     *("ananya", HOSTILE_NAME, "মৌমিতা", "rafiq", "lucía", "নাহিদ", "chen-wei", "Ελένη", "amélie", "tomás", "مريم"),
     "a-name-of-sixty-four-characters-as-long-as-any-member-may-choose",
 )
-HARDWARE = (  # as sessions tell it, with its samples per second
+HARDWARE = (  # as sessions describe it, with its samples per second
     ("cuda:0, 2 cores", 4.2),
     ("cuda:0, 4 cores", 6.5),
     ("cpu, 8 cores", 0.5),
@@ -55,12 +56,12 @@ HARDWARE = (  # as sessions tell it, with its samples per second
 )
 TARGET = 4096
 STEP_S, AVERAGING_S = 75.0, 9.0
-STAY = (0.1, 0.2)  # at least and at most, of the time between two stays of a machine
-STILL_THERE = 8  # machines whose last stay is not over
-LOST_SHARE = 0.015  # of reports, which brought nothing to the average
-UNCONFIRMED_STEPS = 2  # receipts of the newest are still to come
-STEPS_AT_ONCE = 500  # that one transaction writes
-CHECKPOINTS, KEPT_CHECKPOINTS = 40, 12  # that were written in the whole run, that still exist
+STAY = (0.1, 0.2)  # shortest and longest stay, as a share of the time between two stays of a machine
+STILL_THERE = 8  # machines whose last stay has not ended
+LOST_SHARE = 0.015  # of reports whose samples were not averaged
+UNCONFIRMED_STEPS = 2  # newest steps, whose receipts have not arrived
+STEPS_AT_ONCE = 500  # written in one transaction
+CHECKPOINTS, KEPT_CHECKPOINTS = 40, 12  # written in the whole run; still kept
 SIZE_BYTES = 71_300_000
 UPDATE_S = 1.0
 
@@ -85,12 +86,12 @@ class Stay:
     id: str
     device_id: str
     began_at: float
-    ended_at: float  # infinite where it is not over
+    ended_at: float  # infinite while the session lasts
     samples_per_second: float
 
 
 def record(directory: Path, recording: Recording, ends_at: float) -> RunDirectory:
-    """Make a run in a directory that does not exist yet, with a history that ends at `ends_at` (Unix seconds)."""
+    """Make a run in a new directory, with a history that ends at `ends_at` (Unix seconds)."""
     control_port, swarm_port, web_port = free_ports("127.0.0.1", 3)
     settings = Settings(bind_host="127.0.0.1", control_port=control_port, swarm_port=swarm_port, web_port=web_port)
     description = "A recorded run: volunteers train a Bengali ALBERT, from home and from notebooks."
@@ -111,9 +112,9 @@ def record(directory: Path, recording: Recording, ends_at: float) -> RunDirector
 
 
 def write_stays(database: Database, recording: Recording, ends_at: float, rng: random.Random) -> list[Stay]:
-    """Write the volunteers, three machines for two of them, and their sessions; return the stays in their order.
+    """Write volunteers, their machines (three for every two) and sessions; return the stays in order of time.
 
-    The first machine is always there. One volunteer is shown under a pseudonym.
+    The first machine is always connected. One volunteer is shown under a pseudonym.
     """
     machines, length_s = recording.members * 3 // 2, recording.steps * STEP_S
     began_at = ends_at - length_s
@@ -134,7 +135,7 @@ def write_stays(database: Database, recording: Recording, ends_at: float, rng: r
             device = Device(
                 id=name[:32],
                 member=members[number % len(members)],
-                number=number + 1,  # 0 is the keeper's
+                number=number + 1,  # number 0 is the keeper
                 peer_id=f"Qm{name[:32]}recorded",
                 public_key=name.encode(),
                 role="trainer",
@@ -142,7 +143,7 @@ def write_stays(database: Database, recording: Recording, ends_at: float, rng: r
                 token_until=ends_at + 6 * 3600.0,
             )
             session.add(device)
-            session.flush()  # before its sessions
+            session.flush()  # the device's row must exist before its sessions
             times = list(
                 _stays_of(number, recording.sessions // machines + (number < recording.sessions % machines), rng)
             )
@@ -167,7 +168,7 @@ def write_stays(database: Database, recording: Recording, ends_at: float, rng: r
 
 
 def _stays_of(machine: int, count: int, rng: random.Random) -> Iterator[tuple[float, float]]:
-    """Yield the begin and the end of each stay of a machine, in parts of the run: one in each equal part of it."""
+    """Yield the start and end of each stay of a machine as fractions of the run, with one stay in each equal part."""
     for place in range(count):
         begins = place if machine == 0 else place + rng.uniform(0, 1 - STAY[1])
         lasts = 1.0 if machine == 0 else rng.uniform(*STAY)
@@ -182,7 +183,7 @@ def _stay(row: DeviceSession) -> Stay:
 def write_steps(
     database: Database, recording: Recording, stays: Sequence[Stay], ends_at: float, rng: random.Random
 ) -> None:
-    """Write the reports of each step by the machines that are there then, and the steps."""
+    """Write the steps, and for each step the reports of the machines connected at its time."""
     began_at = ends_at - recording.steps * STEP_S
     here, coming, steps = list[Stay](), list(stays), iter(range(1, recording.steps + 1))
     while page := list(islice(steps, STEPS_AT_ONCE)):
@@ -206,14 +207,14 @@ def write_steps(
 
 
 def loss_at(step: int, rng: random.Random) -> float:
-    """Return a masked language model's loss: it falls fast at first, and slowly for long."""
+    """Return a masked language model's loss, which falls fast at first and then slowly."""
     return 1.9 + 4.6 * math.pow(1 + step / 250, -0.42) + 4.4 * math.exp(-step / 180) + rng.gauss(0, 0.05)
 
 
 def reports_of(
     step: int, completed_at: float, here: Sequence[Stay], is_confirmed: bool, rng: random.Random
 ) -> list[dict[str, Any]]:
-    """Return a step's reports by these machines, as rows of the table; now and then one brought nothing."""
+    """Return these machines' reports of a step, as rows of the table; a few have no averaged samples."""
     all_per_second, step_loss = sum(stay.samples_per_second for stay in here), loss_at(step, rng)
     rows = []
     for stay in here:
@@ -250,7 +251,7 @@ def reports_of(
 
 
 def step_row(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the row of the step that these reports, one or more, are of."""
+    """Return the step's row that one or more reports of it add up to."""
     with_loss = [each for each in reports if each["loss"] is not None]
     return {
         "step": reports[0]["step"],
@@ -265,7 +266,7 @@ def step_row(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_checkpoints(database: Database, recording: Recording, ends_at: float) -> None:
-    """Write the results on held-out text of all checkpoints, and the newest checkpoints, of which one is withheld."""
+    """Write held-out results of all checkpoints, and the newest checkpoints themselves, one of which is withheld."""
     rng, every = random.Random(recording.seed), max(1, recording.steps // CHECKPOINTS)
     saved = range(every, recording.steps + 1, every)
     for number, step in enumerate(reversed(saved)):
@@ -295,7 +296,7 @@ def write_checkpoints(database: Database, recording: Recording, ends_at: float) 
 
 
 class LiveRun:
-    """A recorded run that goes on: writes the words of the peers that are there, and the keeper's."""
+    """A recorded run that goes on; writes the presence of connected devices and the keeper's state."""
 
     def __init__(self, database: Database, rng: random.Random) -> None:
         self._database, self._rng = database, rng
@@ -305,7 +306,7 @@ class LiveRun:
             self._here = [_stay(row) for row in stays]
 
     def say(self, filled: float, eta_s: float, now: float) -> None:
-        """Let all machines be heard of, and the keeper say how far the batch is (0 to 1)."""
+        """Record the presence of all machines, and the keeper's progress of the batch (`filled`, 0 to 1)."""
         claims = {
             stay.id: PresenceClaim(self._step, 0, stay.samples_per_second, "training", now) for stay in self._here
         }
@@ -323,7 +324,7 @@ class LiveRun:
         )
 
     def complete_step(self, now: float) -> None:
-        """Take one more step, of all machines that are there."""
+        """Add one step, with a report from each connected machine."""
         self._step += 1
         reports = reports_of(self._step, now, self._here, True, self._rng)
         with self._database.begin() as session:
@@ -333,7 +334,7 @@ class LiveRun:
 
 
 def go_on(run: RunDirectory, step_s: float, until: Callable[[], bool]) -> None:
-    """Let the run live: batches fill up and steps complete, until `until` says so."""
+    """Fill batches and complete steps until `until()` is true."""
     with open_run(run.path) as opened:
         live, filled_s = LiveRun(opened.database, random.Random(1)), 0.0
         while not until():
@@ -346,7 +347,7 @@ def go_on(run: RunDirectory, step_s: float, until: Callable[[], bool]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write a run, and let it go on if that is wanted."""
+    """Write a run, and continue it if `--live` is given."""
     parser = argument_parser("A long run's history, made up.")
     parser.add_argument(
         "directory", type=Path, nargs="?", metavar="DIR", help="where the run stays; else it goes again"

@@ -1,4 +1,4 @@
-"""Many who watch the dashboard at once: connections that read the live events, each from an address of its own."""
+"""Many simultaneous viewers of the dashboard: connections that read live events, each from an address of its own."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 REQUEST = b"GET /api/v1/events HTTP/1.1\r\nHost: dashboard\r\nAccept: text/event-stream\r\n\r\n"
-AT_ONCE = 32  # that connect
+AT_ONCE = 32  # connections being opened at the same time
 START_TIMEOUT_S = 120.0
 
 
 @dataclass
 class Crowd:
-    """The viewers, and what they have got."""
+    """The viewers, and the events that they have received."""
 
     events: int = 0
     listening: int = 0
@@ -24,7 +24,7 @@ class Crowd:
 
 @contextmanager
 def watching(host: str, port: int, viewers: int) -> Iterator[Crowd]:
-    """So many viewers, each of whom has got an event; they leave at the end. Raises `TimeoutError`."""
+    """Connect viewers, and yield once each has received an event; raises `TimeoutError`. They disconnect at the end."""
     crowd, loop = Crowd(), asyncio.new_event_loop()
     watch = loop.create_task(_watch(crowd, host, port, viewers))
     thread = threading.Thread(target=_run, args=(loop, watch))

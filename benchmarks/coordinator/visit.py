@@ -1,4 +1,4 @@
-"""A visit to the dashboard by a real browser: when it paints, what it loads, what it costs to let the page stand."""
+"""A visit to the dashboard by a real browser: times of painting, bytes loaded, processor time of an open page."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking",
 PATIENCE_MS = 120_000
 SETTLING_S = 3.0
 CHART = "#chart[data-steps]"
-# Notes, in milliseconds since the navigation began, when an element is there.
+# Records the time, in milliseconds since the navigation began, at which an element exists.
 NOTE_ELEMENT = """new MutationObserver((_, observer) => {
   if (!document.querySelector("%s")) return;
   window.thereAt = performance.now();
   observer.disconnect();
 }).observe(document, { subtree: true, childList: true, attributes: true });"""
-# Notes the largest contentful paint so far and the sum of all layout shifts (Web Vitals).
+# Records the largest contentful paint so far and the sum of all layout shifts (Web Vitals).
 NOTE_VITALS = """window.largestPaintAt = 0;
 window.shifted = 0;
 const note = (type, take) =>
@@ -31,14 +31,14 @@ note("largest-contentful-paint", (entry) => { window.largestPaintAt = entry.star
 note("layout-shift", (entry) => { if (!entry.hadRecentInput) window.shifted += entry.value; });"""
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}}
-# Lighthouse's phone: Slow 4G, and a processor of a quarter of the speed.
+# Lighthouse's phone: Slow 4G, and a processor slowed down four times.
 SLOW_4G = {"offline": False, "latency": 150, "downloadThroughput": 1.6e6 / 8, "uploadThroughput": 750e3 / 8}
 SLOWER = 4
 FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 
 
 class _Wire:
-    """The bytes of each answer that a page loads, headers included, by its request."""
+    """Records the bytes of each answer that a page loads, headers included, by request."""
 
     def __init__(self, page: Page) -> None:
         self.urls: dict[str, str] = {}
@@ -57,25 +57,25 @@ class _Wire:
         self.sizes[event["requestId"]] = self.sizes.get(event["requestId"], 0.0) + size
 
     def total(self, which: Callable[[str], bool]) -> float:
-        """Bytes of the answers from these addresses."""
+        """Return the bytes of the answers whose address satisfies `which`."""
         return sum(size for request, size in self.sizes.items() if which(self.urls.get(request, "")))
 
 
 @dataclass(frozen=True)
 class Visit:
-    """Measurements of a visit: bytes on the wire, and parts of a core."""
+    """Measurements of a visit: times, bytes on the wire, and shares of a core."""
 
     own_bytes: float
     plotly_bytes: float
     first_paint_s: float
     chart_s: float
-    again_s: float  # until the chart, with what the browser has kept
+    again_s: float  # until the chart, with a warm browser cache
     idle_cores: float
     live_cores: float
 
 
 def visit(url: str, live_s: float) -> Visit:
-    """Open the page in a new browser, then once more, and let it stand for a while."""
+    """Open the page in a new browser, open it again, then leave it open for `live_s` seconds."""
     with _new_page(DESKTOP) as page:
         page.goto("about:blank")
         time.sleep(SETTLING_S)
@@ -96,13 +96,13 @@ class SlowVisit:
     """A first visit over a slow line, with a slow processor."""
 
     largest_paint_s: float
-    there_s: float  # until the element that was waited for
+    there_s: float  # until the awaited element exists
     shifted: float  # the sum of all layout shifts
     own_bytes: float  # without Plotly
 
 
 def visit_slowly(url: str, ready: str = CHART, screen: dict[str, Any] = PHONE) -> SlowVisit:
-    """Open a page in a new browser with a phone's line and processor, until an element and a while after."""
+    """Open a page in a new browser with a phone's line and processor; wait for an element and a while longer."""
     with _new_page(screen) as page:
         page.add_init_script(NOTE_VITALS)
         wire = _Wire(page)
@@ -117,7 +117,7 @@ def visit_slowly(url: str, ready: str = CHART, screen: dict[str, Any] = PHONE) -
 
 @contextmanager
 def _new_page(screen: Mapping[str, Any]) -> Iterator[Page]:
-    """A page of a new browser, which is closed at the end."""
+    """Yield a page of a new browser, which is closed at the end."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=PATIENCE_MS)
         context = browser.new_context(**screen)
@@ -127,7 +127,7 @@ def _new_page(screen: Mapping[str, Any]) -> Iterator[Page]:
 
 
 def _open(page: Page, url: str, ready: str) -> float:
-    """The seconds until the element is there."""
+    """Open an address; return the seconds until the element exists."""
     page.add_init_script(NOTE_ELEMENT % ready)
     page.goto(url)
     page.wait_for_selector(ready, state="attached")
@@ -135,7 +135,7 @@ def _open(page: Page, url: str, ready: str) -> float:
 
 
 def _browser_cores(seconds: float) -> float:
-    """The processor time that all processes of the browser take within so many seconds, divided by these."""
+    """Return the cores that all processes of the browser use on average over this many seconds."""
     began, used = time.perf_counter(), _browser_seconds()
     time.sleep(seconds)
     return (_browser_seconds() - used) / (time.perf_counter() - began)

@@ -1,1 +1,1 @@
-"""From text to masked batches."""
+"""Speed of the path from text to masked batches."""

@@ -1,9 +1,9 @@
 """Tokens per second from a file of documents to masked batches, on one core and on two, beside a mapped dataset.
 
-"datasets.map" tokenizes each sentence once, builds pairs in batches on a streamed dataset, as is usual today, cuts off
-what is too long and pads what is too short. Each way runs in a process of its own that is held to the cores. Both use
-the same sentences, tokenizer, length and masker, and only tokens of text that arrive in a batch count. By default they
-read the built-in corpus with a tokenizer trained on it:
+The baseline "datasets.map" is the usual way today: it tokenizes each sentence once, builds pairs in batches on a
+streamed dataset, truncates long samples and pads short ones. Each way runs in a process of its own, pinned to the
+cores. Both use the same sentences, tokenizer, length and masker, and only tokens of text that arrive in a batch count.
+By default they read the built-in corpus with a tokenizer trained on it:
 
     python benchmarks/data/data_path.py [--quick] [--json] [--preset PRESET]
     python benchmarks/data/data_path.py --corpus corpus.jsonl.gz --language bn --tokenizer tokenizer.json.gz
@@ -45,12 +45,12 @@ MICROBATCH_SIZE = 32
 ROUNDS, QUICK_ROUNDS = 5, 3
 QUICK_CHARACTERS = 1_000_000
 SPECIAL_PLACES = 3  # [CLS], [SEP] and [SEP] in each sample
-MAPPED_DOCUMENTS = 100  # in one call of the mapped function; datasets' default, 1000, is no faster
+MAPPED_DOCUMENTS = 100  # documents in one call of the mapped function; datasets' default, 1000, is no faster
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure."""
+    """The run and corpus to measure with."""
 
     config: RunConfig  # with a jsonl source
     tokenizer_dir: Path
@@ -59,23 +59,24 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Tokens and places for them in one pass over the documents, and how long it took."""
+    """Tokens, token positions and duration of one pass over the documents."""
 
-    tokens: int  # of text, in samples
-    places: int  # in all samples, padding and special tokens included
+    tokens: int  # tokens of text in samples
+    places: int  # positions in all samples, padding and special tokens included
     samples: int
     seconds: float
 
     @property
     def padding(self) -> int:
-        """Places without a token."""
+        """Return the number of padded positions."""
         return self.places - self.tokens - SPECIAL_PLACES * self.samples
 
 
 def manyhands(plan: Plan) -> list[Outcome]:
-    """Take the product's own path, from the source to the batch, the thread that runs ahead included.
+    """Measure the product's own path from the source to the batch, including the thread that reads ahead.
 
-    Both halves of the first epoch, as in the second fewer words are new, and the second epoch, in which none is.
+    The passes are the two halves of the first epoch (fewer words are new in the second) and the second epoch, in which
+    no word is new.
     """
     size, length = plan.config.data.microbatch_size, plan.config.data.sequence_length
     pad = load_special_ids(plan.tokenizer_dir).pad
@@ -95,7 +96,7 @@ def manyhands(plan: Plan) -> list[Outcome]:
 
 
 class Mapped:
-    """Samples of a mapped dataset: pairs of groups of sentences, cut off where too long, padded where too short."""
+    """Samples of a mapped dataset: pairs of groups of sentences, truncated or padded to the sample's length."""
 
     def __init__(self, plan: Plan) -> None:
         self.language, self.length = plan.config.run.language, plan.config.data.sequence_length
@@ -104,7 +105,7 @@ class Mapped:
         self.tokens = self.samples = 0
 
     def rows(self, batch: Mapping[str, Sequence[str]]) -> dict[str, list[list[int]]]:
-        """Return the samples of some documents; each sentence is tokenized once, many in one call."""
+        """Return the samples of a batch of documents; each sentence is tokenized once, many in one call."""
         by_document = [split_sentences(document, self.language) for document in batch["text"]]
         flat = list(chain.from_iterable(by_document))
         encodings = iter(self.tokenizer.encode_batch_fast(flat, add_special_tokens=False))
@@ -118,7 +119,7 @@ class Mapped:
         return {"input_ids": made}
 
     def _runs(self, lengths: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """Yield the start and the end of each run of a document's sentences that reaches the sample's length."""
+        """Yield the start and end of each group of consecutive sentences that reaches the sample's length."""
         start = counted = index = 0
         for index, length in enumerate(lengths, 1):
             counted += length
@@ -137,7 +138,7 @@ class Mapped:
 
 
 def datasets_map(plan: Plan) -> list[Outcome]:
-    """Do the same by a batched map over a streamed dataset."""
+    """Measure the baseline, a batched map over a streamed dataset."""
     mapped = Mapped(plan)
     masker = Masker(mapped.tokenizer.get_vocab_size(), mapped.special, plan.config.objective.mask_probability)
     began = time.perf_counter()
@@ -151,11 +152,11 @@ def datasets_map(plan: Plan) -> list[Outcome]:
 
 
 WAYS: dict[str, Callable[[Plan], list[Outcome]]] = {"manyhands": manyhands, "datasets.map": datasets_map}
-Outcomes = dict[str, list[list[Outcome]]]  # of each way: the passes of each round
+Outcomes = dict[str, list[list[Outcome]]]  # way -> rounds -> passes
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure both ways, turn about, so that a change in the machine's load meets them alike; report the medians."""
+    """Measure both ways alternately, so that changes of the machine's load affect both; report the medians."""
     options = _parse(arguments)
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -172,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _prepare(options: argparse.Namespace, folder: Path) -> Plan:
-    """The documents as a file of JSON lines, the tokenizer's folder, and how many tokens there are."""
+    """Write the documents as JSON lines, prepare the tokenizer, and count the tokens."""
     config = _config(options, options.corpus)
     documents = list(sample_documents(config, limit=10**9))
     if options.quick:
@@ -186,7 +187,7 @@ def _prepare(options: argparse.Namespace, folder: Path) -> Plan:
 
 
 def _measure(plan: Plan, cores: int, rounds: int) -> Outcomes:
-    """One way after the other, again and again; before that all once for nothing, to have everything loaded."""
+    """Measure the ways alternately for this many rounds, after one discarded round that loads everything."""
     os.environ.update(environment(cores))
     with ExitStack() as stack:
         processes = {
@@ -200,7 +201,7 @@ def _measure(plan: Plan, cores: int, rounds: int) -> Outcomes:
 
 
 def environment(cores: int) -> dict[str, str]:
-    """Return the variables that hold every library to so many threads."""
+    """Return the environment variables that limit every library to this many threads."""
     threads = {name: str(cores) for name in ("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     return {**threads, "TOKENIZERS_PARALLELISM": "true" if cores > 1 else "false"}
 
@@ -210,7 +211,7 @@ def _hold_to(cores: int) -> None:
 
 
 def _speeds(cores: str, outcomes: Outcomes) -> Iterator[Figure]:
-    """The medians of our speeds beside the other's."""
+    """Yield the medians of our speeds beside the baseline's."""
     ours = outcomes["manyhands"]
     theirs = median(map(_speed, outcomes["datasets.map"]))
     for name, speed in {
@@ -222,12 +223,12 @@ def _speeds(cores: str, outcomes: Outcomes) -> Iterator[Figure]:
 
 
 def _speed(outcomes: Sequence[Outcome]) -> float:
-    """Tokens/s of several passes together."""
+    """Return the tokens per second over several passes together."""
     return sum(outcome.tokens for outcome in outcomes) / sum(outcome.seconds for outcome in outcomes)
 
 
 def _config(options: argparse.Namespace, path: Path | None) -> RunConfig:
-    """The run, on the corpus that the options name or on the file that was made of it."""
+    """Return the run's configuration, on the corpus that the options name or on the file prepared from it."""
     source = {"kind": "builtin"}
     if path is not None:
         source = {"kind": "jsonl" if ".jsonl" in path.name else "text", "path": str(path)}

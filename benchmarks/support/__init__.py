@@ -1,1 +1,1 @@
-"""Helpers of several benchmarks: reports, small runs, hosts with lines of their own."""
+"""Helpers shared by several benchmarks: reports, small runs, hosts with shaped links."""

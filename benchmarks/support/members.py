@@ -1,4 +1,4 @@
-"""Devices that have joined a run, for benchmarks that start peers without a coordinator."""
+"""Admitted devices, for benchmarks that start peers without a coordinator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIFETIME_S = 24 * 3600.0
 
 
 def admit(directory: Path, authority: AuthorityKey, role: Role, run: str) -> str:
-    """Give a new device, of a member of its own, what it needs to join the swarm; return where that lies."""
+    """Make credentials for a new device of a new member; return the directory that holds them."""
     credentials = Credentials(directory)
     key, now, name = credentials.device_key, time.time(), directory.name
     pseudonym = key.receipt_key(run).pseudonym

@@ -1,4 +1,4 @@
-"""Hosts with links of their own rates, on this machine: network namespaces joined by a bridge, shaped by `tc`.
+"""Simulated hosts on this machine: network namespaces joined by a bridge, with link rates shaped by `tc`.
 
 Needs root, iproute2 and nftables. Used by averaging.py, chaos.py, home_lines.py, scale.py and the system tests.
 """
@@ -16,47 +16,50 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-NETWORK_V6 = "2a05:f480:77:"  # likewise
-NETWORK = "45.77.0"  # as on the internet: libp2p relays for no private addresses; nothing of it leaves the namespaces
+NETWORK_V6 = "2a05:f480:77:"  # public for the same reason
+NETWORK = "45.77.0"  # public, because libp2p does not relay for private addresses; no packet leaves the namespaces
 _CLONE_NEWNET = 0x40000000
-BURST_S = 0.01  # what a link may pass at once, as time at its rate
+BURST_S = 0.01  # burst that a link may pass at once, as time at its rate
 LEAST_BURST_BYTES = 16_384
-QUEUE_MS = 200  # how long a packet may wait for its link before it is dropped
-ALLOWED_CONTROLS = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")  # in namespaces; reno always is
+QUEUE_MS = 200  # longest wait of a packet for its link; then it is dropped
+ALLOWED_CONTROLS = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")  # in namespaces; reno is always allowed
 _counter = itertools.count()
 
 
 @dataclass(frozen=True)
 class HostPlan:
-    """One host: the rate of its link, of both directions or of what it sends, and what stands before it."""
+    """One host: the rates of its link, and the router or firewall in front of it.
+
+    `mbit_per_second` is the rate of both directions, or of the uplink if the downlink's is given.
+    """
 
     name: str
     mbit_per_second: float
     place: Literal["open", "nat", "firewall", "no-tcp"] = "open"
-    versions: tuple[Literal[4, 6], ...] = (4,)  # of IP; what stands behind a router has the first only
-    down_mbit_per_second: float | None = None  # None: as it sends
+    versions: tuple[Literal[4, 6], ...] = (4,)  # IP versions; a host behind a router has only the first
+    down_mbit_per_second: float | None = None  # None: the uplink's rate
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host that is up."""
+    """A running host."""
 
     namespace: str
-    address: str  # its own; behind a router not the one that others see; "" if it has no IPv4
+    address: str  # the host's own, which others do not see if it is behind a router; "" without IPv4
     address_v6: str = ""
 
     def command(self, *command: str) -> list[str]:
-        """The command that runs `command` on this host."""
+        """Return the command line that runs `command` on this host."""
         return ["ip", "netns", "exec", self.namespace, *command]
 
     def enter(self) -> None:
-        """Move this process, and all that it starts from now on, to this host."""
+        """Move this process, and all processes that it starts from now on, to this host."""
         with (Path("/run/netns") / self.namespace).open() as file:
             _set_namespace(file.fileno(), self.namespace)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Keep this thread, and what it starts, on this host while the block lasts."""
+        """Run this thread, and the processes that it starts, on this host for the length of the block."""
         with Path("/proc/thread-self/ns/net").open() as before:
             self.enter()
             try:
@@ -72,7 +75,7 @@ def _set_namespace(descriptor: int, name: str) -> None:
 
 
 def why_impossible() -> str:
-    """Why hosts cannot be made here; "" if they can."""
+    """Return why hosts cannot be made on this machine, or "" if they can."""
     if missing := [tool for tool in ("ip", "tc", "nft") if shutil.which(tool) is None]:
         return f"{', '.join(missing)} not installed"
     name = f"mh{os.getpid()}try"
@@ -84,7 +87,7 @@ def why_impossible() -> str:
 
 
 class Network:
-    """A context in which the planned hosts exist; all namespaces are gone at its end."""
+    """A context in which the planned hosts exist; all namespaces are deleted at its end."""
 
     def __init__(self, plans: Sequence[HostPlan]) -> None:
         self._plans = plans
@@ -108,11 +111,11 @@ class Network:
         self._stack.close()
 
     def cut(self, name: str) -> None:
-        """Let nothing pass this host's link any more."""
+        """Take this host's link down."""
         self._set_link(name, "down")
 
     def mend(self, name: str) -> None:
-        """Let all pass again."""
+        """Bring this host's link up again."""
         self._set_link(name, "up")
 
     def _set_link(self, name: str, state: Literal["up", "down"]) -> None:
@@ -124,7 +127,7 @@ class Network:
         _ip("netns", "add", namespace)
         stack.callback(_ip, "netns", "delete", namespace)
         _ip("-n", namespace, "link", "set", "lo", "up")
-        # As on most machines, or at least slowed by loss, which BBR, this one's perhaps, hides.
+        # Most machines use CUBIC. This machine may use BBR, which does not slow down when packets are lost.
         control = "cubic" if "cubic" in ALLOWED_CONTROLS.read_text().split() else "reno"
         _run("ip", "netns", "exec", namespace, "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={control}")
         return namespace
@@ -163,7 +166,7 @@ class Network:
 def _join(
     left: str, left_device: str, left_address: str, right: str, right_device: str, right_address: str = ""
 ) -> None:
-    """A cable between two namespaces."""
+    """Connect two namespaces by a pair of virtual devices."""
     cable = ["name", left_device, "netns", left, "type", "veth", "peer", "name", right_device, "netns", right]
     _ip("link", "add", *cable)
     for namespace, device, address in (left, left_device, left_address), (right, right_device, right_address):
@@ -173,14 +176,14 @@ def _join(
 
 
 def _shape(namespace: str, device: str, mbit_per_second: float) -> None:
-    """Let no more than this rate leave by the device."""
+    """Limit the rate at which packets leave through the device."""
     burst = max(LEAST_BURST_BYTES, int(mbit_per_second * 1e6 / 8 * BURST_S))
     options = ["rate", f"{mbit_per_second}mbit", "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
     _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *options)
 
 
 def _refuse_new(namespace: str, hook: str) -> None:
-    """Drop connections that come from outside; answers to one's own pass."""
+    """Drop connections opened from outside; let answers to the host's own connections pass."""
     _filter(namespace, f"add chain inet f {hook} {{ type filter hook {hook} priority 0; }}")
     _filter(namespace, f"add rule inet f {hook} ct state established,related accept")
     _filter(namespace, f'add rule inet f {hook} iifname "wan" drop')

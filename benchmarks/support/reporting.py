@@ -1,6 +1,6 @@
-"""The common parts of benchmarks: two options, the end at a signal, one way to show a figure beside its baseline.
+"""Common parts of benchmarks: two options, the exit at a signal, and a report of figures beside their baselines.
 
-A benchmark never asserts; it prints a table for people or, with `--json`, one object for machines.
+A benchmark makes no assertions; it prints a table for people or, with `--json`, one object for machines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured quantity, with the same quantity of what it is compared with, if there is such a thing."""
+    """One measured quantity, with the baseline's value if there is a baseline."""
 
     name: str
     value: float
@@ -26,12 +26,12 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """Ours divided by the baseline's; whether more is better depends on the unit."""
+        """Return our value divided by the baseline's; whether more is better depends on the unit."""
         return self.value / self.baseline if self.baseline else None
 
 
 def argument_parser(description: str) -> argparse.ArgumentParser:
-    """A parser with the options that every benchmark has."""
+    """Return a parser with the options that every benchmark has."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="a smaller measurement that ends within 60 seconds")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
@@ -39,7 +39,7 @@ def argument_parser(description: str) -> argparse.ArgumentParser:
 
 
 def exit_at_sigterm() -> None:
-    """Let SIGTERM end this process as `sys.exit` does: what it started, and the hosts that it made, end with it."""
+    """Make SIGTERM end this process as `sys.exit` does, so that its child processes and hosts are cleaned up."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
 
@@ -49,19 +49,19 @@ def report(title: str, figures: Sequence[Figure], as_json: bool) -> None:
 
 
 def as_json_text(title: str, figures: Sequence[Figure]) -> str:
-    """One object: each figure with its unit, its baseline and the ratio, and the machine they were measured on."""
+    """Return one JSON object: each figure with unit, baseline and ratio, and a description of the machine."""
     machine = {"platform": platform.platform(), "python": platform.python_version()}
     rows = [{**asdict(figure), "ratio": figure.ratio} for figure in figures]
     return json.dumps({"benchmark": title, "machine": machine, "figures": rows}, indent=2)
 
 
 def as_table(title: str, figures: Sequence[Figure]) -> str:
-    """Aligned columns: figure, value with its unit, baseline, ratio."""
+    """Return a table with aligned columns: figure, value with its unit, baseline, ratio."""
     return "\n".join([title, *aligned([("figure", "value", "baseline", "ratio"), *map(_row, figures)])])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table; the first row is its head."""
+    """Return the lines of a table whose first row is the header."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
@@ -74,5 +74,5 @@ def _row(figure: Figure) -> tuple[str, str, str, str]:
 
 
 def _number(value: float) -> str:
-    """Thousands grouped where large, four significant digits where small."""
+    """Format a large number with grouped thousands, a small one with four significant digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

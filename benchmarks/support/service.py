@@ -1,4 +1,4 @@
-"""A run's service in a process of its own, as the coordinator's command starts it, without a keeper."""
+"""A run's service in a separate process, started by the coordinator's command without a keeper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 @contextmanager
 def served(run: RunDirectory, log: Path) -> Iterator[psutil.Process]:
-    """Serve a run; yield the process that listens on the web port, the last to be opened. It is stopped in order."""
+    """Serve a run, and yield the process that listens on the web port, the last port to open; stop it at the end."""
     command = Command(log, "coordinator", "serve", str(run.path), "--service-only")
     found: list[psutil.Process] = []
 

@@ -1,1 +1,1 @@
-"""Rounds, lines and growth of a swarm, beside hivemind."""
+"""Averaging rounds, slow lines and large swarms, beside hivemind."""

@@ -1,12 +1,11 @@
-"""The time of one round on home lines in each code of gradients, and its processor time.
+"""Duration and processor time of one averaging round on home lines, for each code of gradients.
 
     python -m benchmarks.swarm.averaging [--millions 19,151] [--codes float16,...] [--quick] [--json]
 
-Three volunteers on lines of 10 Mbit/s up and 50 down and the keeper on one of 100 average random gradients, square
-matrices, once in each code: real peers (the product's averager over libp2p) in network namespaces whose links `tc`
-shapes (network.py). All share this machine's processors. Beside each time stands the least that the lines allow by the
-product's own estimate, which counts a line by its slower direction. Needs root and iproute2; all of it takes a quarter
-of an hour.
+Three volunteers on lines of 10 Mbit/s up and 50 down and a keeper on a line of 100 Mbit/s average random square
+matrices, once in each code. They are real peers (the product's averager over libp2p) in network namespaces whose links
+`tc` shapes (network.py), and share this machine's processors. The baseline is the least time that the lines allow by
+the product's own estimate, which takes a line's slower direction. Needs root and iproute2; takes a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from peer.reduction.sizes import RoundBytes, values_sent
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "averaging"
-CODES: Mapping[str, Mapping[str, Any]] = {  # keys of `averaging`
+CODES: Mapping[str, Mapping[str, Any]] = {  # name of a code -> keys of `averaging`
     "float16": {},
     "8bit-blockwise": {"compression": "8bit-blockwise"},
     "powersgd 16": {"powersgd_rank": 16},
@@ -50,7 +49,7 @@ LONGEST_S = 1200.0
 
 @dataclass(frozen=True)
 class Plan:
-    """The task of one process of averaging_peer.py."""
+    """The configuration of one process of averaging_peer.py."""
 
     place: int
     peers: int
@@ -58,13 +57,13 @@ class Plan:
     values: int
     credentials_dir: str = ""
     matchmaking_s: float = 4.0
-    patience_s: float = 100.0  # with a peer that sends nothing
+    patience_s: float = 100.0  # for a peer that sends nothing
     timeout_s: float = 300.0  # of a round
-    fails: bool = False  # every second round, as a reducer that goes away in the middle
+    fails: bool = False  # break off as a reducer in the middle of every second round
     initial_peers: tuple[str, ...] = ()
     averaging: Mapping[str, Any] = field(default_factory=dict)  # keys of a run file's section
-    side: int = 0  # of the square matrices that the values are in; 0 for one vector
-    samples: int = 1  # behind its gradient; 0 for the keeper
+    side: int = 0  # of the square matrices that hold the values; 0: one vector
+    samples: int = 1  # behind this peer's gradient; 0 for the keeper
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -93,7 +92,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def measure(code: str, matrices: int, hosts: Sequence[Host], directory: Path) -> list[Figure]:
-    """Return the time of a round at its slowest peer, and a volunteer's processor time."""
+    """Return the time of a round at its slowest peer, and the processor time of a volunteer."""
     averaging, values = Averaging(**CODES[code]), matrices * SIDE**2
     sent = values_sent([(SIDE, SIDE)] * matrices, averaging.powersgd_rank)
     size = RoundBytes.of(averaging.wire_format, sent)
@@ -115,7 +114,7 @@ def measure(code: str, matrices: int, hosts: Sequence[Host], directory: Path) ->
 
 
 def swarm_plans(directory: Path, roles: Sequence[Role], values: int, **options: Any) -> list[Plan]:
-    """Peers that have joined one run, without their addresses."""
+    """Return plans of peers admitted to one run, without initial peers."""
     authority = AuthorityKey.generate()
     return [
         Plan(
@@ -133,7 +132,7 @@ def swarm_plans(directory: Path, roles: Sequence[Role], values: int, **options: 
 
 @contextmanager
 def started(hosts: Sequence[Host], plans: Sequence[Plan]) -> Iterator[list[subprocess.Popen[str]]]:
-    """A process for each plan; all but the first begin with its addresses. They leave at the end."""
+    """Start a process for each plan; all but the first join by the first one's addresses. Stop them at the end."""
     with ExitStack() as stack:
         addresses: tuple[str, ...] = ()
         peers = []
@@ -145,11 +144,11 @@ def started(hosts: Sequence[Host], plans: Sequence[Plan]) -> Iterator[list[subpr
             hear(process)
         yield peers
         for process in peers:
-            process.communicate()  # ends its input
+            process.communicate()  # closes its input
 
 
 def used_by(peer: subprocess.Popen[str]) -> float:
-    """Return the seconds of a processor that a peer's processes have used."""
+    """Return the processor time, in seconds, of all processes of a peer."""
     tell(peer, "processor")
     return float(hear(peer))
 
@@ -160,7 +159,7 @@ def _start(host: Host, plan: Plan) -> subprocess.Popen[str]:
 
 
 def tell(process: subprocess.Popen[str], content: object) -> None:
-    """Say something to a peer."""
+    """Send a peer one message as a line of JSON."""
     assert process.stdin is not None
     process.stdin.write(f"{json.dumps(content)}\n")
     process.stdin.flush()

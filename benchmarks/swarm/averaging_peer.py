@@ -1,9 +1,8 @@
 """One peer of averaging.py: `python -m benchmarks.swarm.averaging_peer PLAN` averages with the others again and again.
 
-It prints its addresses. Each line of standard input is the rate that it declares (bytes per second, or null) for one
-round; it answers with the seconds that the round took here, or null if it failed. To "rounds" it answers with the
-number of rounds that are over and still in its memory, to "processor" with the seconds of a processor that its
-processes have used.
+The peer prints its addresses. Each line of standard input is the rate to declare (bytes per second, or null) for one
+round; the peer answers with the seconds that the round took here, or null if it failed. It answers "rounds" with the
+number of finished rounds that are still in memory, and "processor" with the processor time of its processes in seconds.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ LIFETIME_S = 3600.0
 
 
 class WatchedAverager(SwarmGradientAverager):
-    """Tells what its process holds."""
+    """An averager that reports the rounds held in its process's memory."""
 
     def held_rounds(self) -> int:
-        """How many rounds there are in memory."""
+        """Return the number of rounds in memory."""
         answer: MPFuture[int] = MPFuture()
         self._outer_pipe.send(("_count_rounds", [], {"answer": answer}))
         return int(answer.result())
@@ -54,7 +53,7 @@ class WatchedAverager(SwarmGradientAverager):
 
 
 class FailingAverager(WatchedAverager):
-    """Breaks off in the middle of every second round."""
+    """An averager that breaks off in the middle of every second round."""
 
     rounds = 0
 
@@ -65,7 +64,7 @@ class FailingAverager(WatchedAverager):
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Answer, but in every second round only the first part."""
+        """Answer all parts, but in every second round only the first."""
         async for message in super().rpc_aggregate_part(stream, context):
             yield message
             if self.rounds % 2:
@@ -73,26 +72,26 @@ class FailingAverager(WatchedAverager):
 
 
 for averager_type in WatchedAverager, FailingAverager:
-    averager_type.__name__ = SwarmGradientAverager.__name__  # by which hivemind's peers call each other
+    averager_type.__name__ = SwarmGradientAverager.__name__  # hivemind's peers call each other by the class's name
 
 
 def used_seconds() -> float:
-    """Processor time of this process and those that it has started, their daemons among them."""
+    """Return the processor time of this process and its children, p2p daemons included."""
     here = psutil.Process()
     return sum(sum(process.cpu_times()[:2]) for process in [here, *here.children(recursive=True)])
 
 
 def join(plan: Plan, credentials: Credentials) -> hivemind.DHT:
-    """A member's node of the DHT."""
+    """Start a member's DHT node."""
     place = Placement(host_maddrs=(f"/ip4/{plan.address}/tcp/0",))
     return start_dht(RUN, credentials, plan.initial_peers, place)
 
 
 def main() -> None:
-    """Do what the plan says."""
+    """Average by the plan in the first argument."""
     plan = Plan(**json.loads(sys.argv[1]))
     logging.basicConfig(level=logging.CRITICAL)
-    logging.getLogger("hivemind").setLevel(logging.CRITICAL)  # its traces of rounds that are meant to fail
+    logging.getLogger("hivemind").setLevel(logging.CRITICAL)  # hides its stack traces of rounds that are meant to fail
     torch.set_num_threads(1)
     credentials = Credentials(Path(plan.credentials_dir))
     dht = join(plan, credentials)

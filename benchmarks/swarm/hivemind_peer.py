@@ -1,6 +1,6 @@
 """One peer of home_lines.py or scale.py with hivemind alone: `python -m benchmarks.swarm.hivemind_peer PLAN`.
 
-The keeper's place has an auxiliary peer, which lends its line to the averaging. It says what home_peer.py says.
+An auxiliary peer, which lends its line to the averaging, replaces the keeper. Events are those of home_peer.py.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from peer.reporting.messages import LostCause
 from peer.runtime.processes import exit_now
 
 ASSIST_EVERY_S = 0.2
-PART_BYTES = 2**19 // 16  # hivemind's, scaled as lines and model are: a part is to arrive within the matchmaking time
+PART_BYTES = 2**19 // 16  # hivemind's, scaled like lines and model: a part must arrive within the matchmaking time
 
 
 @dataclass(frozen=True)
 class Due:
-    """A peer's samples that a round of averaging is to take."""
+    """Samples of this peer that an averaging round is to include."""
 
     step: int
     samples: int
@@ -37,16 +37,16 @@ class Due:
 
 
 class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
-    """hivemind's optimizer, which says what becomes of its samples."""
+    """hivemind's optimizer, which also records whether its samples were averaged or lost."""
 
     def __init__(self, journal: Journal, downloads: DownloadWatch, **options: Any) -> None:
         self._journal, self._downloads = journal, downloads
-        self._due: dict[StepControl, Due] = {}  # a delayed round goes on while further samples are computed
-        self._unused = 0  # samples computed, and not accumulated yet
+        self._due: dict[StepControl, Due] = {}  # a delayed round runs while further samples are computed
+        self._unused = 0  # samples computed but not accumulated yet
         super().__init__(**options)
 
     def train_on(self, samples: int) -> None:
-        """Take in a microbatch's gradient."""
+        """Accumulate a microbatch's gradient of this many samples."""
         self._unused = samples
         self.step(batch_size=samples)
         self._unused = 0
@@ -56,7 +56,7 @@ class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
         began = bool(super()._begin_averaging_gradients(grad_scaler))
         if began:
             self._due[self.scheduled_grads] = due
-        else:  # alone in the swarm the own gradient is the average
+        else:  # a peer alone in the swarm takes its own gradient as the average
             self._tell(due, int(self.tracker.global_progress.num_peers <= 1))
         return began
 
@@ -70,9 +70,9 @@ class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
         self._tell(self._due.pop(control), group, is_finite)
 
     def _tell(self, due: Due, group: int, is_finite: bool = True) -> None:
-        """Say what became of samples. A `group` of 0: others were there, and the step is on the own gradient.
+        """Record whether samples were averaged; a `group` of 0 is a step on the peer's own gradient beside others.
 
-        hivemind divides by the weight of parts that nobody has sent, so an average may be not finite.
+        hivemind divides by the weight even of parts that nobody sent, so an average may be not finite.
         """
         counted = due.samples if group and is_finite else 0
         took_s = time.monotonic() - due.began_at
@@ -82,7 +82,7 @@ class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
             self._journal.say("lost", by_cause={cause.value: due.samples})
 
     def load_state_from_peers(self, **kwargs: Any) -> None:
-        """Take another peer's state; all that was accumulated is lost."""
+        """Download another peer's state; all accumulated samples are lost."""
         lost = self.grad_averager.local_samples_accumulated + self._unused
         if lost:
             self._journal.say("lost", by_cause={LostCause.LATE.value: lost})
@@ -92,7 +92,7 @@ class WatchedOptimizer(hivemind.Optimizer):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Do what the plan says."""
+    """Train, or assist as the keeper's substitute, by the plan in the first argument."""
     plan, config, model, journal = begin()
     dht = hivemind.DHT(
         initial_peers=list(plan.initial_peers),
@@ -115,13 +115,13 @@ def main() -> None:
 
 
 def leave(journal: Journal) -> None:
-    """Go at once: hivemind's step cannot be interrupted."""
+    """Exit at once, because hivemind's step cannot be interrupted."""
     journal.say("left")
     exit_now(0)
 
 
 def open_optimizer(plan: Plan, config: RunConfig, model: Any, dht: hivemind.DHT, journal: Journal) -> WatchedOptimizer:
-    """The optimizer of the plan's system, on the run's model and for its batches."""
+    """Build the optimizer of the plan's system for the run's model and batches."""
     is_keeper, options = plan.role == "keeper", HIVEMIND[plan.system]
     return WatchedOptimizer(
         journal,
@@ -142,7 +142,7 @@ def open_optimizer(plan: Plan, config: RunConfig, model: Any, dht: hivemind.DHT,
 
 
 def train(plan: Plan, config: RunConfig, model: Any, optimizer: WatchedOptimizer, journal: Journal) -> None:
-    """The loop of hivemind's quick start, with the time that the volunteer's device would take."""
+    """Run the loop of hivemind's quick start at the pace of the volunteer's device."""
     for number, batch in zip(count(), RepeatedBatches(config), strict=False):
         began = time.monotonic()
         compute_losses(model, batch, config).total.backward()  # type: ignore[no-untyped-call]

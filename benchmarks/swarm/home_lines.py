@@ -1,39 +1,38 @@
-"""A swarm of real homes beside hivemind: who contributes, and how much of the computation counts.
+"""A swarm on home lines beside hivemind: who contributes, and how much of the computation counts.
 
     python benchmarks/swarm/home_lines.py [--setting stress|homes|room] [--churn] [--seconds 330]
                                     [--systems ours,delayed,hivemind-example] [--logs DIR] [--quick] [--json]
 
-Five hosts in network namespaces with lines that `tc` shapes (network.py): a keeper, a fast volunteer, one half as
-fast, and two home lines that send five times as slowly as they receive, one of them behind a router. Lines and model
-are real ones and ALBERT-large, scaled alike by 1/16. Every process, its daemons included, runs on its own host; only
-their processors are shared.
+The swarm has five hosts in network namespaces, with lines that `tc` shapes (network.py): a keeper, a fast volunteer,
+one half as fast, and two on home lines whose uplink is a fifth of the downlink, one of them behind a router. The lines
+are real ones and the model is ALBERT-large, both scaled by 1/16. Each peer's processes, daemons included, run on its
+own host; only the processors are shared.
 
-The computation is simulated: a microbatch of a tiny model is really computed, on few tokens, and then waited for until
-the time has passed that the setting gives a sample on this volunteer's device. So this machine's speed says nothing.
+Computation is simulated. A peer computes a microbatch of a tiny model on few tokens, then sleeps until the time has
+passed that the setting gives the volunteer's device for these samples. So this machine's speed does not matter.
 
-- stress: the four devices compute a batch in 5 seconds, where the slowest line needs 14 for a gradient;
-- homes: all four are on lines of 10 Mbit/s up and 50 down (scaled, too), and compute it in 20 seconds;
-- room: all four are on fast lines, and compute it in two seconds, from half a minute on: many rounds, to see whether
-  all who were there at the first step have the same bits (who takes a state later has its moments in 16 bits).
+- stress: the four devices compute a batch in 5 seconds; the slowest line needs 14 for a gradient;
+- homes: all four have lines of 10 Mbit/s up and 50 down (scaled, too), and compute a batch in 20 seconds;
+- room: all four have fast lines, and compute a batch in two seconds, starting half a minute after the first joined. The
+  many rounds test whether all peers present at the first step keep the same bits (later joiners get 16-bit moments).
 
-Exact steps are `ours`, steps with `averaging.delay` are `delayed`, and further names set other keys of `averaging`
-(`OURS` in homes.py); the first system of `--systems` stands beside each of the others. Ours are the product's `Swarm`,
-`StateTaking` and `train` (home_peer.py), without agents and checkpoints; the keeper is their loop without a database.
-Theirs are `hivemind.Optimizer` as installed (hivemind_peer.py): the same model, optimizer and target batch, and an
-auxiliary peer on the keeper's host. `hivemind-example` has the options and times of hivemind's own ALBERT example
-(delayed steps, gradients and averaged parameters in fp16), `hivemind-exact` the same without the delay (`HIVEMIND` in
-homes.py); the parts in which they send are scaled as the lines are. A sample of hivemind's counts if its round brought
-an average of two peers or more, although a step may have several groups there, and an average may lack parts; a step on
-a peer's own gradient only that another volunteer took, too, loses its samples. Its peers begin without a download, for
-all of them draw the same first weights; ours take the keeper's state. In both systems the volunteers join one after
-another.
+`ours` takes exact steps, `delayed` takes steps with `averaging.delay`, and further names set other keys of `averaging`
+(`OURS` in homes.py). The first system of `--systems` is compared with each of the others. Our systems are the product's
+`Swarm`, `StateTaking` and `train` (home_peer.py), without agents and checkpoints; the keeper runs its loop without a
+database. hivemind's systems are `hivemind.Optimizer` as installed (hivemind_peer.py) with the same model, optimizer and
+target batch, and an auxiliary peer on the keeper's host. `hivemind-example` has the options and times of hivemind's own
+ALBERT example (delayed steps, gradients and averaged parameters in fp16), `hivemind-exact` the same without the delay
+(`HIVEMIND` in homes.py). Its part size is scaled like the lines. A hivemind sample counts if its round averaged two
+peers or more, even if the step had several groups or the average lacked parts. If a peer steps on its own gradient
+alone and another volunteer took the step, too, its samples are lost. hivemind's peers begin without a download, because
+all draw the same first weights; ours take the keeper's state. In both systems volunteers join one after another.
 
-With `--churn` there are six volunteers, and each 15 seconds one leaves or comes back (in a room the first of them
-stays: its bits are compared with the keeper's to the end).
+With `--churn` there are six volunteers, and every 15 seconds one leaves or returns. In `room` the first volunteer
+stays, so that its bits can be compared with the keeper's to the end.
 
-Samples count as the step's average weighed them, by the keeper's record of its round (`weights_in`); what was cut of a
-member's weight is lost. The measurement ends with the first step after `--seconds`. Samples that still wait for a step
-then are neither counted nor lost. A volunteer's time begins when it holds the run's state.
+Samples count with their weight in the step's average, by the keeper's record of its round (`weights_in`); the cut part
+of a member's weight is lost. The measurement ends with the first step after `--seconds`. Samples that then still wait
+for a step are neither counted nor lost. A volunteer's time begins when it holds the run's state.
 """
 
 from __future__ import annotations
@@ -70,21 +69,21 @@ from peer.reporting.messages import LostCause
 
 TARGET_BATCH = 64
 MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # the first two are our defaults
-ROOM_BEGINS_S = 30.0  # after the first volunteer's start: all of them have the first state then
+ROOM_BEGINS_S = 30.0  # after the first volunteer's start; by then all hold the first state
 CHURN_EVERY_S = 15.0
-STAY_IN_ROOM = 1  # volunteers who do not leave
-OVERTIME = 0.5  # of `--seconds`: how much longer the measurement waits for the step that ends it
-CUT = "cut weight"  # the cause of lost samples that a peer has brought to a step, and the average did not weigh
-SETTLE_S = 3.0  # so long after it, for the others' reports of it
+STAY_IN_ROOM = 1  # number of volunteers who do not leave
+OVERTIME = 0.5  # longest extra wait for the step that ends the measurement, as a share of `--seconds`
+CUT = "cut weight"  # cause of lost samples that a peer sent but the average did not weigh
+SETTLE_S = 3.0  # wait after the last step for the other peers' reports of it
 
 
 @dataclass
 class Outcome:
-    """One volunteer's work in one system."""
+    """Measurements of one volunteer in one system."""
 
     seconds_per_sample: float
     joining_s: float = 0.0  # from its start until it held the state
-    present_s: float = 0.0  # from then to the end
+    present_s: float = 0.0  # from holding the state to the end
     computed: int = 0
     counted: int = 0
     lost: Counter[str] = field(default_factory=Counter)
@@ -92,57 +91,57 @@ class Outcome:
     download_s: float = 0.0
     sent_bytes: int = 0
     received_bytes: int = 0
-    percent_able: float = 0.0  # of all samples that all volunteers' devices could compute while they were there
-    percent_counted: float = 0.0  # of all volunteers' samples that are in steps
+    percent_able: float = 0.0  # of the samples that all volunteers' devices together could compute while present
+    percent_counted: float = 0.0  # of the samples of all volunteers that count
 
     @property
     def pending(self) -> int:
-        """Samples that waited for a step at the end."""
+        """Return the samples that waited for a step at the end."""
         return self.computed - self.counted - self.lost.total()
 
     @property
     def utilisation(self) -> float:
-        """The time spent on what counts, of all time that the volunteer was there."""
+        """Return the share of the volunteer's time that was spent on samples that count."""
         return self.counted * self.seconds_per_sample / self.present_s if self.present_s else 0.0
 
 
 @dataclass
 class Result:
-    """One system in one setting."""
+    """Measurements of one system in one setting."""
 
     seconds: float  # from the first volunteer's start to the end
     steps: int
-    split_steps: int  # that volunteers took in more than one group
-    compared_steps: int  # after which two or more peers were looked at that had been there at the first step
-    unlike_steps: int  # of these, after which their parameters were not the same to the bit
+    split_steps: int  # taken by volunteers in more than one group
+    compared_steps: int  # after which parameters of two or more peers from the first step were compared
+    unlike_steps: int  # compared steps after which these parameters differed in any bit
     volunteers: dict[str, Outcome]
-    processors_percent: float  # that were busy, of this machine: near 100 the figures tell of it, not of the lines
+    processors_percent: float  # load of this machine: near 100, processors limit the figures, not lines
 
     @property
     def counted(self) -> int:
-        """All volunteers' samples that are in steps."""
+        """Return the number of samples of all volunteers that count."""
         return sum(outcome.counted for outcome in self.volunteers.values())
 
     @property
     def utilisation(self) -> float:
-        """The time that all volunteers spent on what counts, of all time that they were there."""
+        """Return the share of all volunteers' time that was spent on samples that count."""
         present_s = sum(outcome.present_s for outcome in self.volunteers.values())
         useful_s = sum(outcome.counted * outcome.seconds_per_sample for outcome in self.volunteers.values())
         return useful_s / present_s if present_s else 0.0
 
     @property
     def percent_counted(self) -> float:
-        """The counted part of all samples that are in steps or lost."""
+        """Return the percentage that counts of all samples that are counted or lost."""
         judged = sum(outcome.computed - outcome.pending for outcome in self.volunteers.values())
         return 100 * self.counted / judged if judged else 0.0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Volunteers, of whom the last two come for churn only, so that a swarm is left, and how fast they are."""
+    """Volunteers and their speed; the last two take part only with churn, so that enough others remain."""
 
     volunteers: tuple[Volunteer, ...]
-    batch_s: float  # to compute a batch, by all volunteers at once
+    batch_s: float  # time in which all volunteers together compute a batch
     microbatch: int  # samples
 
 
@@ -155,7 +154,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Case:
-    """A case that is measured: a key of `SETTINGS`, whether volunteers come and go meanwhile, and for how long."""
+    """A measured case: a key of `SETTINGS`, whether volunteers come and go, and the duration."""
 
     setting: str
     churns: bool
@@ -163,25 +162,25 @@ class Case:
 
     @property
     def name(self) -> str:
-        """In a few words."""
+        """Return a short description of the case."""
         return f"{self.setting}, churn" if self.churns else self.setting
 
     @property
     def volunteers(self) -> tuple[Volunteer, ...]:
-        """The volunteers of this case."""
+        """Return the volunteers of this case."""
         everybody = SETTINGS[self.setting].volunteers
         return everybody if self.churns else everybody[:-2]
 
     def seconds_per_sample(self) -> dict[Volunteer, float]:
-        """Return the seconds that a sample takes on each volunteer's device."""
+        """Return the seconds per sample on each volunteer's device."""
         all_speed, batch_s = sum(volunteer.speed for volunteer in self.volunteers), SETTINGS[self.setting].batch_s
         return {each: batch_s / TARGET_BATCH * all_speed / each.speed for each in self.volunteers}
 
 
 Weights = Mapping[
     int, Mapping[str, int]
-]  # step -> device's name in receipts -> its samples, as the average weighed them
-Events = list[tuple[float, Callable[[], object]]]  # (seconds from the beginning, what happens)
+]  # step -> device's pseudonym in receipts -> its weight in the average, in samples
+Events = list[tuple[float, Callable[[], object]]]  # (seconds from the beginning, action)
 
 
 def churn(homes: Homes, case: Case) -> Events:
@@ -216,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def configure(setting: str, matchmaking_s: float, quick: bool) -> RunConfig:
-    """The run: 1.1 million values (`quick`: a fifth of them), a batch of 64, product's defaults elsewhere."""
+    """Return a run of 1.1 million values (`quick`: a fifth) and a batch of 64, with the product's other defaults."""
     size = 64 if quick else 256
     raw = RunConfig.from_yaml(SMALL_RUN).model_dump(mode="json")
     raw["model"] |= {"hidden_size": size, "intermediate_size": 4 * size, "num_hidden_layers": 2}
@@ -257,7 +256,7 @@ def measure(system: str, case: Case, config: RunConfig, logs: Path | None) -> Re
 
 
 def states_after_steps(peers: Sequence[Peer]) -> list[list[str]]:
-    """Return for each step the digests of the parameters of the peers, two or more, that began before the first."""
+    """Return, for each step, the parameter digests of the peers present since the first step, if two or more."""
     digests: dict[int, list[str]] = {}
     for peer in peers:
         if not any(event["step"] for event in peer.events("ready")) and len(peer.events("download")) <= 1:
@@ -268,7 +267,7 @@ def states_after_steps(peers: Sequence[Peer]) -> list[list[str]]:
 
 
 def outcomes_at(homes: Homes, seconds_per_sample: Mapping[Volunteer, float], ended_at: float) -> dict[str, Outcome]:
-    """Return each volunteer's work of all its stays, until this time."""
+    """Return each volunteer's measurements over all its stays until this time."""
     groups, weights = groups_at(homes.peers, ended_at), weights_in(homes)
     outcomes = {each.name: Outcome(seconds) for each, seconds in seconds_per_sample.items()}
     for name, outcome in outcomes.items():
@@ -278,7 +277,7 @@ def outcomes_at(homes: Homes, seconds_per_sample: Mapping[Volunteer, float], end
 
 
 def weights_in(homes: Homes) -> Weights:
-    """Return the weights in the average of each step, as the keeper tells them, or a member that reduced a part."""
+    """Return the weights in each step's average, from the keeper's record or that of a member that reduced a part."""
     return {
         event["step"]: event["weights"]
         for peer in (*homes.peers, homes.keeper)
@@ -288,7 +287,7 @@ def weights_in(homes: Homes) -> Weights:
 
 
 def weighed_samples(peer: Peer, event: Mapping[str, Any], weights: Weights) -> int:
-    """Return a peer's samples in a step, as far as the average weighed them; all of them where no weights are known."""
+    """Return the samples of a peer that a step's average weighed, or all if the weights are unknown."""
     samples: int = event["samples"]
     if not samples or event["step"] not in weights:
         return samples
@@ -296,7 +295,7 @@ def weighed_samples(peer: Peer, event: Mapping[str, Any], weights: Weights) -> i
 
 
 def groups_at(peers: Sequence[Peer], ended_at: float) -> dict[int, list[int]]:
-    """Return for each step until this time the sizes of the group that those who took it tell."""
+    """Return, for each step until this time, the group size reported by each peer that took it."""
     groups: dict[int, list[int]] = {}
     for event in (event for peer in peers for event in peer.events("step") if event["at"] <= ended_at):
         groups.setdefault(event["step"], []).append(event["group"])
@@ -304,7 +303,7 @@ def groups_at(peers: Sequence[Peer], ended_at: float) -> dict[int, list[int]]:
 
 
 def _run(homes: Homes, case: Case, began_at: float) -> float:
-    """Wait for the first step after the case's time; return its time, or when it is waited for no longer."""
+    """Wait for the first step after the case's duration; return the time of that step, or of giving up."""
     due, events = began_at + case.seconds, churn(homes, case) if case.churns else []
     while (now := time.monotonic()) < due + OVERTIME * case.seconds:
         while events and now - began_at >= events[0][0]:
@@ -322,7 +321,7 @@ def _run(homes: Homes, case: Case, began_at: float) -> float:
 def _add_up(
     peer: Peer, outcome: Outcome, ended_at: float, groups: Mapping[int, Sequence[int]], weights: Weights
 ) -> None:
-    """Add one stay of a volunteer, as far as it lasted; `groups`: of all who took each step."""
+    """Add one stay of a volunteer, up to `ended_at`; `groups` has the sizes reported by all who took each step."""
     if peer.began_at >= ended_at:
         return
     said = [event for event in list(peer.said) if event["at"] <= ended_at]
@@ -336,10 +335,10 @@ def _add_up(
     outcome.present_s += end - ready_at
     last = said[-1] if said else {}
     computed, counted = last.get("computed", 0), 0
-    outcome.sent_bytes, outcome.received_bytes = last.get("sent", 0), last.get("received", 0)  # since the host is up
+    outcome.sent_bytes, outcome.received_bytes = last.get("sent", 0), last.get("received", 0)  # since the host's start
     lost: Counter[str] = Counter()
     for event in events("step"):
-        if event["group"] == 1 and len(groups[event["step"]]) > 1:  # it only thought that it was alone
+        if event["group"] == 1 and len(groups[event["step"]]) > 1:  # the peer wrongly believed that it was alone
             lost[LostCause.AVERAGING.value] += event["samples"]
         else:
             weighed = weighed_samples(peer, event, weights)
@@ -386,7 +385,7 @@ VOLUNTEER_FIGURES: tuple[tuple[str, str, Callable[[Outcome], float]], ...] = (
 
 
 def figures_of(setting: str, results: dict[str, Result]) -> list[Figure]:
-    """Every figure of the first system, beside those of each other one."""
+    """Return every figure of the first system beside those of each other system."""
     (_, ours), *others = results.items()
     beside: list[tuple[str, Result | None]] = [*others] or [("", None)]
     return [figure for name, theirs in beside for figure in _beside(setting, ours, name, theirs)]

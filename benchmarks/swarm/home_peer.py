@@ -1,7 +1,7 @@
 """One peer of `benchmarks.swarm.homes`: `python -m benchmarks.swarm.home_peer PLAN`, until its standard input ends.
 
-It says what happens as JSON, a line each, with the time, the samples computed, and the bytes over its host's line and
-of its calls of the DHT.
+It prints each event as a line of JSON with the time, the samples computed, the bytes over its host's line, and the
+bytes of its DHT calls.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ from peer.training.trainer import train
 
 KEEPER_POLL_S, WATCH_S = 0.03, 0.2
 BYTES_PER_PARAMETER = 4
-WHOLE = 0.9  # of the parameters' bytes: less was no state
+WHOLE = 0.9  # share of the parameters' bytes; a smaller download is not a whole state
 PORT = 31330
-BATCHES = 128  # made ahead and used again and again, so that making them takes no time
+BATCHES = 128  # made in advance and repeated, so that making them takes no time during training
 
 
 class RepeatedBatches:
-    """A stream that never lets its reader wait, with words of its own on each peer.
+    """A stream of batches that never waits for data; each peer draws different words.
 
-    Peers with the same words would have no noise between them, and a weight without it is cut as a false claim.
+    Between peers with the same words there would be no gradient noise, and a weight without noise is cut as false.
     """
 
     wait_s = 0.0
@@ -75,16 +75,16 @@ class RepeatedBatches:
 
 
 class DhtCalls:
-    """The bytes of this peer's calls of others' DHT nodes, with the answers, by the kind of call.
+    """Counts the bytes of this peer's calls to other DHT nodes, answers included, by kind of call.
 
-    A call is counted where it is made, in whichever process; over all peers that is what a peer sends on the average.
+    The caller counts, in whichever process it is; averaged over all peers this equals the bytes that a peer sends.
     """
 
     KINDS = ("find", "store", "ping")
 
     def __init__(self) -> None:
         self._bytes = {kind: multiprocessing.Value("q", 0) for kind in self.KINDS}
-        patch_hivemind()  # which puts another function in the place of the one that is counted
+        patch_hivemind()  # first, because it replaces the function that is counted
         call: Any = P2P._call_unary_protobuf_handler
 
         async def counted(p2p: P2P, peer: PeerID, name: str, request: Message, answer: type[Message]) -> Message:
@@ -106,7 +106,7 @@ class DhtCalls:
 
 
 class Journal:
-    """The journal that this peer keeps for its benchmark, one line of JSON an event."""
+    """A log of this peer's events for the benchmark, one line of JSON per event."""
 
     def __init__(self, calls: DhtCalls) -> None:
         self.computed = 0  # samples
@@ -114,12 +114,12 @@ class Journal:
         self._lock = threading.Lock()
 
     def count(self, samples: int) -> None:
-        """Add computed samples."""
+        """Count computed samples, and log them."""
         self.computed += samples
         self.say("computed")
 
     def say(self, event: str, **facts: Any) -> None:
-        """One line."""
+        """Print one event."""
         sent, received = line_traffic()
         known = {"at": time.monotonic(), "computed": self.computed, "sent": sent, "received": received}
         with self._lock:
@@ -127,7 +127,7 @@ class Journal:
 
 
 class DownloadWatch:
-    """Tells of each download of a whole state, as the bytes that came over the line show it."""
+    """Logs each download of a whole state, recognized by the bytes received over the line."""
 
     def __init__(self, journal: Journal, model: torch.nn.Module) -> None:
         self._journal = journal
@@ -135,7 +135,7 @@ class DownloadWatch:
         self._began: tuple[float, int] | None = None
 
     def look(self, is_downloading: bool) -> None:
-        """Take in whether a state is being downloaded now."""
+        """Record whether a state is being downloaded now, and log a download that has ended."""
         if is_downloading and self._began is None:
             self._began = time.monotonic(), line_traffic()[1]
         elif not is_downloading and self._began is not None:
@@ -145,14 +145,14 @@ class DownloadWatch:
 
 
 class PacedBackend(TorchBackend):
-    """Computes, and then waits until the time is over that the plan gives the samples."""
+    """A backend that computes, then sleeps until the time that the plan gives the samples has passed."""
 
     def __init__(self, config: RunConfig, model: Any, journal: Journal, plan: Plan) -> None:
         super().__init__(config, model)
         self._journal, self._seconds_per_sample, self._begin_at = journal, plan.seconds_per_sample, plan.begin_at
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient, in the time that the volunteer's device would take."""
+        """Add the gradient in the time that the volunteer's device would need."""
         time.sleep(max(0.0, self._begin_at - time.monotonic()))
         began = time.monotonic()
         result = super().accumulate(batch)
@@ -162,17 +162,17 @@ class PacedBackend(TorchBackend):
 
 
 def line_traffic() -> tuple[int, int]:
-    """The bytes sent and received over this host's line, of all its processes."""
+    """Return the bytes that all processes of this host have sent and received over its line."""
     lines = [counters for name, counters in psutil.net_io_counters(pernic=True).items() if name != "lo"]
     return sum(each.bytes_sent for each in lines), sum(each.bytes_recv for each in lines)
 
 
 def end_of_input(then: Callable[[], None] = lambda: None) -> threading.Event:
-    """An event that is set, after `then`, when the benchmark tells this peer to leave."""
+    """Return an event that is set when the benchmark tells this peer to leave; `then` is called after that."""
     ended = threading.Event()
 
     def wait() -> None:
-        os.read(0, 1)  # not sys.stdin: a forked child would wait for ever for the lock that this thread holds
+        os.read(0, 1)  # not sys.stdin, whose lock, held by this thread, would block a forked child for ever
         ended.set()
         then()
 
@@ -181,7 +181,7 @@ def end_of_input(then: Callable[[], None] = lambda: None) -> threading.Event:
 
 
 def run_to_end(act: Callable[[], None]) -> NoReturn:
-    """End with what `act` ends: in order, hivemind's threads and processes would keep this one."""
+    """Run `act`, then exit at once: hivemind's threads and processes would keep an orderly exit waiting."""
     try:
         act()
     except Exception:  # noqa: BLE001 - the process's outermost boundary; the log has the trace
@@ -191,18 +191,18 @@ def run_to_end(act: Callable[[], None]) -> NoReturn:
 
 
 def begin() -> tuple[Plan, RunConfig, Any, Journal]:
-    """Begin as every peer does, of either system: its orders, its run, the run's model and its journal."""
+    """Start a peer of either system; return its plan, the run, the model and the event log."""
     kill_forks_at_end()
     plan = Plan(**json.loads(sys.argv[1]))
     log_format = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO, format=log_format, force=True)  # forked, it may have handlers already
+    logging.basicConfig(level=logging.INFO, format=log_format, force=True)  # a forked process may have handlers already
     torch.set_num_threads(1)
     config = RunConfig.from_json(plan.config_json)
     return plan, config, build_model(config, config.tokenizer.vocab_size, SPECIAL), Journal(DhtCalls())
 
 
 def main() -> None:
-    """Do what the plan says."""
+    """Join the swarm, then keep or train by the plan in the first argument."""
     plan, config, model, journal = begin()
     maddr = f"/ip4/0.0.0.0/tcp/{PORT}"
     announced = None if plan.behind_nat else (f"/ip4/{plan.address}/tcp/{PORT}",)
@@ -218,7 +218,7 @@ def main() -> None:
 
 
 def keep(_plan: Plan, _config: RunConfig, swarm: Swarm, _model: Any, journal: Journal) -> None:
-    """Average with the trainers, and give them the state."""
+    """Average with the trainers and give joiners the state, as the keeper does."""
     ended = end_of_input(swarm.interrupt)
     journal.say("addresses", addresses=swarm.addresses)
     while not ended.wait(KEEPER_POLL_S):
@@ -229,7 +229,7 @@ def keep(_plan: Plan, _config: RunConfig, swarm: Swarm, _model: Any, journal: Jo
 
 
 def facts_of(taken: StepOutcome | StepReport, swarm: Swarm) -> dict[str, Any]:
-    """Return the facts of a step, with the weights of its average where this peer reduced a part: its receipt."""
+    """Return the facts of a step to log; the average's weights are in the receipt if this peer reduced a part."""
     return {
         "step": taken.step,
         "seconds": taken.averaging_s,
@@ -241,7 +241,7 @@ def facts_of(taken: StepOutcome | StepReport, swarm: Swarm) -> dict[str, Any]:
 
 
 def digest_after(swarm: Swarm, step: int) -> str:
-    """Return the digest of the run's parameters, all their bits, after a step; empty if they are of another by now."""
+    """Return a digest of all bits of the parameters after a step, or "" if a later step has been taken."""
     found = hashlib.sha256()
     with swarm.state.lock:
         for parameter in swarm.state.parameters:
@@ -250,13 +250,13 @@ def digest_after(swarm: Swarm, step: int) -> str:
 
 
 def take_part(plan: Plan, config: RunConfig, swarm: Swarm, model: Any, journal: Journal) -> None:
-    """Take the run's state and train, as the worker does."""
+    """Download the run's state and train, as the worker does."""
     ended = end_of_input(swarm.interrupt)
     threading.Thread(target=_watch, args=(swarm, DownloadWatch(journal, model)), daemon=True).start()
 
     def answer(message: CheckpointWanted | KeeperSought | Notice) -> None:
         if isinstance(message, CheckpointWanted):
-            taking.hear(CheckpointFetched(0, ""))  # there is none
+            taking.hear(CheckpointFetched(0, ""))  # there is no checkpoint
 
     taking = StateTaking(swarm, model, answer, ended, random.Random(), time.monotonic)
     if not taking.run():

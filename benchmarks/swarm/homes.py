@@ -1,6 +1,6 @@
-"""The homes of home_lines.py and scale.py: hosts with their lines, on each of them one peer's process.
+"""The simulated homes of home_lines.py and scale.py: hosts with lines, and one peer's process on each.
 
-`Homes` starts the keeper and the volunteers; each process says what happens, and `Peer` keeps it.
+`Homes` starts the keeper and the volunteers; each process prints its events, and `Peer` stores them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tests.support.zygote import forking_python
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS = "ours,hivemind-example,hivemind-exact"
-LOCAL_STEPS = 4  # of the run's batch each
+LOCAL_STEPS = 4  # each of the run's batch
 LOCAL: dict[str, Any] = {"local_steps": LOCAL_STEPS, "compression": "8bit-blockwise"}
 PLAIN_OUTER: dict[str, Any] = {"outer_learning_rate": 1.0, "outer_momentum": 0.0}
-OURS: Mapping[str, Mapping[str, Any]] = {  # the keys of `averaging` that a system sets, by its name
+OURS: Mapping[str, Mapping[str, Any]] = {  # system's name -> keys of `averaging` that it sets
     "ours": {},
     "delayed": {"delay": True},
     "8bit": {"compression": "8bit-blockwise"},
@@ -56,8 +56,8 @@ EXAMPLE: Mapping[str, Any] = {
     "delay_grad_averaging": True,
     "grad_compression": Float16Compression(),
     "state_averaging_compression": Float16Compression(),
-    # Without the example's `bandwidth`, 100 for all: any makes hivemind call a solver that SciPy no longer has, and its
-    # rounds fail. Equal rates mean equal shares, which are what it takes where no rate is named.
+    # The example's `bandwidth` (100 for all) is left out: with any rate hivemind calls a solver that
+    # SciPy no longer has, and its rounds fail. Equal rates give equal shares, the default without rates.
     "averager_opts": {"target_group_size": 256},
     "tracker_opts": {
         "min_refresh_period": 0.5,
@@ -68,7 +68,7 @@ EXAMPLE: Mapping[str, Any] = {
         "metadata_expiration": 120,
     },
 }
-HIVEMIND: Mapping[str, Mapping[str, Any]] = {  # options of `hivemind.Optimizer` by a system's name
+HIVEMIND: Mapping[str, Mapping[str, Any]] = {  # system's name -> options of `hivemind.Optimizer`
     "hivemind-exact": {**EXAMPLE, "delay_optimizer_step": False, "delay_grad_averaging": False},
     "hivemind-example": EXAMPLE,
 }
@@ -88,14 +88,14 @@ def systems_of(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Volunteer:
-    """One volunteer's line, and how fast its device is beside the others'."""
+    """One volunteer: its line, and the speed of its device relative to the others'."""
 
     line: HostPlan
     speed: float
 
     @property
     def name(self) -> str:
-        """The name of its host."""
+        """Return the name of the volunteer's host."""
         return self.line.name
 
 
@@ -117,7 +117,7 @@ ROOM = tuple(Volunteer(HostPlan(f"room-{number}", 100), 1) for number in range(1
 
 @dataclass(frozen=True)
 class Plan:
-    """The orders of one process of home_peer.py or hivemind_peer.py."""
+    """The configuration of one process of home_peer.py or hivemind_peer.py."""
 
     role: str  # "keeper" or "trainer"
     config_json: str
@@ -127,17 +127,17 @@ class Plan:
     rate: float | None = None  # of the line's slower direction, in bytes per second
     behind_nat: bool = False
     system: str = "ours"
-    begin_at: float = 0.0  # to compute the first sample, by the monotonic clock, which all processes share
+    begin_at: float = 0.0  # time of the first sample, by the monotonic clock, which all processes share
     initial_peers: tuple[str, ...] = ()
 
 
 def slower_rate(line: HostPlan) -> float:
-    """Bytes per second of the line's slower direction."""
+    """Return the rate of the line's slower direction, in bytes per second."""
     return min(line.mbit_per_second, line.down_mbit_per_second or line.mbit_per_second) * 1e6 / 8
 
 
 class Peer:
-    """One process: keeps what it says, with the time."""
+    """A peer's process, and the events that it has printed."""
 
     def __init__(self, host: Host, plan: Plan, log: Path) -> None:
         self.plan, self.has_died = plan, False
@@ -166,11 +166,11 @@ class Peer:
             self.said.append(json.loads(line))
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        """All that it said of this kind."""
+        """Return all events of this kind so far."""
         return [said for said in list(self.said) if said["event"] == kind]
 
     def hear(self, kind: str) -> dict[str, Any]:
-        """Wait until it has said something of this kind; raises `RuntimeError` if it ends before."""
+        """Wait for the first event of this kind and return it; raises `RuntimeError` if the process ends before."""
         while not (found := self.events(kind)):
             self.look()
             if self.has_died:
@@ -179,19 +179,19 @@ class Peer:
         return found[0]
 
     def look(self) -> None:
-        """Note if it has ended unasked."""
+        """Record it if the process has ended by itself."""
         if self.left_at == math.inf and self.process.poll() is not None:
             self.left_at, self.has_died = time.monotonic(), True
 
     def leave(self) -> None:
-        """Tell it to stop."""
+        """Tell the process to leave, by closing its input."""
         self.left_at = min(self.left_at, time.monotonic())
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
 
     def end(self, patience_s: float) -> None:
-        """Wait until it has left, and end all of it."""
+        """Wait until the process has left, then kill the rest of its group."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(patience_s)
         if self._thread.is_alive():
@@ -201,7 +201,7 @@ class Peer:
 
 
 def configured(config: RunConfig, system: str) -> RunConfig:
-    """Return the run with the keys that a system sets; a batch of local steps is so many of the run's batches."""
+    """Return the run with the system's keys; with n local steps the target batch is n times the run's."""
     raw = config.model_dump(mode="json")
     raw["averaging"] |= OURS.get(system, {})
     raw["averaging"]["target_batch_size"] *= raw["averaging"]["local_steps"]
@@ -209,7 +209,7 @@ def configured(config: RunConfig, system: str) -> RunConfig:
 
 
 class Homes:
-    """A context in which the keeper and all volunteers are there, on lines of their own; all have left at its end."""
+    """A context in which the keeper and all volunteers run, each on its own line; all have left at its end."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class Homes:
         logs: Path,
         begin_after_s: float = 0.0,
     ) -> None:
-        """`begin_after_s`: nobody computes a sample before, so that all are there at the first step."""
+        """`begin_after_s` delays the first sample, so that all peers take part in the first step."""
         self._system, self._directory, self._logs = system, directory, logs
         self._config = configured(config, system)
         self._begin_at = time.monotonic() + begin_after_s
@@ -228,12 +228,12 @@ class Homes:
         self.network = Network([KEEPER, *(volunteer.line for volunteer in seconds_per_sample)])
         self._authority = AuthorityKey.generate()
         self._stack = ExitStack()
-        self.stays: dict[str, list[Peer]] = {volunteer.name: [] for volunteer in seconds_per_sample}  # in their order
+        self.stays: dict[str, list[Peer]] = {volunteer.name: [] for volunteer in seconds_per_sample}  # in order of time
 
     def __enter__(self) -> Homes:
         with ExitStack() as stack:
             self._hosts = stack.enter_context(self.network)
-            stack.enter_context(forking_python())  # thirty peers that import everything would not fit into 24 GiB
+            stack.enter_context(forking_python())  # thirty peers with imports of their own would exceed 24 GiB
             self.keeper = self._start("keeper", Plan("keeper", self._config.to_json(), "", self._admit("keeper")))
             stack.callback(self.keeper.end, LEAVE_S)
             stack.callback(self.keeper.leave)
@@ -250,11 +250,11 @@ class Homes:
 
     @property
     def peers(self) -> list[Peer]:
-        """The volunteers' processes, those that have left included."""
+        """Return the volunteers' processes, including those that have left."""
         return [peer for stays in self.stays.values() for peer in stays]
 
     def start(self, volunteer: Volunteer) -> None:
-        """Let a volunteer join, anew if it has left."""
+        """Start a volunteer's process, also again after it has left."""
         stays, line = self.stays[volunteer.name], volunteer.line
         for gone in stays:
             gone.end(0)
@@ -272,7 +272,7 @@ class Homes:
         stays.append(self._start(volunteer.name, plan))
 
     def leave(self, volunteer: Volunteer) -> None:
-        """Let a volunteer leave."""
+        """Tell a volunteer to leave."""
         self.stays[volunteer.name][-1].leave()
 
     def _admit(self, role: Role, name: str = "keeper") -> str:

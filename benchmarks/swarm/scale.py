@@ -1,21 +1,21 @@
-"""A swarm that grows, beside hivemind: who is in the steps, how soon they follow, and what that takes.
+"""Swarms of growing size, beside hivemind: peers in a step, delay of steps, traffic, processor time and memory.
 
     python -m benchmarks.swarm.scale [--sizes 5,10,20,30] [--seconds 60] [--systems ours,hivemind-example]
                                      [--logs DIR] [--quick] [--json]
 
-The volunteers are as many as `--sizes` says, beside the keeper (for hivemind: an auxiliary peer), each on a host of its
-own in network namespaces (network.py), on lines far faster than the tiny model needs. The peers are those of
-home_lines.py, with all their processes; their computation is simulated in the same way. All together they compute a
-batch in 10 seconds, so that the figures tell of the protocol and of this machine's processors, which all of them share.
+`--sizes` gives the numbers of volunteers beside the keeper (for hivemind: an auxiliary peer). Each has a host of its
+own in network namespaces (network.py), on a line far faster than the tiny model needs. The peers are those of
+home_lines.py, with all their processes and the same simulated computation. Together they compute a batch in 10 seconds,
+so the figures depend on the protocol and on this machine's processors, which all peers share.
 
 The measurement begins when the last volunteer holds the run's state, and lasts `--seconds`.
 
-- A step's peers are its largest group, of all volunteers and the keeper.
-- A batch is full when the samples that volunteers have computed and not lost, since each has taken the step before,
-  reach the target. From then until the last of those who take the step has taken it: that is the delay.
-- The DHT's bytes are those of its calls with their answers; the line's are all that passed it. Both are of one
-  direction, of a volunteer on the average: what is sent is received.
-- Processor time and memory are of all of a volunteer's processes; pages that volunteers share count in parts.
+- A step's peers are its largest group, among all volunteers and the keeper.
+- A batch is full when the samples that volunteers have computed since the previous step, and not lost, reach the
+  target. The delay lasts from then until the last peer that takes the step has taken it.
+- DHT bytes are those of calls and their answers; line bytes are all that passed the line. Both are for one direction,
+  averaged over volunteers; on average a volunteer receives as much as it sends.
+- Processor time and memory include all of a volunteer's processes; shared pages are divided among them (PSS).
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from benchmarks.swarm.homes import POLL_S, SYSTEMS, Homes, Peer, Volunteer, syst
 from peer.config.run import RunConfig
 
 SIZES = "5,10,20,30"
-SAMPLES_EACH = 4  # of a batch, by each volunteer
-BATCH_S = 10.0  # to compute it
+SAMPLES_EACH = 4  # samples of a batch per volunteer
+BATCH_S = 10.0  # time to compute a batch
 LINE_MBIT = 100.0
 MATCHMAKING_S, TIMEOUT_S, EXPIRATION_S = 15.0, 60.0, 60.0  # as in home_lines.py
-READY_S = 600.0  # to wait for the last volunteer
+READY_S = 600.0  # longest wait for the last volunteer
 MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step that was taken while it was measured."""
+    """A step taken during the measurement."""
 
     group: int  # peers in its largest group
     followers: int  # volunteers that took it
-    delay_s: float  # from the full batch until the last of them took it
+    delay_s: float  # from the full batch until the last volunteer took it
 
 
 @dataclass(frozen=True)
 class Use:
-    """A volunteer's use of the network, the processors and memory, on the average of all."""
+    """Use of network, processors and memory, averaged over volunteers."""
 
     line_kb_per_s: float  # in one direction
-    busiest_kb_per_s: float  # sent by the one that sent most
+    busiest_kb_per_s: float  # sent by the volunteer that sent most
     dht_kb_per_s: dict[str, float]  # by kind of call
     processor_share: float  # of one core
     mib: float
@@ -69,14 +69,14 @@ class Use:
 
 @dataclass(frozen=True)
 class Result:
-    """One system at one size."""
+    """Measurements of one system at one size."""
 
     volunteers: int
     ready_s: float  # from the first volunteer's start until the last held the state
     steps: list[Step]
-    downloads: int  # of a whole state, after the joins
+    downloads: int  # downloads of a whole state after joining
     use: Use
-    processors_percent: float  # that were busy, of this machine
+    processors_percent: float  # load of this machine's processors
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def configure(volunteers: int) -> RunConfig:
-    """The run: a tiny model, a batch to which each volunteer brings a few samples, product's defaults elsewhere."""
+    """Return a run with a tiny model and a few samples per volunteer in a batch, with the product's other defaults."""
     raw = RunConfig.from_yaml(SMALL_RUN).model_dump(mode="json")
     raw["model"] |= {"embedding_size": 16, "hidden_size": 16, "intermediate_size": 64, "num_hidden_layers": 1}
     raw["tokenizer"] |= {"vocab_size": 500}
@@ -137,7 +137,7 @@ def measure(system: str, volunteers: int, seconds: float, logs: Path | None) -> 
 
 
 def _await_all(peers: Sequence[Peer]) -> float:
-    """Wait until each volunteer holds the state; return the seconds since the first has been started."""
+    """Wait until each volunteer holds the state; return the seconds since the first volunteer's start."""
     deadline = time.monotonic() + READY_S
     while not all(peer.events("ready") for peer in peers):
         for peer in peers:
@@ -149,7 +149,7 @@ def _await_all(peers: Sequence[Peer]) -> float:
 
 
 class Processes:
-    """A peer's process with all that it has started."""
+    """A peer's process with all its descendants."""
 
     def __init__(self, pid: int) -> None:
         root = psutil.Process(pid)
@@ -160,11 +160,11 @@ class Processes:
         return sum(sum(process.cpu_times()[:2]) for process in self._all)
 
     def used_s(self) -> float:
-        """Return the processor time since this object was made."""
+        """Return the processor time used since this object was made, in seconds."""
         return self._processor_s() - self._began_s
 
     def memory_bytes(self) -> int:
-        """Return the memory that all of them take; shared pages count in parts."""
+        """Return the memory of all processes; shared pages are divided among the processes that share them (PSS)."""
         return sum(int(process.memory_full_info().pss) for process in self._all)
 
 
@@ -175,7 +175,7 @@ def _use(peers: Sequence[Peer], trees: Sequence[Processes], began_at: float, end
     sent, called = [], dict.fromkeys(DhtCalls.KINDS, 0.0)
     for peer in peers:
         within = [event for event in list(peer.said) if began_at <= event["at"] <= ended_at]
-        if len(within) < 2:  # it is stuck
+        if len(within) < 2:  # this peer is stuck
             continue
         first, last = within[0], within[-1]
         told_s = last["at"] - first["at"]
@@ -188,7 +188,7 @@ def _use(peers: Sequence[Peer], trees: Sequence[Processes], began_at: float, end
 def steps_between(
     told: Sequence[Sequence[dict[str, Any]]], target: int, began_at: float, ended_at: float
 ) -> Iterator[Step]:
-    """The steps whose first taker took it between these times, where the batch before is known; `told` by each peer."""
+    """Yield the steps first taken between these times whose full batch is known; `told` has each peer's events."""
     taken = [{event["step"]: event for event in each if event["event"] == "step"} for each in told]
     for step in sorted(set().union(*taken)):
         events = [each[step] for each in taken if step in each]
@@ -199,7 +199,7 @@ def steps_between(
 
 
 def full_batch_at(told: Sequence[Sequence[dict[str, Any]]], step: int, target: int) -> float | None:
-    """Return when the samples that follow `step` have filled a batch; None if they have not."""
+    """Return when the samples computed after `step` filled a batch, or None if they did not."""
     pending = sorted(gain for each in told for gain in _gains_after(each, step))
     total = 0
     for at, samples in pending:
@@ -210,7 +210,7 @@ def full_batch_at(told: Sequence[Sequence[dict[str, Any]]], step: int, target: i
 
 
 def _gains_after(told: Sequence[dict[str, Any]], step: int) -> Iterator[tuple[float, int]]:
-    """The samples that a peer has towards the step after this one: when, and how many more, or fewer."""
+    """Yield (time, change) of the samples that a peer has accumulated towards the step after this one."""
     settled, has_taken = 0, False  # samples in steps or lost
     computed = 0
     for event in told:
@@ -229,7 +229,7 @@ def _gains_after(told: Sequence[dict[str, Any]], step: int) -> Iterator[tuple[fl
 
 
 def figures_of(results: dict[str, Result]) -> list[Figure]:
-    """Every figure of the first system, beside those of each other one."""
+    """Return every figure of the first system beside those of each other system."""
     (_, ours), *others = results.items()
     beside = [(name, dict(_rows(theirs))) for name, theirs in others] or [("", {})]
     return [

@@ -1,1 +1,1 @@
-"""The cost of training and the loss that it reaches, by each way to average."""
+"""Speed and memory of training on one machine."""

@@ -1,12 +1,12 @@
-"""Samples per second and peak memory of one worker, against transformers' own forward in a plain PyTorch loop.
+"""Samples per second and peak memory of one worker, beside transformers' own forward in a plain PyTorch loop.
 
     python -m benchmarks.training.trainer [--quick] [--json] [--threads N] [--model NAME | --recipes] [--compile]
                                  [--device cuda] [--precision bf16] [--microbatch N]
 
-Forward and backward passes over the same batches with the same threads, each variant in a process of its own; "small"
-is the small run's, "base" a 12-layer, 768-wide ALBERT with 32,000 words at length 512, and the others are the recipes,
-a sample at a time at their length. Memory is the whole process's, its libraries included; on a GPU, PyTorch's on the
-card.
+All variants run forward and backward passes over the same batches with the same threads, each in a process of its own.
+The model "small" is the small run's, "base" is a 12-layer, 768-wide ALBERT with 32,000 words at length 512, and the
+others are the recipes at their own length, one sample at a time. Memory is that of the whole process, libraries
+included; on a GPU it is PyTorch's memory on the card.
 
 On a GPU all variants compute in the given precision, transformers' own forward by `torch.autocast`. The share of the
 card's pace compares the operations that a sample needs (`peer.rehearsal.population.training_flops`) with those of a
@@ -52,14 +52,14 @@ BASE = {
     "data": {"sequence_length": 512, "microbatch_size": 4},
 }
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
-FIRST_WORD = 5  # ids below are special
-SIDE = 8192  # of the square matrices whose product is the card's pace
+FIRST_WORD = 5  # smaller ids are special tokens
+SIDE = 8192  # of the square matrices whose product gives the card's pace
 Accumulate = Callable[[Batch], float]  # adds a microbatch's gradient to `.grad`, returns its loss
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure."""
+    """One measurement of one variant."""
 
     variant: str  # a key of `VARIANTS`
     config: RunConfig
@@ -71,16 +71,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was measured."""
+    """Measured speed and memory of one variant."""
 
     samples_per_second: float
-    peak_mib: float  # of a GPU what PyTorch had allocated; else resident, the interpreter and its libraries included
+    peak_mib: float  # on a GPU PyTorch's allocations; else resident memory, with interpreter and libraries
     losses: tuple[float, ...]
-    first_s: float  # for the first microbatch
+    first_s: float  # time of the first microbatch
 
 
 def random_batch(config: RunConfig, seed: int) -> Batch:
-    """Random words at the run's length, one document a sample, with as many labels as in training and no padding."""
+    """Return unpadded random words of the run's length, one document per sample, with as many labels as in training."""
     generator = torch.Generator().manual_seed(seed)
     samples, length, vocabulary = config.data.microbatch_size, config.data.sequence_length, config.tokenizer.vocab_size
     shape = (samples, length)
@@ -107,9 +107,9 @@ def random_batch(config: RunConfig, seed: int) -> Batch:
 
 
 def worker(plan: Plan, model: PreTrainedModel, compiled: bool = False) -> Accumulate:
-    """Compute as a volunteer's worker does: by the backend, with its guards against what is not finite.
+    """Return the worker's own computation: the backend, with its checks for values that are not finite.
 
-    `compiled`: with `--compile on`; the first microbatches compile, and are never the fastest.
+    `compiled`: as with `--compile on`; the first microbatches include compilation, so they are never the fastest.
     """
     backend = choose_backend(find_device(plan.device), plan.precision, plan.config, model)(plan.threads)
     assert isinstance(backend, TorchBackend | ReplicaBackend)
@@ -128,7 +128,7 @@ def worker(plan: Plan, model: PreTrainedModel, compiled: bool = False) -> Accumu
 
 
 def transformers_forward(plan: Plan, model: PreTrainedModel) -> Accumulate:
-    """transformers' own forward, which takes labels for all positions, and finds the next tokens by itself."""
+    """Return transformers' own forward, which takes labels for all positions and shifts causal labels by itself."""
     device = torch.device(plan.device)
     model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides torch's signature
     autocast = torch.autocast(device.type, DTYPES[plan.precision], enabled=plan.precision != "fp32")
@@ -157,9 +157,9 @@ VARIANTS: dict[str, Callable[[Plan, PreTrainedModel], Accumulate]] = {
 
 
 def measure(plan: Plan) -> Outcome:
-    """Run the variant over its batches; the fastest counts, as the machine's other work can only add to the time.
+    """Run the variant over its batches and take the fastest, because other work can only add to the time.
 
-    One thread is measured by its processor's time, which a busy machine lengthens less than the time on the clock.
+    With one thread, processor time is measured: a busy machine lengthens it less than wall-clock time.
     """
     torch.set_num_threads(plan.threads)
     on_gpu = plan.device != "cpu"
@@ -169,11 +169,11 @@ def measure(plan: Plan) -> Outcome:
     losses, seconds, first_s = [], [], 0.0
     for seed in range(plan.microbatches):
         batch = random_batch(plan.config, seed)
-        torch.manual_seed(seed)  # the same dropout in each variant
+        torch.manual_seed(seed)  # for the same dropout in each variant
         on_the_clock, began = time.perf_counter(), clock()
         losses.append(accumulate(batch))
         seconds.append(clock() - began)
-        first_s = first_s or time.perf_counter() - on_the_clock  # compilers are processes of their own
+        first_s = first_s or time.perf_counter() - on_the_clock  # compilers are other processes
     peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if on_gpu:
         peak_bytes = torch.cuda.max_memory_allocated()
@@ -181,7 +181,7 @@ def measure(plan: Plan) -> Outcome:
 
 
 def products_per_second(precision: Precision) -> float:
-    """Return the GPU's operations a second in the product of two large random matrices: what a model could reach."""
+    """Return the GPU's operations per second in a large random matrix product, an upper bound for a model."""
     left, right = (torch.randn(SIDE, SIDE, device="cuda", dtype=DTYPES[precision]) for _ in range(2))
     seconds = []
     for _ in range(10):
@@ -195,7 +195,7 @@ def products_per_second(precision: Precision) -> float:
 
 @dataclass(frozen=True)
 class Model:
-    """The model to train, and for how long."""
+    """A model to train, and the number of microbatches."""
 
     name: str
     config: RunConfig
@@ -203,7 +203,7 @@ class Model:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure each variant of each model in its own process and compare."""
+    """Measure each variant of each model in its own process, and compare the variants."""
     options = _parse(arguments)
     figures, pace = [], 0.0
     if options.device != "cpu":
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.compile:
             compiled = _run(model, "worker, compiled", options)
             figures += _beside(model.name, ", compiled", compiled, best, "worker")
-            name = f"{model.name}: first microbatch, compiled"  # nearly all of it is compiling
+            name = f"{model.name}: first microbatch, compiled"  # compilation takes nearly all of it
             figures.append(Figure(name, compiled.first_s, "s", best.first_s, "worker"))
             best = max(best, compiled, key=lambda outcome: outcome.samples_per_second)
         if pace:
@@ -244,13 +244,13 @@ def _models(options: argparse.Namespace) -> list[Model]:
 
 
 def _recipe(name: str, microbatches: int, data: dict[str, int]) -> Model:
-    """Return a recipe with these microbatches."""
+    """Return a recipe's model with this number of microbatches."""
     config = load_recipe(name)
     return Model(name, config.model_copy(update={"data": config.data.model_copy(update=data)}), microbatches)
 
 
 def _run(model: Model, variant: str, options: argparse.Namespace) -> Outcome:
-    """The outcome of one variant, from a process of its own, so that its peak memory is its own."""
+    """Measure one variant in a process of its own, so that its peak memory is not another's."""
     plan = Plan(variant, model.config, model.microbatches, options.threads, options.device, options.precision)
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(measure, plan).result()

@@ -1,1 +1,1 @@
-"""Faults: what each costs a run, and who is named."""
+"""Injected faults: the cost of each to a run, and the devices named as suspects."""

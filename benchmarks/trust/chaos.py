@@ -1,21 +1,21 @@
-"""A run that is made to fail again and again, and what that costs it.
+"""Chaos test of a real run: inject faults one after another, and measure what each costs.
 
     python -m benchmarks.trust.chaos [--minutes 30 | --times N] [--seed 0] [--only WORD ...] [--keep DIR] [--quick]
                                      [--json]
 
-A served run (`manyhands coordinator init`, `serve`) on a PostgreSQL of its own, three volunteers (`manyhands join`), a
-tiny model; a command that ends is started again, as a service manager does. Faults come one after another in an order
-drawn from the seed, each held for some seconds, and the next when the run has taken a step after it. At last all is
-healed, the run takes further steps and is stopped in order. Then SQL of the benchmark's own looks for samples that were
-lost without a word, or counted twice. The exit code is 1 if there are any, if a device was named (all are honest), or
-if `serve` ended although no fault had killed it.
+The run (`manyhands coordinator init`, `serve`) has its own PostgreSQL, three volunteers (`manyhands join`) and a tiny
+model. A command that ends is started again, as a service manager does. Faults come in an order drawn from the seed;
+each is held for some seconds, and the next follows when the run has taken a step. At the end all faults are healed, the
+run takes further steps and is stopped in order. Then the benchmark's own SQL looks for samples that were lost without a
+report or counted twice. The exit code is 1 if there are any, if a device was named (all are honest), or if `serve`
+ended although no fault had killed it.
 
-A row's samples are those that volunteers have told as lost, and those that a killed agent, which can tell of nothing,
-had computed since its last step, by its rate.
+A row's lost samples are those that volunteers reported as lost, plus an estimate for killed agents, which cannot
+report: the samples computed since the last step, by the agent's rate.
 
-As root it fills disks and cuts lines of hosts in network namespaces (network.py), with a C compiler it sets the
-coordinator's clock back (offset_clock.py); the other faults need neither. The p2p daemon is a static program, whose
-clock stays right.
+Faults of disks and lines need root (hosts in network namespaces, network.py), and setting the coordinator's clock back
+needs a C compiler (offset_clock.py); the other faults need neither. The p2p daemon is a static program, so its clock
+stays right.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from tests.support.postgres import PostgresServer, binary, new_server
 from tests.support.small_disks import small_disk
 from tests.support.zygote import forking_python
 
-HELD_S = (3.0, 15.0)  # a fault lasts at least, at most
-NEXT_STEP_S = 600.0  # without a step for so long, the run counts as stuck
-LAST_STEPS = 5  # that it takes after all faults
+HELD_S = (3.0, 15.0)  # shortest and longest duration of a fault
+NEXT_STEP_S = 600.0  # a run without a step for this long counts as stuck
+LAST_STEPS = 5  # steps to take after all faults
 DISK_BYTES = 96 * 2**20
 QUICK_MINUTES = 0.5
 MOST_LOG_BYTES_PER_HOUR = 2**20
 NAMED_SHOWN = 20
 MBIT_PER_SECOND = 200.0  # of each host's line
-TRACES = ("*.log", "*.jsonl", "outbox.sqlite*")  # names of files
+TRACES = ("*.log", "*.jsonl", "outbox.sqlite*")  # files to keep for examination
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Outcome:
     """The outcome of a whole run."""
 
     rows: list[Row]
-    calm: Row  # while nothing failed
+    calm: Row  # the time before any fault
     checks: list[Check] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     log_bytes_per_hour: Mapping[str, float] = field(default_factory=dict)
@@ -85,12 +85,12 @@ class Outcome:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return whether all checks hold and no device was named."""
         return all(check.holds for check in self.checks) and not self.names
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Let a run fail for so many minutes; print what that cost."""
+    """Inject faults into a run, and print what they cost."""
     options = _options(arguments)
     chosen = {
         name: fault
@@ -125,7 +125,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(folder: Path, chosen: Mapping[str, Fault], options: argparse.Namespace) -> Outcome:
-    """Make a run in this folder and let it fail; its traces are copied before its disks and its database are gone."""
+    """Make a run in this folder and inject faults; copy its traces before its disks and database are removed."""
     with ExitStack() as stack:
         network, hosts = _make_hosts(chosen, stack)
         server = stack.enter_context(new_server())
@@ -150,7 +150,7 @@ def measure(folder: Path, chosen: Mapping[str, Fault], options: argparse.Namespa
 
 
 def _make_hosts(chosen: Mapping[str, Fault], stack: ExitStack) -> tuple[Network | None, Mapping[str, Host]]:
-    """Give the coordinator and each volunteer a host where a line may be cut; this thread enters the coordinator's."""
+    """Make a host for the coordinator and each volunteer if lines are to be cut; enter the coordinator's host."""
     if not any(name.startswith("cut line") for name in chosen):
         return None, {}
     network = Network([HostPlan(name, MBIT_PER_SECOND) for name in ("serve", *NAMES)])
@@ -160,7 +160,7 @@ def _make_hosts(chosen: Mapping[str, Fault], stack: ExitStack) -> tuple[Network 
 
 
 def _make_small_disks(site: ChaosSite, chosen: Mapping[str, Fault], stack: ExitStack) -> None:
-    """Give the coordinator and each volunteer a disk of its own where one may be filled."""
+    """Give the coordinator and each volunteer a disk of its own if disks are to be filled."""
     if any(name.startswith("full disk") for name in chosen):
         for path in (site.coordinator_dir, *map(site.state_dir, NAMES)):
             path.mkdir(exist_ok=True)
@@ -169,7 +169,7 @@ def _make_small_disks(site: ChaosSite, chosen: Mapping[str, Fault], stack: ExitS
 
 @dataclass
 class Chaos:
-    """Injects one fault after another and books what each costs."""
+    """Injects one fault after another and records the cost of each."""
 
     site: ChaosSite
     engine: Engine
@@ -179,7 +179,7 @@ class Chaos:
     before: Losses | None = None
 
     def go_on(self, minutes: float, times: int | None) -> None:
-        """Inject faults for so many minutes, or each so many times; each kind once before any comes again."""
+        """Inject faults for this many minutes, or each this many times; every kind comes once before any repeats."""
         deadline = time.monotonic() + 60 * minutes
         self.before = self._losses()
         self._book(self.outcome.calm, time.monotonic(), 0.0)
@@ -230,7 +230,7 @@ class Chaos:
         def asked() -> bool:
             try:
                 found.append(losses(self.engine))
-            except SQLAlchemyError:  # it is recovering
+            except SQLAlchemyError:  # the database is recovering
                 return False
             return True
 
@@ -239,14 +239,14 @@ class Chaos:
 
 
 def longest_wait(times: Sequence[float], began: float, ended: float) -> float:
-    """The longest time without a step in this period; it counts from the last step before it."""
+    """Return the longest time without a step in this period, counted from the last step before the period."""
     before = max((at for at in times if at <= began), default=began)
     moments = [before, *sorted(at for at in times if began < at <= ended), ended]
     return max(later - earlier for earlier, later in pairwise(moments))
 
 
 def _finish(site: ChaosSite, engine: Engine, outcome: Outcome) -> None:
-    """Let the run settle, stop it in order, look for what is wrong."""
+    """Let the run recover, stop it in order, and run all checks."""
     wanted = len(site.step_times()) + LAST_STEPS
     goes_on = site.wait_until(lambda: len(site.step_times()) >= wanted, NEXT_STEP_S)
     last_of_all = max(told.step for told in site.told)
@@ -278,7 +278,7 @@ def _require(came: bool, what: str, site: ChaosSite) -> None:
 
 
 def _keep(folder: Path, server: PostgresServer, target: Path) -> None:
-    """Copy all that tells of the run: the logs, the logs of events, the outboxes, and the database as SQL."""
+    """Copy the run's logs, event logs and outboxes, and the database as SQL."""
     for path in [found for kind in TRACES for found in folder.rglob(kind)]:
         to = target / path.relative_to(folder)
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -288,7 +288,7 @@ def _keep(folder: Path, server: PostgresServer, target: Path) -> None:
 
 
 def as_table(outcome: Outcome) -> str:
-    """The faults, then the checks."""
+    """Return a table of the faults, and below it the checks."""
     head = ("fault", "times", "steps undone", "samples lost", "longest wait for a step", "devices named")
     table = aligned([head, *map(_row, [*outcome.rows, outcome.calm])])
     total = sum(row.times for row in outcome.rows)
@@ -307,7 +307,7 @@ def _row(row: Row) -> tuple[str, ...]:
 
 
 def as_json_text(outcome: Outcome) -> str:
-    """One object for machines."""
+    """Return the outcome as one JSON object."""
     machine = {"platform": platform.platform(), "python": platform.python_version()}
     checks = [asdict(check) | {"holds": check.holds} for check in outcome.checks]
     return json.dumps({"benchmark": "chaos", "machine": machine, **asdict(outcome), "checks": checks}, indent=2)

@@ -1,6 +1,6 @@
-"""Questions of benchmarks/trust/chaos.py to the run's database, in SQL of its own, without the ledger's code.
+"""Checks of the run's database for chaos.py, in separate SQL that shares no code with the ledger.
 
-Each question has one right answer, which `Check` holds beside the one that was found.
+Each question has one right answer, which `Check` holds beside the answer found.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.trust.chaos_site import Told
 
 @dataclass(frozen=True)
 class Check:
-    """One question to the database after the run, with what was found and what is right."""
+    """One question to the database after the run, with the answer found and the right answer."""
 
     question: str
     found: object
@@ -24,16 +24,16 @@ class Check:
 
     @property
     def holds(self) -> bool:
-        """Whether the found answer is the right one."""
+        """Return whether the answer found is the right one."""
         return self.found == self.right
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Sums that only grow while a run goes on."""
+    """Totals so far, which only grow while a run goes on."""
 
     steps_undone: int
-    samples: int  # that devices have told as lost
+    samples: int  # reported as lost by devices
     suspicions: int
     quarantines: int
 
@@ -86,14 +86,14 @@ _NAMED = """
 
 
 def losses(engine: Engine) -> Losses:
-    """Samples lost so far, and members named."""
+    """Return the losses and suspicions so far."""
     with engine.connect() as connection:
         row = connection.execute(text(_LOSSES)).one()
     return Losses(*map(int, row))
 
 
 def named(engine: Engine) -> list[str]:
-    """Each suspicion, as a line."""
+    """Return a line of text for each suspicion."""
     with engine.connect() as connection:
         rows = connection.execute(text(_NAMED)).all()
         refused = connection.execute(
@@ -106,7 +106,7 @@ def named(engine: Engine) -> list[str]:
 
 
 def audit(engine: Engine, told: Sequence[Told], peer_ids: Mapping[str, str]) -> list[Check]:
-    """Every question, asked of the whole run."""
+    """Ask every question about the whole run."""
     with engine.connect() as connection:
         checks = [Check(question, connection.execute(text(query)).scalar_one()) for question, query in COUNTS.items()]
         rows = connection.execute(

@@ -1,6 +1,6 @@
-"""The faults that chaos.py injects: each is a function of the site and of chance that says how it is healed.
+"""The faults that chaos.py injects: functions of the site and a random generator that return how to heal the fault.
 
-A fault returns None where its victim is not there just now, because it is still starting after an earlier one.
+A fault returns None if its victim does not exist, because it is still restarting after an earlier fault.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from benchmarks.trust.chaos_site import NAMES, ChaosSite
 from benchmarks.trust.offset_clock import COMPILER
 from tests.support.small_disks import FILLER, make_room
 
-CLOCK_BACK_S = (30, 600)  # at least, at most
+CLOCK_BACK_S = (30, 600)  # smallest and largest change
 Heal = Callable[[], None]
 Fault = Callable[[ChaosSite, random.Random], "Heal | None"]
 Find = Callable[[ChaosSite, str], "psutil.Process | None"]
 
 
 def _nothing() -> None:
-    """Heal what heals by itself: parents start their children again, and the site starts commands."""
+    """Do nothing: parent processes restart their children, and the site restarts commands."""
 
 
 def _send(number: signal.Signals, processes: Iterable[psutil.Process]) -> None:
@@ -41,11 +41,11 @@ def _family(process: psutil.Process) -> list[psutil.Process]:
 
 
 def kill(find: Find, *names: str) -> Fault:
-    """SIGKILL to one process of one of these."""
+    """Return a fault that sends SIGKILL to the process that `find` returns for a random one of these names."""
 
     def inject(site: ChaosSite, chance: random.Random) -> Heal | None:
         victim = find(site, chance.choice(names))
-        with suppress(psutil.NoSuchProcess):  # ended meanwhile
+        with suppress(psutil.NoSuchProcess):  # the process has ended meanwhile
             if victim is not None:
                 victim.kill()
                 return _nothing
@@ -55,7 +55,7 @@ def kill(find: Find, *names: str) -> Fault:
 
 
 def stop(find: Find, *names: str) -> Fault:
-    """SIGSTOP to one process of one of these, and SIGCONT later."""
+    """Return a fault that sends SIGSTOP to such a process, and heals by SIGCONT."""
 
     def inject(site: ChaosSite, chance: random.Random) -> Heal | None:
         victim = find(site, chance.choice(names))
@@ -69,7 +69,7 @@ def stop(find: Find, *names: str) -> Fault:
 
 
 def kill_everything(site: ChaosSite, _: random.Random) -> Heal:
-    """SIGKILL to all processes but the database's, as if all machines lost power."""
+    """Send SIGKILL to all processes but the database's, as if all machines lost power."""
     for kept in site.kept.values():
         _send(signal.SIGKILL, kept.command.family())
     return _nothing
@@ -82,7 +82,7 @@ def _database(site: ChaosSite) -> psutil.Process | None:
 
 
 def kill_database(site: ChaosSite, _: random.Random) -> Heal | None:
-    """SIGKILL to PostgreSQL; it is started again later, and recovers by its log."""
+    """Send SIGKILL to PostgreSQL, which is restarted later and recovers from its log."""
     if (postmaster := _database(site)) is None:
         return None
     family = _family(postmaster)
@@ -92,7 +92,7 @@ def kill_database(site: ChaosSite, _: random.Random) -> Heal | None:
 
 
 def stop_database(site: ChaosSite, _: random.Random) -> Heal | None:
-    """SIGSTOP to all of PostgreSQL: connections are taken by the system, and nobody answers."""
+    """Send SIGSTOP to all of PostgreSQL: the kernel still accepts connections, but nothing answers."""
     if (postmaster := _database(site)) is None:
         return None
     family = _family(postmaster)
@@ -101,12 +101,12 @@ def stop_database(site: ChaosSite, _: random.Random) -> Heal | None:
 
 
 def fill_disk(*names: str) -> Fault:
-    """Fill one's disk to the last byte; it has room again later."""
+    """Return a fault that fills the disk of one of these to the last byte, and heals by freeing it."""
 
     def inject(site: ChaosSite, chance: random.Random) -> Heal:
         name = chance.choice(names)
         path = site.coordinator_dir if name == "serve" else site.state_dir(name)
-        with suppress(OSError), (path / FILLER).open("wb") as filler:  # others may write at the same time
+        with suppress(OSError), (path / FILLER).open("wb") as filler:  # other processes may write at the same time
             while free_bytes := disk_usage(path).free:
                 filler.write(b"\0" * min(free_bytes, 1 << 20))
                 filler.flush()
@@ -116,7 +116,7 @@ def fill_disk(*names: str) -> Fault:
 
 
 def cut_line(*names: str) -> Fault:
-    """Let nothing pass one's line; later all passes again."""
+    """Return a fault that cuts the line of one of these, and heals by restoring it."""
 
     def inject(site: ChaosSite, chance: random.Random) -> Heal | None:
         if site.network is None:
@@ -129,7 +129,7 @@ def cut_line(*names: str) -> Fault:
 
 
 def set_clock_back(site: ChaosSite, chance: random.Random) -> Heal | None:
-    """Set the clock of the coordinator's processes back; later it is right again."""
+    """Set the clock of the coordinator's processes back; healing sets it right again."""
     if site.clock is None:
         return None
     site.clock.set(-chance.uniform(*CLOCK_BACK_S))
@@ -137,7 +137,7 @@ def set_clock_back(site: ChaosSite, chance: random.Random) -> Heal | None:
 
 
 def faults() -> dict[str, Fault]:
-    """All that this machine allows: root fills disks and cuts lines, and a C compiler makes a clock to set."""
+    """Return the faults possible on this machine: disks and lines need root, the clock a C compiler."""
     found: dict[str, Fault] = {
         "SIGKILL: a volunteer's agent": kill(ChaosSite.root, *NAMES),
         "SIGKILL: a worker": kill(ChaosSite.swarm_process, *NAMES),

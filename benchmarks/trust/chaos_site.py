@@ -1,9 +1,9 @@
-"""A served run and its volunteers for chaos.py: real commands on PostgreSQL, each of which is kept alive.
+"""A served run and its volunteers for chaos.py: real commands over PostgreSQL, each restarted when it ends.
 
-The run is made by `manyhands coordinator init` and served by `manyhands coordinator serve`; each volunteer is a
-`manyhands join` whose lines are JSON, on a host of its own where there are hosts. A command that ends is started again,
-as a service manager would do it; one that no fault has killed is counted as a failure of its own. What the volunteers
-say of their steps is read here, so it does not depend on the database, which is killed as well.
+The run is made by `manyhands coordinator init` and served by `manyhands coordinator serve`. Each volunteer is a
+`manyhands join` with JSON output, on a host of its own if there are hosts. A command that ends is started again, as by
+a service manager; an end without a fault counts as a failure of the command. The volunteers' steps are read from their
+output, not from the database, because the database is killed as well.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Told:
-    """A step of which a volunteer has told."""
+    """A step that a volunteer's output reported."""
 
     name: str
-    at: float  # monotonic, when it was read
+    at: float  # monotonic time of reading
     era: int
     step: int
     samples: int
@@ -55,20 +55,20 @@ class Told:
 
 @dataclass
 class Kept:
-    """A command that is started again when it ends."""
+    """A command that is restarted when it ends."""
 
     start: Callable[[], Command]
     command: Command
     starts: int = 1
-    due_at: float | None = None  # monotonic: when it is started again
-    own_ends: list[int] = field(default_factory=list)  # exit codes where it was not killed
+    due_at: float | None = None  # monotonic time of the restart
+    own_ends: list[int] = field(default_factory=list)  # exit codes of ends without a fault
 
     def tend(self) -> None:
-        """Notice its end; start it again a little later."""
+        """Restart the command a little after its end."""
         if self.due_at is None and (exit_code := self.command.process.poll()) is not None:
             if exit_code != -signal.SIGKILL:
                 self.own_ends.append(exit_code)
-            self.command.kill()  # what it may have left
+            self.command.kill()  # processes that it may have left
             self.due_at = time.monotonic() + RESTART_AFTER_S
         elif self.due_at is not None and time.monotonic() >= self.due_at:
             self.command, self.due_at, self.starts = self.start(), None, self.starts + 1
@@ -76,7 +76,7 @@ class Kept:
 
 @dataclass
 class Tail:
-    """The JSON lines of a volunteer's log as they come."""
+    """Reads new JSON lines of a volunteer's log."""
 
     path: Path
     read_bytes: int = 0
@@ -84,7 +84,7 @@ class Tail:
     progress_bytes: int = 0
 
     def events(self) -> list[dict[str, Any]]:
-        """The events since the last call."""
+        """Return the events since the last call."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as log:
@@ -96,7 +96,7 @@ class Tail:
         for line in lines:
             try:
                 event = json.loads(line)
-            except ValueError:  # a line of a library's, or cut off by a kill
+            except ValueError:  # a library's line, or a line truncated by a kill
                 continue
             if isinstance(event, dict) and "event" in event:
                 found.append(event)
@@ -105,10 +105,10 @@ class Tail:
 
 
 class ChaosSite:
-    """The run's directory, its coordinator and its volunteers; all that is written is in `base`.
+    """A run's directory, coordinator and volunteers, with all files in `base`.
 
-    `server` is the PostgreSQL that the run is in. Where there are hosts, of the coordinator (`serve`) and the
-    volunteers, by name, PostgreSQL and this process are on that of `serve`; others use this machine's addresses.
+    `server` is the PostgreSQL with the run's database. `hosts` maps `serve` and the volunteers' names to hosts;
+    PostgreSQL and this process are on the host of `serve`. Without hosts all use this machine's addresses.
     """
 
     def __init__(
@@ -128,11 +128,11 @@ class ChaosSite:
         self._tails: dict[str, Tail] = {}
 
     def state_dir(self, name: str) -> Path:
-        """A volunteer's directory."""
+        """Return a volunteer's state directory."""
         return self.base / f"{name}-state"
 
     def log(self, name: str) -> Path:
-        """The output of `serve` or of a volunteer's command."""
+        """Return the log file of `serve` or of a volunteer's command."""
         return self.base / f"{name}.log"
 
     def _address(self, name: str) -> str:
@@ -144,10 +144,10 @@ class ChaosSite:
     # Starting and stopping
 
     def make_small_run(self) -> None:
-        """Make a run of a tiny model in the database. Raises `RuntimeError` with the command's message if it fails."""
+        """Make a run of a tiny model; raises `RuntimeError` with the command's message if it fails."""
         content = small_config(self.base).model_dump(mode="json", exclude_unset=True)
         content["averaging"] |= {"target_batch_size": TARGET_BATCH_SIZE}
-        content["membership"] = {"newcomer_share": 1.0}  # of three machines one may be all that is left
+        content["membership"] = {"newcomer_share": 1.0}  # one machine of three may be alone
         content["checkpoints"] = {"every_steps": 4, "keep": 4}
         (url := self.base / "database-url").write_text(self.server.url())
         url.chmod(0o600)
@@ -168,13 +168,13 @@ class ChaosSite:
         self.run = RunDirectory.open(directory)
 
     def serve(self) -> None:
-        """Start the coordinator, under a clock that can be set where there is a C compiler."""
+        """Start the coordinator, with a settable clock if there is a C compiler."""
         words, environment = ("coordinator", "serve", str(self.run.path)), self.clock.environment if self.clock else {}
         begin = self._enter("serve")
         self._keep("serve", lambda: Command(self.log("serve"), *words, begin=begin, environment=environment))
 
     def join(self, name: str) -> None:
-        """Start a volunteer, by an invite that it needs the first time."""
+        """Start a volunteer, with an invite the first time."""
         database = Database(open_engine(self.run.database_url))
         membership = Membership(database, self.run.authority, self.run.config.run.name, 3600, time.time)
         [invite] = membership.invite(name)
@@ -189,7 +189,7 @@ class ChaosSite:
         self.kept[name] = Kept(start, start())
 
     def stop_in_order(self) -> dict[str, int | None]:
-        """Let the volunteers leave, then the coordinator; returns each exit code, None where it had to be killed."""
+        """Stop the volunteers, then the coordinator; return each exit code, or None if it had to be killed."""
         codes: dict[str, int | None] = {}
         for name in [*(name for name in self.kept if name != "serve"), "serve"]:
             try:
@@ -202,14 +202,14 @@ class ChaosSite:
         return codes
 
     def close(self) -> None:
-        """Kill whatever is left."""
+        """Kill all remaining processes."""
         for kept in self.kept.values():
             kept.command.kill()
 
     # Watching
 
     def listen(self) -> None:
-        """Take in what the volunteers have said."""
+        """Read the volunteers' new events."""
         for name, tail in self._tails.items():
             for event in tail.events():
                 if event["event"] == "StepReport":
@@ -217,14 +217,14 @@ class ChaosSite:
                     self.told.append(Told(name, time.monotonic(), *facts))
 
     def tick(self) -> None:
-        """Listen, and start again what has ended."""
+        """Read new events, and restart commands that have ended."""
         self.listen()
         for kept in self.kept.values():
             kept.tend()
         time.sleep(POLL_S)
 
     def wait_until(self, true: Callable[[], object], seconds: float) -> bool:
-        """Go on until this is so; returns whether it came to be within these seconds."""
+        """Tick until `true()` holds; return whether it did within these seconds."""
         deadline = time.monotonic() + seconds
         while not true():
             if time.monotonic() > deadline:
@@ -233,11 +233,11 @@ class ChaosSite:
         return True
 
     def run_for(self, seconds: float) -> None:
-        """Go on for so long."""
+        """Tick for this many seconds."""
         self.wait_until(lambda: False, seconds)
 
     def step_times(self) -> list[float]:
-        """When each further step was first told of; a step that is done again in another era counts again."""
+        """Return when each step was first reported; a step repeated in another era counts again."""
         seen: set[tuple[int, int]] = set()
         times = []
         for told in self.told:
@@ -247,19 +247,19 @@ class ChaosSite:
         return times
 
     def ended(self, starts: Mapping[str, int]) -> list[str]:
-        """The commands that have ended since they had been started so often."""
+        """Return the commands that have ended since these counts of starts."""
         return [name for name, kept in self.kept.items() if kept.due_at is not None or kept.starts > starts[name]]
 
     def starts(self) -> dict[str, int]:
-        """How often each command was started."""
+        """Return the number of starts of each command."""
         return {name: kept.starts for name, kept in self.kept.items()}
 
     def newest_of(self, name: str) -> Told | None:
-        """The last step that a volunteer has told of."""
+        """Return the last step that a volunteer reported."""
         return next((told for told in reversed(self.told) if told.name == name), None)
 
     def log_bytes_per_hour(self) -> dict[str, float]:
-        """How fast each log has grown, without the lines of steps and progress that a volunteer was asked for."""
+        """Return the growth of each log, without the requested lines about steps and progress."""
         hours = (time.monotonic() - self.began_at) / HOUR_S
         sizes = {"serve": self.log("serve").stat().st_size}
         for name, tail in self._tails.items():
@@ -271,27 +271,27 @@ class ChaosSite:
     # Finding processes
 
     def root(self, name: str) -> psutil.Process:
-        """The process of `serve` or of a volunteer's command."""
+        """Return the process of `serve` or of a volunteer's command."""
         return self.kept[name].command.process
 
     def swarm_process(self, name: str) -> psutil.Process | None:
-        """The worker below a volunteer's command, the keeper below `serve`: the child with a p2p daemon below it."""
+        """Return a volunteer's worker or the coordinator's keeper: the child process that has a p2p daemon."""
         for child in self.root(name).children():
             if any(process.name() == "p2pd" for process in child.children(recursive=True)):
                 return child
         return None
 
     def daemon(self, name: str) -> psutil.Process | None:
-        """The p2p daemon of a volunteer or the keeper."""
+        """Return the p2p daemon of a volunteer or the keeper."""
         return next(iter(self.kept[name].command.daemons()), None)
 
     def dht_process(self, name: str) -> psutil.Process | None:
-        """The process that has started the daemon."""
+        """Return the DHT process, which has started the daemon."""
         daemon = self.daemon(name)
         return daemon.parent() if daemon else None
 
     def averager(self, name: str) -> psutil.Process | None:
-        """Another process that the worker or the keeper has forked: one of its averagers."""
+        """Return one of the other processes that the worker or keeper has forked: its averagers."""
         above = self.swarm_process(name)
         children = above.children() if above else []
         forked = [
@@ -300,12 +300,12 @@ class ChaosSite:
         return forked[-1] if forked else None
 
     def service(self) -> psutil.Process | None:
-        """The coordinator's process that volunteers are connected to."""
+        """Return the coordinator's process to which volunteers are connected."""
         try:
             return service_of(self.kept["serve"].command, self.run.settings.control_port)
         except AssertionError:
             return None
 
     def device_ids(self) -> dict[str, str]:
-        """Each volunteer's libp2p identity."""
+        """Return each volunteer's libp2p identity."""
         return {name: Credentials(self.state_dir(name)).device_key.peer_id for name in self._tails}
