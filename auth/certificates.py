@@ -1,8 +1,8 @@
-"""Certificates of contribution: what a member has given to a run, signed by the run's authority.
+"""Certificates of contribution: a member's share in a run, signed by the run's authority.
 
-A certificate is a statement (`auth.statements`). Anybody with the file and the authority's key can check it offline, at
-any time. It names the pseudonyms of the member's devices (`auth.keys.ReceiptKey`), so a member can prove with a
-device's key that the certificate is theirs.
+A certificate is a statement (`auth.statements`). Anybody with the file and the authority's key can
+check it offline. It names the pseudonyms of the member's devices (`auth.keys.ReceiptKey`), so a
+member can prove with a device's key that the certificate is theirs.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class Certificate(Statement):
     noun: ClassVar[str] = "certificate"
     certificate: Literal["manyhands-certificate-v1", "manyhands-certificate-v2"] = "manyhands-certificate-v2"
     run: _Name
-    member: _Name  # as the public sees the member
-    number: _Count  # of the member in this run
-    samples: _Count  # that receipts confirm
-    steps: _Count  # global steps that these samples are in
+    member: _Name  # public name of the member
+    number: _Count  # the member's number in this run
+    samples: _Count  # confirmed by receipts
+    steps: _Count  # global steps that contain these samples
     active_days: _Count  # UTC days with contributions
-    first_day: _Day  # of them, such as 2026-11-22
+    first_day: _Day  # such as 2026-11-22
     last_day: _Day
-    training_s: _Count  # seconds that the devices computed, each counted
-    averaged_bytes: _Count  # of others' numbers, as the devices say themselves
-    # the newest ones' pseudonyms in receipts; in the first version their libp2p identities (base58)
+    training_s: _Count  # seconds of computation, summed over devices
+    averaged_bytes: _Count  # others' values that the devices averaged, by their own reports
+    # pseudonyms in receipts of the newest devices; version 1 has libp2p identities (base58) instead
     devices: Annotated[tuple[_Device, ...], Field(max_length=MAX_DEVICES)]
     issued_at: _Count  # Unix seconds
 
 
 class SignedCertificate(BaseModel):
-    """A certificate's bytes, the signature over them, and by which key; so it is written to a file."""
+    """A certificate's text, its signature and the signing key, as they are written to a file."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     body: Annotated[str, Field(max_length=MAX_CERTIFICATE_CHARS)]
@@ -55,19 +55,19 @@ class SignedCertificate(BaseModel):
 
 
 def sign_certificate(authority: AuthorityKey, certificate: Certificate) -> SignedCertificate:
-    """The certificate under the run's own key."""
+    """Sign a certificate with the run's authority key."""
     body = certificate.body
     signature = sign_body(authority.private_key, body)
     return SignedCertificate(body=body, signature=signature, authority_key=authority.public_bytes.hex())
 
 
 def write_certificate(signed: SignedCertificate) -> str:
-    """The file's text: JSON with the signed bytes as a text of their own, so that nothing on the way changes them."""
+    """Return the file's text: JSON that holds the signed body as one string, so it stays intact."""
     return json.dumps(signed.model_dump(), indent=1) + "\n"
 
 
 def read_certificate(text: str) -> SignedCertificate:
-    """Take a file apart; raises `RequestError`. It is proved by `open_certificate` only."""
+    """Parse a certificate file without verifying it. Raises `RequestError` for any other text."""
     if len(text) > MAX_CERTIFICATE_CHARS:
         raise RequestError(f"A certificate has at most {MAX_CERTIFICATE_CHARS} characters, not {len(text)}.")
     try:
@@ -77,9 +77,10 @@ def read_certificate(text: str) -> SignedCertificate:
 
 
 def open_certificate(signed: SignedCertificate) -> Certificate:
-    """The certificate, if the key that it names has signed it in its canonical form; raises `UnverifiedError`.
+    """Return the certificate.
 
-    That this key is the run's own is the caller's to compare.
+    Raises `UnverifiedError` unless the key that it names signed its canonical form. The caller has
+    to check that this key is the run's own.
     """
     try:
         return Certificate.opened(signed.body, is_signed_by(signed.authority_key, signed.signature))

@@ -1,8 +1,8 @@
-"""Swarm time: the coordinator's, whatever a peer's own clock says, and however it is set meanwhile.
+"""Swarm time: the coordinator's clock, which peers use in place of their own.
 
-hivemind's nodes take each other for unreachable if their clocks differ by more than three seconds, as those of machines
-that slept do. So a peer goes by the time that the coordinator tells it, and between two words of the coordinator by a
-clock that nobody sets.
+hivemind's nodes treat each other as unreachable if their clocks differ by more than three seconds,
+as happens after a machine was suspended. So a peer follows the coordinator's time; between two of
+its messages the peer uses a clock that nobody can set.
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-READINGS = 8  # by which a clock is known
+READINGS = 8  # newest messages that are compared
 NOTABLE_S = 0.5  # a smaller difference changes nothing
 
-# Swarm time less steady time. hivemind forks processes that run for as long as the node and take no messages of ours.
+# Swarm time minus steady time, in shared memory: the processes that hivemind forks take no messages
+# of ours.
 _offset_s = multiprocessing.Value("d", math.nan, lock=False)
 
 
 def steady_time() -> float:
-    """Return seconds since some moment, the same for all processes of this machine; sleep counts where it can."""
+    """Return the seconds of a monotonic clock of all processes; on Linux it counts suspended time."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def follow_coordinator(offset_s: float) -> None:
-    """Let this process and those forked from it go by the coordinator's time, which is steady time and so much more."""
+    """Set swarm time to steady time plus `offset_s`, in this process and those forked from it."""
     _offset_s.value = offset_s
 
 
 def swarm_time() -> float:
-    """Return Unix seconds by the coordinator's clock; by this machine's own where the coordinator has told nothing."""
+    """Return Unix seconds by the coordinator's clock, or by this machine's until it is known."""
     offset_s = float(_offset_s.value)
     return time.time() if math.isnan(offset_s) else steady_time() + offset_s
 
 
 class ReadClock:
-    """The coordinator's clock, as its newest messages show it.
+    """An estimate of the coordinator's clock from its newest messages.
 
-    A message that was held up shows the clock as it was: so the one that came quickest counts.
+    A delayed message shows an earlier time, so the message with the least delay counts.
     """
 
     def __init__(self, steady: Callable[[], float] = steady_time) -> None:
@@ -48,7 +49,7 @@ class ReadClock:
         self._told_s = math.nan
 
     def read(self, server_time: float) -> float | None:
-        """Take a message's time (0: it has none); return the offset to follow, None if that is as it was."""
+        """Add a message's time (0 if it has none). Return the new offset, or None if it has hardly changed."""
         if server_time <= 0 or not math.isfinite(server_time):
             return None
         self._offsets.append(server_time - self._steady())

@@ -1,7 +1,8 @@
-"""A device's credentials: its key, the run's authority, its own access token and the newest revocation list.
+"""A device's credentials: its key, the run's authority, its token and the newest revocation list.
 
-Several processes share one directory: the agent writes what the coordinator sends, the worker and its forked children
-check other peers with it. So each read checks whether the file has changed, and no lock is held over a fork.
+Several processes share one directory: the agent writes what the coordinator sends; the worker and
+its forked children read it to check other peers. So each read checks whether the file has changed,
+and no lock is held across a fork.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ DEVICE_KEY_FILE = "device.key"
 
 @dataclass(frozen=True)
 class JoinedRun:
-    """The run that credentials are for, and the authorities whose signatures count there."""
+    """The run that the credentials are for, and the authority keys that it accepts."""
 
     name: str
     authorities: Authorities
@@ -38,12 +39,12 @@ class Credentials:
         self._revocations_file = WatchedFile(self.directory / "revoked.jwt", self._parse_revocations)
 
     def __reduce__(self) -> tuple[type[Credentials], tuple[Path]]:
-        """Another process opens the same directory."""
+        """Pickle the directory's path; the other process opens the directory itself."""
         return Credentials, (self.directory,)
 
     @cached_property
     def device_key(self) -> DeviceKey:
-        """The device's key, made at first use."""
+        """The device's key, created at first use."""
         return DeviceKey.load_or_create(self.directory / DEVICE_KEY_FILE)
 
     @property
@@ -58,26 +59,26 @@ class Credentials:
 
     @property
     def token_jwt(self) -> str:
-        """This device's own token, as it is sent to others."""
+        """This device's own token as a JWT. Raises `TokenError` if the device has not joined."""
         token = self._token_file.read()
         if token is None:
             raise TokenError(f"{self.directory} holds no access token: join the run first.")
         return token
 
     def member_of(self, run: str) -> str | None:
-        """Return this device's member, if it has joined the run before, however long ago; else None."""
+        """Return this device's member if it has ever joined the run, else None."""
         try:
-            token = self._joined_run().authorities.read_token(self.token_jwt, run, now=0.0)  # of a replaced key, too
+            token = self._joined_run().authorities.read_token(self.token_jwt, run, now=0.0)  # also by a replaced key
         except TokenError:
             return None
         return token.member
 
     def access_token(self, now: float) -> AccessToken:
-        """This device's own token, checked; raises `ExpiredTokenError` after its time."""
+        """Check this device's own token and return it. Raises `ExpiredTokenError` once it has expired."""
         return self.check(self.token_jwt, now)
 
     def check(self, jwt: str, now: float) -> AccessToken:
-        """Any device's token, checked against the authority, the time and the revocation list."""
+        """Check a device's token against the authority, the time and the revocation list."""
         run = self._joined_run()
         token = run.authorities.read_token(jwt, run.name, now)
         require_usable(token, now)
@@ -86,12 +87,12 @@ class Credentials:
         return token
 
     def is_revoked(self, peer_id: str) -> bool:
-        """Whether the newest list known here names this libp2p identity."""
+        """Return whether the newest known revocation list names this libp2p identity."""
         revocations = self._revocations_file.read()
         return revocations is not None and peer_id in revocations.peer_ids
 
     def store_grant(self, run: str, authority_public: bytes, token_jwt: str, revocations_jwt: str) -> None:
-        """Keep what the coordinator granted at join; raises before anything is written if it does not fit together."""
+        """Store the grant of a join. Raises `TokenError`, before anything is written, if its parts do not match."""
         self._require_own(read_token(token_jwt, authority_public, run))
         verify_revocations(revocations_jwt, authority_public, run)
         granted = JoinedRun(run, Authorities(authority_public).after(token_jwt, run))
@@ -103,35 +104,37 @@ class Credentials:
         self.store_revocations(revocations_jwt)
 
     def store_token(self, jwt: str) -> None:
-        """Keep a renewed token."""
+        """Store a renewed token of this device."""
         run = self._joined_run()
         self._require_own(read_token(jwt, run.authorities.current, run.name))
         self._follow(run, jwt)
         write_private(self.directory / "token.jwt", jwt.encode())
 
     def store_revocations(self, jwt: str) -> None:
-        """Keep a revocation list if it is newer than the one known: nobody can bring a revoked peer back by replay.
+        """Store a revocation list if it is newer than the known one.
 
-        The same one, signed anew, is kept as well: the key that signed the other may have been replaced.
+        So replaying an old list cannot bring a revoked peer back. A list with the same serial
+        number but a new signature is stored as well, because the key that signed the known one may
+        have been replaced.
         """
         run = self._joined_run()
         new = verify_revocations(jwt, run.authorities.current, run.name)
         self._follow(run, jwt)
         try:
             known = self._revocations_file.read()
-        except TokenError:  # of a key that nobody here remembers
+        except TokenError:  # signed by a key that is no longer known
             known = None
         if known is None or new.serial > known.serial or (new.serial == known.serial and new != known):
             write_private(self.directory / "revoked.jwt", jwt.encode())
 
     def _follow(self, run: JoinedRun, checked: str) -> None:
-        """Keep the authority's new key, where the coordinator has sent something that carries the handover to it."""
+        """Store the authority's new key if this checked token or list carries a handover to it."""
         after = run.authorities.after(checked, run.name)
         if after != run.authorities:
             write_private(self.directory / "authority.pub", after.to_bytes())
 
     def _is_known(self, granted: JoinedRun) -> bool:
-        """Whether the credentials are for this run already, by a key that is the same, or was handed over to it."""
+        """Return whether the stored credentials are for this run, under its key or the previous."""
         known = self._known_run()
         keys = (granted.authorities.current, granted.authorities.previous)
         return known is not None and known.name == granted.name and known.authorities.current in keys

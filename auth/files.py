@@ -1,6 +1,7 @@
-"""Files written whole or not at all, files read again once they are replaced, and digests of files.
+"""Atomic writes of files and directories, files reread when they are replaced, and file digests.
 
-Every process that keeps state on disk uses these, so that neither a crash nor a second process leaves half a file.
+Every process that keeps state on disk uses these functions, so neither a crash nor a second process
+leaves a partial file.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ _Version = tuple[int, int, int]  # mtime_ns, size, inode
 
 
 def write_private(path: Path, content: bytes, replace: bool = True) -> None:
-    """Write a file of mode 0600 so that a reader sees the old or the new content, never a part.
+    """Write a file of mode 0600 atomically: readers see either the old or the new content.
 
-    With `replace=False` an existing file is left as it is: of two processes that create it, both read the winner's.
+    With `replace=False` an existing file stays unchanged: if two processes create the file, both
+    then read the content of the first.
     """
     aside: Path | None = None
     try:
@@ -55,7 +57,7 @@ def _link_unless_present(aside: Path, path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have the disk hold what a file, or a directory's list of names, holds now; raises `OSError`."""
+    """Flush a file, or a directory's list of names, to disk; raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -64,7 +66,7 @@ def sync(path: Path) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Make a directory (and its parents) that only its owner can enter."""
+    """Create a directory (and its parents) that only its owner can enter."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -79,9 +81,10 @@ def require_free(path: Path, remedy: str = OTHER_DIRECTORY) -> None:
 
 @contextmanager
 def new_directory(path: Path, mode: int = 0o755, remedy: str = OTHER_DIRECTORY) -> Iterator[Path]:
-    """A directory to fill, which takes the name `path` only when that is done and is gone if it fails.
+    """Yield a temporary directory; rename it to `path` on success, and remove it on failure.
 
-    Raises `ConfigError` with the remedy if there is something at `path` already, or what no directory can replace.
+    Raises `ConfigError` with the remedy if `path` is not empty, is a symbolic link or a mount
+    point.
     """
     path = path.absolute()
     require_free(path, remedy)
@@ -107,7 +110,7 @@ class WatchedFile(Generic[Value]):
         self._seen: tuple[_Version, Value] | None = None
 
     def read(self) -> Value | None:
-        """The current content, or None where there is no file; costs one `stat` while nothing changes."""
+        """Return the parsed content, or None if there is no file. An unchanged file costs one `stat`."""
         try:
             version = _version(self.path.stat())
             if self._seen is None or self._seen[0] != version:
@@ -124,7 +127,7 @@ def _version(status: os.stat_result) -> _Version:
 
 
 def sha256_of(path: Path) -> bytes:
-    """The SHA-256 of a file's content."""
+    """Compute the SHA-256 of a file's content."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):

@@ -1,9 +1,10 @@
-"""The join link: everything a volunteer needs to find a run and to know that it is the right one.
+"""The join link: everything a volunteer needs to find a run and to authenticate it.
 
     manyhands://HOST:PORT[,HOST:PORT...]/RUN#sha256=FINGERPRINT
 
-The fingerprint of the coordinator's certificate authenticates the first connection, without a certificate authority.
-Where a link has several addresses, they are tried in turn: it stays good when the coordinator moves to one of them.
+The fingerprint of the coordinator's certificate authenticates the first connection without a
+certificate authority. The addresses are tried in turn, so the link stays valid when the coordinator
+moves to another of them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, default_port: int | None = None) -> Address:
-        """Read HOST:PORT, with brackets around an IPv6 address; raises `ValueError`, which says what is wrong."""
+        """Parse HOST:PORT, with brackets around an IPv6 address. Raises `ValueError` with the reason."""
         try:
             parts = urlsplit(f"//{text}")
             host, port = parts.hostname, parts.port
@@ -51,23 +52,23 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True)
 class JoinLink:
-    """A parsed join link; `str()` gives it back."""
+    """A parsed join link; `str()` returns the link."""
 
     host: str  # of the first address, as in `Address`
     port: int
     run: str
     fingerprint: str  # SHA-256 of the certificate's DER form, 64 lowercase hex digits
-    others: tuple[Address, ...] = ()  # where else the coordinator may answer, in the order to try them
+    others: tuple[Address, ...] = ()  # further addresses, in the order to try them
 
     @classmethod
     def parse(cls, text: str) -> JoinLink:
-        """Read a link as a person pasted it; raises `LinkError`, which says what is wrong with it."""
+        """Parse a pasted link. Raises `LinkError` with the reason."""
         scheme, _, rest = text.strip().partition("://")
         if scheme.lower() != SCHEME:
             raise _bad_link(text, f"it does not begin with {SCHEME}://")
         place, _, fragment = rest.partition("#")
         addresses, _, run = place.partition("/")
-        pieces = addresses.split(",")  # by ourselves: `urlsplit` takes no list that has an IPv6 address behind others
+        pieces = addresses.split(",")  # `urlsplit` rejects a list with an IPv6 address after the first
         if len(pieces) > MAX_ADDRESSES:
             raise _bad_link(text, f"it has more than {MAX_ADDRESSES} addresses")
         try:
@@ -83,11 +84,11 @@ class JoinLink:
 
     @property
     def address(self) -> Address:
-        """The first one."""
+        """The first address."""
         return Address(self.host, self.port)
 
     def each(self) -> tuple[JoinLink, ...]:
-        """A link to each of its addresses alone, in the order to try them."""
+        """Return one link for each address, in the order to try them."""
         addresses = dict.fromkeys((self.address, *self.others))
         return tuple(replace(self, host=host, port=port, others=()) for host, port in addresses)
 

@@ -1,11 +1,12 @@
-"""Keys of the run's authority, of devices and of the coordinator's TLS, and libp2p's encoding of RSA keys.
+"""Keys of the run's authority, of devices and of the coordinator's TLS; libp2p's RSA encoding.
 
-The authority (Ed25519) signs tokens and revocations. A device has one RSA key (hivemind signs with RSA), which is also
-its libp2p identity: so the transport, the DHT's records and the control plane all prove the same thing. Receipts are
-published, so each has another key, from which nobody learns that identity. The coordinator's TLS certificate is
-self-signed, and trusted because the join link carries its fingerprint.
+The authority (Ed25519) signs tokens and revocations. A device has one RSA key (hivemind signs with
+RSA), which is also its libp2p identity, so the transport, the DHT's records and the control plane
+all prove the same identity. Receipts are published, so a device signs them with another key, one
+for each run, which does not reveal that identity. The coordinator's TLS certificate is self-signed;
+peers trust it because the join link carries its fingerprint.
 
-libp2p's encoding is written by hand: hivemind's own would bring torch into the agent.
+libp2p's encoding is implemented here because hivemind's own would import torch into the agent.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ RSA_BITS = 2048
 RSA_EXPONENT = 65537
 MAX_RSA_BITS = 4096
 MAX_PUBLIC_KEY_BYTES = 1024
-TLS_NAME = "manyhands"  # the one name in the certificate; clients ask for it whatever the address is
-# The fingerprint is what is trusted, so dates would add nothing but failures on machines with a wrong clock. The end is
-# RFC 5280's "no well-defined expiration date".
+TLS_NAME = "manyhands"  # the only name in the certificate; clients verify it whatever the address is
+# Trust rests on the fingerprint, so validity dates would only cause failures on machines with a
+# wrong clock. The end is RFC 5280's "no well-defined expiration date".
 _VALID_FROM = datetime(2020, 1, 1, tzinfo=timezone.utc)
 _VALID_UNTIL = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc)
 CHALLENGE_LABEL = b"manyhands-challenge-v1"
@@ -48,19 +49,19 @@ _RSA_PADDING = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=paddin
 
 @dataclass(frozen=True)
 class AuthorityKey:
-    """The run's Ed25519 key: who holds it decides who takes part."""
+    """The run's Ed25519 key, whose holder decides who takes part."""
 
     private_key: ed25519.Ed25519PrivateKey
-    handover: str = ""  # by which the key before it named it (see auth.tokens); goes along with whatever it signs
+    handover: str = ""  # the previous key's signature over this one (see auth.tokens); sent with all that it signs
 
     @classmethod
     def generate(cls) -> AuthorityKey:
-        """A new authority, for a new run."""
+        """Generate the authority key of a new run."""
         return cls(ed25519.Ed25519PrivateKey.generate())
 
     @classmethod
     def load(cls, path: Path) -> AuthorityKey:
-        """Read what `save` wrote."""
+        """Read a key file that `save` wrote."""
         try:
             return cls(ed25519.Ed25519PrivateKey.from_private_bytes(_read_key(path)))
         except ValueError as error:
@@ -72,19 +73,19 @@ class AuthorityKey:
 
     @property
     def public_bytes(self) -> bytes:
-        """The raw public key (32 bytes), which every peer receives at join."""
+        """The raw public key (32 bytes); every peer receives it at join."""
         return self.private_key.public_key().public_bytes_raw()
 
 
 @dataclass(frozen=True)
 class ReceiptKey:
-    """The Ed25519 key of one device's receipts in one run: it tells nobody which device, nor that of another run."""
+    """The Ed25519 key of a device's receipts in one run; it reveals neither the device nor other runs."""
 
     private_key: ed25519.Ed25519PrivateKey
 
     @property
     def public_bytes(self) -> bytes:
-        """The raw public key (32 bytes), which the coordinator is told at each join."""
+        """The raw public key (32 bytes); the coordinator receives it at each join."""
         return self.private_key.public_key().public_bytes_raw()
 
     @property
@@ -95,13 +96,13 @@ class ReceiptKey:
 
 @dataclass(frozen=True)
 class DeviceKey:
-    """A device's RSA key, kept in the file that hivemind's p2p daemon reads its identity from."""
+    """A device's RSA key, stored in the identity file of hivemind's p2p daemon."""
 
     private_key: rsa.RSAPrivateKey
 
     @classmethod
     def load_or_create(cls, path: Path) -> DeviceKey:
-        """The device's key; made at first use. Two processes that start together end up with the same one."""
+        """Load the device's key, or create it at first use. Two processes that start together get the same key."""
         if not path.exists():
             private_key = rsa.generate_private_key(public_exponent=RSA_EXPONENT, key_size=RSA_BITS)
             write_private(path, encode_key(cls(private_key).private_der), replace=False)
@@ -115,7 +116,7 @@ class DeviceKey:
 
     @property
     def private_der(self) -> bytes:
-        """The private key in PKCS#1 DER, the form inside the identity file."""
+        """The private key in PKCS#1 DER, the form in the identity file."""
         return self.private_key.private_bytes(
             serialization.Encoding.DER, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
         )
@@ -131,17 +132,17 @@ class DeviceKey:
         return peer_id_of(self.public_key)
 
     def sign(self, data: bytes) -> bytes:
-        """An RSA-PSS signature with SHA-256."""
+        """Return the RSA-PSS signature of `data` with SHA-256."""
         return self.private_key.sign(data, _RSA_PADDING, hashes.SHA256())
 
     def receipt_key(self, run: str) -> ReceiptKey:
-        """The key of this device's receipts in a run: it follows from this key, so that nothing else need be kept."""
+        """Derive the key of this device's receipts in a run from the device key, so it need not be stored."""
         derivation = HKDF(hashes.SHA256(), RECEIPT_KEY_BYTES, salt=None, info=RECEIPT_KEY_LABEL + run.encode())
         return ReceiptKey(ed25519.Ed25519PrivateKey.from_private_bytes(derivation.derive(self.private_der)))
 
 
 def verify_signature(public_key: bytes, data: bytes, signature: bytes) -> bool:
-    """Whether `signature` is `DeviceKey.sign(data)` by the holder of `public_key`."""
+    """Return whether `signature` is `DeviceKey.sign(data)` by the holder of `public_key`."""
     try:
         _parse_public_key(public_key).verify(signature, data, _RSA_PADDING, hashes.SHA256())
     except (RequestError, InvalidSignature):
@@ -150,7 +151,10 @@ def verify_signature(public_key: bytes, data: bytes, signature: bytes) -> bool:
 
 
 def peer_id_of(public_key: bytes) -> str:
-    """The libp2p peer ID of an OpenSSH public key: the multihash of its libp2p encoding; raises `RequestError`."""
+    """Return the libp2p peer ID of an OpenSSH public key: the multihash of its libp2p encoding.
+
+    Raises `RequestError` for an unacceptable key.
+    """
     info = _parse_public_key(public_key).public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
@@ -158,10 +162,11 @@ def peer_id_of(public_key: bytes) -> str:
 
 
 def challenge_bytes(purpose: Purpose, run: str, nonce: bytes, public_key: bytes, *further: bytes) -> bytes:
-    """Build the bytes that a device signs to prove its key: versioned, and different for any two sets of fields.
+    """Build the versioned challenge that a device signs to prove its key.
 
-    The purpose and the run are in it so that a signature made for one cannot be used for another. `further`: what the
-    device says beside its key, such as the public key of its receipts.
+    Different fields give different bytes. The challenge contains the purpose and the run, so that a
+    signature made for one is invalid for another. `further` holds more fields to sign, such as the
+    public key of the device's receipts.
     """
     fields = (CHALLENGE_LABEL, purpose.encode(), run.encode(), nonce, public_key, *further)
     return b"".join(len(field).to_bytes(4, "big") + field for field in fields)
@@ -191,7 +196,7 @@ def create_tls_certificate(path_key: Path, path_cert: Path) -> None:
 
 
 def certificate_fingerprint(certificate: str | bytes) -> str:
-    """The SHA-256 of a certificate's DER form, 64 hex digits; takes PEM or DER."""
+    """Compute the SHA-256 of a certificate's DER form, as 64 hex digits; takes PEM or DER."""
     if isinstance(certificate, bytes) and not certificate.startswith(b"-----BEGIN"):
         der = certificate
     else:
@@ -201,7 +206,7 @@ def certificate_fingerprint(certificate: str | bytes) -> str:
 
 
 def _parse_public_key(public_key: bytes) -> rsa.RSAPublicKey:
-    """An OpenSSH RSA key in its one canonical spelling, so that one device cannot appear as two."""
+    """Parse an OpenSSH RSA key. Only the canonical spelling is accepted, so that one device cannot appear as two."""
     if len(public_key) > MAX_PUBLIC_KEY_BYTES:
         raise RequestError(f"The public key has {len(public_key)} bytes; {MAX_PUBLIC_KEY_BYTES} are allowed.")
     try:
@@ -227,20 +232,23 @@ def _read_key(path: Path) -> bytes:
 
 
 def encode_key(der: bytes) -> bytes:
-    """libp2p's `PublicKey` or `PrivateKey` message for an RSA key; the latter is the p2p daemon's identity file."""
+    """Encode an RSA key as libp2p's `PublicKey` or `PrivateKey`; the latter is the identity file's content."""
     return _RSA + _varint(len(der)) + der
 
 
 def decode_key(message: bytes) -> bytes:
-    """The DER form inside an `encode_key` message of an RSA key with 2048 bits or more; raises `ValueError`."""
-    der = message[len(_RSA) + 2 :]  # such a key's DER form has 128 to 16 383 bytes: a length of two varint bytes
+    """Return the DER form in an `encode_key` message.
+
+    Raises `ValueError` if the message is not one of an RSA key with 2048 bits or more.
+    """
+    der = message[len(_RSA) + 2 :]  # a DER form of 128 to 16 383 bytes, so its length takes two varint bytes
     if encode_key(der) != message:
         raise ValueError("not a libp2p RSA key")
     return der
 
 
 def peer_id_from(public_info_der: bytes) -> str:
-    """The base58 peer ID of a public key (DER, SubjectPublicKeyInfo): the multihash of its message."""
+    """Return the base58 peer ID of a public key (DER, SubjectPublicKeyInfo): its message's multihash."""
     digest = hashlib.sha256(encode_key(public_info_der)).digest()
     return base58.b58encode(_SHA256 + digest).decode("ascii")
 

@@ -1,7 +1,8 @@
-"""Names that a reader would take for each other, after Unicode's technical standard 39, in the part that names need.
+"""Detection of confusable names: the part of Unicode Technical Standard 39 that names need.
 
-Each word of a new name keeps to one script, so that no letter of another one hides in it. And nobody else may have the
-name's skeleton, in which letters that look alike are the same. Names that are there already stay as they are.
+Each word of a new name must use one script, so that no letter of another script hides in it. The
+name's skeleton, in which letters that look alike are equal, must be free. Existing names stay
+valid.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Iterable, Iterator
 
 from auth.errors import ConfigError
 
-# Japanese and Korean words have letters of several scripts, and Latin ones, none of which looks like theirs.
+# Japanese and Korean words mix letters of several scripts, and Latin ones, which do not look alike.
 _EAST_ASIAN = frozenset({"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "LATIN"})
 
-# A small Latin letter, and what looks like it: letters of Cyrillic, Greek and Armenian, other Latin ones, and digits.
+# Lower-case Latin letters and their look-alikes: Cyrillic, Greek, Armenian and other Latin letters,
+# and digits.
 _LOOKS = {
     "a": "\u0430\u03b1\u0251",
     "b": "\u0432\u03b2\u044c\u00df",
@@ -46,7 +48,7 @@ _LATIN_OF = str.maketrans({other: latin for latin, others in _LOOKS.items() for 
 
 
 def skeleton(name: str) -> str:
-    """Return the same text for names that look alike."""
+    """Return a name's skeleton, which is equal for names that look alike."""
     return unicodedata.normalize("NFKC", name).casefold().translate(_LATIN_OF)
 
 
@@ -60,7 +62,7 @@ def mixed_scripts(name: str) -> list[str]:
 
 
 def check_new_name(name: str, taken: Iterable[str]) -> None:
-    """Raise `ConfigError` for a name with a word of several scripts, or that looks like one of those that are taken."""
+    """Raise `ConfigError` if a word of the name mixes scripts, or if a taken name looks like it."""
     mixed = mixed_scripts(name)
     if mixed:
         raise ConfigError(f"The name {name!r} has letters of several scripts in a word ({', '.join(mixed)}): use one.")
@@ -70,7 +72,7 @@ def check_new_name(name: str, taken: Iterable[str]) -> None:
 
 
 def _words(text: str) -> Iterator[str]:
-    """The letters of each word; the marks above and below letters end none."""
+    """Yield the letters of each word; combining marks do not end a word."""
     word = ""
     for character in text:
         if character.isalpha():
@@ -82,5 +84,5 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _script(letter: str) -> str:
-    """The script of a letter, which is the first word of its name."""
+    """Return the script of a letter: the first word of its Unicode name."""
     return unicodedata.name(letter, "?").partition(" ")[0]

@@ -1,8 +1,9 @@
-"""Receipts: what each sender of a group brought to a global step, signed by a peer that reduced a part of it.
+"""Receipts: each sender's samples in a global step, signed by a peer that reduced a part of it.
 
-What a peer says of itself is a claim; what others received from it is not. A receipt is a statement (`auth.statements`)
-that names run, era and step, and for each sender its pseudonym and its samples. Receipts are published: so a pseudonym
-is a public key that is good for receipts alone (`auth.keys.ReceiptKey`), and the same device signs with it.
+A peer's own report is only a claim; a receipt records what another peer received. A receipt is a
+statement (`auth.statements`) that names run, era and step, and for each sender its pseudonym and
+its samples. Receipts are published, so a pseudonym is a public key that is used for receipts only
+(`auth.keys.ReceiptKey`); the device signs its own receipts with it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class ReceiptBody(Statement):
     run: Annotated[str, Field(min_length=1, max_length=1024)]
     era: _Count
     step: Annotated[int, Field(ge=1, le=MAX_COUNT)]  # the number of the completed global step
-    # pseudonym -> what this sender brought; who brought nothing is left out
+    # pseudonym -> samples of this sender; senders without samples are left out
     samples: Annotated[dict[_Pseudonym, Annotated[int, Field(ge=1, le=MAX_COUNT)]], Field(max_length=MAX_SENDERS)]
 
 
@@ -50,26 +51,26 @@ class SignedReceipt:
 
 
 def whole_samples(weights: Mapping[str, float]) -> dict[str, int]:
-    """The weights of a round as a receipt names them: whole, positive, in range, and the largest if they are many."""
+    """Round a round's weights to the positive whole numbers of a receipt. Only the largest `MAX_SENDERS` are kept."""
     whole = {peer: min(MAX_COUNT, round(weight)) for peer, weight in weights.items() if math.isfinite(weight)}
     largest = sorted((peer for peer in whole if whole[peer] > 0), key=lambda peer: -whole[peer])
     return {peer: whole[peer] for peer in largest[:MAX_SENDERS]}
 
 
 def sign_receipt(key: ReceiptKey, receipt: ReceiptBody) -> SignedReceipt:
-    """The receipt under a device's key for receipts."""
+    """Sign a receipt with a device's receipt key."""
     body = receipt.body
     return SignedReceipt(body, sign_body(key.private_key, body))
 
 
 def read_receipt(text: str) -> SignedReceipt:
-    """Take apart what `str` of a signed receipt gave. It is proved by `open_receipt` only."""
+    """Parse the `str` of a signed receipt without verifying it (`open_receipt` does)."""
     body, _, signature = text.partition("\n")
     return SignedReceipt(body, signature)
 
 
 def open_receipt(signed: SignedReceipt, signer: str) -> ReceiptBody:
-    """The receipt, if the device of the pseudonym `signer` signed it in its canonical form; raises `RequestError`."""
+    """Verify a receipt and return it; raises `RequestError` unless `signer` signed its canonical form."""
     if (length := len(signed.body) + len(signed.signature)) > MAX_RECEIPT_CHARS:
         raise RequestError(f"A receipt has at most {MAX_RECEIPT_CHARS} characters, not {length}.")
     return ReceiptBody.opened(signed.body, is_signed_by(signer, signed.signature))

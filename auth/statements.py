@@ -1,8 +1,9 @@
-"""Statements under a signature: canonical JSON, signed as the bytes that it is, and the one way to read it again.
+"""Signed statements: canonical JSON, the signature over its bytes, and its verification.
 
-A statement is one line of JSON that names its purpose and version. It begins with a brace, as nothing else does that
-the same keys sign (challenges begin with a length, DHT records with a MessagePack array, tokens with base64): so
-no other signature passes for a statement's. Each content has one canonical form, and any other is refused.
+A statement is one line of JSON that names its purpose and version. It begins with a brace. Nothing
+else that the same keys sign does so (challenges begin with a length, DHT records with a MessagePack
+array, tokens with base64), so no other signature passes for a statement's. Each content has one
+canonical form; any other form is refused.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ _AnyStatement = TypeVar("_AnyStatement", bound="Statement")
 
 
 class Statement(BaseModel):
-    """The content that a key signs; each kind adds its fields, of which one names purpose and version."""
+    """The content that a key signs. Each kind adds its fields; one of them names purpose and version."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     noun: ClassVar[str]  # for messages
 
     @property
     def body(self) -> str:
-        """The canonical form: keys in order, no spaces, ASCII only; no two statements have the same."""
+        """The canonical form: sorted keys, no spaces, ASCII only. No two statements have the same."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def opened(cls: type[_AnyStatement], body: str, is_signed: Callable[[bytes], bool]) -> _AnyStatement:
-        """The statement, if these bytes are signed and in their canonical form; raises `RequestError`."""
+        """Return the statement. Raises `RequestError` unless it is signed and in canonical form."""
         if not (body.isascii() and is_signed(body.encode())):
             raise RequestError(f"The {cls.noun} was changed, or was not signed with the key that belongs to it.")
         try:
             statement = cls.model_validate_json(body)
             canonical = statement.body
-        except ValueError as error:  # also of numbers that JSON does not have
+        except ValueError as error:  # also for numbers that JSON does not have
             raise RequestError(f"The {cls.noun} is not of the form that this version knows.") from error
         if canonical != body:
             raise RequestError(f"The {cls.noun} is not in its canonical form.")
@@ -48,12 +49,12 @@ class Statement(BaseModel):
 
 
 def sign_body(key: Ed25519PrivateKey, body: str) -> str:
-    """The Ed25519 signature over a statement's body, in base64."""
+    """Return the Ed25519 signature of a statement's body, in base64."""
     return base64.b64encode(key.sign(body.encode())).decode()
 
 
 def is_signed_by(key: str, signature: str) -> Callable[[bytes], bool]:
-    """A check of bytes against a signature in base64 by an Ed25519 key in hexadecimal."""
+    """Return a check of bytes against a base64 signature by a hexadecimal Ed25519 key."""
 
     def is_signed(content: bytes) -> bool:
         try:

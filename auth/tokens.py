@@ -1,12 +1,13 @@
-"""Access tokens, revocation lists and handovers, signed by a run's authority, and the keys whose signatures count.
+"""Access tokens, revocation lists and handovers signed by a run's authority, and its valid keys.
 
-All are JWTs signed with Ed25519. Their `typ` headers differ, so that none can pass for another (RFC 8725, 3.11).
-A token is bound to a device's key and libp2p identity: it is shown to everybody and useless to a thief.
+All are JWTs signed with Ed25519. Their `typ` headers differ, so that none can pass for another (RFC
+8725, 3.11). A token is bound to a device's key and libp2p identity, so it can be public and is
+useless to a thief.
 
-An authority key is replaced by a *handover*: the old key's signature over the new one. Whatever the new key signs
-carries it in its header, so a peer that knows only the old key can check that, too, without asking anybody. For a time
-the old key's signatures still count: `Authorities` holds both, kept in one small file, so that no reader sees half of a
-change.
+An authority key is replaced by a *handover*: the old key's signature over the new one. Everything
+that the new key signs carries the handover in its header, so a peer that knows only the old key can
+verify it without asking anybody. For a time the old key's signatures remain valid: `Authorities`
+holds both keys in one small file, so that no reader sees half of a change.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from auth.errors import ExpiredTokenError, TokenError
 from auth.keys import AuthorityKey
 
 Role = Literal["trainer", "auxiliary", "observer", "keeper", "admin"]
-TOKEN_TYPE = "manyhands-access+jwt"  # noqa: S105  # a media type, no password
+TOKEN_TYPE = "manyhands-access+jwt"  # noqa: S105 # a media type, not a password
 REVOCATIONS_TYPE = "manyhands-revocations+jwt"
 HANDOVER_TYPE = "manyhands-handover-v1+jwt"
 MAX_HANDOVER_CHARS = 1024
 MAX_TOKEN_CHARS = 4096
 MAX_REVOCATIONS_CHARS = 4_000_000
-MAX_CLOCK_SKEW_S = 60.0  # a token may be issued so far ahead of the checker's clock
+MAX_CLOCK_SKEW_S = 60.0  # that a token's issue may be ahead of the verifier's clock
 _ALGORITHM = "EdDSA"
 _Text = Annotated[str, Field(min_length=1, max_length=1024)]
 _Time = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
@@ -48,7 +49,7 @@ _BOTH = struct.Struct(f">{KEY_BYTES}s{KEY_BYTES}sd")
 
 @dataclass(frozen=True)
 class AccessToken:
-    """A permit to take part: for a member's device, known by its key, in a role, for a time."""
+    """A permit for a member's device, known by its key, to take part in a role until it expires."""
 
     member: str
     device_id: str
@@ -63,7 +64,7 @@ class AccessToken:
 
 @dataclass(frozen=True)
 class RevocationList:
-    """Everybody who was revoked, up to a serial number that only grows."""
+    """The identities that are revoked, with a serial number that only increases."""
 
     run: str
     serial: int
@@ -77,9 +78,9 @@ class Handover:
 
     run: str
     issued_at: float  # Unix seconds
-    old_key: bytes  # which signs it
+    old_key: bytes  # signs the handover
     new_key: bytes
-    until: float  # what the old key has signed still counts
+    until: float  # the old key's signatures stay valid until then
 
 
 class _Claims(BaseModel):
@@ -140,9 +141,10 @@ def read_token(text: str, authority_public: bytes, run: str) -> AccessToken:
 
 
 def require_usable(token: AccessToken, now: float) -> None:
-    """Raise `ExpiredTokenError` after the token's time, `TokenError` well before it; `now` in Unix seconds.
+    """Raise `ExpiredTokenError` for an expired token, `TokenError` for one issued in the future.
 
-    A token without a receipt key has expired, too: no receipt could name its device, and its claims would seem false.
+    `now` is in Unix seconds. A token without a receipt key counts as expired: no receipt could name
+    its device, so its claims would look false.
     """
     if not token.receipt_key:
         raise ExpiredTokenError(f"{token.member}'s access token is of an older version, and names no receipt key.")
@@ -166,7 +168,7 @@ def issue_revocations(authority: AuthorityKey, revocations: RevocationList) -> s
 
 
 def verify_revocations(text: str, authority_public: bytes, run: str) -> RevocationList:
-    """Check a revocation list, which never expires; raises `TokenError`."""
+    """Verify a revocation list (which never expires) and return it; raises `TokenError`."""
     signed = _read(text, MAX_REVOCATIONS_CHARS)
     claims = _verify(signed, _signer(text, authority_public, run), run, REVOCATIONS_TYPE, _RevocationClaims)
     return RevocationList(claims.aud, claims.serial, claims.iat, frozenset(claims.peer_ids))
@@ -185,7 +187,7 @@ def issue_handover(authority: AuthorityKey, handover: Handover) -> str:
 
 
 def verify_handover(text: str, run: str) -> Handover:
-    """Check a handover by the old key that it names itself; whether to believe that one is the caller's matter."""
+    """Verify a handover by the old key that it names. The caller has to check that key. Raises `TokenError`."""
     signed = _read(text, MAX_HANDOVER_CHARS)
     try:
         old_key = bytes.fromhex(_HandoverClaims.model_validate_json(signed.payload).old_key)
@@ -196,7 +198,7 @@ def verify_handover(text: str, run: str) -> Handover:
 
 
 def handover_in(text: str, run: str) -> Handover | None:
-    """The handover that a token or a list carries, checked by the key that it names itself; None if there is none."""
+    """Return the handover that a token or list carries, after `verify_handover`; None if there is none."""
     try:
         handover = _read(text, MAX_REVOCATIONS_CHARS).headers().get("handover")
         return verify_handover(handover, run) if isinstance(handover, str) else None
@@ -205,18 +207,18 @@ def handover_in(text: str, run: str) -> Handover | None:
 
 
 class _EdDSA(jws.JWSRegistry):
-    """EdDSA alone, by the name that RFC 8037 gave it; the readers bound the size."""
+    """EdDSA only, by its name in RFC 8037, which peers know; the readers limit the size."""
 
     max_header_length = max_payload_length = MAX_REVOCATIONS_CHARS
 
     def get_alg(self, name: str) -> Any:
-        """Return the algorithm, without joserfc's warning that RFC 9864 calls it Ed25519: peers know this name."""
+        """Return the algorithm without joserfc's warning of the newer name Ed25519 (RFC 9864)."""
         if name != _ALGORITHM:
             raise UnsupportedAlgorithmError(f"{name!r:.20} is not {_ALGORITHM}")
         return self.algorithms[name]
 
 
-# Later versions may write more into the header, but nothing that must be understood.
+# Later versions may add fields to the header, but no critical ones.
 _REGISTRY = _EdDSA({"crit": HeaderParameter("Critical", "none")}, strict_check_header=False)
 
 
@@ -228,7 +230,7 @@ def _sign(authority: AuthorityKey, claims: dict[str, Any], kind: str) -> str:
 
 
 def _read(text: str, max_chars: int) -> jws.CompactSignature:
-    """Take a text apart; nothing in it is verified yet. Raises `TokenError`."""
+    """Parse a token without verifying it. Raises `TokenError`."""
     if len(text) > max_chars:
         raise TokenError(f"The token has {len(text)} characters; {max_chars} are allowed.")
     try:
@@ -241,7 +243,7 @@ def _read(text: str, max_chars: int) -> jws.CompactSignature:
 
 
 def _signer(text: str, authority_public: bytes, run: str) -> bytes:
-    """The key to check this with: the authority's, or the one that it handed over to."""
+    """Return the key for verification: the authority's, or the one that it handed over to."""
     handover = handover_in(text, run)
     return authority_public if handover is None or handover.old_key != authority_public else handover.new_key
 
@@ -255,7 +257,7 @@ def _public_key(raw: bytes) -> OKPKey:
 def _verify(
     signed: jws.CompactSignature, public_key: bytes, run: str, kind: str, schema: type[_AnyClaims]
 ) -> _AnyClaims:
-    """Signature, kind, run and schema; the times are the caller's to check, against its own clock."""
+    """Verify signature, kind, run and schema, and return the claims. The caller checks the times."""
     try:
         if not jws.validate_compact(signed, _public_key(public_key), registry=_REGISTRY):
             raise TokenError(f"The token is not signed by the authority of the run {run!r}.")
@@ -286,11 +288,11 @@ class Authorities:
 
     current: bytes
     previous: bytes | None = None
-    until: float = 0.0  # Unix seconds: so long tokens of the previous key count
+    until: float = 0.0  # Unix seconds: end of the previous key's validity
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Authorities:
-        """Read what `to_bytes` wrote; raises `TokenError`."""
+        """Parse the content that `to_bytes` wrote; raises `TokenError`."""
         if len(content) == KEY_BYTES:
             return cls(content)
         if len(content) != _BOTH.size:
@@ -298,20 +300,21 @@ class Authorities:
         return cls(*_BOTH.unpack(content))
 
     def to_bytes(self) -> bytes:
-        """The current key alone where there is no other."""
+        """Return the file's content: the current key, and the previous one with its end, if any."""
         return self.current if self.previous is None else _BOTH.pack(self.current, self.previous, self.until)
 
     @classmethod
     def of(cls, current: bytes, handover: Handover | None) -> Authorities:
-        """A key, and the one from which it has taken over, if it is that handover's."""
+        """Return the current key, with the previous one if this is the handover between the two."""
         if handover is None or handover.new_key != current:
             return cls(current)
         return cls(current, handover.old_key, handover.until)
 
     def after(self, signed: str, run: str) -> Authorities:
-        """Return these authorities, or those after the handover that a token or a list carries.
+        """Return the authorities after the handover that a token or list carries, if any.
 
-        The token or list must have been checked by the current key: only then is its handover the authority's, too.
+        The token or list must have been verified by the current key; only then is its handover the
+        authority's.
         """
         handover = handover_in(signed, run)
         if handover is None or self.current not in (handover.old_key, handover.new_key):
@@ -331,7 +334,7 @@ class Authorities:
         return token
 
     def read_revocations(self, jwt: str, run: str) -> RevocationList:
-        """Check a list, which counts whichever of the two keys has signed it; raises `TokenError`."""
+        """Verify a revocation list signed by either key and return it; raises `TokenError`."""
         try:
             return verify_revocations(jwt, self.current, run)
         except TokenError:

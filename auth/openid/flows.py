@@ -1,7 +1,7 @@
 """The two ways to log in: the device flow (RFC 8628) and the authorization-code flow with PKCE (RFC 7636).
 
-In the device flow the person enters a short code at the provider, on any machine that has a browser. The code flow is
-for a page of the coordinator's own, to which the browser returns. Both end in an `Identity`.
+In the device flow the person enters a short code at the provider, on any machine with a browser. In
+the code flow the browser returns to a page of the coordinator. Both result in an `Identity`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FAILURES_IN_A_ROW = 5
 
 @dataclass(frozen=True)
 class CodeLogin:
-    """One login by the code flow: a trip of a browser to the provider and back; good for one return."""
+    """One login by the code flow: a browser's visit to the provider, valid for one return."""
 
     redirect_uri: str
     state: str = field(repr=False)
@@ -40,7 +40,7 @@ class CodeLogin:
 
 @dataclass(frozen=True)
 class AuthorizationResponse:
-    """The fields that the browser brought back in the redirect's query."""
+    """The query parameters of the provider's redirect."""
 
     state: str
     code: str = field(default="", repr=False)
@@ -54,7 +54,7 @@ def new_code_login(party: RelyingParty, redirect_uri: str) -> CodeLogin:
 
 
 async def authorization_address(party: RelyingParty, login: CodeLogin) -> str:
-    """Return the address to send the browser to. Raises `ProviderError` if the provider has no authorization page."""
+    """Return the address of the login page. Raises `ProviderError` if the provider has none."""
     endpoints = await party.endpoints()
     if endpoints.authorization_endpoint is None:
         raise ProviderError(f"{party.title} has neither a device flow nor an authorization page.")
@@ -66,7 +66,7 @@ async def authorization_address(party: RelyingParty, login: CodeLogin) -> str:
 
 
 async def finish_code_login(party: RelyingParty, login: CodeLogin, returned: AuthorizationResponse) -> Identity:
-    """Redeem what the browser brought back.
+    """Exchange the returned code for tokens, and return the identity in them.
 
     Raises `LoginDeniedError`, `ProviderError`, `IdTokenError`.
     """
@@ -98,7 +98,7 @@ def _check_return(
 
 
 class _DeviceAnswer(BaseModel):
-    """RFC 8628, section 3.2."""
+    """The device authorization response (RFC 8628, section 3.2)."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -112,11 +112,11 @@ class _DeviceAnswer(BaseModel):
 
 @dataclass(frozen=True)
 class DeviceAuthorization:
-    """One login by the device flow, which waits for its person."""
+    """One pending login by the device flow."""
 
     user_code: str
     address: str
-    complete_address: str  # with the code in it; the same as `address` where the provider has none
+    complete_address: str  # includes the code; equals `address` if the provider offers none
     interval_s: float
     expires_at: float  # by the monotonic clock
     device_code: str = field(repr=False)
@@ -125,7 +125,7 @@ class DeviceAuthorization:
 
 
 async def begin_device_login(party: RelyingParty, endpoint: str) -> DeviceAuthorization:
-    """Ask the provider for a code; raises `ProviderError`."""
+    """Request a code from the provider; raises `ProviderError`."""
     nonce, since = new_nonce(), party.clock()
     data = {"client_id": party.provider.client_id, "scope": " ".join(party.provider.scopes), "nonce": nonce}
     with asking(party.title):
@@ -149,7 +149,7 @@ async def begin_device_login(party: RelyingParty, endpoint: str) -> DeviceAuthor
 
 
 async def finish_device_login(party: RelyingParty, login: DeviceAuthorization) -> Identity:
-    """Ask until the person has decided.
+    """Poll the provider until the person has decided, and return the identity.
 
     Raises `LoginDeniedError`, `LoginExpiredError`, `ProviderError`, `IdTokenError`.
     """
@@ -167,14 +167,15 @@ async def finish_device_login(party: RelyingParty, login: DeviceAuthorization) -
                 interval_s = min(2 * interval_s, MOST_INTERVAL_S)
                 continue
             if isinstance(answer, dict):
-                # a provider need not repeat the nonce here; the device code, which nobody else knows, binds as well
+                # the provider may omit the nonce here; the secret device code binds the token to
+                # this login as well
                 return await party.identify(client, answer, login.nonce, nonce_required=False, since=login.since)
             failures, interval_s = 0, interval_s + answer
     raise LoginExpiredError(f"Nobody completed the login at {party.title} in time: start again.")
 
 
 async def _ask(party: RelyingParty, client: Any, endpoint: str, login: DeviceAuthorization) -> dict[str, Any] | float:
-    """The tokens, or by how many seconds to ask more slowly from now on."""
+    """Poll once: return the tokens, or the seconds to add to the polling interval."""
     with asking(party.title):
         try:
             asked = client.fetch_token(endpoint, grant_type=GRANT, device_code=login.device_code)

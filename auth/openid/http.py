@@ -1,4 +1,4 @@
-"""Requests to a provider: over HTTPS, without redirects, bounded in time and in the size of the answer."""
+"""HTTPS requests to a provider, without redirects and with limits on time and response size."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from auth.errors import ProviderError
 from auth.openid.provider import require_safe_url
 
 MAX_ANSWER_BYTES = 512 * 1024
-STEP_TIMEOUT_S = 10.0  # to connect, or between two pieces of an answer
-TIMEOUT_S = 20.0  # for the whole answer
-# What is sent compressed could unpack to any size.
+STEP_TIMEOUT_S = 10.0  # to connect, or between two pieces of a response
+TIMEOUT_S = 20.0  # for the whole response
+# A compressed response could expand to any size.
 HEADERS = {"accept": "application/json", "accept-encoding": "identity", "user-agent": "manyhands"}
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """Passes on an answer, up to a number of bytes."""
+    """A response body limited to `MAX_ANSWER_BYTES`."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream
@@ -41,13 +41,13 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Lets only safe addresses be asked, and bounds what they answer."""
+    """A transport that refuses unsafe addresses and limits the size of responses."""
 
     def __init__(self) -> None:
         self._inner = httpx2.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Ask once."""
+        """Send one request. Raises `TransportError` for a compressed response."""
         require_safe_url(str(request.url))
         response = await self._inner.handle_async_request(request)
         if response.headers.get("content-encoding", "identity") != "identity":
@@ -68,7 +68,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
 @asynccontextmanager
 async def oauth_client(**options: Any) -> AsyncIterator[Any]:
-    """Authlib's client over a bounded transport; what it learns (tokens) goes with it when the block ends."""
+    """Open Authlib's client over the bounded transport; closing it drops its tokens."""
     client = AsyncOAuth2Client(
         transport=BoundedTransport(), timeout=STEP_TIMEOUT_S, follow_redirects=False, headers=HEADERS, **options
     )
@@ -80,7 +80,7 @@ async def oauth_client(**options: Any) -> AsyncIterator[Any]:
 
 @contextmanager
 def asking(title: str) -> Iterator[None]:
-    """Within the block, whatever goes wrong with a provider's answer becomes a `ProviderError`."""
+    """Turn every failure of a request to the provider into a `ProviderError`."""
     try:
         yield
     except OAuthError as error:
@@ -94,7 +94,7 @@ def asking(title: str) -> Iterator[None]:
 
 
 async def fetch_json(title: str, url: str) -> dict[str, Any]:
-    """A JSON object from an address; raises `ProviderError`."""
+    """Fetch a JSON object; raises `ProviderError`."""
     with asking(title):
         async with oauth_client() as client:
             response = await asyncio.wait_for(client.get(url, auth=None), TIMEOUT_S)
@@ -102,7 +102,7 @@ async def fetch_json(title: str, url: str) -> dict[str, Any]:
 
 
 def json_object(response: Any) -> dict[str, Any]:
-    """An answer's JSON object; raises `httpx2.HTTPError` or `ValueError`."""
+    """Parse a response's JSON object; raises `httpx2.HTTPError` or `ValueError`."""
     if response.status_code != 200:
         raise httpx2.TransportError(f"its answer has the status {response.status_code}")
     content = json.loads(response.content)
@@ -112,5 +112,5 @@ def json_object(response: Any) -> dict[str, Any]:
 
 
 def printable(text: str) -> str:
-    """Cut others' text to printable characters, fit for a sentence on a terminal."""
+    """Reduce untrusted text to at most 300 printable characters for a message."""
     return "".join(character for character in text if character.isprintable())[:300].rstrip(".")

@@ -1,6 +1,6 @@
-"""An identity provider as the operator configures it, the addresses that may be asked, and the identity after a login.
+"""The configuration of an identity provider, the addresses it may use, and a login's identity.
 
-An `Identity` is the little that is kept of an ID token's claims.
+An `Identity` holds the few claims of an ID token that are kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 WELL_KNOWN = "/.well-known/openid-configuration"
 HUGGING_FACE = "hf"
 MAX_URL_CHARS = 2000
-# What is known of providers that need only a client id; a run's own settings win.
+# Defaults for providers that then need only a client id; a run's own settings take precedence.
 _KNOWN: dict[str, dict[str, Any]] = {
     HUGGING_FACE: {
         "title": "Hugging Face",
@@ -33,7 +33,7 @@ _LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz
 
 
 def require_safe_url(url: str) -> str:
-    """The address, if it is HTTPS, or HTTP on this very machine; raises `ValueError`."""
+    """Return the address. Raises `ValueError` unless it is HTTPS, or HTTP on this machine."""
     parts = urlsplit(url)
     if len(url) > MAX_URL_CHARS or not url.isascii() or not url.isprintable() or " " in url or not parts.hostname:
         raise ValueError(f"the address {url!r:.80} cannot be used")
@@ -45,7 +45,7 @@ def require_safe_url(url: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, whatever its name server says."""
+    """Return whether a host names this machine, without asking a name server."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -71,7 +71,8 @@ class Provider(BaseModel):
     """Name of the provider for volunteers; by default its name here."""
     scopes: tuple[str, ...] = Field(("openid", "profile"), strict=False)
     """Scopes to ask for; `openid` must be among them."""
-    # Lengths apart from patterns: a bound on a class of Unicode's, compiled, takes 15 MB of memory in every process.
+    # Lengths are separate from patterns: a bounded Unicode class in a regex takes 15 MB in each
+    # process.
     username_claim: str = Field("preferred_username", max_length=200, pattern=r"^[\w.\[\]:/-]+$")
     """Claim that holds the user name; `email` counts only if the provider has verified it."""
     organisation_claim: str = Field("", max_length=200, pattern=r"^[\w.\[\]:/-]*$")
@@ -91,7 +92,7 @@ class Provider(BaseModel):
 
 
 def with_known(providers: Any) -> Any:
-    """A mapping of names to providers' settings, with what is known of some names filled in."""
+    """Return the providers' settings with the defaults of known providers filled in."""
     if not isinstance(providers, dict):
         return providers
     return {
@@ -102,13 +103,13 @@ def with_known(providers: Any) -> Any:
 
 @dataclass(frozen=True)
 class Identity:
-    """An account at a provider. The subject never changes; the user name is the present one."""
+    """An account at a provider. The subject never changes; the user name may."""
 
     provider: str  # its name in the settings
     issuer: str
     subject: str
-    username: str  # empty where the provider tells none
-    organisations: frozenset[str]  # normalised; asked at this login, never kept
+    username: str  # empty if the provider gives none
+    organisations: frozenset[str]  # normalised; read at this login and never stored
 
     @property
     def label(self) -> str:
@@ -117,19 +118,19 @@ class Identity:
 
 
 def normalise(name: str) -> str:
-    """A name as names are compared.
+    """Return the form of a name by which names are compared.
 
-    ASCII letters lose their case, and nothing else changes but its Unicode form: whatever merges more letters than
-    that (full-width ones, the Kelvin sign) would let somebody register another's name.
+    ASCII letters become lower case, and the text is put into Unicode's form NFC. Merging more
+    letters (full-width ones, the Kelvin sign) would let somebody register another's name.
     """
-    return unicodedata.normalize("NFC", name.strip().translate(_LOWER))  # in this order: NFC makes the Kelvin sign a K
+    return unicodedata.normalize("NFC", name.strip().translate(_LOWER))  # in this order: NFC turns a Kelvin sign into K
 
 
 def identity_of(name: str, provider: Provider, issuer: str, claims: dict[str, Any]) -> Identity:
-    """The identity in verified claims; what is missing, too long or not printable is left out."""
+    """Build the identity from verified claims. Values that are missing, too long or not printable are left out."""
     usernames = [text for text in _texts(claims, provider.username_claim) if _is_name(text)]
     if provider.username_claim == "email" and claims.get("email_verified") is not True:
-        usernames = []  # anybody can claim an address
+        usernames = []  # anybody can claim an unverified address
     organisations = _texts(claims, provider.organisation_claim) if provider.organisation_claim else iter(())
     return Identity(
         provider=name,
@@ -143,13 +144,13 @@ def identity_of(name: str, provider: Provider, issuer: str, claims: dict[str, An
 
 
 def names_missing(provider: Provider, claims: dict[str, Any]) -> bool:
-    """Return whether claims named in the provider's settings are missing: then its userinfo endpoint is asked."""
+    """Return whether claims named in the settings are missing, so that userinfo has to be asked."""
     paths = [provider.username_claim] + ([provider.organisation_claim] if provider.organisation_claim else [])
     return any(path not in claims and re.split(r"\.|\[\]", path)[0] not in claims for path in paths)
 
 
 def _texts(claims: Any, path: str) -> Iterator[str]:
-    """The texts at a path such as `orgs[].preferred_username`; a claim whose whole name is the path comes first."""
+    """Yield the strings at a path such as `orgs[].preferred_username`; a claim named like the path wins."""
     if isinstance(claims, dict) and path in claims:
         found = claims[path]
         yield from (text for text in (found if isinstance(found, list) else [found]) if isinstance(text, str))

@@ -1,7 +1,8 @@
-"""The coordinator as a provider's client: what the token endpoint answers becomes an identity, or an error.
+"""The coordinator as a provider's client: it turns token responses into identities or errors.
 
-The provider's endpoints follow OpenID Connect Discovery 1.0; they and its keys are fetched when needed, cached, and
-never too often. Of the key set (RFC 7517) only asymmetric keys that are long enough may verify an ID token.
+The provider's endpoints follow OpenID Connect Discovery 1.0; they and its keys are fetched when
+needed, at a limited rate, and cached. Only asymmetric keys of sufficient length in the key set (RFC
+7517) may verify an ID token.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ MAX_SPENT = 4096
 MAX_ID_TOKEN_CHARS = 32_768
 MAX_SUBJECT_CHARS = 255
 MAX_CLOCK_SKEW_S = 60
-# Asymmetric ones only: with HS256 anybody who knows the client's secret, or takes a public key for one, could sign.
+# Asymmetric algorithms only: with HS256 anybody could sign who knows the client's secret, or uses a
+# public key as one.
 ALGORITHMS_OF: dict[str, tuple[str, ...]] = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     "EC": ("ES256", "ES384", "ES512"),
@@ -42,7 +44,7 @@ ALGORITHMS = tuple(algorithm for algorithms in ALGORITHMS_OF.values() for algori
 MAX_KEYS = 64
 LEAST_RSA_BITS = 2048
 CACHED_S = 3600.0
-KEYS_AT_MOST_EVERY_S = 60.0  # however many tokens name keys that nobody knows
+KEYS_AT_MOST_EVERY_S = 60.0  # even if many tokens name unknown keys
 
 
 def new_nonce() -> str:
@@ -51,7 +53,7 @@ def new_nonce() -> str:
 
 
 class SpentTokens:
-    """A memory of accepted ID tokens, as digests, until they would be refused as expired anyway."""
+    """The digests of accepted ID tokens, kept until the tokens have expired."""
 
     def __init__(self) -> None:
         self._until: dict[bytes, float] = {}
@@ -75,20 +77,20 @@ class Expected:
     issuer: str
     audience: str  # the coordinator's client id
     nonce: str
-    nonce_required: bool  # False: may be missing, but never another
-    since: float  # Unix seconds: when the login began; what was issued before belongs to another
+    nonce_required: bool  # False: it may be missing, but must not differ
+    since: float  # Unix seconds: start of the login; older tokens belong to another
 
 
 @dataclass(frozen=True)
 class Header:
-    """The header of an ID token on its own signature, before anything is checked."""
+    """The unverified header of an ID token."""
 
     algorithm: str
     key_id: str | None
 
 
 def read_header(text: str) -> Header:
-    """Read an ID token's header. Raises `IdTokenError` if it is no token, or not signed by an asymmetric key."""
+    """Read an ID token's header. Raises `IdTokenError` if it is malformed, or not signed by an asymmetric key."""
     if len(text) > MAX_ID_TOKEN_CHARS or text.count(".") != 2:
         raise IdTokenError(f"The ID token is none: it has {len(text)} characters and {text.count('.')} dots.")
     try:
@@ -108,7 +110,7 @@ def verify_id_token(
 ) -> dict[str, Any]:
     """Check an ID token, and return its claims. Raises `IdTokenError` if anything in it is wrong.
 
-    `access_token` came with the ID token: where the ID token names a hash, it must be this one's.
+    `access_token` came with the ID token; if the ID token contains its hash, they must match.
     """
     header = read_header(text)
     token = _verify_signature(text, fitting_keys(keys, header.key_id, header.algorithm), header, expected.title)
@@ -120,7 +122,7 @@ def _verify_signature(text: str, keys: list[Key], header: Header, title: str) ->
     for key in keys:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SecurityWarning)  # that EdDSA has a newer name
+                warnings.simplefilter("ignore", SecurityWarning)  # as EdDSA has a newer name
                 return jwt.decode(text, key, algorithms=[header.algorithm])
         except BadSignatureError:
             continue
@@ -179,7 +181,7 @@ class _Fetched:
 
 
 class Discovery:
-    """One provider's published facts; used from one event loop. `clock` in seconds, never set back."""
+    """One provider's published endpoints and keys, used from one event loop. `clock` is monotonic, in seconds."""
 
     def __init__(self, title: str, provider: Provider, clock: Callable[[], float]) -> None:
         self._title, self._provider, self._clock = title, provider, clock
@@ -197,7 +199,7 @@ class Discovery:
             return self._fetched.endpoints
 
     async def keys(self, key_id: str | None) -> tuple[Key, ...]:
-        """The provider's keys, fetched again where none is called `key_id`, but not at every such token."""
+        """Return the provider's keys; an unknown `key_id` causes a new fetch, at a limited rate."""
         endpoints = await self.endpoints()
         async with self._lock:
             age_s = self._clock() - self._keys_at
@@ -215,14 +217,15 @@ class Discovery:
             raise ProviderError(
                 f"{self._title} publishes an unusable `{field}` at {self._provider.discovery}."
             ) from error
-        # who answers for another issuer could sign in its name (OpenID Connect Discovery 1.0, section 4.3)
+        # else one issuer could sign in the name of another (OpenID Connect Discovery 1.0, section
+        # 4.3)
         if endpoints.issuer.rstrip("/") + WELL_KNOWN != self._provider.discovery:
             raise ProviderError(f"{self._title} calls itself {endpoints.issuer:.200}, which `discovery` does not.")
         return endpoints
 
 
 def parse_keys(title: str, key_set: dict[str, Any]) -> tuple[Key, ...]:
-    """The usable keys of a JSON Web Key Set; those that are not understood are passed over (RFC 7517, section 5)."""
+    """Return the usable keys of a JSON Web Key Set. Unknown ones are skipped (RFC 7517, section 5)."""
     entries = key_set.get("keys")
     if not isinstance(entries, list) or len(entries) > MAX_KEYS:
         raise ProviderError(f"{title} publishes no list of up to {MAX_KEYS} keys.")
@@ -234,7 +237,7 @@ def _parse_key(entry: Any) -> Key | None:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SecurityWarning)  # of short keys: the next lines drop them
+            warnings.simplefilter("ignore", SecurityWarning)  # for short keys, which the next lines drop
             key = JWKRegistry.import_key(entry)
             short = isinstance(key, RSAKey) and key.public_key.key_size < LEAST_RSA_BITS
     except (JoseError, ValueError, TypeError, KeyError, AttributeError):
@@ -243,7 +246,7 @@ def _parse_key(entry: Any) -> Key | None:
 
 
 def fitting_keys(keys: tuple[Key, ...], key_id: str | None, algorithm: str) -> list[Key]:
-    """The keys that may have made a signature by `algorithm`; without a key id, each of the right kind."""
+    """Return the keys that may have made a signature by `algorithm`; without a key id, all of its type."""
     return [
         key
         for key in keys
@@ -254,7 +257,7 @@ def fitting_keys(keys: tuple[Key, ...], key_id: str | None, algorithm: str) -> l
 
 
 class RelyingParty:
-    """This coordinator's dealings with one provider; used from one event loop."""
+    """This coordinator as a client of one provider; used from one event loop."""
 
     def __init__(
         self,
@@ -277,7 +280,7 @@ class RelyingParty:
         return await self._discovery.endpoints()
 
     def client(self, endpoints: Endpoints, **options: Any) -> AbstractAsyncContextManager[Any]:
-        """Authlib's client in this coordinator's name, for the time of a block."""
+        """Open Authlib's client with this coordinator's credentials."""
         methods = endpoints.token_endpoint_auth_methods_supported
         by_secret = "client_secret_basic" if "client_secret_basic" in methods else "client_secret_post"
         return oauth_client(
@@ -291,9 +294,10 @@ class RelyingParty:
     async def identify(
         self, client: Any, answer: dict[str, Any], nonce: str, nonce_required: bool, since: float
     ) -> Identity:
-        """Return the identity in the token endpoint's answer; the tokens in it are used here and kept nowhere.
+        """Return the identity in the token endpoint's answer, whose tokens are not stored.
 
-        Raises `IdTokenError` if the ID token is wrong, and `ProviderError` if the provider's answer is.
+        Raises `IdTokenError` if the ID token is wrong, and `ProviderError` if the provider's answer
+        is.
         """
         endpoints = await self.endpoints()
         text, access_token = answer.get("id_token"), answer.get("access_token")
@@ -309,7 +313,7 @@ class RelyingParty:
         return identity_of(self.name, self.provider, endpoints.issuer, claims)
 
     async def _with_userinfo(self, client: Any, url: str, claims: dict[str, Any]) -> dict[str, Any]:
-        """The claims with what the userinfo endpoint adds, if it speaks of the same subject (Core 1.0, 5.3.2)."""
+        """Add the userinfo endpoint's claims; raises `IdTokenError` for another subject (Core 1.0, 5.3.2)."""
         with asking(self.title):
             more = json_object(await asyncio.wait_for(client.get(url), TIMEOUT_S))
         if more.get("sub") != claims["sub"]:

@@ -1,11 +1,11 @@
-"""The swarm's side of membership: who may use the DHT, join averaging groups and download state.
+"""Access control in the swarm: who may join averaging groups and download state.
 
-hivemind authorizes DHT requests only. Here every peer publishes one signed record in the DHT, which carries its
-access token; records without a valid token are refused by every node, and the averaging RPCs are accepted from, and
-tensors sent to, those libp2p identities only that a valid, non-revoked token names. (The transport proves a remote's
+hivemind authorizes DHT requests only. Here every peer publishes its access token in the DHT, whose
+nodes refuse records without a valid token. An averager accepts RPCs from, and sends tensors to,
+only those libp2p identities that a valid, non-revoked token names. (The transport proves a remote's
 identity.)
 
-Only the worker and the keeper import this module: hivemind pulls in torch.
+Only the worker and the keeper import this module, because hivemind imports torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SwarmAccess:
-    """The credentials and roles by which an averager checks others; goes along into its forked process."""
+    """The credentials and roles by which an averager, in its forked process, checks others."""
 
     credentials: Credentials
     run: str
@@ -41,14 +41,14 @@ class SwarmAccess:
 
 
 class AuthorizedAverager:
-    """Mixin before a hivemind averager: its RPCs serve, and its groups contain, token-holding peers only."""
+    """Mixin before a hivemind averager that admits only peers with valid tokens."""
 
     access: SwarmAccess
     _directory: PeerDirectory | None = None
 
     @property
     def directory(self: Any) -> PeerDirectory:
-        """The directory, made at first use, which is in the averager's own process."""
+        """The directory of admitted peers, created at first use in the averager's own process."""
         if self._directory is None:
             self._directory = PeerDirectory(self.dht, self.access.credentials, self.access.run, self.access.clock)
         return self._directory
@@ -56,7 +56,7 @@ class AuthorizedAverager:
     async def rpc_join_group(
         self, request: averaging_pb2.JoinRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.MessageFromLeader]:
-        """Let only members ask to join a group."""
+        """Serve requests to join a group from members only."""
         if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
             yield averaging_pb2.MessageFromLeader(code=averaging_pb2.PROTOCOL_VIOLATION)
             return
@@ -67,7 +67,7 @@ class AuthorizedAverager:
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Reduce parts of members only, and return averages to them: one without samples sends no parts."""
+        """Serve members only. A member without samples sends no parts and gets the averages."""
         if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
             yield averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
             return
@@ -79,18 +79,18 @@ class AuthorizedAverager:
     async def rpc_download_state(
         self, request: averaging_pb2.DownloadRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.DownloadData]:
-        """Give state to members only (an observer may read)."""
-        if not await self.directory.admits(context.remote_id, STATE_READERS):  # before the state is copied for anybody
+        """Serve state to members only, observers included."""
+        if not await self.directory.admits(context.remote_id, STATE_READERS):  # checked before the state is copied
             return
         state = super().rpc_download_state(request, context)  # type: ignore[misc]
         async for message in while_admitted(self.directory, context.remote_id, STATE_READERS, state):
             yield message
 
     async def _declare_for_download_periodically(self) -> None:
-        """Declare nothing: donors are known by their tokens, and no node stores hivemind's key for them."""
+        """Do nothing: tokens identify donors, and no node stores hivemind's key for them."""
 
     async def may_contribute(self, peer: PeerID) -> bool:
-        """Return whether a peer's gradients may have a weight; a peer that claims one wrongly is logged."""
+        """Return whether a peer's gradients may have a weight; if not, log a warning."""
         if await self.directory.admits(peer, CONTRIBUTING_ROLES):
             return True
         token = self.directory.token_of(peer)
@@ -99,7 +99,7 @@ class AuthorizedAverager:
         return False
 
     async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> Any:
-        """Send tensors to members only: a group with a stranger in it is given up."""
+        """Send tensors to members only. Raises `AllreduceException` for a group that contains any other peer."""
         strangers = set(group_info.peer_ids) - await self.directory.admitted(group_info.peer_ids, TRAINING_ROLES)
         if strangers:
             size = len(group_info.peer_ids)

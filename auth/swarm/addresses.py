@@ -1,9 +1,10 @@
-"""Members' network addresses, which only members learn: each peer tells its own in the DHT, which serves no strangers.
+"""Members' network addresses, published in the swarm's DHT, which serves members only.
 
-The p2p daemon has a DHT of its own, in which hivemind's peers find each other. It would tell anybody the address of
-every peer, even of one that has left, so the daemons here serve none of it. A peer's addresses lie beside its record
-and its token, signed as the record is. A call to a peer that the daemon does not reach is made again after the daemon
-has been told the addresses (`MemberProtocol.reach`).
+The p2p daemon has a DHT of its own, in which hivemind's peers find each other. It would give
+anybody the address of every peer, even of one that has left, so it is switched off here. A peer's
+addresses are stored beside its record and its token, and signed like the record. If the daemon
+cannot reach a peer, the call is repeated after the daemon has received the peer's addresses
+(`MemberProtocol.reach`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from hivemind.p2p.p2p_daemon_bindings.utils import raise_if_failed, read_pbmsg_s
 from hivemind.proto import p2pd_pb2
 
 MAX_ADDRESSES = 8
-CONNECT_S = 10  # at all addresses of a peer, one of which may be a relay's
-# Of the daemon's errors: no address is known, none answers, nobody is asked, nobody knows.
+CONNECT_S = 10  # for all addresses of a peer together, which may include a relay's
+# Parts of the daemon's errors for a peer without a known address, or at none of its addresses.
 UNREACHED = ("failed to dial", "failed to find any peer", "routing: not found")
-# https://github.com/multiformats/multiaddr in bytes: a host, TCP or QUIC, and perhaps a relay with an RSA key there
+# https://github.com/multiformats/multiaddr in bytes: a host, TCP or QUIC, and optionally a relay
+# with an RSA key
 _HOST = rb"(?:\x04.{4}|\x29.{16}|[\x35-\x37][\x01-\x7f][A-Za-z0-9._-]{1,127})"
 _TRANSPORT = rb"(?:\x06..|\x91\x02..\xcd\x03)"
 _CIRCUIT = b"\xa2\x02"
@@ -33,7 +35,7 @@ Reach = Callable[[PeerID], Awaitable[bool]]
 
 
 def are_addresses(value: object) -> bool:
-    """Return whether these can be a peer's addresses, before the p2p daemon is told of them."""
+    """Return whether a value is a list of well-formed addresses, fit for the p2p daemon."""
     return (
         isinstance(value, list)
         and 0 < len(value) <= MAX_ADDRESSES
@@ -42,9 +44,10 @@ def are_addresses(value: object) -> bool:
 
 
 async def own_addresses(p2p: P2P, *, relayed: bool) -> list[bytes]:
-    """Return where others reach this peer, as its daemon says now; a relayed peer nowhere before a relay takes it.
+    """Return this peer's addresses, as its daemon knows them.
 
-    Addresses within this machine count only where there are no others.
+    A relayed peer has none before a relay accepts it. Loopback addresses are returned only if there
+    are no others.
     """
     _, visible = await p2p._client.identify()
     addresses = [address.to_bytes() for address in visible if _ADDRESS.fullmatch(address.to_bytes())]
@@ -60,7 +63,7 @@ def _through_relay(address: bytes) -> bool:
 
 
 async def connect(p2p: P2P, peer_id: PeerID, addresses: Sequence[bytes]) -> None:
-    """Have the daemon connect to a peer at one of these addresses; raises `P2PDaemonError` if it cannot."""
+    """Connect the daemon to a peer at one of these addresses. Raises `P2PDaemonError` if it fails."""
     wanted = p2pd_pb2.ConnectRequest(peer=peer_id.to_bytes(), addrs=addresses, timeout=CONNECT_S)
     reader, writer = await p2p._client.control.daemon_connector.open_connection()
     with closing(writer):
@@ -71,6 +74,6 @@ async def connect(p2p: P2P, peer_id: PeerID, addresses: Sequence[bytes]) -> None
 
 
 async def is_reached(p2p: Any, peer_id: PeerID, error: P2PDaemonError) -> bool:
-    """Return whether a call that failed with this error may be made again, as the peer has been reached since."""
+    """Return whether to repeat a call that failed with this error: the peer is reached now."""
     reach: Reach | None = getattr(p2p, "reach", None)
     return reach is not None and any(reason in str(error) for reason in UNREACHED) and await reach(peer_id)

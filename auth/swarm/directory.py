@@ -1,4 +1,4 @@
-"""Peers with valid tokens, as the records in the DHT say, and streams that end when their peer's token does."""
+"""The peers with valid tokens in the DHT, and streams that end when a peer's token does."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Message = TypeVar("Message")
 
 
 class PeerDirectory:
-    """The libp2p identities with valid tokens, by the DHT's peer records; read again when a stranger knocks."""
+    """The libp2p identities with valid tokens in the DHT, read again when an unknown peer calls."""
 
     def __init__(
         self, dht: DHT, credentials: Credentials, run: str, clock: Clock = time.time, timer: Clock = time.monotonic
     ) -> None:
-        """`clock` tells whether a token has expired, `timer` how long ago the last look-up began."""
+        """Use `clock` to check expiration, and `timer` to limit the rate of look-ups."""
         self._dht = dht
         self._credentials = credentials
         self._key = peers_key(run)
@@ -31,23 +31,23 @@ class PeerDirectory:
         self._tokens: dict[str, str] = {}  # libp2p peer ID -> JWT
         self._began_at = float("-inf")
         self._newest: asyncio.Task[None] | None = None  # the look-up that began last
-        self._next: asyncio.Task[None] | None = None  # the one that waits for the period's end
+        self._next: asyncio.Task[None] | None = None  # the look-up that waits for the period's end
 
-    REFRESH_PERIOD_S = 0.5  # a flood of strangers costs at most this many look-ups
+    REFRESH_PERIOD_S = 0.5  # between look-ups, however many unknown peers call
 
     def token_of(self, peer_id: PeerID) -> AccessToken | None:
-        """The peer's valid token as far as known now."""
+        """Return the peer's valid token if it is known, without a look-up."""
         jwt = self._tokens.get(peer_id.to_base58())
         return None if jwt is None else checked_token(self._credentials, jwt, self._clock())
 
     async def admits(self, peer_id: PeerID, roles: Collection[str]) -> bool:
-        """Return whether the peer has a valid token with one of these roles; an unknown one is looked up in the DHT."""
+        """Return whether the peer holds a valid token with one of these roles; look an unknown one up."""
         return bool(await self.admitted([peer_id], roles))
 
     async def admitted(self, peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
-        """Return the peers that hold a valid token with one of these roles; one look-up for all that are not known."""
+        """Return the peers that hold a valid token with one of these roles. Unknown ones share one look-up."""
         found = self._known(peers, roles)
-        if len(found) < len(set(peers)):  # of those who are known, some may have come back in another role
+        if len(found) < len(set(peers)):  # a known peer may also have returned in another role
             await self.refresh()
             found = self._known(peers, roles)
         return found
@@ -56,20 +56,20 @@ class PeerDirectory:
         return {peer for peer in peers if (token := self.token_of(peer)) is not None and token.role in roles}
 
     async def with_role(self, roles: Collection[str]) -> list[PeerID]:
-        """Every peer known to hold a valid token with one of these roles."""
+        """Return every peer that holds a valid token with one of these roles, after a look-up."""
         await self.refresh()
         return list(self._known([PeerID.from_base58(peer_id) for peer_id in self._tokens], roles))
 
     async def refresh(self) -> None:
-        """Read the peers' records again; all who ask before a look-up begins share it, and raise what it raises."""
+        """Read the peers' records again. Calls made before a look-up begins share it and its errors."""
         if self._next is None:
             self._next = asyncio.create_task(self._look_up(self._newest))
-        await asyncio.shield(self._next)  # a caller that is cancelled leaves it to the others
+        await asyncio.shield(self._next)  # cancelling one caller must not cancel it for the others
 
     async def _look_up(self, previous: asyncio.Task[None] | None) -> None:
         if previous is not None:
             await asyncio.wait({previous})
-            previous = None  # else a look-up that fails keeps the one before, and that all those before it
+            previous = None  # else the traceback of a failed look-up keeps all previous ones alive
         await asyncio.sleep(max(0.0, self._began_at + self.REFRESH_PERIOD_S - self._timer()))
         self._newest, self._next = self._next, None
         self._began_at = self._timer()
@@ -88,7 +88,7 @@ class PeerDirectory:
 async def while_admitted(
     directory: PeerDirectory, peer_id: PeerID, roles: Collection[str], messages: AsyncIterator[Message]
 ) -> AsyncIterator[Message]:
-    """The messages as long as the peer is admitted: a call that began before a revocation ends with it."""
+    """Yield the messages until the peer is no longer admitted: a revocation ends its calls."""
     try:
         async for message in messages:
             if not await directory.admits(peer_id, roles):

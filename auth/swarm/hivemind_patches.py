@@ -1,31 +1,35 @@
 """Corrections of hivemind's classes, applied by `patch_hivemind()` before the first node of a process.
 
-Streams between peers end whole, or say that they broke off. hivemind's server of a stream closes it after its last
-message, and its p2p daemon then resets it. Over QUIC a reset drops what is still on its way, and the client takes what
-has come for everything: of a state of 128 tensors it gets 60, and a peer that asked to join a group may get no answer.
-Here the server says when it has ended and waits for the client to hang up. A client that was not told so knows that its
-stream broke off. A client that is answered before it has asked everything says that it has stopped, and lets the server
-hang up: requests dropped on their way would cost the connection between the two its window, and with it all later
-streams.
+Streams between peers end completely, or with an error. hivemind's server closes a stream after its
+last message, and its p2p daemon then resets it. Over QUIC a reset drops data in flight, and the
+client takes what has arrived for everything: it gets 60 of a state's 128 tensors, and a peer that
+asked to join a group may get no answer. Here the server sends an end marker and waits for the
+client to close the stream. A client without the marker knows that its stream broke off. A client
+that is answered before it has sent all requests says that it has stopped, and lets the server
+close: requests dropped in flight would use up the connection's flow-control window, and block all
+later streams.
 
-Messages are nested no deeper than `MAX_NESTING`. hivemind writes a tuple as a message within a message, and its reader
-calls itself for each of them without end: ten kilobytes of tuples in tuples overflow the C stack, and the process dies.
-So one member's record could have ended every node that looked at it.
+Messages are nested no deeper than `MAX_NESTING`. hivemind writes a tuple as a message within a
+message, and its reader recurses for each of them without a limit: ten kilobytes of nested tuples
+overflow the C stack and kill the process. So one member's record could kill every node that reads
+it.
 
-The DHT's nodes speak `auth.swarm.protocol`: with members only, and of news only. Of two versions of an entry a storage
-keeps the one that expires later. hivemind's refuses the other, but then deletes the later one when the other expires.
-It also remembers when each earlier version was to expire. Here it forgets these times when they are more than the
-entries held, or one entry that is stored again and again would fill the memory.
+The DHT's nodes use `auth.swarm.protocol`, which serves members only and sends only new entries. A
+storage keeps the version of an entry that expires later. hivemind's storage refuses the earlier
+version, but deletes the later one when the earlier one expires. It also remembers the expiration
+times of earlier versions. Here it drops these times when there are many more of them than entries,
+as an entry that is stored again and again would fill the memory.
 
-A node may be reached through named relays at once. hivemind has no option for that: it finds relays by itself, in
-minutes. And a node's daemon may tell nobody where its peers are: what it does not know is asked of `P2P.reach`, where
-that is set (`auth.swarm.addresses`).
+A node can be reached through named relays at once; hivemind has no option for that and takes
+minutes to find relays. The daemon's own DHT can be switched off; unknown addresses then come from
+`P2P.reach`, if it is set (`auth.swarm.addresses`).
 
-A p2p daemon that dies is told of in one sentence, with how it ended and its last lines: nothing else keeps these.
+The death of a p2p daemon is logged with its exit code and its last lines, which are kept nowhere
+else.
 
-Time is the coordinator's (`auth.clock`). The p2p daemon is the one that MANYHANDS_P2PD names, where it is set.
-
-The sockets to the daemon lie where temporary files go, and not always in /tmp: nothing of hivemind deletes them.
+Time is the coordinator's (`auth.clock`). MANYHANDS_P2PD may name another p2p daemon. The sockets to
+the daemon are in the directory for temporary files rather than always in /tmp, as hivemind never
+deletes them.
 """
 
 from __future__ import annotations
@@ -59,14 +63,14 @@ from auth.swarm.addresses import is_reached
 from auth.swarm.protocol import MemberProtocol
 
 logger = logging.getLogger(__name__)
-LINGER_S = 60.0  # how long each waits for the other's last word: a slow line still has a window's worth to carry
+LINGER_S = 60.0  # for the other end's last message: a slow line may still have to carry a full window
 END = RPCError(message="end of the stream")
-STOPPED = RPCError(message="stopped asking")  # other than the end of the requests, after which the client hangs up
-SPARE_TIMES = 64  # of earlier versions, beside as many as there are entries
-SHOWN_CHARS = 200  # of what another peer says went wrong, and of a line of the daemon's
-LAST_LINES = 8  # of the daemon's, beside a report of its end
-DAEMON, DAEMON_VARIABLE = "p2pd", "MANYHANDS_P2PD"  # its name, and what names another than hivemind's
-MAX_NESTING = 16  # what hivemind writes by itself has three levels
+STOPPED = RPCError(message="stopped asking")  # unlike the end of the requests, after which the client closes
+SPARE_TIMES = 64  # expiration times of earlier versions, beyond the number of entries
+SHOWN_CHARS = 200  # of another peer's error, and of a line of the daemon
+LAST_LINES = 8  # of the daemon's output, logged when it dies
+DAEMON, DAEMON_VARIABLE = "p2pd", "MANYHANDS_P2PD"  # its name, and the variable that names a replacement
+MAX_NESTING = 16  # hivemind's own messages have three levels
 _reading = threading.local()
 _decode: Any = MSGPackSerializer._decode_ext_types  # hivemind's own
 Handler = Callable[[AsyncIterator[Message], P2PContext], AsyncGenerator[Message, None]]
@@ -74,13 +78,13 @@ Handler = Callable[[AsyncIterator[Message], P2PContext], AsyncGenerator[Message,
 
 @cache
 def patch_hivemind() -> None:
-    """Patch hivemind in this process and those that it forks; once is enough, and again changes nothing.
+    """Patch hivemind in this process and those that it forks; further calls change nothing.
 
-    Raises `ConfigError` if MANYHANDS_P2PD names no program of that name.
+    Raises `ConfigError` if MANYHANDS_P2PD is not the path of an executable named `p2pd`.
     """
     if own := os.environ.get(DAEMON_VARIABLE):
         program = _daemon_at(Path(own))
-        vars(hivemind.p2p.p2p_daemon)["path"] = lambda *_: nullcontext(program)  # where it looks for the daemon
+        vars(hivemind.p2p.p2p_daemon)["path"] = lambda *_: nullcontext(program)  # hivemind's look-up of the daemon
     P2P._add_protobuf_stream_handler = _add_stream_handler
     P2P._iterate_protobuf_stream_handler = _call_stream_handler
     P2P._call_unary_protobuf_handler = _call_reached
@@ -93,12 +97,12 @@ def patch_hivemind() -> None:
     hivemind.dht.node.DHTProtocol = MemberProtocol
     TimedStorage.store = _store_newer
     for module in [module for name, module in sys.modules.items() if name.split(".")[0] == "hivemind"]:
-        if hasattr(module, "get_dht_time"):  # each has the name of its own
+        if hasattr(module, "get_dht_time"):  # each module imported the name
             vars(module)["get_dht_time"] = swarm_time
 
 
 def _daemon_at(program: Path) -> Path:
-    """Return the operator's own daemon; its process is known by its name."""
+    """Check and return the path of the operator's daemon, whose processes are recognised by its name."""
     if program.name != DAEMON or not program.is_file() or not os.access(program, os.X_OK):
         raise ConfigError(
             f"{DAEMON_VARIABLE} names {program}, which is no program `{DAEMON}` that can be run: name the one that you "
@@ -111,7 +115,7 @@ _store = TimedStorage.store
 
 
 def _store_newer(storage: Any, key: Any, value: Any, expiration_time: float) -> bool:
-    """Store a value if it expires later than the one that is held; return whether it was stored."""
+    """Store a value if it expires later than the stored one; return whether it was stored."""
     held = storage.data.get(key)
     if held is not None and expiration_time <= held.expiration_time:
         return False
@@ -122,7 +126,7 @@ def _store_newer(storage: Any, key: Any, value: Any, expiration_time: float) -> 
 
 
 def _decode_bounded(type_code: int, data: bytes) -> Any:
-    """Raises `ValueError` for a message that is nested too deeply."""
+    """Decode a message. Raises `ValueError` if it is nested too deeply."""
     depth = getattr(_reading, "depth", 0)
     if depth >= MAX_NESTING:
         raise ValueError(f"a message is nested more than {MAX_NESTING} levels deep")
@@ -134,7 +138,7 @@ def _decode_bounded(type_code: int, data: bytes) -> Any:
 
 
 async def _follow_daemon(p2p: P2P, ready: asyncio.Future[None]) -> None:
-    """Log what the daemon prints and, unless it was told to stop, how it ended: a stop cancels this."""
+    """Log the daemon's output and its unexpected end; an ordinary stop cancels this task."""
     child: asyncio.subprocess.Process = p2p._child
     assert child.stdout is not None
     lines = deque[str](maxlen=LAST_LINES)
@@ -189,7 +193,7 @@ async def _add_stream_handler(
                 await asyncio.wait({answering, receiving}, return_when=asyncio.FIRST_COMPLETED)
                 if not receiving.done():
                     answered.set()
-                    if not requests.empty():  # whoever waits for room in it goes on
+                    if not requests.empty():  # unblock a writer that waits for room
                         requests.get_nowait()
                     await asyncio.wait({receiving}, timeout=LINGER_S)
             finally:
@@ -205,14 +209,14 @@ async def _taken(requests: asyncio.Queue[Message | None]) -> AsyncIterator[Messa
 
 
 async def _answer(responses: AsyncGenerator[Message, None], writer: asyncio.StreamWriter, context: P2PContext) -> None:
-    """Send what the handler says, and at last that this was all, or what kind of error ended it."""
+    """Send the handler's responses, then an end marker or the kind of error that ended them."""
     last = END
     try:
         async with aclosing(responses):
             async for response in responses:
                 await P2P.send_protobuf(response, writer)
-    except Exception as error:  # noqa: BLE001 - a fault boundary: the client is told, as hivemind tells it
-        level = logging.DEBUG if isinstance(error, ConnectionError) else logging.WARNING  # as a rule: it has hung up
+    except Exception as error:  # noqa: BLE001 - a fault boundary: the client receives the error, as in hivemind
+        level = logging.DEBUG if isinstance(error, ConnectionError) else logging.WARNING  # usually the client hung up
         logger.log(level, "`%s` for %s failed: %.300r", context.handle_name, context.remote_id, error)
         last = RPCError(message=type(error).__name__)
     with suppress(ConnectionError):
@@ -225,10 +229,10 @@ async def _receive(
     requests: asyncio.Queue[Message | None],
     answered: asyncio.Event,
 ) -> None:
-    """Queue what the client asks, until it is answered; return when the client hangs up, or lets this end do so."""
+    """Queue the client's requests until it is answered; return once the stream may be closed."""
     try:
         while True:
-            request, word = await P2P.receive_protobuf(request_type, reader)  # none: the end of the requests
+            request, word = await P2P.receive_protobuf(request_type, reader)  # None: end of the requests
             if word == STOPPED:
                 return
             if not answered.is_set():
@@ -242,7 +246,7 @@ async def _receive(
 async def _call_stream_handler(
     p2p: P2P, peer_id: PeerID, name: str, requests: AsyncIterator[Message], response_type: type[Message]
 ) -> AsyncIterator[Message]:
-    """The server's messages; the iterator raises `P2PHandlerError` if it failed, or broke off before its end."""
+    """Call a handler. The iterator raises `P2PHandlerError` if the server fails or the stream breaks off."""
     _, reader, writer = await p2p.call_binary_stream_handler(peer_id, name)
     asking = _Asking(requests, writer)
     return _received(f"`{name}` of {peer_id}", asking, reader, writer, response_type)
@@ -265,7 +269,7 @@ async def _received(
 
 
 async def _next_response(server: str, reader: asyncio.StreamReader, response_type: type[Message]) -> Message | None:
-    """None: there is no more."""
+    """Return the next response, or None after the last one. Raises `P2PHandlerError`."""
     try:
         response, error = await P2P.receive_protobuf(response_type, reader)
     except (asyncio.IncompleteReadError, OSError, TypeError, DecodeError) as broken:
@@ -280,7 +284,7 @@ class _Asking:
 
     def __init__(self, requests: AsyncIterator[Message], writer: asyncio.StreamWriter) -> None:
         self._requests, self._writer = requests, writer
-        self._writing = asyncio.Lock()  # held while a message is under way
+        self._writing = asyncio.Lock()  # held while a message is sent
         self.task = asyncio.create_task(self._send_all())
 
     async def _send_all(self) -> None:
@@ -291,7 +295,7 @@ class _Asking:
             await P2P.send_protobuf(P2P.END_OF_STREAM, self._writer)
 
     async def end(self, reader: asyncio.StreamReader) -> None:
-        """After the last answer: stop asking, if not everything is asked; raises what the caller's requests raised."""
+        """Stop sending requests after the last response. Raises the error of the caller's requests."""
         if self.task.done():
             self.task.result()
             return

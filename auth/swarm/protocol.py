@@ -1,12 +1,14 @@
-"""The calls between the swarm's DHT nodes: hivemind's, of members only, and without what the caller has already.
+"""The protocol of the swarm's DHT nodes: hivemind's, but for members only and for new entries only.
 
-hivemind's nodes answer a search with all that they hold under a key, and each search asks many of them. A node that
-looks for the peers' records again and again so receives each record dozens of times. Here a search names what the node
-holds, by a mark for each entry, and is answered with the news. A node keeps what it has read, and serves it in turn.
+hivemind's nodes answer a search with all entries of a key, and each search asks many nodes. So a
+node that repeatedly looks up the peers' records receives each record dozens of times. Here a search
+contains a mark of each entry that the node holds, and the answer contains only new entries. A node
+keeps the entries that it has read, and serves them in turn.
 
-A node finds others by the addresses among these entries. So it reads these first, from a node that it was told of.
+A node finds others by the addresses among these entries, so it first reads them from one of its
+initial peers.
 
-`patch_hivemind()` puts this protocol in the place of hivemind's.
+`patch_hivemind()` replaces hivemind's protocol with this one.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ from auth.tokens import AccessToken
 logger = logging.getLogger(__name__)
 MARK_BYTES = 6
 KEY_BYTES = DHTID.HASH_NBYTES
-MAX_KEYS = 64  # of one search
-MAX_ENTRIES = 6144  # under one key: three for each of as many devices as a run may have
+MAX_KEYS = 64  # in one search
+MAX_ENTRIES = 6144  # under one key: three for each device of the largest run
 Found = dict[DHTID, tuple["ValueWithExpiration[Any] | None", dict[DHTID, PeerID]]]
 Call = Callable[..., Awaitable[Any]]
 
@@ -45,14 +47,14 @@ def mark_of(subkey: object, expiration_time: float) -> bytes:
 
 
 def node_id_of(peer: PeerID) -> DHTID:
-    """Return a node's place in the DHT; it follows from the identity, so that nobody can take the place of several."""
+    """Return a node's ID in the DHT. It is derived from the identity, so that no node can have several."""
     return DHTID.generate(source=peer.to_bytes())
 
 
 class MemberProtocol(DHTProtocol):  # type: ignore[misc]
-    """hivemind's protocol with an authorizer that knows who is at the other end, and searches for news only."""
+    """hivemind's protocol with an authorizer, and with searches that return new entries only."""
 
-    _rpc_handlers = _stub_type = None  # not those that hivemind has collected for its own class
+    _rpc_handlers = _stub_type = None  # not the ones collected for hivemind's own class
     authorizer: SwarmAuthorizer | None
 
     @classmethod
@@ -61,7 +63,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
 
     @classmethod
     async def create(cls, *arguments: Any, **options: Any) -> MemberProtocol:
-        """Make the protocol, of which the node's storage holds each token that is shown to it."""
+        """Create the protocol; its storage also holds each valid token that a caller sends."""
         protocol: MemberProtocol = await super().create(*arguments, **options)
         protocol._hold_tokens()
         if protocol.authorizer is not None:
@@ -83,19 +85,19 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         await super().add_p2p_handlers(p2p, guarded, **options)
 
     def get_stub(self, peer: PeerID) -> Any:
-        """Return a stub whose calls show this node's token where the peer does not know it."""
+        """Return a stub whose calls carry this node's token if the peer does not know it."""
         stub = super(DHTProtocol, self).get_stub(self.p2p, peer)
         return stub if self.authorizer is None else _Client(stub, peer, self.authorizer)
 
     async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
-        """Ping a node; one through which this node joins (`validate`) is then asked for the members' entries."""
+        """Ping a node. When joining through it (`validate`), then read the members' entries from it."""
         node_id: DHTID | None = await super().call_ping(peer, validate, strict)
         if validate and node_id is not None and self.authorizer is not None:
             await self.call_find(peer, [DHTID.generate(source=peers_key(self.authorizer.run))])
         return node_id
 
     async def reach(self, peer: PeerID) -> bool:
-        """Have the p2p daemon connect to a member where the DHT says that it is; return whether it could."""
+        """Connect the p2p daemon to a member at its addresses in the DHT. Return whether it worked."""
         addresses = self._addresses_of(peer)
         try:
             if addresses:
@@ -106,14 +108,14 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         return bool(addresses)
 
     def told_addresses(self, key: DHTID) -> list[PeerID]:
-        """Return the members who have told where they are, by the entries under this key that the node holds."""
+        """Return the members whose addresses this node holds under the key."""
         entries = self.storage.get(key)
         if entries is None or not isinstance(entries.value, DictionaryDHTValue):
             return []
         return [PeerID.from_base58(owner) for owner, _ in read_entries(dict(entries.value.items()), "addresses")]
 
     def _addresses_of(self, peer: PeerID) -> list[bytes]:
-        assert self.authorizer is not None  # or the daemon would not ask
+        assert self.authorizer is not None  # only set with an authorizer
         key, subkey = DHTID.generate(source=peers_key(self.authorizer.run)), addresses_subkey(peer.to_base58())
         entries = self.storage.get(key)
         entry = entries.value.get(subkey) if entries is not None else None
@@ -124,7 +126,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         return addresses
 
     async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> Found | None:
-        """Search at one node, keep the news, and return all that is held under each key; None without an answer."""
+        """Search at one node, store the new entries, and return all entries of each key; None on failure."""
         request = dht_pb2.FindRequest(keys=[key.to_bytes() + self._marks(key) for key in keys], peer=self.node_info)
         try:
             async with self.rpc_semaphore:
@@ -134,19 +136,19 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
             found = {key: self._take(key, result) for key, result in zip(keys, response.results, strict=True)}
             if response.peer.node_id:
                 await self.update_routing_table(node_id_of(peer), peer, responded=True)
-        except Exception:  # a fault boundary, as in hivemind: whatever the other end sends
+        except Exception:  # a fault boundary, as in hivemind: the other end may send anything
             logger.debug("the search at %s failed", peer, exc_info=True)
             await self.update_routing_table(self.routing_table.get(peer_id=peer), peer, responded=False)
             return None
         return found
 
     async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
-        """Note that a node is there, or not, at the place that its identity has, whatever it says of that."""
+        """Update the routing table by the ID of the peer's identity, whatever `node_id` is."""
         known = node_id is not None or self.routing_table.get(peer_id=peer_id) is not None
         await super().update_routing_table(node_id_of(peer_id) if known else None, peer_id, responded)
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
-        """Give the entries that the caller does not hold, as the marks behind each key say."""
+        """Return the entries that the caller lacks, by the marks that follow each key."""
         if len(request.keys) > MAX_KEYS or any(len(key) > KEY_BYTES + MAX_ENTRIES * MARK_BYTES for key in request.keys):
             raise ValueError("a search for too much at once")
         asked = dht_pb2.FindRequest(keys=[key[:KEY_BYTES] for key in request.keys], peer=request.peer)
@@ -178,7 +180,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
     def _take(
         self, key: DHTID, result: dht_pb2.FindResult
     ) -> tuple[ValueWithExpiration[Any] | None, dict[DHTID, PeerID]]:
-        """Keep what is valid of a result; return all that is held under the key, and the nodes near it."""
+        """Store a result's valid entries; return all entries of the key, and the nodes near it."""
         nearest = {node_id_of(peer): peer for peer in map(PeerID, result.nearest_peer_ids)}
         if result.type == dht_pb2.FOUND_DICTIONARY:
             news = self.serializer.loads(result.value)
@@ -187,9 +189,10 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         return self.storage.get(key), nearest
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
-        """Store what is valid in one place: nothing in a cache hides what the node holds.
+        """Store valid entries in the storage only: cached entries would hide the stored ones.
 
-        Of a whole dictionary hivemind stores nothing behind the first entry that is held already.
+        Dictionaries are stored here because hivemind stops at the first entry that it already
+        holds.
         """
         request.in_cache[:] = [False] * len(request.in_cache)
         for at, tag in enumerate(request.subkeys):
@@ -212,12 +215,12 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         return has_room and bool(super()._validate_record(key_bytes, subkey_bytes, value, expiration_time))
 
     def _validate_dictionary(self, key_bytes: bytes, dictionary: DictionaryDHTValue) -> bool:
-        """Drop each entry that is not valid, and return whether any is left: none spoils the others."""
+        """Drop the invalid entries, which must not affect the others. Return whether any entry is left."""
         if len(dictionary.data) > MAX_ENTRIES:
             return False
         with dictionary.freeze():
             refused = self._refused(key_bytes, dictionary, list(dictionary.data))
-            for subkey in self._refused(key_bytes, dictionary, refused):  # a record's token may have come behind it
+            for subkey in self._refused(key_bytes, dictionary, refused):  # again, as a record's token may follow it
                 del dictionary[subkey]
         return bool(dictionary)
 
@@ -231,7 +234,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
 
 
 class _Service:
-    """The calls that a node serves: those of peers with a valid token."""
+    """Wrapper of the served calls that refuses peers without a valid token."""
 
     def __init__(self, protocol: MemberProtocol, authorizer: SwarmAuthorizer) -> None:
         self._protocol, self._authorizer = protocol, authorizer
@@ -250,7 +253,7 @@ class _Service:
 
 
 class _Client:
-    """The calls of another node, which is shown this one's token when it does not know it."""
+    """Wrapper of calls to another node, to which it sends this node's token if needed."""
 
     def __init__(self, stub: Any, peer: PeerID, authorizer: SwarmAuthorizer) -> None:
         self._stub, self._peer, self._authorizer = stub, peer, authorizer
@@ -265,7 +268,7 @@ class _Client:
             except P2PHandlerError:
                 if has_shown:
                     raise
-                self._authorizer.introduce(request)  # it has forgotten this node, or was started anew
+                self._authorizer.introduce(request)  # the peer may have forgotten the token, or restarted
                 response = await call(request, timeout=timeout)
             if not self._authorizer.validate_response(response, request, self._peer):
                 raise PermissionError(f"{self._peer} has shown no valid token")
