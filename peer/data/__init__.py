@@ -1,4 +1,5 @@
-"""Data, from a run's sources to masked batches: sources, selection, tokenization, batching, and corpora.
+"""The data path from a run's sources to masked batches, and the preparation of corpora.
 
-`prepare` makes the tokenizer of a new run. Other modules are imported from the folders.
+`prepare` makes the tokenizer of a new run. The other modules are in `sources`, `selection`,
+`tokenization`, `batching` and `corpus`.
 """

@@ -1,4 +1,4 @@
-"""The run's tokenizer, made from its text or imported, before the run begins."""
+"""The preparation of a run's tokenizer before the run begins: trained on its text, or imported."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from peer.data.tokenization.tokenizers import (
 from peer.data.tokenization.training import train_tokenizer
 
 logger = logging.getLogger(__name__)
-ORDER_DOCUMENTS, MOST_SINGLE = 500, 0.1  # looked at, and the share of single sentences that is worth a warning
+ORDER_DOCUMENTS, MOST_SINGLE = 500, 0.1  # documents examined, and the share of single sentences that causes a warning
 
 
 def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
     """Make the run's tokenizer folder: import the one that the run names, or train one on the run's documents.
 
-    Raises `ConfigError` if it lacks what the run's objective and family of models need.
+    Raises `ConfigError` if it lacks a token that the run's objective or model family needs.
     """
     if config.tokenizer.path is not None:
         import_tokenizer(config, Path(config.tokenizer.path), out_dir)
-        with suppress(ConfigError, UnreachableError):  # an imported tokenizer needs no text at hand
+        with suppress(ConfigError, UnreachableError):  # the text need not be available for an imported tokenizer
             _warn_of_single_sentences(config, order_sample(config))
     else:
         save_tokenizer(train_tokenizer(config, training_sample(config)), config, out_dir)
@@ -47,9 +47,9 @@ def prepare_tokenizer(config: RunConfig, out_dir: Path) -> None:
 
 
 def training_sample(config: RunConfig) -> Iterator[str]:
-    """Yield as many of the run's documents as its tokenizer is trained on, and none that is held out for validation.
+    """Yield the documents to train the run's tokenizer on, without those held out for validation.
 
-    It warns of documents that are mostly too short for an objective with sentence order.
+    Logs a warning if an objective with sentence order has too many documents of one sentence.
     """
     keeps = PartFilter("training", config.data.validation.share).keeps
     documents = filter(keeps, sample_documents(config, config.tokenizer.max_training_documents))
@@ -61,21 +61,21 @@ def training_sample(config: RunConfig) -> Iterator[str]:
 
 
 def order_sample(config: RunConfig) -> list[str]:
-    """Return the documents on which `single_sentences` looks, a part of each source; none where no order is learnt."""
+    """Return a sample of each source for `single_sentences`; empty without sentence order."""
     known = all(source.kind == "builtin" for source in config.data.sources)  # its documents are long
     return [] if known or config.objective.name != "mlm+sop" else list(sample_documents(config, ORDER_DOCUMENTS))
 
 
 @dataclass(frozen=True)
 class SingleSentences:
-    """The documents of a sample that are one sentence, which teaches no order of sentences."""
+    """The share of a sample's documents that are one sentence, which teaches no sentence order."""
 
     share: float
-    documents: int  # of the sample
+    documents: int  # in the sample
 
     @property
     def found(self) -> str:
-        """A sentence about them."""
+        """The finding as a sentence."""
         return (
             f"{100 * self.share:.0f} % of {self.documents:,} documents are one sentence; they take no part in the "
             "sentence-order loss."
@@ -83,7 +83,7 @@ class SingleSentences:
 
     @property
     def remedy(self) -> str:
-        """Advice where most documents are such; else empty."""
+        """Advice if most documents are single sentences, else empty."""
         advice = (
             "Check that sentences end with marks of `run.language`, join lines that belong together "
             "(`documents: paragraph` of the source), or choose the objective `mlm`."
@@ -95,7 +95,7 @@ class SingleSentences:
 
 
 def single_sentences(config: RunConfig, documents: Iterable[str]) -> SingleSentences | None:
-    """Return those of a sample; None where no order of sentences is learnt, and without documents."""
+    """Count a sample's documents of one sentence; None without sentence order or documents."""
     are_single = [len(split_sentences(document, config.run.language)) < 2 for document in documents]
     if config.objective.name != "mlm+sop" or not are_single:
         return None
@@ -109,10 +109,10 @@ def _warn_of_single_sentences(config: RunConfig, documents: Iterable[str]) -> No
 
 
 def import_tokenizer(config: RunConfig, path: Path, out_dir: Path) -> None:
-    """Save a given tokenizer as the run's; raises `ConfigError` if it cannot end a text.
+    """Save an existing tokenizer as the run's. Raises `ConfigError` if it has no end-of-text token.
 
-    A sentencepiece model is no more than a vocabulary: what else a masked objective needs is added to it. Any other
-    tokenizer is left as it is.
+    A sentencepiece model is only a vocabulary, so the special tokens and the frame of a masked
+    objective are added to it. Any other tokenizer stays unchanged.
     """
     masked = config.objective.masks
     tokenizer, given = read_tokenizer(path), read_tokenizer_config(path)

@@ -1,8 +1,9 @@
 """The whole data path: `open_batches` turns a run's documents into an endless stream of masked batches.
 
-`BatchStream` has batches made ahead in a thread, so that training never waits for text. `PhasedBatches`
-opens the stream of the swarm's current phase, so that the training loop need not know of phases.
-`parts_of` divides a batch into smaller ones, for the evaluation and where memory is short.
+`BatchStream` makes batches ahead in a thread, so that training does not wait for text.
+`PhasedBatches` opens the stream of the swarm's current phase, so that the training loop need not
+handle phases. `parts_of` divides a batch into smaller ones, for evaluation and when memory is
+short.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from peer.data.tokenization.tokenizers import load_special_ids, load_tokenizer
 from peer.data.tokenization.words import WordStarts
 
 logger = logging.getLogger(__name__)
-FIRST_CHUNK_CHARACTERS = 20_000  # the trainer waits for it; each that follows may be twice as large as the one before
+FIRST_CHUNK_CHARACTERS = 20_000  # small, as the trainer waits for it; each next chunk may be twice as large
 CHUNK_CHARACTERS = 200_000  # enough to keep every core's tokenizer busy
 PREFETCHED_BATCHES = 16
 STATE_FILE = "stream.json"
@@ -52,15 +53,15 @@ STATE_VERSION = 4
 
 @dataclass(frozen=True)
 class Batch:
-    """The model's input for one microbatch of b samples of length l, with m places to guess."""
+    """The model's input for one microbatch of b samples of length l, with m labels."""
 
     input_ids: torch.Tensor  # (b, l) int64
-    token_type_ids: torch.Tensor | None  # (b, l) int64; 0 = first segment, 1 = second; None: the model has one kind
+    token_type_ids: torch.Tensor | None  # (b, l) int64; 0 = first segment, 1 = second; None: one kind of segment only
     attention_mask: torch.Tensor | None  # (b, l) int64; None when nothing is padded, as always in this stream
-    label_positions: torch.Tensor  # (m,) int64, rising; index into the flattened b * l
-    labels: torch.Tensor  # (m,) int64, the ids to guess there
-    sop_labels: torch.Tensor | None  # (b,) int64, as `Samples` has them; None without sentence order
-    draws: torch.Tensor | None = None  # (m,) float32 in [0, 1), by which replaced tokens are drawn; None without them
+    label_positions: torch.Tensor  # (m,) int64, ascending; index into the flattened b * l
+    labels: torch.Tensor  # (m,) int64, the ids to predict there
+    sop_labels: torch.Tensor | None  # (b,) int64, as in `Samples`; None without sentence order
+    draws: torch.Tensor | None = None  # (m,) float32 in [0, 1), to draw replaced tokens by; None without them
 
     @property
     def samples(self) -> int:
@@ -72,15 +73,16 @@ class StreamState:
     """A device's place in the run's data."""
 
     documents: Position
-    batches: int  # made so far, in all sessions; seeds what is drawn anew at each return
+    batches: int  # made so far, in all sessions; part of the seed of each session
 
 
 class BatchStream:
-    """An endless iterator over batches, made ahead in a thread; close it, or use it as a context manager.
+    """An endless iterator over batches made ahead in a thread.
 
-    The place is saved whenever the stream comes to a new chunk of documents, and on closing. A device that returns,
-    even after `kill -9`, goes on at the beginning of the chunk that it was reading: no earlier document comes again.
-    A device killed while it computes a chunk's first microbatch loses what that has of the chunk before.
+    Close it, or use it as a context manager. The position is saved at the start of each chunk of
+    documents, and on closing. A device that returns, even after `kill -9`, continues at the start
+    of the chunk that it was reading, so no earlier document is repeated. A device that is killed
+    during a chunk's first microbatch loses the samples in it from the previous chunk.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class BatchStream:
     ) -> None:
         self._prefetched = Prefetched(batches, PREFETCHED_BATCHES, "prefetch")
         self._save, self._clock, self._stop_reading = save, clock, stop_reading
-        self.wait_s = 0.0  # how long the consumer has waited for batches so far
+        self.wait_s = 0.0  # that the consumer has waited for batches so far
         self._state: StreamState | None = None
 
     def __iter__(self) -> Iterator[Batch]:
@@ -101,7 +103,7 @@ class BatchStream:
     def __next__(self) -> Batch:
         started = self._clock()
         made = self._prefetched.take()
-        assert made is not None  # without a timeout it waits
+        assert made is not None  # `take` without a timeout never returns None
         self.wait_s += self._clock() - started
         batch, state = made
         moved_on = self._state is None or state.documents is not self._state.documents
@@ -111,12 +113,12 @@ class BatchStream:
         return batch
 
     def save_state(self) -> None:
-        """Write the place of the batch that was handed out last."""
+        """Save the position of the batch that was returned last."""
         if self._state is not None:
             self._save(self._state)
 
     def close(self) -> None:
-        self._stop_reading()  # else the thread might wait for documents
+        self._stop_reading()  # else the thread might keep waiting for documents
         self._prefetched.close()
         self.save_state()
 
@@ -138,11 +140,12 @@ def open_batches(
     stage: Callable[[Batch], Batch] = lambda batch: batch,
     reserve: Reserve = no_wait,
 ) -> BatchStream:
-    """The run's batches in this device's order, from where it left off; `stage` is done to each in the thread.
+    """Open the run's batches in this device's order, from its saved position.
 
-    `reserve` is told how many bytes of text came from elsewhere, and says how long to wait before more are read.
-    What is wrong with the run's sources is raised as `ConfigError` when the first batch is asked for. It starts
-    threads, and so does the tokenizer: open it after the process has forked whatever it forks.
+    `stage` is applied to each batch in the thread. `reserve` takes the number of bytes of text that
+    were downloaded, and returns the seconds to wait before the next read. The first batch raises
+    `ConfigError` if the run's sources are unusable. The stream and the tokenizer start threads, so
+    open it only after all forks of the process.
     """
     places = SavedPlaces(state_dir / STATE_FILE, config, device_number)
     state = places.load(report)
@@ -163,7 +166,7 @@ def open_batches(
 
 
 class SampleMaker:
-    """From documents to unmasked samples to batches, as the run's objective and its family of models want them."""
+    """Turns documents into samples, and samples into batches, for the run's objective and model."""
 
     def __init__(self, config: RunConfig, tokenizer_dir: Path, rng: np.random.Generator) -> None:
         tokenizer, special = load_tokenizer(tokenizer_dir), load_special_ids(tokenizer_dir)
@@ -174,23 +177,23 @@ class SampleMaker:
 
     @property
     def carried_tokens(self) -> int:
-        """The number of tokens that wait for more to fill a sample."""
+        """The number of tokens carried over to the next sample."""
         return len(self._packer.carried)
 
     def samples(self, documents: list[str], count: Callable[[Sequence[int]], None] = lambda _: None) -> Samples:
-        """Return all samples that these documents, and tokens left over before, fill; `count` hears their tokens."""
+        """Return all samples that the documents and carried tokens fill; `count` gets each one's tokens."""
         chunk = self._encoder.encode(documents)
         if chunk.document_tokens is not None:
             count(chunk.document_tokens.tolist())
         return self._packer.pack(chunk)
 
     def batch(self, samples: Samples) -> Batch:
-        """Return these samples with their labels, as tensors."""
+        """Label these samples and return them as tensors."""
         return labelled_batch(self._config, samples, self._label(samples.input_ids), self._rng)
 
 
 def labelled_batch(config: RunConfig, samples: Samples, labelled: Labelled, rng: np.random.Generator) -> Batch:
-    """Return labelled samples as tensors, with what the run's objective and its family of models want of them."""
+    """Return labelled samples as a batch with the fields that the objective and model need."""
     types = np.zeros_like(samples.input_ids) if samples.token_type_ids is None else samples.token_type_ids
     several_types = ARCHITECTURES[config.model.architecture].token_types > 1
     draws = rng.random(len(labelled.labels), np.float32) if config.objective.name == "rtd" else None
@@ -208,7 +211,7 @@ def labelled_batch(config: RunConfig, samples: Samples, labelled: Labelled, rng:
 def _open_labelling(
     config: RunConfig, tokenizer: Tokenizer, special: SpecialIds, special_places: int, rng: np.random.Generator
 ) -> Callable[[NDArray[np.int32]], Labelled]:
-    """Return the function that labels (samples, length) ids for the objective."""
+    """Return the objective's labelling function, which takes ids (samples, length)."""
     objective = config.objective
     if not objective.masks:
         return next_tokens
@@ -220,7 +223,7 @@ def _open_labelling(
 def make_batches(
     documents: MixedDocuments, maker: SampleMaker, microbatch_size: int, batches_before: int = 0
 ) -> Iterator[tuple[Batch, StreamState]]:
-    """Yield batches without end, each with the place at which its newest documents begin: those of one chunk."""
+    """Yield batches without end, each with the position at which its newest chunk begins."""
     made = batches_before
     rest: Samples | None = None
     last_fruitful_epoch = documents.epoch
@@ -235,7 +238,7 @@ def make_batches(
         for start in range(0, full, microbatch_size):
             yield maker.batch(samples[start : start + microbatch_size]), StreamState(position, made)
             made += 1
-        rest = samples[full:]  # the next chunk's first batch has all of it
+        rest = samples[full:]  # all of it goes into the next chunk's first batch
         if full:
             last_fruitful_epoch = documents.epoch
         elif maker.carried_tokens == 0 and not len(rest) and documents.epoch > last_fruitful_epoch + 1:
@@ -246,7 +249,7 @@ def make_batches(
 
 
 def take_documents(documents: MixedDocuments, characters: int) -> list[str]:
-    """The next documents, until they have that many characters or everything was read once more."""
+    """Take documents until they have that many characters. Stop early once all sources have been read once more."""
     taken: list[str] = []
     epoch = documents.epoch
     while characters > 0 and documents.epoch <= epoch + 1:
@@ -256,22 +259,22 @@ def take_documents(documents: MixedDocuments, characters: int) -> list[str]:
 
 
 class SavedPlaces:
-    """A device's place in each of the run's sources, in a file.
+    """A file with a device's position in each of the run's sources.
 
-    A phase may name other sources, and their weights anew. A device goes on at its place in a source that it has read
-    before, in whichever phase, and the tokens of a new mixture are counted from its beginning.
+    A phase may change the sources and their weights. A device continues at its position in a source
+    that it has read in any phase before. The tokens of a new mixture are counted from zero.
     """
 
     def __init__(self, path: Path, config: RunConfig, device_number: int) -> None:
         sources = config.data.sources
         self._path, self._names = path, source_names(sources)
         self._weights = [source.weight for source in sources]
-        order = [config.run.seed, config.data.shuffle_buffer, device_number]  # with another, a place means nothing
+        order = [config.run.seed, config.data.shuffle_buffer, device_number]  # positions are valid for this order only
         self._key = sha256(json.dumps(order).encode()).hexdigest()
-        self._elsewhere: dict[str, Any] = {}  # places in sources of other phases
+        self._elsewhere: dict[str, Any] = {}  # positions in sources of other phases
 
     def load(self, report: Report) -> StreamState | None:
-        """Return the saved place, or None: a device whose place is lost or meaningless begins anew, and is told so."""
+        """Return the saved position, or None; report one that is damaged or of another order."""
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             if (content["version"], content["key"]) == (STATE_VERSION, self._key):
@@ -287,7 +290,7 @@ class SavedPlaces:
         return None
 
     def save(self, state: StreamState) -> None:
-        """Write aside and rename: a crash leaves the old place or the new one, and a full disk stops no training."""
+        """Replace the file atomically. A full disk is logged and does not stop training."""
         content = {
             "version": STATE_VERSION,
             "key": self._key,
@@ -306,7 +309,7 @@ class SavedPlaces:
             logger.warning("Cannot save the place in the data to %s: %s.", self._path, error.strerror)
 
     def _position_in(self, content: Mapping[str, Any]) -> Position:
-        """Return the place in the sources that are read now, and keep the places in all others."""
+        """Return the position in the current sources, and keep those in all others."""
         places = dict(zip(content["sources"], content["documents"]["streams"], strict=True))
         known: dict[str, Any] = {**content["elsewhere"], **places}
         self._elsewhere = {name: place for name, place in known.items() if name not in self._names}
@@ -317,7 +320,7 @@ class SavedPlaces:
 
 
 def parts_of(batch: Batch, size: int) -> Iterator[Batch]:
-    """The batch in parts of `size` samples, the last one with what is left."""
+    """Yield the batch in parts of `size` samples; the last part may be smaller."""
     if batch.samples <= size:
         yield batch
         return
@@ -343,10 +346,11 @@ def _rows(tensor: Tensor | None, rows: slice) -> Tensor | None:
 
 
 class PhasedBatches:
-    """An endless iterator that opens a new stream when the swarm enters a phase; close it, or use a `with` block.
+    """An endless iterator that opens a new stream for each phase of the swarm.
 
-    It looks at the step before each batch, so no batch of one phase is computed in another. A stream saves its place in
-    the data when it is closed, and the next one goes on there.
+    Close it, or use a `with` block. It checks the step before each batch, so no batch of one phase
+    is computed in another. A stream saves its position in the data when it is closed, and the next
+    stream continues there.
     """
 
     def __init__(
@@ -356,13 +360,13 @@ class PhasedBatches:
         enter: Callable[[int], BatchStream],
         at_once: Callable[[int], int] = lambda samples: samples,
     ) -> None:
-        """`at_once` tells how many of a microbatch's samples to hand out as one; the others follow."""
+        """`at_once` returns how many of a microbatch's samples to yield at once. The others follow."""
         self._at_once = at_once
         self._parts: Iterator[Batch] = iter(())
         self._config = config
         self._step = step
         self._enter = enter
-        self._waited_s = 0.0  # for the streams that are closed
+        self._waited_s = 0.0  # for streams closed so far
         self._open_at(step())
 
     def __iter__(self) -> Iterator[Batch]:
@@ -383,7 +387,7 @@ class PhasedBatches:
 
     @property
     def wait_s(self) -> float:
-        """The seconds that the consumer has waited for batches so far."""
+        """The seconds that the consumer has waited for batches in all phases."""
         return self._waited_s + self._stream.wait_s
 
     def _open_at(self, step: int) -> None:

@@ -1,12 +1,14 @@
-"""Labels, the tokens that a model has to guess: masked anew each time a sample is used, or each place's next token.
+"""Labels, the tokens to predict: tokens masked anew for each use of a sample, or each next token.
 
-Dynamic masking: in each sample the same number of tokens, `mask_probability` of its places (at least one), is chosen at
-random without replacement. An exact number rather than a coin toss for each token makes the head's work the same in
-every batch, which compiled backends need, and the loss less noisy. Of the chosen tokens 80 % become [MASK], 10 % a
-random token and 10 % stay (Devlin et al. 2019).
+Dynamic masking: the same number of tokens, `mask_probability` of the places (at least one), is
+chosen in each sample at random without replacement. An exact number instead of a coin toss for each
+token gives the head the same work in every batch, as compiled backends need, and makes the loss
+less noisy. Of the chosen tokens 80 % become [MASK], 10 % a random token, and 10 % stay (Devlin et
+al. 2019).
 
-With whole words, all tokens of a word are chosen or none. Words are taken in random order as long as they fit into the
-same number of tokens; a word that no sample has room for counts as its single tokens.
+With whole words, either all tokens of a word are chosen or none. Words are taken in random order
+while they fit into the same number of tokens; a word longer than this number is treated as single
+tokens.
 """
 
 from __future__ import annotations
@@ -19,31 +21,31 @@ from numpy.typing import NDArray
 from peer.data.tokenization.special_tokens import SpecialIds
 from peer.data.tokenization.words import WordStarts
 
-REPLACED = 0.8  # of the chosen tokens become [MASK]
-RANDOM = 0.1  # become a random token; the rest stays
-UNKNOWN = 1.0  # how reluctantly the unknown token is chosen: it teaches nothing, and serves where there is nothing else
-MOST_RELUCTANT = 1.0 + UNKNOWN  # above all keys: a random number from 0 to 1 and the reluctance
+REPLACED = 0.8  # share of the chosen tokens that become [MASK]
+RANDOM = 0.1  # share that become a random token; the rest stay
+UNKNOWN = 1.0  # reluctance to choose the unknown token, which teaches nothing: only if there is no other
+MOST_RELUCTANT = 1.0 + UNKNOWN  # above all keys, which are a random number in [0, 1) plus the reluctance
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """Samples as the model sees them and its labels; positions index the flattened samples and rise."""
+    """Input ids and labels; positions are ascending indices into the flattened samples."""
 
     input_ids: NDArray[np.int64]  # (samples, length)
     positions: NDArray[np.int64]  # (labels,)
-    labels: NDArray[np.int64]  # (labels,) the ids to guess at those positions
+    labels: NDArray[np.int64]  # (labels,) the ids to predict at those positions
 
 
 def next_tokens(input_ids: NDArray[np.int32]) -> Labelled:
-    """For causal language modelling: every place but each sample's last has to guess what follows it."""
+    """Label for causal language modelling: the next token of each place but a sample's last."""
     ids = input_ids.astype(np.int64)
     places = np.arange(ids.size).reshape(ids.shape)
     return Labelled(ids, places[:, :-1].reshape(-1), ids[:, 1:].reshape(-1))
 
 
 class Masker:
-    """Masks samples of one vocabulary; special tokens are never chosen and never put in."""
+    """Masks samples of one vocabulary. Special tokens are neither chosen nor used as random tokens."""
 
     def __init__(
         self, vocab_size: int, special: SpecialIds, probability: float, word_starts: WordStarts | None = None
@@ -55,7 +57,7 @@ class Masker:
         self._ordinary_ids = np.flatnonzero(self._reluctance == 0.0)
 
     def mask(self, input_ids: NDArray[np.int32], special_places: int, rng: np.random.Generator) -> Labelled:
-        """Mask (samples, length) ids, of which `special_places` in each sample hold [CLS] or [SEP]."""
+        """Mask ids (samples, length). `special_places` is the number of [CLS] and [SEP] in each sample."""
         per_sample = max(1, round(self._probability * (input_ids.shape[1] - special_places)))
         reluctance = self._reluctance[input_ids]
         if self._word_starts is None:
@@ -74,7 +76,7 @@ class Masker:
 
 
 def choose_tokens(reluctance: NDArray[np.float32], per_sample: int, rng: np.random.Generator) -> Ints:
-    """Flat rising positions of `per_sample` tokens of each sample, reluctant ones last  # reluctance (samples, l)"""
+    """Choose `per_sample` tokens of each sample (samples, l), reluctant ones last; return flat positions."""
     samples, length = reluctance.shape
     keys = rng.random(reluctance.shape, np.float32) + reluctance
     places = np.argpartition(keys, per_sample - 1, axis=1)[:, :per_sample]
@@ -87,33 +89,35 @@ def choose_tokens(reluctance: NDArray[np.float32], per_sample: int, rng: np.rand
 def choose_words(
     reluctance: NDArray[np.float32], starts: NDArray[np.bool_], per_sample: int, rng: np.random.Generator
 ) -> Ints:
-    """Flat rising positions of whole words, up to `per_sample` tokens of each sample  # both (samples, l)
+    """Choose whole words of up to `per_sample` tokens of each sample.
 
-    A word is as reluctant as its most reluctant token.
+    Return ascending flat positions. `reluctance` and `starts` are (samples, l). A word has the
+    largest reluctance of its tokens.
     """
     samples, length = starts.shape
-    first = np.flatnonzero(_shorter_words(starts.reshape(-1), per_sample))  # (words,) where each begins
+    first = np.flatnonzero(_shorter_words(starts.reshape(-1), per_sample))  # (words,) flat start of each
     lengths = np.diff(first, append=starts.size)
-    owner = first // length  # (words,) the sample that it is in
+    owner = first // length  # (words,) the sample of each
     keys = rng.random(len(first)) + np.maximum.reduceat(reluctance.reshape(-1), first)
     least = np.minimum.reduceat(keys, np.searchsorted(owner, np.arange(samples)))  # (samples,)
     order = np.flatnonzero(np.isfinite(keys) & (keys <= np.maximum(1.0, least)[owner]))
-    order = order[np.argsort(keys[order] + MOST_RELUCTANT * owner[order])]  # the samples' words one after the other
+    order = order[np.argsort(keys[order] + MOST_RELUCTANT * owner[order])]  # words ordered by sample
     chosen = take_while_they_fit(order, lengths, owner, np.full(samples, per_sample))
-    word = np.cumsum(np.bincount(first, minlength=starts.size)) - 1  # (samples * l,) the word that each token is in
+    word = np.cumsum(np.bincount(first, minlength=starts.size)) - 1  # (samples * l,) the word of each token
     return np.flatnonzero(chosen[word])
 
 
 def take_while_they_fit(order: Ints, lengths: Ints, owner: Ints, room: Ints) -> NDArray[np.bool_]:
-    """Return which words are taken, if each sample takes its own in this order and skips those too long for its room.
+    """Choose words in this order for each sample, skipping those that exceed its remaining room.
 
-    `order` has the samples one after the other; `lengths` and `owner` are the words', `room` is the samples'.
+    `order` lists the words sample by sample; `lengths` and `owner` are (words,), `room` is
+    (samples,). Returns a mask (words,).
     """
     taken = np.zeros(len(lengths), np.bool_)
     room = room.copy()
     while len(order := order[lengths[order] <= room[owner[order]]]):
         total = np.cumsum(lengths[order])
-        before = np.searchsorted(owner[order], owner[order])  # the first in order of the same sample
+        before = np.searchsorted(owner[order], owner[order])  # the first word of the same sample
         within = total - (total[before] - lengths[order[before]])
         fits = within <= room[owner[order]]
         taken[order[fits]] = True
@@ -123,7 +127,7 @@ def take_while_they_fit(order: Ints, lengths: Ints, owner: Ints, room: Ints) -> 
 
 
 def _shorter_words(starts: NDArray[np.bool_], longest: int) -> NDArray[np.bool_]:
-    """Return these starts, with each token of a word longer than `longest` as a word."""
+    """Return the word starts, with each token of a word longer than `longest` as a start."""
     first = np.flatnonzero(starts)
     too_long = np.diff(first, append=starts.size) > longest
     return starts | np.repeat(too_long, np.diff(first, append=starts.size))

@@ -1,27 +1,31 @@
-"""Conversion of encoded text to a model's input arrays: packed, between special tokens, with segments and their order.
+"""Packing of encoded text into a model's input arrays: special tokens, segments and their order.
 
-`open_packer` picks the packer for the run's objective and family of models. Chunks of tokens are packed into samples of
-exactly the sequence length: none lost, none tokenized again, no padding.
+`open_packer` picks the packer for the run's objective and model family. Tokens are packed into
+samples of exactly the sequence length, without loss, padding or another tokenization.
 
-For sentence order (`PairPacker`), documents are cut into *pieces*: as many whole sentences of one document as fit into
-a sample. The first piece of a long document has a random size, so each pass over a text makes other pieces of it: where
-they are the same in all passes, a model soon knows their order by heart. Of the pieces at hand the best become
-*anchors*, one for each sample; all others are *filler*, a plain run of tokens that fills the samples up to the last
-place and is cut wherever a sample is full. What is left of it starts the next chunk's samples.
+For sentence order (`PairPacker`), documents are cut into *pieces*: as many whole sentences of one
+document as fit into a sample. The first piece of a long document has a random size, so that each
+pass over a text cuts other pieces; if they were always the same, a model would soon memorize their
+order. The best pieces become *anchors*, one for each sample. All others are *filler*, a run of
+tokens that fills the samples and is cut wherever a sample is full. The rest of it starts the next
+chunk's samples.
 
     [CLS] first part of the anchor [SEP] second part of the anchor, filler [SEP]     in order
     [CLS] second part of the anchor [SEP] first part of the anchor, filler [SEP]     swapped
 
-So the label is about two consecutive, whole-sentence passages of one document, and nothing else gives it away: both
-orders begin at a sentence's start, break at a sentence's end and carry the filler in the same place. An anchor that is
-a single sentence (a document of one, or one longer than a sample) has no order to learn, and no label.
+So the label concerns two consecutive passages of whole sentences of one document, and nothing else
+reveals it: both orders begin at the start of a sentence, break at the end of one, and have the
+filler in the same place. An anchor of a single sentence (a document of one sentence, or a sentence
+longer than a sample) has no order to learn, and no label.
 
-With `n` tokens at hand there are always `n // capacity` samples to fill, and never fewer pieces than that: a piece is
-at most one capacity long and the filler left over is shorter. Which pieces become anchors is therefore free.
+`n` tokens fill `n // capacity` samples, and there are never fewer pieces than that, because a piece
+is at most one capacity long and the carried filler is shorter. So any pieces can become the
+anchors.
 
-Without sentence order (`ContiguousPacker`), samples are cut from one plain run of text, as RoBERTa's full sentences
-(Liu et al. 2019, arXiv 1907.11692, section 4.2): documents follow each other, each with a separator after it, and the
-run is cut wherever a sample is full. So nearly all context is the text's own.
+Without sentence order (`ContiguousPacker`), samples are cut from one plain run of text, as
+RoBERTa's full sentences (Liu et al. 2019, arXiv 1907.11692, section 4.2): documents follow each
+other, each followed by a separator, and the run is cut wherever a sample is full. So nearly all
+context comes from the same text.
 """
 
 from __future__ import annotations
@@ -42,14 +46,14 @@ SWAP_PROBABILITY = 0.5
 Number = TypeVar("Number", np.int8, np.int64)
 Ints = NDArray[np.int64]
 Tokens = NDArray[np.int32]
-MIDDLE = (0.25, 0.75)  # the part of an anchor in which a break is looked for first
-IGNORED = -100  # the label that cross entropy leaves out
-SINGLE_SENTENCE_WORTH = 0.5  # of an anchor without an inner sentence end, relative to its length
+MIDDLE = (0.25, 0.75)  # shares of an anchor's length between which its break is wanted
+IGNORED = -100  # the label that cross entropy ignores
+SINGLE_SENTENCE_WORTH = 0.5  # worth of an anchor without an inner sentence end, per token
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Unmasked samples, every place of which holds a token; without `token_type_ids` they are of one segment."""
+    """Unmasked samples without padding; those without `token_type_ids` have one segment."""
 
     input_ids: NDArray[np.int32]  # (samples, length)
     token_type_ids: NDArray[np.int8] | None = None  # (samples, length); 0 = first segment, 1 = second
@@ -65,7 +69,7 @@ class Samples:
 
 
 def join_samples(first: Samples, second: Samples) -> Samples:
-    """Two groups of samples of one run as one group."""
+    """Concatenate two groups of samples of one run."""
     return Samples(
         np.concatenate([first.input_ids, second.input_ids]),
         _joined(first.token_type_ids, second.token_type_ids),
@@ -78,18 +82,18 @@ def _joined(first: NDArray[Number] | None, second: NDArray[Number] | None) -> ND
 
 
 class SamplePacker(Protocol):
-    """Makes samples of chunk after chunk of encoded text."""
+    """Packs successive chunks of encoded text into samples."""
 
-    special_places: int  # in each sample, for [CLS] and [SEP]s
-    carried: Tokens  # tokens that wait for more to fill a sample
+    special_places: int  # places of each sample for [CLS] and [SEP]
+    carried: Tokens  # tokens carried over to the next chunk
 
     def pack(self, chunk: EncodedChunk) -> Samples:
-        """All samples that this chunk, and tokens carried over, fill, in random order."""
+        """Pack a chunk and the carried tokens into full samples, in random order."""
         ...
 
 
 def open_packer(config: RunConfig, special: SpecialIds, rng: np.random.Generator) -> SamplePacker:
-    """The packer for the run's objective: pairs of segments where their order is learnt, else plain text."""
+    """Return the packer for the objective: segment pairs for sentence order, else plain text."""
     if config.objective.name == "mlm+sop":
         return PairPacker(config.data.sequence_length, special, rng)
     framed = ARCHITECTURES[config.model.architecture].framed
@@ -98,7 +102,7 @@ def open_packer(config: RunConfig, special: SpecialIds, rng: np.random.Generator
 
 
 def _framed(rows: Tokens, special: SpecialIds) -> Tokens:
-    """[CLS] row [SEP] for each row  # (samples, capacity) -> (samples, capacity + 2)"""
+    """Put [CLS] and [SEP] around each row: (samples, capacity) -> (samples, capacity + 2)."""
     return np.pad(rows, ((0, 0), (1, 1)), constant_values=((0, 0), (special.cls, special.sep)))
 
 
@@ -112,7 +116,7 @@ class _Anchors:
 
 
 class PairPacker:
-    """[CLS] first segment [SEP] second segment [SEP], with the sentence-order label; half of the pairs are swapped."""
+    """Packs [CLS] first segment [SEP] second segment [SEP]; half of the pairs are swapped."""
 
     special_places = 3
 
@@ -126,7 +130,7 @@ class PairPacker:
         self.carried: Tokens = np.empty(0, np.int32)  # always shorter than the capacity
 
     def pack(self, chunk: EncodedChunk) -> Samples:
-        """All samples that this chunk, and tokens carried over, fill, in random order."""
+        """Pack a chunk and the carried tokens into full samples, in random order."""
         tokens = np.concatenate([self.carried, chunk.tokens])
         starts, ends = cut_pieces(chunk, self._capacity, self._draw_first_limits(chunk.document_ends))
         shift = len(self.carried)
@@ -145,7 +149,7 @@ class PairPacker:
         return self._pairs(rows[order], first_lengths[order], labels[order])
 
     def _pairs(self, tokens: Tokens, first_lengths: Ints, labels: Ints) -> Samples:
-        """Put special tokens around the two segments of each sample  # tokens (samples, capacity)"""
+        """Put special tokens around both segments of each sample. Tokens are (samples, capacity)."""
         first, sep = first_lengths[:, None], self._special.sep  # (samples, 1)
         # A token stands one place after its index in the first segment and two places after it in the second.
         by_one = np.pad(tokens, ((0, 0), (0, 1)), constant_values=sep)
@@ -156,24 +160,24 @@ class PairPacker:
         return Samples(_framed(inner, self._special), types, labels)
 
     def _draw_first_limits(self, document_ends: Ints) -> Ints:
-        """Draw the largest size of each document's first piece; that of a short document is the whole document."""
+        """Draw the size limit of each document's first piece; a short document is not limited."""
         lengths = np.diff(document_ends, prepend=0)
         drawn = self._rng.integers(1, self._capacity, len(lengths), endpoint=True)
         return np.where(lengths > self._capacity, drawn, self._capacity)
 
     def _choose_anchors(self, starts: Ints, ends: Ints, sentence_ends: Ints, samples: int) -> _Anchors:
-        """The longest pieces, those with an inner sentence end first; where each breaks, and which are swapped."""
+        """Choose the pieces of most worth as anchors, their breaks, and those to swap."""
         inner = np.searchsorted(sentence_ends, ends, "left") > np.searchsorted(sentence_ends, starts, "right")
         worth = (ends - starts) * np.where(inner, 1.0, SINGLE_SENTENCE_WORTH)
         chosen = np.sort(np.argsort(-worth, kind="stable")[:samples])
         starts, lengths, has_order = starts[chosen], (ends - starts)[chosen], inner[chosen]
         breaks = self._choose_breaks(starts, lengths, sentence_ends)
-        # The halves of one sentence betray their order by the capital and the full stop: it is never asked for.
+        # Capital and full stop would reveal the order of one sentence's halves, so it gets no label.
         swapped = (self._rng.random(len(chosen)) < self._swap_probability) & has_order
         return _Anchors(starts, lengths, breaks, swapped, has_order)
 
     def _choose_breaks(self, starts: Ints, lengths: Ints, sentence_ends: Ints) -> Ints:
-        """For each anchor the inner sentence end nearest to a random place in its middle, else that place."""
+        """Choose each anchor's break: the inner sentence end nearest to a random place, if any."""
         place = starts + np.floor(lengths * self._rng.uniform(*MIDDLE, len(starts))).astype(np.int64)
         breaks = wanted = np.clip(place, starts + 1, np.maximum(starts + 1, starts + lengths - 1))
         if not len(sentence_ends):
@@ -189,10 +193,11 @@ class PairPacker:
 
 
 def cut_pieces(chunk: EncodedChunk, capacity: int, first_limits: Ints) -> tuple[Ints, Ints]:
-    """Starts and ends of the longest runs of whole sentences of one document that fit into `capacity` tokens.
+    """Cut each document into the longest runs of whole sentences that fit into `capacity` tokens.
 
-    The first run of each document has at most so many tokens as `first_limits` (documents,) says, unless its first
-    sentence has more. A sentence that is longer than `capacity` is cut, every `capacity` tokens.
+    Returns the runs' starts and ends. The first run of each document has at most `first_limits`
+    (documents,) tokens, unless its first sentence has more. A sentence longer than `capacity` is
+    cut every `capacity` tokens.
     """
     sentence_ends: list[int] = chunk.sentence_ends.tolist()
     ends: list[int] = []
@@ -209,13 +214,13 @@ def cut_pieces(chunk: EncodedChunk, capacity: int, first_limits: Ints) -> tuple[
 
 
 def _last_sentence_end(sentence_ends: list[int], start: int, limit: int) -> int | None:
-    """Return the last of these that is after `start` and not after `limit`; None if there is none."""
+    """Return the last sentence end after `start` and up to `limit`, or None."""
     last = bisect_right(sentence_ends, limit) - 1
     return sentence_ends[last] if last >= 0 and sentence_ends[last] > start else None
 
 
 def _covered(tokens: int, anchors: _Anchors) -> NDArray[np.bool_]:
-    """Return which of the tokens belong to an anchor."""
+    """Return a mask (tokens,) of the tokens that belong to an anchor."""
     steps = np.zeros(tokens + 1, np.int8)
     np.add.at(steps, anchors.starts, 1)
     np.add.at(steps, anchors.starts + anchors.lengths, -1)
@@ -223,7 +228,7 @@ def _covered(tokens: int, anchors: _Anchors) -> NDArray[np.bool_]:
 
 
 def _arrange(tokens: Tokens, filler: Tokens, anchors: _Anchors, filler_starts: Ints, capacity: int) -> Tokens:
-    """Each sample's anchor (rotated at its break where it is swapped), then its filler."""
+    """Join each sample's anchor, rotated at its break if swapped, and its filler. Returns (samples, capacity)."""
     column = np.arange(capacity)  # (capacity,)
     length = anchors.lengths[:, None]  # (samples, 1)
     turned = column + np.where(anchors.swapped, anchors.breaks, 0)[:, None]  # (samples, capacity)
@@ -233,9 +238,10 @@ def _arrange(tokens: Tokens, filler: Tokens, anchors: _Anchors, filler_starts: I
 
 
 class ContiguousPacker:
-    """Plain text cut from one run, for encoders between [CLS] and [SEP].
+    """Cuts plain text from one run; encoders get it between [CLS] and [SEP].
 
-    `between` are the tokens after each document: a separator, and perhaps the token that begins the next document.
+    `between` holds the tokens after each document: a separator and optionally the next document's
+    first token.
     """
 
     def __init__(
@@ -253,7 +259,7 @@ class ContiguousPacker:
         self.carried: Tokens = np.empty(0, np.int32)  # always shorter than the capacity
 
     def pack(self, chunk: EncodedChunk) -> Samples:
-        """All samples that this chunk, and tokens carried over, fill, in random order."""
+        """Pack a chunk and the carried tokens into full samples, in random order."""
         ends = np.repeat(chunk.document_ends, len(self._between))
         run = np.insert(chunk.tokens, ends, np.tile(self._between, len(chunk.document_ends)))
         run = np.concatenate([self.carried, run])

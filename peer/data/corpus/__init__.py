@@ -1,4 +1,4 @@
-"""Preparation of a corpus for a run: a sample of it by perplexity and without duplicates, with a report.
+"""Preparation of a corpus for a run: sampling by perplexity without duplicates, and a report.
 
 Only the command line imports these modules.
 """

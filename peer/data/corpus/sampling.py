@@ -1,8 +1,9 @@
-"""Sampling of a corpus by `manyhands corpus sample`: two readings, one to learn how it is, one to keep a part of it.
+"""Sampling of a corpus by `manyhands corpus sample`: one pass to survey it, one to select.
 
-The first reading counts documents, drops duplicates and takes an even sample; scorer, quartiles and scale come from it
-alone. The second scores every document, decides, and writes what is kept as JSON Lines. Memory does not grow with the
-corpus, but for a bit for each document that says whether it is a duplicate.
+The first pass surveys the corpus: it counts documents, drops duplicates and takes a uniform sample,
+from which scorer, quartiles and scale are computed. The second pass scores every document, decides,
+and writes the kept ones as JSON Lines. Memory does not grow with the corpus, except for one bit for
+each document, which marks duplicates.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ JSON_ENDINGS = (".jsonl", ".ndjson", ".json")
 Blocks = Iterable[list[str]]
 Write = Callable[[Sequence[str]], None]
 SAMPLE_CHARACTERS = 100_000_000
-SCORER_CHARACTERS = 10_000_000  # of the sample are enough to learn the pieces of a scorer
+SCORER_CHARACTERS = 10_000_000  # of the sample, enough to train a scorer's tokenizer
 SCORER_PIECES = 16_000
-_NUMBER = re.compile(r"\d+|\d{1,3}(,\d{3})+|\d{1,3}(_\d{3})+")  # its groups of thousands parted, or not
+_NUMBER = re.compile(r"\d+|\d{1,3}(,\d{3})+|\d{1,3}(_\d{3})+")  # with or without separators of thousands
 
 
 @dataclass(frozen=True)
 class Target:
-    """The amount of documents to keep: a number of them, or a share of all."""
+    """The documents to keep, as a number or as a share of all."""
 
     number: int | None = None
     share: float | None = None
@@ -70,7 +71,7 @@ class Target:
         raise ConfigError(f"--target ({text}) must be a whole number of documents, or a share such as 10% or 0.1.")
 
     def share_of(self, documents: int) -> float:
-        """Return the share of so many documents. Raises `ConfigError` if there are too few."""
+        """Return the target as a share of that many documents. Raises `ConfigError` if there are too few."""
         if self.number is None:
             assert self.share is not None
             return self.share
@@ -81,16 +82,16 @@ class Target:
 
 @dataclass(frozen=True)
 class Survey:
-    """The result of the first reading."""
+    """The result of the first pass."""
 
     read: int
     documents: int  # without duplicates
     sample: Sequence[str]
-    is_new: Sequence[NDArray[np.uint8]]  # of each block, a bit for each document; empty where duplicates stay
+    is_new: Sequence[NDArray[np.uint8]]  # for each block a bit per document; empty if duplicates are kept
 
 
 def survey(blocks: Blocks, duplicates: Duplicates, max_documents: int, rng: np.random.Generator) -> Survey:
-    """Read a corpus for the first time; raises `ConfigError` if it is empty."""
+    """Make the first pass over a corpus. Raises `ConfigError` if it is empty."""
     sample = CorpusSample(max_documents, SAMPLE_CHARACTERS, rng)
     keep = open_duplicates(duplicates)
     read = documents = 0
@@ -107,12 +108,12 @@ def survey(blocks: Blocks, duplicates: Duplicates, max_documents: int, rng: np.r
 
 
 def train_scorer(sample: Sequence[str], config: RunConfig, path: Path) -> None:
-    """Learn the pieces of a scorer on documents, and save it; raises `ConfigError`."""
+    """Train a scorer's tokenizer on documents and save it; raises `ConfigError`."""
     run = config.tokenizer
     preset = run.preset if run.path is None and run.chosen_algorithm == "unigram" else "albert"
     wanted = {"run": {"language": config.run.language}, "tokenizer": {"preset": preset, "vocab_size": SCORER_PIECES}}
     ends = list(accumulate(map(len, sample)))  # in characters
-    enough = bisect_left(ends, SCORER_CHARACTERS) + 1  # with the document that reaches them
+    enough = bisect_left(ends, SCORER_CHARACTERS) + 1  # including the document that reaches the limit
     train_tokenizer(RunConfig.from_mapping(wanted), sample[:enough]).save(str(path))
 
 
@@ -125,7 +126,7 @@ def plan(
     factors: Sequence[float] | None,
     width: float | None,
 ) -> tuple[Sampling, PerplexityTally]:
-    """Plan the sampling from the perplexities of the sample; return it and an empty tally of its results."""
+    """Plan the sampling from the sample's perplexities. Return it with an empty tally for its results."""
     perplexities: Floats = scorer.perplexities(found.sample)
     perplexities = perplexities[np.isfinite(perplexities)]
     if not len(perplexities):
@@ -137,7 +138,7 @@ def plan(
 def write_kept(
     blocks: Blocks, found: Survey, scorer: Scorer, sampling: Sampling, tally: PerplexityTally, write: Write
 ) -> None:
-    """Read a corpus for the second time, and write what is kept."""
+    """Make the second pass over a corpus, and write the kept documents."""
     for documents in _without_duplicates(blocks, found):
         perplexities = scorer.perplexities(documents)
         chances = probabilities(sampling, perplexities)
@@ -159,22 +160,23 @@ def _without_duplicates(blocks: Blocks, found: Survey) -> Iterator[list[str]]:
 
 
 class CorpusSample:
-    """An even sample of the documents that it is shown, bounded in documents and in characters.
+    """A uniform sample of a stream of documents, limited in documents and in characters.
 
-    Every document draws a random key, and those with the smallest keys stay: so it does not matter how many there are.
+    Every document draws a random key, and those with the smallest keys stay, so the number of
+    documents need not be known.
     """
 
     def __init__(self, max_documents: int, max_characters: int, rng: np.random.Generator) -> None:
         self._max_documents, self._max_characters, self._rng = max_documents, max_characters, rng
-        self._kept: list[tuple[float, str]] = []  # a heap by the keys' negatives: the greatest key comes off first
+        self._kept: list[tuple[float, str]] = []  # a heap by negative keys: the largest key is popped first
         self._characters = 0
-        self._border = 1.0  # keys from here on were turned away
+        self._border = 1.0  # keys from here on are rejected
 
     def add(self, documents: Sequence[str]) -> None:
         """Offer more documents to the sample."""
         keys = self._rng.random(len(documents))
         for index in np.flatnonzero(keys < self._border).tolist():
-            if keys[index] < self._border:  # which the ones before it may have moved
+            if keys[index] < self._border:  # earlier ones may have lowered it
                 self._take(float(keys[index]), documents[index])
 
     @property
@@ -196,9 +198,10 @@ class CorpusSample:
 
 @contextmanager
 def open_writer(folder: Path, packing: Packing) -> Iterator[Write]:
-    """A function that appends documents to `NAMES[packing]` in the folder, which is complete when the context ends.
+    """Yield a function that appends documents to the file `NAMES[packing]` in the folder.
 
-    They are written as JSON Lines, each an object with one `text`, as the readers of sources take them.
+    The file holds JSON Lines, objects with a `text` as sources read them, and is complete when the
+    context ends.
     """
     path = folder / NAMES[packing]
     openers: Mapping[Packing, Callable[[], Any]] = {
@@ -216,7 +219,7 @@ def open_writer(folder: Path, packing: Packing) -> Iterator[Write]:
 
 
 def sources_of(names: Sequence[str], text_field: str) -> RunConfig:
-    """A run file, or files of documents as the sources of a run; raises `ConfigError`."""
+    """Read a run file, or make a run whose sources are these files of documents. Raises `ConfigError`."""
     if any(Path(name).suffix in RUN_FILES for name in names):
         if len(names) > 1:
             raise ConfigError("Give one run file, or files of documents, not both.")
@@ -229,14 +232,14 @@ def sources_of(names: Sequence[str], text_field: str) -> RunConfig:
 
 
 def read_blocks(config: RunConfig) -> Iterator[list[str]]:
-    """All documents of all sources, `BLOCK` at a time; raises `ConfigError`."""
+    """Yield all documents of all sources in blocks of `BLOCK`; raises `ConfigError`."""
     documents = (document for source in config.data.sources for document in _read(source))
     while block := list(islice(documents, BLOCK)):
         yield block
 
 
 def _read(source: Source) -> Iterator[str]:
-    """A source's documents that its filters of length and language want."""
+    """Yield a source's documents that pass its filters of length and language."""
     name, least, most = source.name, source.filters.min_characters, source.filters.max_characters
     try:
         units = open_units(source, whole=True)
@@ -248,7 +251,7 @@ def _read(source: Source) -> Iterator[str]:
                         yield document
     except ConfigError:
         raise
-    except Exception as error:  # the fault boundary: of any file system and format
+    except Exception as error:  # a fault boundary: file systems and formats raise all types
         raise ConfigError(f"Cannot read {name} ({describe(error)}): mend it, or leave it out.") from error
 
 

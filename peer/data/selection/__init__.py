@@ -1,5 +1,5 @@
-"""Choice among documents: filters, held-out documents, duplicates, perplexity.
+"""Selection of documents: filters, held-out documents, duplicates, perplexity.
 
-`peer.data.sources` imports `filters`, and whatever deals with held-out documents `hashing`; the preparation of a corpus
-imports the others.
+`peer.data.sources` imports `filters`; modules that deal with held-out documents import `hashing`;
+the preparation of a corpus imports the others.
 """

@@ -1,7 +1,7 @@
-"""Dropping documents that came before: exact copies, or near ones by MinHash (Broder 1997; datasketch).
+"""Removal of duplicate documents: exact copies, or near ones by MinHash (Broder 1997; datasketch).
 
-Memory is bounded: whoever remembers too many documents forgets some of the older ones, and then lets a copy pass rather
-than drop what is new. The first of several copies is kept, so the order of a corpus decides which one that is.
+Memory is bounded: when it is full, older documents are forgotten, so that a copy may pass but no
+new document is dropped. The first of several copies is kept.
 """
 
 from __future__ import annotations
@@ -22,35 +22,36 @@ from peer.runtime.software import how_to_add
 
 Hashes = NDArray[np.uint64]
 SALT = "duplicates"
-WAYS = 8  # documents in one place of the exact memory: a cache line
-EXACT_REMEMBERED = 1 << 24  # documents in 128 MB; memory is taken only as it is needed
+WAYS = 8  # documents in one row of the exact memory: a cache line
+EXACT_REMEMBERED = 1 << 24  # documents in 128 MB, allocated as needed
 NEAR_REMEMBERED = 200_000  # documents in about half a gigabyte
 PERMUTATIONS = 64
-SIMILAR = 0.8  # the share of shingles that two documents must have in common to be near duplicates
+SIMILAR = 0.8  # share of common shingles that makes two documents near duplicates
 SHINGLE_WORDS, SHINGLE_CHARACTERS = 5, 8
-UNSPACED = 16  # characters a word, more than any script has that separates words
+UNSPACED = 16  # characters per word, more than in any script that separates words
 WORD = re.compile(r"\w+")
 MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def open_duplicates(kind: Duplicates) -> DocumentFilter | None:
-    """A filter with nothing remembered yet that drops copies of earlier documents, or none; raises `ConfigError`."""
+    """Return a fresh filter that drops copies of earlier documents, or None. Raises `ConfigError`."""
     if kind == "none":
         return None
     return ExactDuplicates().keep if kind == "exact" else NearDuplicates().keep
 
 
 class ExactDuplicates:
-    """Compares 64 bits of each text's hash: among a hundred million documents, not one is dropped wrongly.
+    """A filter by 64-bit hashes, with hardly one wrong match in a hundred million documents.
 
-    The memory is a table of places; a full place gives up one of its documents, chosen by the new one's hash.
+    The memory is a table of rows; a full row drops one of its documents, chosen by the new one's
+    hash.
     """
 
     def __init__(self, remembered: int = EXACT_REMEMBERED) -> None:
         self._table = np.zeros((max(1, remembered // WAYS), WAYS), np.uint64)  # 0 is an empty place
 
     def keep(self, documents: Sequence[str]) -> Mask:
-        """Return which of the documents are no copies of earlier ones."""
+        """Return a mask of the documents that are not copies of earlier ones."""
         hashes = np.fromiter((document_hash(text, SALT) or 1 for text in documents), np.uint64, len(documents))
         new = np.zeros(len(hashes), np.bool_)
         new[np.unique(hashes, return_index=True)[1]] = True
@@ -62,14 +63,14 @@ class ExactDuplicates:
 
     def _remember(self, place: int, number: int) -> None:
         row = self._table[place]
-        way = int(np.argmin(row))  # an empty one, if there is one
+        way = int(np.argmin(row))  # an empty place, if any
         row[way if row[way] == 0 else (number >> 32) % WAYS] = number
 
 
 class NearDuplicates:
-    """Compares the shingles of texts by their MinHashes, found through locality-sensitive hashing.
+    """A filter by MinHashes of the texts' shingles, found through locality-sensitive hashing.
 
-    Two generations of documents are remembered: when the younger is full, the older is forgotten.
+    It stores two generations of documents; when the younger is full, the older is dropped.
     """
 
     def __init__(self, remembered: int = NEAR_REMEMBERED) -> None:
@@ -87,7 +88,7 @@ class NearDuplicates:
         self._number = self._first_young = self._first_old = 0
 
     def keep(self, documents: Sequence[str]) -> Mask:
-        """Return which of the documents are no near copies of earlier ones."""
+        """Return a mask of the documents that are not near copies of earlier ones."""
         return np.fromiter(map(self._is_new, documents), np.bool_, len(documents))
 
     def _is_new(self, document: str) -> bool:
@@ -112,9 +113,9 @@ class NearDuplicates:
 
 
 def shingle_hashes(text: str) -> NDArray[np.uint64]:
-    """32-bit hashes of a text's runs of words, or of characters where the script does not separate words; one at least.
+    """Hash a text's runs of words, or of characters if the script does not separate words.
 
-    Capital letters, marks and white space do not count.
+    Returns at least one 32-bit hash. Case, punctuation and white space do not matter.
     """
     words = WORD.findall(text.casefold())
     letters = "".join(words)
@@ -123,7 +124,7 @@ def shingle_hashes(text: str) -> NDArray[np.uint64]:
     else:
         hashed = (crc32(word.encode("utf-8", "surrogatepass")) for word in words)
         units, length = np.fromiter(hashed, np.uint32, len(words)), SHINGLE_WORDS
-    if not words:  # marks only: the text itself
+    if not words:  # punctuation only: the text itself
         units = np.array([crc32(text.encode("utf-8", "surrogatepass"))], np.uint32)
     length = min(length, len(units))
     hashes = np.zeros(len(units) - length + 1, np.uint64)

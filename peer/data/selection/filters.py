@@ -1,7 +1,8 @@
-"""Filters that decide which documents of a source a device reads, on whole blocks, before they are shuffled.
+"""Filters that select a source's documents, block by block, before they are shuffled.
 
-Every peer must decide alike, so a filter looks at nothing but the documents and the run's configuration; only
-duplicates depend on what a device has read. `peer.data.sources.reader` applies what `build_filters` gives.
+All peers must decide alike, so a filter depends only on the documents and the run's configuration;
+only duplicates depend on what a device has read. `peer.data.sources.reader` applies the filters of
+`build_filters`.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ OpenFilters = Callable[[], Sequence[DocumentFilter]]
 
 
 def build_filters(source: Source, first: Sequence[DocumentFilter], tokenizer_dir: Path | None) -> OpenFilters:
-    """Build the filters for a source's documents, the `first` ones before all others, cheap tests before costly ones.
+    """Build a source's filters: the `first` ones, then cheap tests before costly ones.
 
-    Filters are opened anew for each epoch: duplicates are those that a device has read since then, or since it was
-    started. Raises `ConfigError` if the scorer of documents cannot be had; `tokenizer_dir` holds the run's tokenizer.
+    Filters are opened anew for each epoch, so duplicates are found among the documents read since
+    the epoch or the process began. `tokenizer_dir` holds the run's tokenizer. Raises `ConfigError`
+    if the scorer of documents is unavailable.
     """
     before, limits = list(first), source.filters
     if limits.min_characters > 0 or limits.max_characters is not None:
@@ -42,21 +44,22 @@ def have_wanted_length(limits: Filters, documents: Sequence[str]) -> Mask:
 
 
 def open_sampling(source: Source, tokenizer_dir: Path | None) -> DocumentFilter | None:
-    """Open the source's sampling, if it has one, which decides by the text alone, as `manyhands corpus sample` would.
+    """Open the source's sampling, if any.
 
-    Raises `ConfigError` if its scorer cannot be had.
+    It decides by the text alone, like `manyhands corpus sample`. Raises `ConfigError` if its scorer
+    is unavailable.
     """
     sampling = source.sampling
     if sampling is None:
         return None
-    if sampling.method == "random":  # chance needs no score
+    if sampling.method == "random":  # needs no scores
         return lambda documents: decide(documents, np.full(len(documents), min(1.0, sampling.scale)))
     scorer = open_scorer(sampling.scorer, tokenizer_dir)
     return lambda documents: decide(documents, probabilities(sampling, scorer.perplexities(documents)))
 
 
 def keep_all(filters: Sequence[DocumentFilter], documents: Sequence[str]) -> Mask:
-    """True for each of the (documents,) that passes all filters; each sees only what passed those before it."""
+    """Return a mask (documents,) of those that pass all filters, each applied to what passed before."""
     kept = np.arange(len(documents))
     for test in filters:
         if len(kept):

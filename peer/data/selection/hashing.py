@@ -1,7 +1,7 @@
-"""A document's hash and the number in [0, 1) that it draws, by which every peer decides alike.
+"""A document's hash, and a number in [0, 1) drawn from it, so that all peers decide alike.
 
-So documents are held out for validation. It does not matter who reads a document, when, or from which source: a copy
-of a held-out document is held out too, for ever and on every peer.
+Documents are held out for validation by this number. It depends neither on the reader, the time nor
+the source, so a copy of a held-out document is always held out, on every peer.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Part = Literal["training", "validation"]
 
 
 def document_hash(text: str, salt: str = "") -> int:
-    """64 bits of BLAKE2b of the text without the white space around it; another salt gives an independent hash."""
+    """Return 64 bits of BLAKE2b of the stripped text; another salt gives an independent hash."""
     digest = blake2b(text.strip().encode("utf-8", "surrogatepass"), digest_size=BITS // 8, person=salt.encode()[:16])
     return int.from_bytes(digest.digest(), "big")
 
 
 def uniform(text: str, salt: str) -> float:
-    """Draw the document's own number, uniform in [0, 1): the same on every machine, independent for each salt."""
+    """Draw a document's uniform number in [0, 1). It is equal on all machines, and independent for each salt."""
     return document_hash(text, salt) / (1 << BITS)
 
 
 class PartFilter:
-    """A filter for the documents of one part: those held out, which are `share` of all, or all others."""
+    """A filter for one part: the held-out documents (`share` of all), or all others."""
 
     def __init__(self, part: Part, share: float) -> None:
         self._wanted, self._share = part == "validation", share

@@ -1,6 +1,6 @@
 """Scoring by a KenLM n-gram model, as CCNet and BERTIN do, and training one with KenLM's own `lmplz`.
 
-The only module that imports `kenlm`, which must be compiled and so is an extra of the installation.
+Only this module imports `kenlm`, which must be compiled and is therefore an optional extra.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from peer.runtime.software import how_to_add
 REMEMBERED_WORDS = 500_000
 LONGEST_REMEMBERED = 40  # characters
 _MARK, _DIGIT = regex.compile(r"[\p{P}\p{S}]"), regex.compile(r"\p{Nd}")
-SMALL_CORPUS = "--discount_fallback"  # else little text has too few counts to estimate how much they overstate
+SMALL_CORPUS = "--discount_fallback"  # else a small text has too few counts to estimate the discounts
 
 
 class KenlmScorer:
-    """Perplexity per word of a document's lines, each line's end counted as a word."""
+    """A scorer by the perplexity per word of a document's lines; line ends count as words."""
 
     def __init__(self, path: Path, text: str) -> None:
         try:
@@ -61,7 +61,7 @@ class KenlmScorer:
 
 
 def words_of(text: str) -> str:
-    """Text as our own models are trained on it: NFKC, small letters, 0 for every digit, marks apart from words."""
+    """Normalize text for our models: NFKC, lower case, 0 for every digit, separate punctuation."""
     return "\n".join(" ".join(map(_words_in, line.split())) for line in text.split("\n"))
 
 
@@ -74,11 +74,11 @@ def _normalized(text: str) -> str:
     return " ".join(_DIGIT.sub("0", _MARK.sub(r" \g<0> ", text)).split())
 
 
-_remembered = lru_cache(REMEMBERED_WORDS)(_normalized)  # doing it anew takes far longer than KenLM's score
+_remembered = lru_cache(REMEMBERED_WORDS)(_normalized)  # normalizing takes far longer than KenLM's scoring
 
 
 def train_kenlm(documents: Iterable[str], out: Path, order: int = 5, program: str = "lmplz") -> None:
-    """Write an ARPA model of the documents' lines; raises `ConfigError` if KenLM's program is missing or fails."""
+    """Write an ARPA model of the documents' lines. Raises `ConfigError` if KenLM's program is missing or fails."""
     found = shutil.which(program)
     if found is None:
         raise ConfigError(
@@ -95,8 +95,8 @@ def train_kenlm(documents: Iterable[str], out: Path, order: int = 5, program: st
                 process.stdin.write((words_of(document) + "\n").encode("utf-8", "replace"))
             process.stdin.close()
         except BrokenPipeError:
-            pass  # it ended early, and its exit status says so
-        except BaseException:  # interrupted too: the program would train on half of the documents
+            pass  # the program ended early; its exit status is checked below
+        except BaseException:  # also when interrupted: else the program would train on half of the documents
             process.kill()
             raise
         finally:

@@ -1,4 +1,4 @@
-"""The form of every filter of documents, whatever it looks at: hashes, copies, lengths, perplexities."""
+"""The type of all document filters: by hashes, copies, lengths or perplexities."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-Mask = NDArray[np.bool_]  # (documents,), true for those that stay
+Mask = NDArray[np.bool_]  # (documents,), true for those that are kept
 DocumentFilter = Callable[[Sequence[str]], Mask]

@@ -1,9 +1,10 @@
-"""BERTIN's perplexity sampling as pure functions: which documents to keep, given how a language model finds them.
+"""BERTIN's perplexity sampling as pure functions, which choose documents by their perplexities.
 
-De la Rosa et al. 2022, "BERTIN: Efficient Pre-Training of a Spanish Language Model using Perplexity Sampling",
-section 2: text of the lowest perplexity is repetitive, of the highest noise; so documents of the middle quartiles are
-preferred. A method gives each perplexity a weight, and one common scale makes probabilities of the weights. What is
-added here: the scale is solved for, so that the expected number kept is the number that was asked for.
+De la Rosa et al. 2022, "BERTIN: Efficient Pre-Training of a Spanish Language Model using Perplexity
+Sampling", section 2: text of the lowest perplexity is repetitive, of the highest noise; so
+documents of the middle quartiles are preferred. A method gives each perplexity a weight, and one
+common scale turns weights into probabilities. Unlike BERTIN, this module solves for the scale at
+which the expected number of kept documents is the requested one.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from peer.data.selection.hashing import uniform
 
 Floats = NDArray[np.float64]
 SALT = "sampling"
-LAST_WIDTHS = 10  # BERTIN takes the last quartile, which has no end, to be ten times as wide as the third's bound
-LEAST_WEIGHT = 1e-300  # so that a target of everything can be met
-LEAST_WIDTH = 1e-6  # of a quartile, in parts of the first one's bound: where many documents are alike
+LAST_WIDTHS = 10  # BERTIN's width of the unbounded last quartile, in units of the third quartile
+LEAST_WEIGHT = 1e-300  # so that even a target of all documents can be met
+LEAST_WIDTH = 1e-6  # of a quartile, relative to the first bound, for corpora of very similar documents
 DIGITS = 6  # of the numbers in the run file
 BINS = 120  # of the histogram
-SHOWN = 0.97  # of the documents; the rest, with perplexities without end, would press the others together
+SHOWN = 0.97  # share of the documents; the long tail of the rest would compress the histogram
 
 
 def quartiles_of(perplexities: Floats) -> tuple[float, float, float]:
-    """The three perplexities that divide the (documents,) in four equal parts, in `DIGITS` digits."""
+    """Compute the three quartiles of perplexities (documents,), rounded to `DIGITS` digits."""
     first, second, third = (_rounded(value) for value in np.quantile(perplexities, (0.25, 0.5, 0.75)))
     return first, second, third
 
 
 def quartile_numbers(perplexities: Floats, quartiles: Sequence[float]) -> NDArray[np.int64]:
-    """0 to 3 for each of the (documents,); one on a bound belongs to the part below it."""
+    """Return each document's quartile, 0 to 3, as (documents,). A bound belongs to the lower part."""
     return np.searchsorted(np.asarray(quartiles), perplexities, side="left").astype(np.int64)
 
 
 def default_factors(quartiles: Sequence[float]) -> tuple[float, float, float, float]:
-    """BERTIN's weights of the quartiles: what lies dense counts more; the greatest is 1."""
+    """Compute BERTIN's weights of the quartiles: narrower ones weigh more. The largest weight is 1."""
     first, second, third = quartiles
     widths = np.maximum([first, second - first, third - second, LAST_WIDTHS * third], LEAST_WIDTH * first)
     one, two, three, four = (_rounded(value) for value in widths.min() / widths)
@@ -47,9 +48,9 @@ def default_factors(quartiles: Sequence[float]) -> tuple[float, float, float, fl
 
 
 def default_width(quartiles: Sequence[float]) -> float:
-    """A width that gives a document as far from the median as the quartiles are, on average, half the median's weight.
+    """Compute a width by which the quartiles have about half of the median's weight.
 
-    BERTIN's 4.5 fitted its model's perplexities of Spanish; those of others spread more or less.
+    BERTIN's 4.5 fits the perplexities of Spanish by its own model; others spread differently.
     """
     first, second, third = quartiles
     distance = (third - first) / 2 / second
@@ -57,12 +58,12 @@ def default_width(quartiles: Sequence[float]) -> float:
 
 
 def probabilities(sampling: Sampling, perplexities: Floats) -> Floats:
-    """Return the probability with which each of the (documents,) is kept."""
+    """Return the probability of keeping each document, (documents,)."""
     return np.minimum(1.0, sampling.scale * _weights(sampling, perplexities))
 
 
 def decide(documents: Sequence[str], chances: Floats) -> NDArray[np.bool_]:
-    """Decide which of the (documents,) are kept: the same on every machine, for each one's own text alone decides."""
+    """Decide which documents are kept, (documents,). Each decision depends only on the text, so all machines agree."""
     kept = chances >= 1
     for index in np.flatnonzero((chances > 0) & ~kept).tolist():
         kept[index] = uniform(documents[index], SALT) < chances[index]
@@ -77,7 +78,7 @@ def plan_sampling(
     factors: Sequence[float] | None = None,
     width: float | None = None,
 ) -> Sampling:
-    """The section that keeps `share` of a corpus whose documents' perplexities are like these; raises `ConfigError`."""
+    """Plan the sampling that keeps `share` of a corpus with perplexities like these. Raises `ConfigError`."""
     quartiles = quartiles_of(perplexities)
     shapes: Mapping[Method, Mapping[str, object]] = {
         "random": {},
@@ -90,9 +91,10 @@ def plan_sampling(
 
 
 def solve_scale(weights: Floats, share: float) -> float:
-    """The scale for which min(1, scale x weight) is `share` on average; raises `ConfigError` if there is none.
+    """Solve for the scale at which min(1, scale * weight) averages `share`.
 
-    With the k greatest weights cut off at 1 the mean is linear in the scale; so each k is tried, all at once.
+    Raises `ConfigError` if there is none. If the k largest products are cut off at 1, the mean is
+    linear in the scale, so all k are tried at once.
     """
     falling = np.sort(weights)[::-1]
     positive = falling[falling > 0]
@@ -108,9 +110,9 @@ def solve_scale(weights: Floats, share: float) -> float:
 
 
 def _weights(sampling: Sampling, perplexities: Floats) -> Floats:
-    """The method's weight for each of the (documents,).
+    """Compute the method's weight of each document, (documents,).
 
-    A bell falls off with the distance from the median, measured in medians, as exp(-distance² / width).
+    The Gaussian weight is exp(-distance² / width), with the distance from the median in medians.
     """
     if sampling.method == "random":
         return np.ones_like(perplexities)
@@ -128,9 +130,10 @@ def _rounded(value: float) -> float:
 
 
 class PerplexityTally:
-    """Documents before and after, by quartile and in the bins of a histogram, as `manyhands corpus sample` shows them.
+    """Numbers of documents before and after sampling, by quartile and histogram bin.
 
-    Counts only, so that a corpus of any length takes the same memory.
+    `manyhands corpus sample` shows them. Only counts are stored, so memory does not grow with the
+    corpus.
     """
 
     def __init__(self, sample: Floats, quartiles: tuple[float, float, float]) -> None:
@@ -141,7 +144,7 @@ class PerplexityTally:
         self.parts = {name: np.zeros(4) for name in ("before", "expected", "kept")}
 
     def add(self, perplexities: Floats, chances: Floats, kept: NDArray[np.bool_]) -> None:
-        """Count (documents,)."""
+        """Count documents by their perplexities, chances and decisions, (documents,) each."""
         parts = quartile_numbers(perplexities, self.quartiles)
         inner = (perplexities >= self.edges[0]) & (perplexities <= self.edges[-1])
         bins = np.clip(np.searchsorted(self.edges, perplexities, side="right") - 1, 0, BINS - 1)
@@ -150,7 +153,7 @@ class PerplexityTally:
             self.bins[name] += np.bincount(bins[inner], weights[inner], BINS)
 
     def density(self, name: str) -> Floats:
-        """The share of these documents in each bin, by perplexity: what a picture shows."""
+        """Compute the density of these documents in each bin, for a plot."""
         total = self.parts[name].sum()
         density: Floats = self.bins[name] / max(total, 1e-12) / np.diff(self.edges)
         return density

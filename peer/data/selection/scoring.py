@@ -1,8 +1,8 @@
-"""Scorers, which say how probable a language model finds documents; `open_scorer` opens the one that is named.
+"""Scorers, which compute the perplexity of documents by a language model.
 
-A Unigram scorer needs no model but the run's tokenizer, whose pieces have probabilities. It is weaker than a model of
-word order, yet it knows the language: foreign scripts, codes, tables and lists of tags are improbable, stop words
-repeated are probable.
+A Unigram scorer needs only the run's tokenizer, whose pieces have probabilities. It is weaker than
+a model of word order, but it recognizes the language: foreign scripts, codes, tables and lists of
+tags are improbable; repeated stop words are probable.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from peer.config.data import ScorerConfig, Source, is_remote
 from peer.data.tokenization.words import WordMemory, sums
 from peer.network.remote_files import storage_options
 
-SLICE_CHARACTERS = 1_000_000  # of documents that are scored together
-UNKNOWN_PENALTY = 10.0  # in nats, below the rarest piece, as sentencepiece has it
+SLICE_CHARACTERS = 1_000_000  # in documents that are scored together
+UNKNOWN_PENALTY = 10.0  # in nats, beyond the rarest piece, as in sentencepiece
 
 
 class Scorer(Protocol):
-    """Gives documents their perplexities."""
+    """Computes documents' perplexities."""
 
     def perplexities(self, documents: Sequence[str]) -> NDArray[np.float64]:
-        """(documents,), each 1 or more; infinite where there is nothing to score."""
+        """Return perplexities (documents,) of at least 1; infinite if there is nothing to score."""
         ...
 
 
 def open_scorer(config: ScorerConfig, tokenizer_dir: Path | None) -> Scorer:
-    """The scorer that `config` describes; raises `ConfigError`.
+    """Open the scorer that `config` describes; raises `ConfigError`.
 
-    `tokenizer_dir` holds the run's tokenizer, which scores where no model is named.
+    `tokenizer_dir` holds the run's tokenizer, the scorer if no model is named.
     """
     if config.kind == "kenlm":
         from peer.data.selection.kenlm import KenlmScorer
@@ -54,9 +54,9 @@ def open_scorer(config: ScorerConfig, tokenizer_dir: Path | None) -> Scorer:
 
 
 def _checked_copy(config: ScorerConfig, address: str) -> Path:
-    """The model's file, or a copy of what is at its address, which lasts as long as this process.
+    """Return the model's file, or download a copy that is kept while this process runs.
 
-    Raises `ConfigError` if it cannot be fetched, or if its digest is not the one that the run file gives.
+    Raises `ConfigError` if the download fails or the digest differs from the run file's.
     """
     path = Path(address)
     if is_remote(address):
@@ -73,10 +73,10 @@ def _checked_copy(config: ScorerConfig, address: str) -> Path:
 
 
 class UnigramScorer:
-    """Perplexity per piece of a Unigram tokenizer.
+    """A scorer by the perplexity per piece of a Unigram tokenizer.
 
-    Words are tokenized apart, and remembered: a document costs a look-up a word. A block of documents is scored slice
-    by slice, as their words and pieces take many times the memory of their text.
+    Words are tokenized separately and cached, so a document costs one look-up per word. A block is
+    scored in slices, because words and pieces take many times the memory of the text.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -101,7 +101,7 @@ class UnigramScorer:
         words = [document.split() for document in documents]
         ids, lengths = self._memory.encode(list(chain.from_iterable(words)))
         pieces = sums(lengths, words)  # (documents,)
-        # Each document's are summed independently of its neighbours: every peer must find the same sums.
+        # Each document is summed independently of its neighbours, so that all peers get the same sums.
         filled, mean = pieces > 0, np.full(len(words), np.inf)
         mean[filled] = np.add.reduceat(self._surprise[ids], (pieces.cumsum() - pieces)[filled]) / pieces[filled]
         perplexities: NDArray[np.float64] = np.exp(mean)
@@ -114,7 +114,7 @@ def _surprises(model: dict[str, object], size: int) -> NDArray[np.float64]:
     surprise = -np.array([score for _, score in vocabulary], np.float64)
     unknown = surprise.max() + UNKNOWN_PENALTY
     special = [number for number, (piece, score) in enumerate(vocabulary) if score == 0 or piece == ""]
-    surprise[special] = unknown  # `[UNK]`, and names that no text has
+    surprise[special] = unknown  # `[UNK]`, and names that occur in no text
     unknown_id = model.get("unk_id")
     if isinstance(unknown_id, int):
         surprise[unknown_id] = unknown

@@ -1,6 +1,7 @@
-"""Hugging Face datasets as shards, streamed by `datasets`: row groups, or files of other formats.
+"""Hugging Face datasets, streamed by `datasets`; a shard is a Parquet row group or another file.
 
-The only module that imports `datasets`, and only when a run names such a source: the import alone takes a second.
+Only this module imports `datasets`, and only if a run names such a source, as the import takes a
+second.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from peer.data.sources.fields import column_of, document_of, value_of, wanted_fi
 from peer.data.sources.units import Record, Shard, State, UnitReader
 from peer.network.http import asking, reaching
 
-HUB_TIMEOUT_S = 4.0  # the hub's own client tries for minutes
+HUB_TIMEOUT_S = 4.0  # the hub's own client retries for minutes
 REPOSITORY = re.compile(r"[A-Za-z0-9_-][\w.-]*(/[\w.-]+)?")  # NAME or OWNER/NAME; anything else is a folder
-MANY_SHARDS = 64  # so many need not be divided: that asks each file for its row groups
-BATCH_ROWS = 1000  # unpacked at a time
+MANY_SHARDS = 64  # so many shards are not divided, as that requests the row groups of each file
+BATCH_ROWS = 1000  # decoded at a time
 TEXT_TYPES = ("string", "large_string", "string_view")
 
 
 def dataset_shards(source: Source) -> list[Shard]:
-    """The shards of a dataset; raises `ConfigError`."""
+    """Open a dataset and list its shards; raises `ConfigError`."""
     dataset = _open(source)
     numbers = range(int(dataset.num_shards))
     return [Shard(f"shard {n} of {source.name}", partial(RowReader, source, dataset, n)) for n in numbers]
 
 
 class RowReader(UnitReader):
-    """Some rows of a dataset's shard as documents."""
+    """Reads one of `parts` parts of a dataset's shard; a row is a document."""
 
     def __init__(self, source: Source, dataset: Any, shard: int, part: int, parts: int, state: State | None) -> None:
         from datasets.distributed import split_dataset_by_node
 
-        # Of a file's row groups those before `state` need not be read again.
+        # Resharded so that row groups before `state` are not read again.
         rows = dataset.shard(dataset.num_shards, shard).reshard()
         self._rows = split_dataset_by_node(rows, part, parts)
-        self._begun_at = state  # what the rows forget until the first of them
+        self._begun_at = state  # kept here, as the rows report it only after the first one
         if state is not None:
             self._rows.load_state_dict(state)
         self._records = self._read(source)
@@ -58,12 +59,12 @@ class RowReader(UnitReader):
 
 
 def _open(source: Source) -> Any:
-    """The dataset as a stream of the wanted columns; raises `ConfigError`."""
+    """Open the dataset as a stream of the wanted columns; raises `ConfigError`."""
     import datasets
 
-    datasets.logging.set_verbosity(logging.CRITICAL)  # its errors are reported by who reads
+    datasets.logging.set_verbosity(logging.CRITICAL)  # the reader reports errors
     datasets.disable_progress_bars()
-    # It would wait by itself, for minutes, and could not be interrupted.
+    # Its own retries would take minutes and could not be interrupted.
     datasets.config.STREAMING_OPEN_MAX_RETRIES = datasets.config.STREAMING_READ_MAX_RETRIES = 1
     for wait in ("OPEN_RETRY", "READ_RETRY", "READ_SERVER_UNAVAILABLE_RETRY", "READ_RATE_LIMIT_RETRY"):
         setattr(datasets.config, f"STREAMING_{wait}_INTERVAL", 0)
@@ -72,14 +73,15 @@ def _open(source: Source) -> Any:
         return dataset
     try:
         return dataset.reshard()
-    except Exception:  # noqa: BLE001 - a bad file among good ones: whoever reads it says what is wrong
+    except Exception:  # noqa: BLE001 - a bad file among good ones: its reader reports the error
         return dataset
 
 
 def require_hub(source: Source) -> None:
-    """Raise `UnreachableError` if this is a dataset of the hub and the hub does not answer; any answer will do.
+    """Raise `UnreachableError` if the dataset is on the hub and the hub does not respond at all.
 
-    A dataset in a folder of this machine needs no hub. `HF_HUB_OFFLINE` and `HF_DATASETS_OFFLINE` switch the check off.
+    A dataset in a local folder needs no hub. `HF_HUB_OFFLINE` and `HF_DATASETS_OFFLINE` disable the
+    check.
     """
     name = source.paths[0]
     if source.kind != "hub" or Path(name).exists() or REPOSITORY.fullmatch(name) is None:
@@ -100,7 +102,7 @@ def require_hub(source: Source) -> None:
 
 
 def _open_hub(source: Source) -> Any:
-    """A dataset of the hub, or a folder, with the wanted columns; of Parquet files only these are fetched."""
+    """Open a dataset of the hub or a folder. Only the wanted columns of Parquet files are fetched."""
     from datasets import load_dataset_builder
 
     require_hub(source)
@@ -127,7 +129,7 @@ def _open_hub(source: Source) -> Any:
 
 
 def _require_own_files(data_files: Any, source: Source) -> None:
-    """Raise `ConfigError` if a dataset of the hub names files elsewhere, such as on this machine, as its own."""
+    """Raise `ConfigError` if a dataset of the hub names files elsewhere, such as local ones."""
     files = [str(file) for names in (data_files or {}).values() for file in names]
     foreign = [file for file in files if not file.startswith("hf://")]
     if foreign and not Path(source.paths[0]).exists():

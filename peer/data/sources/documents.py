@@ -1,8 +1,9 @@
-"""Endless streams of documents: which document a device reads next, and how it finds its place again.
+"""Endless streams of documents: the next document of a device, and its position.
 
-The order depends on the device's number, so that peers read different parts of the run's sources; the position is a
-small JSON value, so that a volunteer who returns goes on and does not start at the first document again. Each source
-is read ahead in a thread (`SourceStream`), so that nobody waits for a source that is in trouble.
+The order depends on the device's number, so that peers read different parts of the run's sources.
+The position is a small JSON value, with which a returning volunteer continues instead of starting
+again at the first document. A thread reads each source ahead (`SourceStream`), so that training
+does not wait for a failing source.
 """
 
 from __future__ import annotations
@@ -31,28 +32,29 @@ from peer.data.sources.units import Shard, Units, builtin_shards
 logger = logging.getLogger(__name__)
 
 Position = Mapping[str, Any]  # JSON values only
-Report = Callable[[str], None]  # told in one sentence what keeps documents from coming
+Report = Callable[[str], None]  # called with one sentence on why documents are missing
 
-CLOSING_S = 1.0  # a thread that waits for the network longer ends by itself, later
-CHARACTERS_A_TOKEN = 4  # until a document's tokens are counted
-LOST_TURN_TOKENS = 500  # that a source in trouble loses at a time
+CLOSING_S = 1.0  # a thread that waits longer for the network is left to end by itself
+CHARACTERS_A_TOKEN = 4  # estimate until a document's tokens are counted
+LOST_TURN_TOKENS = 500  # that a failing source loses with each turn
 
 
 class SourceStream:
-    """Documents of one source without end, read ahead in a thread.
+    """The endless documents of one source, read ahead in a thread.
 
-    Three blocks are in memory at most: the one in use, the next, and one that waits for room.
+    At most three blocks are in memory: the current, the next, and one that waits for room in the
+    queue.
     """
 
     def __init__(self, plan: SourcePlan, position: BlockPosition | None, report: Report, pauses: Pauses) -> None:
-        self.reader = SourceReader(plan, position, report, pauses)  # tells what keeps documents from coming
+        self.reader = SourceReader(plan, position, report, pauses)  # `trouble` says why documents are missing
         self._position, self._pauses = position or BlockPosition(), pauses
-        self._documents: Sequence[str | None] = ()  # of the block in use
+        self._documents: Sequence[str | None] = ()  # of the current block
         self._index = self._position.index
         self._blocks = Prefetched(self.reader.blocks(), 1, "source")
 
     def take(self) -> str | None:
-        """The next document; None as long as the source is in trouble."""
+        """Return the next document, or None while the source is failing."""
         while True:
             for index in range(self._index, len(self._documents)):
                 if (document := self._documents[index]) is not None:
@@ -71,11 +73,11 @@ class SourceStream:
         return replace(self._position, index=self._index)
 
     def is_ready(self) -> bool:
-        """Return whether `take` has a document, or will wait for one."""
+        """Return whether `take` would return a document, perhaps after waiting for it."""
         return self._index < len(self._documents) or self.reader.trouble is None or self._blocks.is_ready()
 
     def close(self) -> None:
-        """Wait for the thread, but not for the network; the pauses are closed before."""
+        """Wait for the thread, but not for the network. Close the pauses before."""
         self._blocks.close(CLOSING_S)
 
     def _next_block(self) -> bool:
@@ -83,7 +85,7 @@ class SourceStream:
             self._pauses(0)
             try:
                 block = self._blocks.take(0 if self.reader.trouble is not None else CHECK_S)
-            except StopIteration:  # closed since the pauses were asked
+            except StopIteration:  # closed since the check above
                 raise StreamClosed from None
             if block is not None:
                 self._position, self._documents, self._index = block.position, block.documents, block.position.index
@@ -93,10 +95,11 @@ class SourceStream:
 
 
 class MixedDocuments:
-    """Several sources whose tokens stand in fixed proportions: next comes the one that is furthest behind its share.
+    """A mixture of sources in fixed proportions of tokens.
 
-    A document's tokens are estimated by its characters until they are counted. A source that is in trouble loses its
-    turns. Close it, or use it as a context manager.
+    The next document comes from the source that is furthest behind its share. A document's tokens
+    are estimated from its characters until they are counted. A failing source loses its turns.
+    Close the mixture, or use it as a context manager.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class MixedDocuments:
     ) -> None:
         self._streams, self._weights, self._pauses = streams, weights, pauses
         self._drawn = [0] * len(streams) if drawn is None else list(drawn)  # tokens of each source
-        self._uncounted: list[tuple[int, int]] = []  # of each document: its source, and its tokens by estimate
+        self._uncounted: list[tuple[int, int]] = []  # for each document its source and its estimated tokens
 
     def __next__(self) -> str:
         while True:
@@ -119,9 +122,9 @@ class MixedDocuments:
             self._drawn[number] += LOST_TURN_TOKENS
 
     def count(self, tokens: Sequence[int]) -> None:
-        """Take the tokens of each document that was given since the last call."""
+        """Replace estimates by the counted tokens of each document returned since the last call."""
         for (number, estimate), counted in zip(self._uncounted, tokens, strict=True):
-            self._drawn[number] += max(1, int(counted)) - estimate  # a source without tokens must not always be next
+            self._drawn[number] += max(1, int(counted)) - estimate  # else a source without tokens would always be next
         self._uncounted.clear()
 
     @property
@@ -134,7 +137,7 @@ class MixedDocuments:
         return {"drawn": list(self._drawn), "streams": [asdict(stream.position()) for stream in self._streams]}
 
     def close(self) -> None:
-        """End all reading; whoever waits for a document gets `StreamClosed`."""
+        """End all reading; waiting consumers get `StreamClosed`."""
         self._pauses.close()
         for stream in self._streams:
             stream.close()
@@ -146,7 +149,7 @@ class MixedDocuments:
         self.close()
 
     def _await_any(self) -> None:
-        """Wait while all sources are in trouble; raises `ConfigError` if none ever gave anything, and none tries."""
+        """Wait while all sources fail; raises `ConfigError` if none ever gave a document and none is retried."""
         while not any(stream.is_ready() for stream in self._streams):
             readers = [stream.reader for stream in self._streams]
             troubles = [reader.trouble for reader in readers if reader.trouble is not None]
@@ -157,7 +160,7 @@ class MixedDocuments:
 
 
 def source_names(sources: Sequence[Source]) -> list[str]:
-    """Name each source by a digest of what is read there, whatever its weight and licence; equal ones are numbered."""
+    """Name each source by a digest of its settings except weight and licence; number equal ones."""
     names: list[str] = []
     for source in sources:
         name = sha256(source.model_dump_json(exclude={"weight", "license"}).encode()).hexdigest()
@@ -166,7 +169,7 @@ def source_names(sources: Sequence[Source]) -> list[str]:
 
 
 def check_position(value: Any, sources: int) -> Position:
-    """A position from a file; raises `ValueError` or `TypeError` if it is none, or of another number of sources."""
+    """Validate a position from a file; raises `ValueError` or `TypeError`, also for a wrong number of sources."""
     if not isinstance(value, dict) or value.keys() != {"drawn", "streams"}:
         raise ValueError("a position has the keys `drawn` and `streams`")
     TypeAdapter(list[NonNegativeInt]).validate_python(value["drawn"], strict=True)
@@ -176,7 +179,7 @@ def check_position(value: Any, sources: int) -> Position:
 
 
 def _at(place: Mapping[str, Any] | None) -> BlockPosition | None:
-    """The position in one source, None if it was never read; raises `ValueError` or `TypeError` if it is none."""
+    """Parse the position in one source (None: never read); raises `ValueError` or `TypeError`."""
     if place is None:
         return None
     if set(place) != {field.name for field in fields(BlockPosition)}:
@@ -195,11 +198,11 @@ def open_documents(
     pauses: Pauses | None = None,
     reserve: Reserve = no_wait,
 ) -> MixedDocuments:
-    """The documents of a run in this device's order, from `position` on.
+    """Open the documents of a run in this device's order, from `position` on.
 
-    Of the part `training` are all that are not held out, of the part `validation` those that are. With
-    `tokenizer_dir`, sources can be sampled by the run's own tokenizer. It starts threads. What is wrong with the
-    sources is raised as `ConfigError` when documents are asked for, what is wrong with their filters at once.
+    The part `validation` is the held-out documents, `training` all others. With `tokenizer_dir`,
+    sources can be sampled by the run's own tokenizer. Starts threads. Raises `ConfigError` for
+    unusable filters at once, for unusable sources when documents are read.
     """
     sources, pauses = config.data.sources, pauses or Pauses()
     division = [] if part is None else [PartFilter(part, config.data.validation.share).keep]
@@ -218,10 +221,10 @@ def open_documents(
 
 
 def sample_documents(config: RunConfig, limit: int) -> Iterator[str]:
-    """Up to `limit` documents, none twice, each source in proportion to its weight; to train a tokenizer on.
+    """Yield up to `limit` different documents to train a tokenizer on, by the sources' weights.
 
-    They are not sampled by perplexity, which may need the tokenizer. Raises `ConfigError` for any source that cannot be
-    read, and `UnreachableError`, before anything is read, for a hub that does not answer.
+    They are not sampled by perplexity, which may need the tokenizer. Raises `ConfigError` for an
+    unreadable source, and `UnreachableError`, before reading anything, if the hub does not respond.
     """
     for source in config.data.sources:
         if source.kind == "hub":
@@ -236,7 +239,7 @@ def sample_documents(config: RunConfig, limit: int) -> Iterator[str]:
 
 
 def _first_epoch(plan: SourcePlan, limit: int) -> Iterator[str]:
-    pauses, reports = Pauses(), list[str]()  # the stream's thread appends to them
+    pauses, reports = Pauses(), list[str]()  # the stream's thread appends to `reports`
     stream = SourceStream(plan, None, reports.append, pauses)
     try:
         given = 0
@@ -274,7 +277,7 @@ def _plan(config: RunConfig, number: int, device_number: int, filters: OpenFilte
 
 
 def open_units(source: Source, *, whole: bool = False) -> Units:
-    """Open the units of a source: by default cut so finely that many devices can share it, else as it lies there."""
+    """Open the units of a source, cut finely for many devices unless `whole`."""
     return Units(_shards(source), whole=whole)
 
 

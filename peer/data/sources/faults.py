@@ -1,8 +1,8 @@
-"""Handling of parts of a source that cannot be read: they are tried again, left out, or waited for.
+"""Handling of units that cannot be read: they are retried, skipped, or waited for.
 
-A unit is tried several times, always from the record at which it failed, and is then left out until the source begins
-anew. Where several in a row fail, the fault is the network's or the source's rather than theirs: the source rests, and
-goes back to the first of them, once.
+A unit is retried several times from the record at which it failed, and is then skipped until the
+next epoch. If several units in a row fail, the cause is probably the network or the source: the
+source pauses, and goes back to the first of them, once.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from auth.errors import ConfigError
 from peer.data.sources.units import State
 
 ATTEMPTS = 5
-FIRST_WAIT_S = 1.0  # at most, and twice as long each time
+FIRST_WAIT_S = 1.0  # upper limit of the first wait, doubled each time
 LONGEST_WAIT_S = 30.0
 REST_S = 120.0
 UNITS_IN_A_ROW = 3
 
 
-class StreamClosed(Exception):  # noqa: N818 - no error: whoever reads is not wanted any more
-    """The stream was closed while it was waited for."""
+class StreamClosed(Exception):  # noqa: N818 - not an error: the reader is no longer needed
+    """The stream was closed while a caller waited for it."""
 
 
 class Pauses:
-    """A wait that ends, with `StreamClosed`, as soon as the stream is closed."""
+    """A wait that raises `StreamClosed` as soon as the stream is closed."""
 
     def __init__(self) -> None:
         self._closed = threading.Event()
@@ -48,31 +48,31 @@ class SourcePlace:
     """A device's place in a source."""
 
     epoch: NonNegativeInt = 0
-    block: NonNegativeInt = 0  # in the epoch
-    turn: NonNegativeInt = 0  # of the device's units
-    state: State | None = None  # in the unit; None at its beginning
+    block: NonNegativeInt = 0  # number in the epoch
+    turn: NonNegativeInt = 0  # number in the device's order of units
+    state: State | None = None  # position in the unit; None at its beginning
 
     def next_unit(self, units: int) -> SourcePlace:
-        """Return the beginning of the unit that follows, if need be in the next epoch."""
+        """Return the beginning of the next unit, which may be in the next epoch."""
         if self.turn + 1 < units:
             return replace(self, turn=self.turn + 1, state=None)
         return SourcePlace(self.epoch + 1)
 
 
 class Setbacks:
-    """A memory of the units that failed since something was read last, which decides where to go on."""
+    """The units that have failed since the last successful read; decides where to continue."""
 
     def __init__(self) -> None:
         self._failed: list[SourcePlace] = []
         self._went_back = False
 
     def read_something(self) -> None:
-        """Forget the failed units: something was read since, so the faults were their own."""
+        """Forget the failed units: a later unit was read, so the source itself is well."""
         self._failed.clear()
         self._went_back = False
 
     def failed(self, place: SourcePlace, units: int) -> tuple[SourcePlace, bool]:
-        """Return the place to go on at after all attempts failed at `place`, and whether to rest before."""
+        """Return where to continue after all attempts at `place` failed, and whether to rest."""
         self._failed.append(place)
         if len(self._failed) < min(UNITS_IN_A_ROW, units):
             return place.next_unit(units), False
@@ -83,7 +83,7 @@ class Setbacks:
 
 
 def retrying(pause: Callable[[float], None], before_wait: Callable[[BaseException], None]) -> Retrying:
-    """Make a caller that tries until it succeeds or has failed ATTEMPTS times, then raises the last error."""
+    """Return a caller that retries up to `ATTEMPTS` attempts, then raises the last error."""
 
     def tell(call: RetryCallState) -> None:
         error = call.outcome.exception() if call.outcome else None
@@ -101,7 +101,7 @@ def retrying(pause: Callable[[float], None], before_wait: Callable[[BaseExceptio
 
 
 def describe(error: BaseException) -> str:
-    """Write an error of some library as part of a sentence, by its cause where fsspec makes it a missing file."""
+    """Describe an error for a sentence. fsspec's missing files are described by their cause."""
     if isinstance(error, FileNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
     text = " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""Records with fields as documents: the text of a line of JSON or a row, if it is in one of the wanted languages."""
+"""Documents from records with fields: the text of a JSON line or a row in a wanted language."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from peer.data.sources.units import Record
 
 
 def document_of(record: Any, source: Source) -> Record:
-    """Return a record's text: empty if it is in another language, None if it has none."""
+    """Return a record's text: empty if its language is not wanted, None if it has no text."""
     text, filters = value_of(record, source.text_field), source.filters
     if not isinstance(text, str):
         return None
@@ -19,12 +19,12 @@ def document_of(record: Any, source: Source) -> Record:
 
 
 def wanted_fields(source: Source) -> list[str]:
-    """Return the names of the fields that are read: the text's, and the language's if it counts."""
+    """Return the names of the fields to read: the text's, and the language's if it is filtered."""
     return [name for name in (source.text_field, source.filters.language_field) if name is not None]
 
 
 def value_of(record: Any, name: str) -> Any:
-    """Return the value of a field, or with dots in its name of a field in a field; None if there is none."""
+    """Return the value of a field, None if it is missing. Dots in the name lead to nested fields."""
     if not isinstance(record, Mapping):
         return None
     if name in record:
@@ -34,5 +34,5 @@ def value_of(record: Any, name: str) -> Any:
 
 
 def column_of(name: str, columns: Mapping[str, Any] | list[str]) -> str:
-    """Return the column that holds a field: the one of this name, else the one that the name begins with."""
+    """Return the column that contains a field: the name, or its part before the first dot."""
     return name if name in columns else name.partition(".")[0]

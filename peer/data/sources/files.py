@@ -1,12 +1,13 @@
-"""Plain text and JSON Lines, packed or not, as shards: ranges of a plain file, every k-th document of a packed one.
+"""Plain text and JSON Lines, compressed or not, as shards: ranges, or every k-th document.
 
-Not read by `datasets`, which can neither pass over a bad record or an endless line nor begin in the middle of a file.
-Memory is bounded: a document of more than 16 MiB comes in pieces, each of which is a document from there on
-(`peer.data.sources.pieces`). Only a line of JSON of more than 64 MiB is passed over. A file that ends too early is an
-error, never just a short file.
+A plain file is cut into ranges; of a compressed one, each part takes every k-th document.
+`datasets` is not used, because it can neither skip a bad record or an endless line nor begin in the
+middle of a file. Memory is bounded: a document of more than 16 MiB is cut into pieces, which are
+documents from there on (`peer.data.sources.pieces`). Only a JSON line of more than 64 MiB is
+skipped. A file that ends too early is an error, never just a short file.
 
-The ranges of a file share nothing and leave nothing out: a line belongs to the range in which it begins, a paragraph to
-that in which the blank line before it begins.
+The ranges of a file are disjoint and complete: a line belongs to the range in which it begins, a
+paragraph to the range in which the blank line before it begins.
 """
 
 from __future__ import annotations
@@ -28,37 +29,37 @@ from peer.data.sources.units import MANY_FILES, Record, Shard, State, UnitReader
 from peer.network.remote_files import FileLocation, find_files
 
 MAX_DOCUMENT_BYTES = 16 << 20
-MAX_JSON_BYTES = 64 << 20  # of a line, which has to be parsed as a whole
-# A document or a piece of it, None if it is too long; the byte to go on from after the document, None before its end.
+MAX_JSON_BYTES = 64 << 20  # of one line, which must be parsed as a whole
+# A document or a piece of it (None if too long), and the byte after the document (None before its last piece).
 Found = tuple[bytes | None, int | None]
 Decode = Callable[[bytes], Record]
 Divide = Callable[[BinaryIO, int, int | None, bool], Iterator[Found]]
-MIN_RANGE_BYTES = 1 << 20  # shorter ranges are not worth their requests
+MIN_RANGE_BYTES = 1 << 20  # shorter ranges would cost too many requests
 MAX_RANGE_BYTES = 16 << 20
-LONGEST_BLANK = 200  # bytes of a line that may look empty
-ZERO_WIDTH = dict.fromkeys([*range(0x200B, 0x2010), 0x2060, 0xFEFF])  # characters that nobody sees
+LONGEST_BLANK = 200  # bytes of a line that can count as blank
+ZERO_WIDTH = dict.fromkeys([*range(0x200B, 0x2010), 0x2060, 0xFEFF])  # invisible characters
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
 class Range:
-    """A part of a file, in bytes of its unpacked content."""
+    """A part of a file, in bytes of its uncompressed content."""
 
     address: FileLocation
     start: int = 0
-    end: int | None = None  # None is the file's end, of a file that was not cut
-    encoding: str | None = None  # None is the one that its bytes show
+    end: int | None = None  # None: to the end of a file that is not cut
+    encoding: str | None = None  # None: recognised from the first bytes
 
 
 def file_shards(source: Source) -> list[Shard]:
-    """The ranges of a source's files, or the files if they are many or cannot be divided."""
+    """List the ranges of a source's files, or whole files if they are many or indivisible."""
     files = [Range(file, encoding=source.encoding) for file in find_files(source)]
     spans = files if len(files) >= MANY_FILES else cut_files(files)
     return [Shard(f"`{span.address.url}`", partial(FileReader, source, span)) for span in spans]
 
 
 class FileReader(UnitReader):
-    """Some of the documents of a range: those whose number is `part` modulo `parts`."""
+    """Reads the documents of a range whose number is `part` modulo `parts`."""
 
     def __init__(self, source: Source, span: Range, part: int, parts: int, state: State | None) -> None:
         self._span, self._part, self._parts = span, part, parts
@@ -66,12 +67,12 @@ class FileReader(UnitReader):
         in_lines = is_json or source.documents == "line"
         self._divide: Divide = partial(line_documents, in_pieces=not is_json) if in_lines else paragraph_documents
         self._decode: Decode = partial(decode_json, source) if is_json else decode_text
-        # A document that comes in pieces has more characters than this.
+        # A document that is cut into pieces has more characters than this.
         self._wants_long = (source.filters.max_characters or MAX_DOCUMENT_BYTES) > MAX_DOCUMENT_BYTES // 4
-        # Before the range's first byte, so that a line which begins with it is seen to begin.
+        # One byte early, to see whether a line begins at the range's first byte.
         self._offset = max(span.start - 1, 0) if state is None else int(state["offset"])
         self._number = 0 if state is None else int(state["number"])
-        self._pieces = 0 if state is None else int(state.get("pieces", 0))  # read so far of the document at the offset
+        self._pieces = 0 if state is None else int(state.get("pieces", 0))  # already read of the document at the offset
         self._records = self._read(self._number > 0 or span.start == 0)
 
     def state(self) -> State:
@@ -100,29 +101,29 @@ class FileReader(UnitReader):
                         yield record if self._wants_long or not is_long else ""
 
     def _records_of(self, content: bytes | None) -> list[Record]:
-        """Decode a document or a piece of one; text that is too long only now is cut now."""
+        """Decode a document or a piece of one; cut text that decoding has made too long."""
         record = None if content is None else self._decode(content)
         return [None] if record is None else list(cut_text(record, MAX_DOCUMENT_BYTES))
 
 
 def decode_json(source: Source, line: bytes) -> Record:
-    """The text of a JSON object, if it is in one of the wanted languages; None if it is damaged or has none."""
+    """Return the text of a JSON object; None if it is damaged or has none (see `document_of`)."""
     try:
         text = document_of(json.loads(line.removeprefix(BYTE_ORDER_MARK)), source)
-        (text or "").encode()  # half a surrogate pair is no text
+        (text or "").encode()  # raises for half a surrogate pair
     except (ValueError, RecursionError):
         return None
     return text
 
 
 def decode_text(content: bytes) -> Record:
-    """A document of plain text, None if much of it is not UTF-8; a little of that becomes replacement characters."""
+    """Decode UTF-8 text, with replacement characters for damage; None if there is much of it."""
     text = content.removeprefix(BYTE_ORDER_MARK).decode("utf-8", errors="replace").strip()
     return text if is_legible(text) else None
 
 
 def cut_files(files: Sequence[Range]) -> list[Range]:
-    """The files in order, those that can be read from any place on in ranges of about the same length."""
+    """Return the files in order. Cut those readable from any offset into ranges of similar length."""
     sizes = ask_each(files, lambda file: size_if_divisible(file.address, file.encoding))
     fair_bytes = sum(size or 0 for size in sizes) // MANY_FILES
     range_bytes = min(max(fair_bytes, MIN_RANGE_BYTES), MAX_RANGE_BYTES)
@@ -140,9 +141,9 @@ def _cut(whole: Range, size: int | None, range_bytes: int) -> Iterator[Range]:
 def line_documents(
     file: BinaryIO, offset: int, end: int | None, whole_line: bool, *, in_pieces: bool = True
 ) -> Iterator[Found]:
-    """The lines that hold something and begin before `end`.
+    """Yield the non-blank lines that begin before `end`.
 
-    The file stands at `offset`; the rest of the line there is passed over unless it is a `whole_line`.
+    `file` is at `offset`; the rest of the line there is skipped unless it is a `whole_line`.
     """
     line, at = _Gathered(in_pieces=in_pieces), offset
     for start, chunk, at in _lines(file, offset):
@@ -156,16 +157,17 @@ def line_documents(
 
 
 def paragraph_documents(file: BinaryIO, offset: int, end: int | None, whole_paragraph: bool) -> Iterator[Found]:
-    """The paragraphs after all blank lines that begin before `end`.
+    """Yield the paragraphs after all blank lines that begin before `end`.
 
-    The file stands at `offset`; what comes before the first blank line is passed over unless it is a `whole_paragraph`.
+    `file` is at `offset`; the text before the first blank line is skipped unless it is a
+    `whole_paragraph`.
     """
     paragraph, ours, at = _Gathered(), whole_paragraph, offset
     for start, chunk, at in _lines(file, offset):
-        if not is_blank(chunk) or start + len(chunk) < at:  # the rest of a line is no blank line
+        if not is_blank(chunk) or start + len(chunk) < at:  # the rest of a line is not a blank line
             if ours:
                 yield from paragraph.add(chunk)
-        elif start > offset or whole_paragraph:  # else it may be the end of a line that is not blank
+        elif start > offset or whole_paragraph:  # else it may be the end of a non-blank line
             yield from paragraph.end(start)
             ours = end is None or start < end
             if not ours:
@@ -174,7 +176,7 @@ def paragraph_documents(file: BinaryIO, offset: int, end: int | None, whole_para
 
 
 def is_blank(line: bytes) -> bool:
-    """Return whether a line holds nothing but white space, of Unicode's kinds, too, and characters without width."""
+    """Return whether a line holds only (Unicode) white space and zero-width characters."""
     content = line.strip()
     if not content:
         return True
@@ -186,7 +188,7 @@ def is_blank(line: bytes) -> bool:
 
 
 class _Gathered:
-    """The bytes of one document; a document that is too long is yielded in pieces while it is read."""
+    """A buffer for one document. A document that is too long is yielded in pieces while it is read."""
 
     def __init__(self, *, in_pieces: bool = True) -> None:
         self._in_pieces = in_pieces
@@ -194,11 +196,11 @@ class _Gathered:
 
     def _begin(self) -> None:
         self._chunks: list[bytes] = []
-        self._bytes = 0  # that are not yielded yet
+        self._bytes = 0  # not yielded yet
         self._is_cut = False
 
     def add(self, chunk: bytes) -> Iterator[Found]:
-        """Take the next bytes, and yield the pieces that are complete."""
+        """Add the next bytes, and yield the complete pieces."""
         self._bytes += len(chunk)
         self._chunks.append(chunk)
         if self._in_pieces and self._bytes > MAX_DOCUMENT_BYTES:
@@ -209,7 +211,7 @@ class _Gathered:
             self._chunks.clear()
 
     def end(self, after: int) -> Iterator[Found]:
-        """Yield the document or its last piece, if there is any, and begin another; None for one that is too long."""
+        """Yield the document or its last piece, if any, and begin another; yield None if it is too long."""
         content = b"".join(self._chunks)
         if self._bytes > MAX_JSON_BYTES:
             yield None, after
@@ -219,7 +221,7 @@ class _Gathered:
 
 
 def _lines(file: BinaryIO, offset: int) -> Iterator[tuple[int, bytes, int]]:
-    """Yield each line in bounded chunks, with the byte at which the line begins and the one at which the chunk ends."""
+    """Yield each line in bounded chunks, with the offsets of the line's start and chunk's end."""
     start = offset
     while chunk := file.readline(MAX_DOCUMENT_BYTES):
         offset += len(chunk)

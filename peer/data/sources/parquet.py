@@ -1,4 +1,4 @@
-"""Parquet files as shards, which are their row groups; of the web and storage only the wanted columns are fetched."""
+"""Parquet files, with row groups as shards; only the wanted columns of remote files are fetched."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from peer.data.sources.fields import document_of, wanted_fields
 from peer.data.sources.units import MANY_FILES, CountedReader, Record, Shard, ask_each
 from peer.network.remote_files import FileLocation, find_files
 
-BATCH_ROWS = 1000  # unpacked at a time
+BATCH_ROWS = 1000  # decoded at a time
 
 
 def parquet_shards(source: Source) -> list[Shard]:
-    """The row groups of a source's files, or the files if they are many."""
+    """List the row groups of a source's files, or whole files if they are many."""
     files = [RowGroups(file, source) for file in find_files(source)]
     counts = [None] * len(files) if len(files) >= MANY_FILES else ask_each(files, RowGroups.count)
     return [
@@ -32,7 +32,7 @@ def parquet_shards(source: Source) -> list[Shard]:
 
 @dataclass(frozen=True)
 class RowGroups:
-    """The row groups of a file, or one of them."""
+    """All row groups of a file, or one of them."""
 
     address: FileLocation
     source: Source
@@ -44,14 +44,14 @@ class RowGroups:
         return f"`{self.address.url}`"
 
     def count(self) -> int:
-        """Return the number of the file's row groups; its errors are those of `documents`."""
+        """Return the number of the file's row groups. Raises the errors of `documents`."""
         with self._opened() as (file, _):
             return int(file.num_row_groups)
 
     def documents(self, first: int) -> Iterator[Record]:
         """Yield the documents from the `first` row on.
 
-        Raises `ConfigError` if the file is no whole Parquet file, or has no such columns of text.
+        Raises `ConfigError` if the file is not a complete Parquet file, or lacks a text column.
         """
         with self._opened() as (file, columns):
             groups = range(file.num_row_groups) if self.group is None else [self.group]
@@ -66,9 +66,9 @@ class RowGroups:
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[pq.ParquetFile, list[str]]]:
-        """Open the file, and tell the columns to read."""
+        """Open the file, and yield it with the columns to read."""
         columns = wanted_fields(self.source)
-        with self.address.filesystem.open(self.address.path, cache_type="none") as raw:  # ranges, as they are asked for
+        with self.address.filesystem.open(self.address.path, cache_type="none") as raw:  # Arrow asks for the ranges
             try:
                 file = pq.ParquetFile(raw, pre_buffer=True)
             except pa.ArrowInvalid as error:
@@ -80,7 +80,7 @@ class RowGroups:
 
 
 def _require_text(schema: pa.Schema, name: str, file: str) -> None:
-    """Raise `ConfigError` unless there is a column of this name, or with dots a field in a column, that holds text."""
+    """Raise `ConfigError` unless the column, or the nested field of a dotted name, holds text."""
     found: pa.DataType = pa.struct(schema)
     for part in [name] if name in schema.names else name.split("."):
         number = found.get_field_index(part) if pa.types.is_struct(found) else -1

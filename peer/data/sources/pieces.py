@@ -1,7 +1,7 @@
-"""Division of long documents into pieces, the same on every device, because the hash of a piece decides about it.
+"""Division of long documents into pieces; equal on all devices, as filters use a piece's hash.
 
-A cut is made behind a paragraph, else behind a line, else behind white space near the limit, else between characters
-as a reader sees them: a letter is never parted from its marks, nor an emoji from its signs.
+A document is cut after a paragraph, else after a line, else after white space near the limit, else
+between grapheme clusters, so a letter stays with its marks and an emoji with its modifiers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import accumulate
 
 import regex
 
-WINDOW_BYTES = 4096  # before the limit, in which white space or the end of a character is looked for
+WINDOW_BYTES = 4096  # before the limit, searched for white space or the end of a character
 LONGEST_CHARACTER_BYTES = 4
 _UTF8 = codecs.getincrementaldecoder("utf-8")
 _SEEN_CHARACTER = regex.compile(r"\X")  # Unicode's extended grapheme cluster
@@ -28,7 +28,7 @@ def cut_text(text: str, limit: int) -> Iterator[str]:
 
 
 def cut_bytes(content: bytes, limit: int) -> Iterator[bytes]:
-    """Yield a text in UTF-8 in pieces of `limit` bytes at most; only the last one depends on the text behind it."""
+    """Yield UTF-8 text in pieces of at most `limit` bytes. Each depends only on the text up to its end."""
     start = 0
     while len(content) - start > limit:
         end = _end_of_piece(content, start, limit)
@@ -44,18 +44,18 @@ def _end_of_piece(content: bytes, start: int, limit: int) -> int:
         if found >= 0:
             return found + len(separator)
     first = _whole_character(content, max(longest - WINDOW_BYTES, start), step=1)
-    # With the code point behind the limit, which tells whether the character before it is complete.
+    # Includes the code point after the limit, which shows whether the character before it is complete.
     text = _UTF8("surrogateescape").decode(content[first : longest + LONGEST_CHARACTER_BYTES])
     sizes = (len(character.encode("utf-8", "surrogateescape")) for character in _SEEN_CHARACTER.findall(text)[:-1])
     ends = [end for end in accumulate(sizes, initial=first) if start < end <= longest]
     behind_space = [end for end in ends if content[end - 1 : end].isspace()]
-    # A single character that fills the window is cut between two code points.
+    # A single character longer than the window is cut between two code points.
     return (behind_space or ends or [max(_whole_character(content, longest, step=-1), start + 1)])[-1]
 
 
 def _whole_character(content: bytes, at: int, step: int) -> int:
-    """Return the place nearest to `at`, in the direction of `step`, at which a character of UTF-8 begins or ends."""
+    """Return the boundary of a UTF-8 character nearest to `at` in the direction of `step`."""
     for place in range(at, at + LONGEST_CHARACTER_BYTES * step, step):
         if not 0 < place < len(content) or content[place] & 0xC0 != 0x80:
             return place
-    return at  # no UTF-8
+    return at  # not UTF-8

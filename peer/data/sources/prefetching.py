@@ -9,28 +9,28 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-CHECK_S = 0.1  # between two looks whether an item that waits for room is still wanted
+CHECK_S = 0.1  # between checks for `close` while the queue is full
 
 
 @dataclass(frozen=True)
 class _End:
-    """The end of the items, with the error that the consumer shall see."""
+    """The end of the items, with the error to raise in the consumer."""
 
     error: BaseException
 
 
 class Prefetched(Generic[T]):
-    """The items of an iterator, at most `depth` of them made in advance; its error is raised in their place."""
+    """Up to `depth` items of an iterator, made ahead in a thread; its error is raised in `take`."""
 
     def __init__(self, items: Iterator[T], depth: int, name: str) -> None:
         self._queue: queue.Queue[T | _End] = queue.Queue(depth)
         self._closed = threading.Event()
-        self._error: BaseException | None = None  # at which the items ended
+        self._error: BaseException | None = None  # that ended the items
         self._thread = threading.Thread(target=self._produce, args=(items,), name=name, daemon=True)
         self._thread.start()
 
     def take(self, timeout_s: float | None = None) -> T | None:
-        """Return the next item, or None if there is none in time; raises `StopIteration` at the end and once closed."""
+        """Return the next item, or None on timeout. Raises `StopIteration` at the end and after `close`."""
         if self._error is None and not self._closed.is_set():
             try:
                 item = self._queue.get(timeout=timeout_s)
@@ -42,11 +42,11 @@ class Prefetched(Generic[T]):
         raise self._error or StopIteration
 
     def is_ready(self) -> bool:
-        """Return whether an item, or the end, has been made."""
+        """Return whether an item or the end is available."""
         return self._error is not None or not self._queue.empty()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Stop making items, and wait until the thread has ended, but no longer than `timeout_s`."""
+        """Stop making items, and wait up to `timeout_s` for the thread to end."""
         self._closed.set()
         self._thread.join(timeout_s)
 
@@ -56,11 +56,11 @@ class Prefetched(Generic[T]):
                 if not self._put(item):
                     return
             self._put(_End(StopIteration()))
-        except BaseException as error:  # noqa: BLE001 - raised again where the consumer stands
+        except BaseException as error:  # noqa: BLE001 - raised again in the consumer
             self._put(_End(error))
 
     def _put(self, item: T | _End) -> bool:
-        """Wait for room; False when nobody wants the item any more."""
+        """Wait for room in the queue and put the item; return False if closed meanwhile."""
         while not self._closed.is_set():
             try:
                 self._queue.put(item, timeout=CHECK_S)

@@ -1,7 +1,7 @@
-"""The endless reader of one source: block after block, filtered and shuffled, also after failures.
+"""The endless reader of one source, which yields filtered, shuffled blocks and survives failures.
 
-A block is as many records as are shuffled together, read from unit to unit. A block can be read again from its place:
-it is the next `size` records from there.
+A block is a number of records that are shuffled together, across units. It can be read again from
+its place: it is the next `size` records from there.
 
 `peer.data.sources.documents` runs the reader in a thread.
 """
@@ -25,16 +25,16 @@ from peer.data.selection.masks import DocumentFilter
 from peer.data.sources.faults import REST_S, Pauses, Setbacks, SourcePlace, StreamClosed, describe, retrying
 from peer.data.sources.units import Record, UnitReader, Units, deal_units
 
-BARREN_RECORDS = 100_000  # so many with nothing wanted among them are worth a word
+BARREN_RECORDS = 100_000  # rejected in a row before a warning
 CHECK = "check its `path`, `text_field` and `filters`"
 LATER = f"trying again in {REST_S / 60:.0f} minutes"
 
-Reserve = Callable[[int], float]  # bytes of text that were read -> seconds to wait
-MAX_BLOCK_CHARACTERS = 50_000_000  # long documents make a block smaller, and the shuffle coarser
+Reserve = Callable[[int], float]  # bytes of text read -> seconds to wait
+MAX_BLOCK_CHARACTERS = 50_000_000  # long documents make a block smaller, so fewer are shuffled together
 
 
 def no_wait(_: int) -> float:
-    """Return no wait, for text that came from this machine."""
+    """Return 0: text from this machine is not throttled."""
     return 0.0
 
 
@@ -42,10 +42,10 @@ def no_wait(_: int) -> float:
 class SourcePlan:
     """The plan of a source's reading: its units, filters and order."""
 
-    name: str  # as a person calls the source
+    name: str  # for people
     open_units: Callable[[], Units]
     open_filters: OpenFilters  # called at the beginning of each epoch
-    seed: tuple[int, ...]  # the run's and the source's: alike on every device
+    seed: tuple[int, ...]  # of the run and the source: the same on every device
     device_number: int
     block_documents: int
     reserve: Reserve = no_wait
@@ -53,24 +53,24 @@ class SourcePlan:
 
 @strict_dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class BlockPosition(SourcePlace):
-    """The place of a document in a block, which begins at a place in the source; saved as JSON."""
+    """A document's position in a block, and the block's place in the source; saved as JSON."""
 
-    units: NonNegativeInt | None = None  # of the source; None before it was opened
+    units: NonNegativeInt | None = None  # number in the source; None before it was opened
     size: NonNegativeInt | None = None  # records in the block
     index: NonNegativeInt = 0  # of the document in the block
 
     def resume(self, units: int) -> tuple[SourcePlace, int | None, int]:
-        """Return the place to begin at, the number of records in the first block, and the number to pass over."""
+        """Return where to begin, the first block's number of records, and the records to skip."""
         if self.units is None:
             return SourcePlace(), None, 0
-        if self.units != units or self.turn >= units:  # the source is another: its next epoch begins
+        if self.units != units or self.turn >= units:  # the source has changed: begin its next epoch
             return SourcePlace(self.epoch + 1), None, 0
         return SourcePlace(self.epoch, self.block, self.turn, self.state), self.size, self.index
 
 
 @dataclass(frozen=True)
 class Block:
-    """Shuffled documents; None for those that are not to be read."""
+    """Shuffled documents; None in the places of rejected ones."""
 
     position: BlockPosition  # of the first document that was not read in an earlier session
     documents: Sequence[str | None]
@@ -78,15 +78,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Trouble:
-    """The reason why a source gives nothing at the moment."""
+    """The reason why a source yields no documents at the moment."""
 
     text: str
-    resting: bool  # rather than being tried again at once
+    resting: bool  # else it is being retried
 
 
 @dataclass
 class Gathered:
-    """A block's records in the order of the source, and what kept it from growing."""
+    """A block's records in the order of the source, and the error that ended it, if any."""
 
     place: SourcePlace
     limit: int
@@ -105,7 +105,7 @@ class Gathered:
 
 
 class BlockReader:
-    """Reads on from a place for ever; no block reaches over the end of an epoch, or over a unit that failed."""
+    """Reads blocks from a place without end. A block ends at the end of an epoch or at a failed unit."""
 
     def __init__(
         self, units: Units, deal: Callable[[int], NDArray[np.int64]], place: SourcePlace, attempts: Retrying
@@ -117,11 +117,11 @@ class BlockReader:
 
     @property
     def unit_name(self) -> str:
-        """The name, for people, of the unit that is being read."""
+        """The name, for people, of the current unit."""
         return self._units.name(int(self._order[self.place.turn]))
 
     def read(self, limit: int) -> Gathered:
-        """The next block; after an error the place is the one at which it came."""
+        """Read the next block. After an error, `place` is where the error occurred."""
         gathered = Gathered(self.place, limit)
         while not gathered.is_full and self.place.epoch == gathered.place.epoch:
             try:
@@ -141,20 +141,20 @@ class BlockReader:
         return gathered
 
     def go_to(self, place: SourcePlace) -> None:
-        """Read on from another place."""
+        """Continue from another place."""
         self.close()
         if place.epoch != self.place.epoch:
             self._order = self._deal(place.epoch)
         self.place = place
 
     def close(self) -> None:
-        """Let go of the file that is being read."""
+        """Close the current unit's file."""
         if self._unit is not None:
             self._unit.close()
         self._unit = None
 
     def _read_on(self, gathered: Gathered) -> bool:
-        """Add records of the unit until the block is full or the unit ends, and tell whether it ended."""
+        """Add records of the unit until the block is full; return whether the unit has ended."""
         if self._unit is None:
             self._unit = self._units.open(int(self._order[self.place.turn]), self.place.state)
         try:
@@ -163,28 +163,28 @@ class BlockReader:
                 if gathered.is_full:
                     return False
             return True
-        except Exception:  # of any file system and format: the next try goes on behind the last good record
+        except Exception:  # of any file system and format: the next attempt continues after the last good record
             self.place = replace(self.place, state=self._unit.state())
             self.close()
             raise
 
 
 class SourceReader:
-    """A reader of a source's blocks, and what keeps them from coming."""
+    """The reader of a source's blocks, with the current `trouble` of the source."""
 
     def __init__(
         self, plan: SourcePlan, position: BlockPosition | None, report: Callable[[str], None], pauses: Pauses
     ) -> None:
         self._plan, self._position, self._report, self._pauses = plan, position or BlockPosition(), report, pauses
         self.trouble: Trouble | None = None
-        self.has_given = position is not None  # in this session or an earlier one, which may have had no time to
+        self.has_given = position is not None  # in this session, or perhaps in an earlier one
         self._setbacks = Setbacks()
-        self._filters: tuple[int, Sequence[DocumentFilter]] = (-1, ())  # of which epoch
-        self._barren_records = self._barren_units = 0  # since a document was kept last
+        self._filters: tuple[int, Sequence[DocumentFilter]] = (-1, ())  # epoch and its filters
+        self._barren_records = self._barren_units = 0  # since the last document that was kept
         self._damaged_records = self._damaged_told = 0
 
     def blocks(self) -> Iterator[Block]:
-        """Read without end, until waiting is refused with `StreamClosed`."""
+        """Yield blocks without end. Raises `StreamClosed` once the pauses are closed."""
         units = self._open()
         count = len(units)
         place, size, index = self._position.resume(count)
@@ -195,7 +195,7 @@ class SourceReader:
                 size, index = None, 0
 
     def _read_block(self, reader: BlockReader, limit: int, index: int, units: int) -> Iterator[Block]:
-        """Read a block, and yield it if anything in it is wanted; its records are gone when the next one is read."""
+        """Read a block and yield it if any document is kept. In a function of its own to free its records."""
         gathered = reader.read(limit)
         self._barren_units += gathered.units_ended
         if gathered.records:
@@ -235,7 +235,7 @@ class SourceReader:
         return [records[index] if wanted[index] else None for index in order]
 
     def _count_damaged(self, gathered: Gathered) -> None:
-        """Tell of damaged records when there are twice as many as were told."""
+        """Report damaged records whenever their number has doubled."""
         self._damaged_records += gathered.records.count(None)
         if self._damaged_records > 2 * self._damaged_told:
             self._damaged_told = self._damaged_records
@@ -256,7 +256,7 @@ class SourceReader:
         reader.go_to(go_to)
 
     def _mind_barrenness(self, units: int) -> None:
-        """Rest when everything was read for nothing; say so when much was."""
+        """Pause if no unit has any wanted document. Warn if many documents in a row were rejected."""
         if self._barren_units >= units:
             self._rest(f"The data source {self._plan.name} has no documents that are wanted: {CHECK}.")
         elif self._barren_records >= BARREN_RECORDS:
@@ -282,6 +282,6 @@ class SourceReader:
 
 
 def _sentence(error: BaseException, action: str, ending: str) -> str:
-    """Say what failed: an error of ours is a sentence by itself, which names the remedy."""
+    """Describe a failure; our own errors are complete sentences already."""
     ours = isinstance(error, (ConfigError, UnreachableError))
     return str(error) if ours else f"{action} ({describe(error)}){ending}"

@@ -1,7 +1,7 @@
-"""Recognition of files by their first bytes, never by their names: packed, text in some encoding, or nothing to read.
+"""Recognition of compression and text encoding from a file's first bytes, never from its name.
 
-A wrong guess is worse than none, for nobody sees what a model was trained on. So a file is refused that holds something
-else, or whose encoding is not clear.
+A wrong guess would go unnoticed in the training text. So a file with other content, or with an
+unclear encoding, is refused.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import charset_normalizer
 
 from auth.errors import ConfigError
 
-HEAD_BYTES = 1 << 16  # of a file, by which it is recognised
+HEAD_BYTES = 1 << 16  # read from a file to recognise it
 PACKINGS: Mapping[bytes, str] = MappingProxyType(
     {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
-    | {bytes([number]) + b"\x2a\x4d\x18": "zstd" for number in range(0x50, 0x60)}  # a frame to be skipped, as of pzstd
+    | {bytes([number]) + b"\x2a\x4d\x18": "zstd" for number in range(0x50, 0x60)}  # a skippable frame, as in pzstd
 )
 TO_TEXT = "extract its text first"
 UNPACK = "unpack it first"
 NOT_TEXT = "name files of text only"
 NOT_A_PAGE = "check whether its address asks for a login; else extract its text first"
-# What begins so -> what it is, and what to do about it.
+# First bytes -> kind of file, and the remedy.
 FOREIGN: Mapping[bytes, tuple[str, str]] = MappingProxyType(
     {
         b"%PDF-": ("a PDF document", f"{TO_TEXT}, such as with `pdftotext`"),
@@ -43,7 +43,7 @@ FOREIGN: Mapping[bytes, tuple[str, str]] = MappingProxyType(
         b"\x7fELF": ("a program", NOT_TEXT),
     }
 )
-# The same of text without its white space and case.
+# The same for text, stripped and in lower case.
 FOREIGN_TEXT: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "<!doctype html": ("an HTML page", NOT_A_PAGE),
@@ -55,50 +55,50 @@ FOREIGN_TEXT: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 TAR_AT, TAR = 257, b"ustar"
-MARKS = (  # the longer ones first: UTF-32's begins as UTF-16's
+MARKS = (  # longer ones first, as UTF-32's begins like UTF-16's
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-UNMARKED = {"utf-32-le": 4, "utf-32-be": 4, "utf-16-le": 2, "utf-16-be": 2}  # encoding -> bytes of its units
+UNMARKED = {"utf-32-le": 4, "utf-32-be": 4, "utf-16-le": 2, "utf-16-be": 2}  # encoding -> bytes per code unit
 CONTROLS = frozenset(map(chr, range(32))) - frozenset("\t\n\v\f\r\x1a\x1b\x1c\x1d\x1e\x1f")
-MOST_CONTROLS = 0.01  # of the characters of a text
-FEW = 3  # bytes that are not UTF-8 in a text that is
-LEAST_COHERENCE, LEAST_LEAD = 0.2, 0.03  # of charset-normalizer's best guess, and before the next one
+MOST_CONTROLS = 0.01  # share of a text's characters
+FEW = 3  # invalid bytes tolerated in UTF-8 text
+LEAST_COHERENCE, LEAST_LEAD = 0.2, 0.03  # of charset-normalizer's best guess, and its lead over the next
 REPLACEMENT = "\ufffd"
 
 
 @dataclass(frozen=True)
 class TextForm:
-    """The encoding and the line ends of a file's text."""
+    """The encoding and the line endings of a file's text."""
 
     encoding: str = "utf-8"
-    ends_with_cr: bool = False  # its lines, as those of old Macintosh files do
-    is_guess: bool = False  # by the frequencies of its letters
+    ends_with_cr: bool = False  # line endings of old Macintosh files
+    is_guess: bool = False  # the encoding is guessed from letter frequencies
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the file's bytes can be read from any line on."""
+        """Return whether the file's bytes can be read from any line onwards without conversion."""
         return self == TextForm()
 
 
 def packing_of(head: bytes) -> str | None:
-    """Return how a file that begins so is packed; None if it is not."""
+    """Return the compression of a file with these first bytes, or None."""
     return next((name for magic, name in PACKINGS.items() if head.startswith(magic)), None)
 
 
 def text_form(head: bytes, name: str, encoding: str | None) -> TextForm:
-    """Return how the text is written that begins so, in this `encoding` if it was given.
+    """Return the form of a text with these first bytes; a given `encoding` is used.
 
-    Raises `ConfigError`, which names the file and says what to do, if it is none or its encoding is unclear.
+    Raises `ConfigError`, with the file and a remedy, if it is not text or its encoding is unclear.
     """
     if found := _foreign(head):
         raise _refusal(name, *found)
     is_guess, is_given = False, encoding is not None
     if encoding is not None:
-        encoding = codecs.lookup(encoding).name  # `utf8` is `utf-8`, which can be read from any line on
+        encoding = codecs.lookup(encoding).name  # `utf8` is `utf-8`, which needs no conversion
     else:
         encoding = _marked(head) or _unmarked(head) or ("utf-8" if _is_utf8(head) else None)
     if encoding is None and (encoding := _guessed(head)):
@@ -121,7 +121,7 @@ def text_form(head: bytes, name: str, encoding: str | None) -> TextForm:
 
 
 def is_legible(text: str) -> bool:
-    """Return whether hardly anything of a text had to be replaced because it was not in its file's encoding."""
+    """Return whether decoding has replaced only a small part of the text."""
     return text.count(REPLACEMENT) <= FEW + len(text) // 50
 
 
@@ -140,7 +140,7 @@ def _marked(head: bytes) -> str | None:
 
 
 def _unmarked(head: bytes) -> str | None:
-    """The UTF-16 or UTF-32 that text without a mark is in: the one in which it has white space, and no controls."""
+    """Recognise UTF-16 or UTF-32 without a byte order mark: it has white space and no controls."""
     if b"\0" not in head:
         return None
     found: dict[str, int] = {}
@@ -156,7 +156,7 @@ def _unmarked(head: bytes) -> str | None:
 
 
 def _is_utf8(head: bytes) -> bool:
-    """Return whether this is UTF-8 with little damage; text in another encoding is hardly ever valid UTF-8."""
+    """Return whether this is UTF-8 with little damage; other encodings hardly ever look valid."""
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(head)
     wrong = text.count(REPLACEMENT)
     right = sum(character > "\x7f" for character in text) - wrong if wrong else 0

@@ -1,4 +1,7 @@
-"""Files as streams of text in UTF-8, from disks, storage and the web: unpacked, decoded, and whole or an error."""
+"""Local and remote files as streams of UTF-8 text, decompressed and decoded.
+
+Truncation is an error.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,10 @@ from peer.network.remote_files import FileLocation, is_hidden
 
 logger = logging.getLogger(__name__)
 BUFFER_BYTES = 1 << 20
-REQUEST_BYTES = 2 << 20  # asked of the network at a time
-PACKED_BYTES = 1 << 12  # unpacked at a time: at worst they become 128 MB
+REQUEST_BYTES = 2 << 20  # per network request
+PACKED_BYTES = 1 << 12  # decompressed at a time: at worst they become 128 MB
 XZ_MEMORY_BYTES = 256 << 20  # `xz -9` needs 65 MB
-# Each member, frame or stream of an archive is unpacked by a new one.
+# Each member, frame or stream of an archive needs a new decompressor.
 UNPACKERS: Mapping[str, Callable[[], Any]] = MappingProxyType(
     {
         "gzip": lambda: zlib.decompressobj(wbits=16 + zlib.MAX_WBITS),
@@ -35,16 +38,16 @@ UNPACKERS: Mapping[str, Callable[[], Any]] = MappingProxyType(
         "zstd": lambda: zstandard.ZstdDecompressor().decompressobj(),
     }
 )
-MOST_LEVELS = 2  # such as a packed file in a packed file; some archives hold themselves
-BETWEEN_MEMBERS = b"\n\n"  # of a zip archive: each begins a document
+MOST_LEVELS = 2  # of nested compression; some archives contain themselves
+BETWEEN_MEMBERS = b"\n\n"  # of a zip archive: each member begins a new document
 Chunks = Generator[bytes, None, None]
 
 
 def open_at(address: FileLocation, offset: int, *, encoding: str | None = None, is_plain: bool = False) -> BinaryIO:
-    """Open the file's text in UTF-8 from a byte on, buffered.
+    """Open the file's text as buffered UTF-8, from a byte offset on.
 
-    `is_plain`: the file is known to be neither packed nor in another encoding. Raises `ConfigError` for a file that
-    holds no text, or whose encoding is not clear.
+    `is_plain` says that the file is known to be uncompressed UTF-8. Raises `ConfigError` for a file
+    that is not text or whose encoding is unclear.
     """
     source = chunks = _bytes_from(address, offset if is_plain else 0)
     if is_plain:
@@ -82,7 +85,7 @@ def open_at(address: FileLocation, offset: int, *, encoding: str | None = None, 
 
 @cache
 def _tell_of_guess(name: str, encoding: str) -> None:
-    """Say it once, however often the file is opened."""
+    """Warn of a guessed encoding, once for each file."""
     logger.warning(
         "The file %s is not in UTF-8, and read as %s by the look of its letters: if that is wrong, name the `encoding` "
         "of its source.",
@@ -92,7 +95,7 @@ def _tell_of_guess(name: str, encoding: str) -> None:
 
 
 def size_if_divisible(address: FileLocation, encoding: str | None = None) -> int | None:
-    """The file's size in bytes if its text can be read from any line on, else None; raises `ConfigError` as above."""
+    """Return the file's bytes if its text is readable from any line, else None; raises like `open_at`."""
     with address.filesystem.open(address.path, block_size=HEAD_BYTES) as file:
         if not _gives_ranges(address, file):
             return None
@@ -103,7 +106,7 @@ def size_if_divisible(address: FileLocation, encoding: str | None = None) -> int
 
 
 def _bytes_from(address: FileLocation, offset: int) -> Chunks:
-    """Yield the file's bytes from an offset on; all of them must come."""
+    """Yield the file's bytes from an offset on. Raises `EOFError` if some are missing."""
     with address.filesystem.open(address.path, block_size=REQUEST_BYTES) as file:
         if _gives_ranges(address, file):
             file.seek(offset)
@@ -115,16 +118,17 @@ def _bytes_from(address: FileLocation, offset: int) -> Chunks:
                 left -= len(data)
                 yield data
             return
-    with address.filesystem.open(address.path, block_size=0) as file:  # one request for all of it
+    with address.filesystem.open(address.path, block_size=0) as file:  # a single request for the whole file
         _pass_over(file.read, offset)
         while data := file.read(HEAD_BYTES):
             yield data
 
 
 def _members(address: FileLocation) -> Chunks:
-    """Yield the members of a zip archive one after another.
+    """Yield the content of a zip archive's members one after another.
 
-    Raises `ConfigError` if the server does not serve its parts, or unless all members are of one kind by their names.
+    Raises `ConfigError` if the server does not support ranges, or if the members' names have
+    different suffixes.
     """
     with address.filesystem.open(address.path, block_size=REQUEST_BYTES) as file:
         if not _gives_ranges(address, file):
@@ -149,7 +153,7 @@ def _refused_zip(address: FileLocation) -> ConfigError:
 
 
 def _beginning(chunks: Chunks) -> tuple[bytes, Chunks]:
-    """Return the first bytes, and all chunks again; an error behind the first bytes comes when they are read."""
+    """Return the first bytes, and all chunks again. An error after the first bytes is raised when they are read."""
     taken, error = b"", None
     try:
         while len(taken) < HEAD_BYTES and (chunk := next(chunks, None)) is not None:
@@ -169,9 +173,9 @@ def _beginning(chunks: Chunks) -> tuple[bytes, Chunks]:
 
 
 def _unpacked(packed: Chunks, unpacker: Callable[[], Any]) -> Chunks:
-    """Yield the content of an archive's members or frames piece by piece; the last of them must be complete.
+    """Yield the decompressed members or frames. Raises `EOFError` if the last one is incomplete.
 
-    So everything before the damage of a damaged archive is read.
+    Everything before the damage in a damaged archive is read.
     """
     part, is_begun = unpacker(), False
     for data in _sliced(packed, PACKED_BYTES):
@@ -199,14 +203,14 @@ def _in_utf8(chunks: Chunks, encoding: str, *, ends_with_cr: bool) -> Chunks:
 
 
 def _sliced(chunks: Chunks, size: int) -> Iterator[bytes]:
-    """Cut chunks that are longer than `size`."""
+    """Yield the chunks, cut to at most `size` bytes."""
     for chunk in chunks:
         for start in range(0, len(chunk), size):
             yield chunk[start : start + size]
 
 
 def _gives_ranges(address: FileLocation, file: Any) -> bool:
-    """Return whether the file can be read from any offset; a web server is tried, because servers do not say so."""
+    """Return whether the file can be read from any offset; a web server is tested by a request."""
     if not address.is_web:
         return True
     if not file.size:
@@ -214,7 +218,7 @@ def _gives_ranges(address: FileLocation, file: Any) -> bool:
     try:
         file.seek(file.size - 1)
         return len(file.read(1)) == 1
-    except ValueError:  # fsspec's for a server that sent the whole file
+    except ValueError:  # from fsspec, if the server sent the whole file
         return False
 
 
@@ -227,7 +231,7 @@ def _pass_over(read: Callable[[int], bytes], count: int) -> None:
 
 
 class _Stream(io.RawIOBase):
-    """A file of these chunks; closing it closes their source."""
+    """A file object over chunks; closing it closes their source."""
 
     def __init__(self, chunks: Chunks, source: Chunks) -> None:
         self._chunks, self._source, self._ready = chunks, source, memoryview(b"")

@@ -1,13 +1,13 @@
-"""Units, the parts of a source, and the order in which a device takes them up, so that devices read different ones.
+"""Units, the parts of a source, and the order in which each device reads them.
 
-A unit is a file or a part of one: a range of bytes, a Parquet row group, every k-th record. `peer.data.sources.reader`
-reads units. Of the kinds of sources, text is in `peer.data.sources.files`, Parquet in
-`peer.data.sources.parquet`, and the hub's datasets in `peer.data.sources.datasets`.
+A unit is a file or a part of one: a range of bytes, a Parquet row group, every k-th record.
+`peer.data.sources.reader` reads units. `peer.data.sources.files` implements sources of text,
+`peer.data.sources.parquet` Parquet, and `peer.data.sources.datasets` the hub's datasets.
 
-The last kind is here: prose that needs no download, Python's own documentation, as installed on every machine that
-runs manyhands. It is the language reference's topics (`pydoc_data.topics`) and the standard library's long docstrings,
-about half a million tokens. The library is parsed, never imported: importing runs code, opens files and differs between
-platforms.
+The built-in corpus is in this module: Python's own documentation, prose that is installed on every
+machine that runs manyhands. It is the language reference's topics (`pydoc_data.topics`) and the
+standard library's long docstrings, about half a million tokens. The library is parsed, never
+imported: importing runs code, opens files and differs between platforms.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-# Its multiples, modulo one, spread evenly over [0, 1) however many there are.
+# Any number of its multiples, modulo one, spread evenly over [0, 1).
 GOLDEN_RATIO = (5**0.5 - 1) / 2
 File = TypeVar("File")
 Answer = TypeVar("Answer")
-State = Mapping[str, Any]  # where a record stands in its unit; JSON values only
-Record = str | None  # a document; empty where it is not wanted, None where the record is damaged
-MANY_FILES = 64  # so many need not be divided, nor asked about anything
+State = Mapping[str, Any]  # a record's position in its unit; JSON values only
+Record = str | None  # a document; empty if it is not wanted, None if the record is damaged
+MANY_FILES = 64  # so many files are neither divided nor inspected
 ASKED_AT_ONCE = 8
 MIN_UNITS = 16  # of a source
-MIN_DOCSTRING_CHARACTERS = 200  # shorter ones are labels rather than prose
+MIN_DOCSTRING_CHARACTERS = 200  # shorter ones are hardly prose
 SHARD_DOCUMENTS = 64
-# Not the library's own prose, or none at all: tests, vendored wheels, tables of characters, the topics themselves.
+# Folders without prose of the library itself: tests, vendored wheels, character tables, and the
+# topics, which are read separately.
 SKIPPED = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "pydoc_data"}
 )
@@ -44,7 +45,7 @@ Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class UnitReader:
-    """The records of one unit in order; to be closed."""
+    """An iterator over one unit's records in order; close it."""
 
     _records: Generator[Record, None, None]
 
@@ -52,11 +53,11 @@ class UnitReader:
         return self._records
 
     def state(self) -> State:
-        """Return the state at the next record, also after an error."""
+        """Return the position of the next record, also after an error."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of the file that is being read."""
+        """Close the unit's file."""
         self._records.close()
 
 
@@ -65,14 +66,14 @@ class Shard:
     """A part of a source that is read on its own: a file, a range of bytes, a row group."""
 
     name: str  # for people
-    # Reads the records whose number is `part` modulo `parts`, from a state on; errors may come now or later.
+    # Reads the records whose number is `part` modulo `parts`, from a state on; may raise now or while reading.
     open: Callable[[int, int, State | None], UnitReader]
 
 
 class Units:
-    """A source as a sequence of units, the same on every machine: its shards, in parts if they are few.
+    """A source as a sequence of units, equal on all machines: its shards, in parts if they are few.
 
-    The price of a part is that all of its shard is read for it. A `whole` shard is one unit.
+    To read a part, all of its shard is read. With `whole`, each shard is one unit.
     """
 
     def __init__(self, shards: Sequence[Shard], *, whole: bool = False) -> None:
@@ -87,13 +88,13 @@ class Units:
         return self._shards[unit // self._parts].name
 
     def open(self, unit: int, state: State | None) -> UnitReader:
-        """Read from a state on, or from the unit's beginning; errors may come here or while it is read."""
+        """Open a unit at a state or at its beginning; errors are raised here or while reading."""
         shard, part = divmod(unit, self._parts)
         return self._shards[shard].open(part, self._parts, state)
 
 
 class CountedReader(UnitReader):
-    """Some of these records: those whose number is `part` modulo `parts`; the state is the next record's number."""
+    """Reads the records whose number is `part` modulo `parts`. The state is the next record's number."""
 
     def __init__(
         self, records_from: Callable[[int], Iterator[Record]], part: int, parts: int, state: State | None
@@ -112,7 +113,7 @@ class CountedReader(UnitReader):
 
 
 def ask_each(files: Sequence[File], ask: Callable[[File], Answer]) -> list[Answer | None]:
-    """Return the answer for each file, None for one that cannot be read; raises what stands against all of them."""
+    """Call `ask` for each file, and return None for unreadable ones. Raises the first error if all files fail."""
 
     def answer(file: File) -> Answer | Exception:
         try:
@@ -129,10 +130,10 @@ def ask_each(files: Sequence[File], ask: Callable[[File], Answer]) -> list[Answe
 
 
 def deal_units(units: int, device_number: int, seed: tuple[int, ...], epoch: int) -> NDArray[np.int64]:
-    """All (units,) in the device's order: one order for all devices, each of which begins elsewhere and goes round.
+    """Return (units,) in the device's order: a common cyclic order, with a start for each device.
 
-    So devices read different units at the same time, and together they cover all of them evenly, without talking to
-    each other and without knowing how many they are.
+    So devices read different units at the same time and together cover all units evenly, without
+    communication and without knowing the number of devices.
     """
     order = np.random.default_rng((*seed, epoch)).permutation(units)
     begin = int(device_number * GOLDEN_RATIO % 1.0 * units)
@@ -140,12 +141,12 @@ def deal_units(units: int, device_number: int, seed: tuple[int, ...], epoch: int
 
 
 def shard_of(name: str, documents: Sequence[str]) -> Shard:
-    """Return documents at hand as a shard."""
+    """Return a shard of documents in memory."""
     return Shard(name, partial(CountedReader, lambda first: iter(documents[first:])))
 
 
 def builtin_shards() -> list[Shard]:
-    """The built-in corpus in shards of so many documents each."""
+    """Return the built-in corpus in shards of `SHARD_DOCUMENTS` documents."""
     documents = builtin_documents()
     starts = enumerate(range(0, len(documents), SHARD_DOCUMENTS))
     return [
@@ -156,7 +157,7 @@ def builtin_shards() -> list[Shard]:
 
 @cache
 def builtin_documents() -> tuple[str, ...]:
-    """All documents of the built-in corpus, each once, in an order that depends on the Python version only."""
+    """Return the distinct documents of the built-in corpus. Their order depends on the Python version."""
     library = Path(sysconfig.get_paths()["stdlib"])
     documents = [topics[name] for name in sorted(topics)]
     for path in sorted(library.rglob("*.py")):
@@ -166,8 +167,8 @@ def builtin_documents() -> tuple[str, ...]:
 
 
 def long_docstrings(source: bytes) -> Iterator[str]:
-    """The docstrings of a module's source that are long enough to be prose, in order; none if it does not parse."""
-    if b'"""' not in source and b"'''" not in source:  # parsing is the cost here
+    """Yield a module's docstrings that are long enough to be prose; none if it does not parse."""
+    if b'"""' not in source and b"'''" not in source:  # saves the expensive parsing
         return
     try:
         tree = ast.parse(source)
@@ -180,7 +181,7 @@ def long_docstrings(source: bytes) -> Iterator[str]:
 
 
 def _definitions(node: Documented) -> Iterator[Documented]:
-    """The node and the classes and functions directly in it, depth first (no walk through expressions)."""
+    """Yield a node and the classes and functions in it, depth first, without its expressions."""
     yield node
     for statement in node.body:
         if isinstance(statement, Documented):

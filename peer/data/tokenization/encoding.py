@@ -1,8 +1,9 @@
-"""Encoding of documents as chunks of token ids; every text goes through the tokenizer at most once.
+"""Encoding of documents as chunks of token ids, with each text tokenized at most once.
 
-Tokenizing is nearly all the work of the data path, and nearly all words of a text have come before. Where a tokenizer
-treats words apart from each other, only new words go to it, many in one call so that it uses all cores, and the ids of
-the others are remembered. A tokenizer that does not is given whole sentences. Packing works on the ids alone.
+Tokenizing is nearly all the work of the data path, and nearly all words of a text have occurred
+before. If a tokenizer treats words independently, only new words are tokenized, many in one call to
+use all cores, and the ids of known words are cached. Any other tokenizer gets whole sentences.
+Packing works on ids alone.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ from peer.data.tokenization.inspection import warn_of_cut_words
 from peer.data.tokenization.sentences import split_sentences
 from peer.data.tokenization.words import Cut, Ints, Tokens, WordMemory, encode_texts, find_cut, sums
 
-TRIED_SENTENCES = 500  # the first ones, on which it is seen how words can be cut
+TRIED_SENTENCES = 500  # at the beginning, used to find a way to cut words
 
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """Some documents as one run of tokens, and where sentences and documents end in it."""
+    """Some documents as one run of tokens, with the ends of sentences and documents in it."""
 
     tokens: NDArray[np.int32]  # (tokens,)
-    sentence_ends: NDArray[np.int64]  # (sentences,) rising; an end is the index after the last token
-    document_ends: NDArray[np.int64]  # (documents,) rising; each is a sentence's end as well
-    document_tokens: NDArray[np.int64] | None = None  # (documents given,) also of those without tokens
+    sentence_ends: NDArray[np.int64]  # (sentences,) ascending; an end is the index after the last token
+    document_ends: NDArray[np.int64]  # (documents,) ascending; each is also a sentence end
+    document_tokens: NDArray[np.int64] | None = None  # (documents given,) including those without tokens
 
 
 class Encoder:
-    """Tokenizes documents sentence by sentence; the ids are those that the tokenizer gives for each whole sentence."""
+    """Tokenizes documents; the ids equal those of tokenizing each whole sentence."""
 
     def __init__(self, tokenizer: Tokenizer, language: str) -> None:
         self._tokenizer, self._language, self._memory = tokenizer, language, WordMemory(tokenizer)
         self._cut: Cut | None = None
-        self._has_tried = False  # there was text to look for a cut
+        self._has_tried = False  # `find_cut` has run, as there was text
 
     def encode(self, documents: Sequence[str]) -> EncodedChunk:
-        """The documents as one chunk; what has no tokens leaves no trace."""
+        """Encode documents as one chunk; sentences and documents without tokens are left out."""
         by_document = [split_sentences(document, self._language) for document in documents]
         if not self._has_tried and any(by_document):
             tried = list(chain.from_iterable(by_document))[:TRIED_SENTENCES]
@@ -52,7 +53,7 @@ class Encoder:
         return EncodedChunk(tokens, _rising(np.cumsum(lengths)), _rising(np.cumsum(document_tokens)), document_tokens)
 
     def _tokenize(self, by_document: list[list[str]]) -> tuple[Tokens, Ints]:
-        """All tokens (tokens,) and how many each sentence has (sentences,)."""
+        """Return all tokens (tokens,) and the number of tokens of each sentence (sentences,)."""
         if self._cut is None:
             return encode_texts(self._tokenizer, list(chain.from_iterable(by_document)))
         words = list(chain.from_iterable(map(self._cut.words, by_document)))  # of each sentence
@@ -61,5 +62,5 @@ class Encoder:
 
 
 def _rising(ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Without the ends of what was empty."""
+    """Drop the repeated ends of empty sentences or documents."""
     return ends[np.diff(ends, prepend=0) > 0]

@@ -1,7 +1,7 @@
-"""Inspection of a tokenizer: its treatment of text, its vocabulary, tokens that look wrong, and its fit to a text.
+"""Inspection of a tokenizer: its treatment of text, its vocabulary, suspicious tokens, and its fit.
 
-The fit counts what the tokenizer does not know, and into how many tokens it cuts characters and words.
-`manyhands tokenizer inspect` shows all of it.
+The fit to a text consists of the rate of unknown tokens and the numbers of tokens per character and
+word. `manyhands tokenizer inspect` shows all of it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from peer.data.tokenization.words import JOINERS
 logger = logging.getLogger(__name__)
 
 BATCH = 256  # documents tokenized in one call
-NOTICEABLE = 0.02  # of all words; text in which marks are rare stays below
-_WORDS = Whitespace()  # runs of letters, marks and digits; runs of anything else
+NOTICEABLE = 0.02  # share of all words; texts with few marks stay below it
+_WORDS = Whitespace()  # runs of letters, marks and digits, and runs of anything else
 ALL = "all, longest first"
 CUT_WORDS = (
     "The run's tokenizer cuts %.0f %% of words at vowel signs or other combining marks before it looks for tokens: a "
@@ -36,15 +36,15 @@ CUT_WORDS = (
 )
 EXAMPLES = 8  # tokens shown for each kind
 LONG = 20  # characters
-ROW = 5  # times the same character
-BYTES = {f"<0x{byte:02X}>" for byte in range(256)}  # sentencepiece's tokens for them
+ROW = 5  # repetitions of one character
+BYTES = {f"<0x{byte:02X}>" for byte in range(256)}  # sentencepiece's byte tokens
 _SCRIPTS = UnicodeScripts()
 _NO_JOINERS = dict.fromkeys(map(ord, JOINERS))
 
 
 @dataclass(frozen=True)
 class TracedToken:
-    """A token of a text, and the part of the text that it stands for."""
+    """A token and the part of the text that it represents."""
 
     token: str
     id: int
@@ -55,14 +55,14 @@ class TracedToken:
 
 @dataclass(frozen=True)
 class Found:
-    """Tokens of one kind: how many, and the first or longest of them."""
+    """The number of tokens of one kind, and examples."""
 
     count: int
     examples: list[str]
 
 
 def trace(tokenizer: Tokenizer, text: str) -> list[TracedToken]:
-    """Every token of a text, special ones included."""
+    """List every token of a text, including special ones."""
     encoding = tokenizer.encode(text)
     return [
         TracedToken(token, number, start, end, text[start:end])
@@ -71,7 +71,7 @@ def trace(tokenizer: Tokenizer, text: str) -> list[TracedToken]:
 
 
 def describe(tokenizer: Tokenizer, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A tokenizer's parts and its most telling tokens, as JSON; `config` may name its special tokens."""
+    """Describe a tokenizer's parts and notable tokens as JSON; `config` may name special tokens."""
     content = json.loads(tokenizer.to_str())
     return {
         "vocabulary": tokenizer.get_vocab_size(),
@@ -87,7 +87,7 @@ def describe(tokenizer: Tokenizer, config: Mapping[str, Any] | None = None) -> d
 
 
 def telling_tokens(tokenizer: Tokenizer) -> dict[str, Found]:
-    """The learnt tokens, and those with something strange about them, by what it is."""
+    """Return the longest learned tokens, and the suspicious ones by kind."""
     texts = dict(_texts(tokenizer))
     by_length = sorted(texts, key=lambda token: -len(texts[token]))
     found = {ALL: Found(len(texts), by_length[:EXAMPLES])}
@@ -99,22 +99,22 @@ def telling_tokens(tokenizer: Tokenizer) -> dict[str, Found]:
 
 @dataclass(frozen=True)
 class Fit:
-    """Counts of a tokenizer's tokens and words in a text; a word is a run of letters, marks and digits."""
+    """Counts of tokens and words in a text; a word is a run of letters, marks and digits."""
 
     documents: int = 0
     characters: int = 0
     tokens: int = 0
-    unknown: int = 0  # tokens that stand for what the vocabulary lacks
+    unknown: int = 0  # unknown tokens
     words: int = 0
-    word_tokens: int = 0  # tokens that hold a part of a word; one that holds parts of two counts twice
-    split_words: int = 0  # words in more than one token
-    words_cut_at_marks: int = 0  # before tokens are looked for, so that no token can hold such a word
+    word_tokens: int = 0  # tokens with a part of a word; one with parts of two words counts twice
+    split_words: int = 0  # words of more than one token
+    words_cut_at_marks: int = 0  # by the pre-tokenizer, so that no token can be such a word
 
     def __add__(self, other: Fit) -> Fit:
         return Fit(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
     def summary(self) -> dict[str, float | None]:
-        """The figures that people compare tokenizers by; None where there was no text."""
+        """Return the ratios by which tokenizers are compared; None without text."""
         return {
             "unknown_rate": _ratio(self.unknown, self.tokens),
             "characters_per_token": _ratio(self.characters, self.tokens),
@@ -125,7 +125,7 @@ class Fit:
 
 
 def measure_fit(tokenizer: Tokenizer, documents: Iterable[str], language: str, unknown_id: int | None) -> Fit:
-    """Tokenize documents as training does, sentence by sentence, and count."""
+    """Count tokens and words of documents, tokenized sentence by sentence as in training."""
     total = Fit()
     for batch in _batches(documents):
         by_document = [split_sentences(document, language) for document in batch]
@@ -138,8 +138,8 @@ def measure_fit(tokenizer: Tokenizer, documents: Iterable[str], language: str, u
 
 def _count(sentence: str, encoding: Encoding, unknown_id: int | None) -> Fit:
     word_starts, word_ends = _word_spans(sentence)
-    starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T  # (tokens,) each; rising
-    # A token holds a part of a word if it begins before the word's end and ends behind its start.
+    starts, ends = np.array(encoding.offsets, np.int64).reshape(-1, 2).T  # (tokens,) each; ascending
+    # A token holds a part of a word if it begins before the word's end and ends after its start.
     parts = np.searchsorted(starts, word_ends, "left") - np.searchsorted(ends, word_starts, "right")
     return Fit(
         characters=len(sentence),
@@ -159,7 +159,7 @@ def warn_of_cut_words(tokenizer: Tokenizer, sentences: Iterable[str]) -> None:
 
 
 def _cut_at_marks(tokenizer: Tokenizer, sentences: Iterable[str]) -> tuple[int, int]:
-    """Count the words that the pre-tokenizer cuts before a vowel sign or another combining mark, and all words."""
+    """Count the words that the pre-tokenizer cuts before a combining mark, and all words."""
     cut = words = 0
     for sentence in sentences if tokenizer.pre_tokenizer is not None else ():
         text = sentence if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(sentence)
@@ -172,7 +172,7 @@ def _cut_at_marks(tokenizer: Tokenizer, sentences: Iterable[str]) -> tuple[int, 
 
 
 def _word_spans(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where words start and end  # (words,) each"""
+    """Return the starts and the ends of words, (words,) each."""
     words = [span for piece, span in _WORDS.pre_tokenize_str(text) if any(map(str.isalnum, piece))]
     starts, ends = np.array(words, np.int64).reshape(-1, 2).T
     return starts, ends
@@ -189,29 +189,29 @@ def _ratio(part: int, whole: int) -> float | None:
 
 
 def has_invisible_characters(text: str) -> bool:
-    """Control, format, private or unassigned characters: traces of broken text."""
-    parts = text.translate(_NO_JOINERS).split()  # a line end is no trace of anything
+    """Return whether a token has control, format, private or unassigned characters."""
+    parts = text.translate(_NO_JOINERS).split()  # line ends are harmless
     return any(unicodedata.category(character) in ("Cc", "Cf", "Co", "Cn") for character in chain.from_iterable(parts))
 
 
 def mixes_scripts(text: str) -> bool:
-    """Letters of several scripts, as where Cyrillic letters stand for Latin ones."""
+    """Return whether a token mixes scripts, such as Cyrillic look-alikes among Latin letters."""
     letters = "".join(filter(str.isalpha, text))
     return len(_SCRIPTS.pre_tokenize_str(letters)) > 1
 
 
 def has_inner_space(text: str) -> bool:
-    """White space elsewhere than before a word: tokens that reach over words, or end in a space."""
+    """Return whether a token has white space after its first character, within or after words."""
     return bool(text.strip()) and any(map(str.isspace, text[1:]))
 
 
 def is_long(text: str) -> bool:
-    """More than a word of most languages: an address, or words that were not cut."""
+    """Return whether a token is longer than most words, like an address or several uncut words."""
     return len(text) > LONG
 
 
 def is_row(text: str) -> bool:
-    """One character again and again: rulers and ornaments."""
+    """Return whether one character is repeated, as in rulers and ornaments."""
     return len(text) >= ROW and len(set(text)) == 1
 
 
@@ -225,23 +225,23 @@ STRANGE: Mapping[str, Callable[[str], bool]] = {
 
 
 def _texts(tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
-    """Each token that is learnt, with the text that it stands for, in the order of the ids."""
+    """Yield each learned token and its text, in the order of ids."""
     vocabulary = tokenizer.get_vocab()
     not_learnt = {token.content for token in tokenizer.get_added_tokens_decoder().values()} | BYTES
-    if _text(tokenizer, "Ġ") == " ":  # the letter that stands for the byte of a space
+    if _text(tokenizer, "Ġ") == " ":  # the byte-level alphabet's letter for a space
         not_learnt |= set(ByteLevel.alphabet())
     for token in sorted(vocabulary.keys() - not_learnt, key=vocabulary.__getitem__):
         yield token, _text(tokenizer, token)
 
 
 def _text(tokenizer: Tokenizer, token: str) -> str:
-    """Return what a token adds to a text that has begun: behind another token, a space before it is not dropped."""
+    """Return a token's text within a sentence: after another token its leading space is kept."""
     decoder = tokenizer.decoder
     return token if decoder is None else decoder.decode(["x", token])[1:]
 
 
 def _steps(content: dict[str, Any] | None, parts: str) -> Iterator[dict[str, Any]]:
-    """The steps of a pipeline, however deep they are nested, without the tables that nobody can read."""
+    """Yield the steps of a nested pipeline, without binary tables."""
     if content is None:
         return
     if content["type"] == "Sequence":

@@ -1,6 +1,7 @@
 """A tokenizer without a vocabulary: the normalizers, pre-tokenizers and decoder that a run file asks for.
 
-Which decoder joins tokens to text again follows from how the pre-tokenizers mark spaces; so nobody configures it.
+The decoder, which joins tokens to text, follows from how the pre-tokenizers mark spaces, so it is
+not configured.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from peer.config import tokenizer as steps
 from peer.config.tokenizer import Tokenizer as TokenizerConfig
 
 # GPT-2's words, but combining marks (vowel signs, accents) and joiners stay with the letter, digit or symbol before
-# them. GPT-2 cuts at each mark, and so most words of the scripts of India. Text without marks is cut alike by both.
-# Patterns that tie punctuation to the next word or group digits by threes, as Llama 3's, would hide where words begin.
+# them. GPT-2 cuts at each mark, which splits most words of Indic scripts. Text without marks is cut alike. Patterns
+# that attach punctuation to the next word or group digits by threes, as in Llama 3, would hide the starts of words.
 UNICODE_WORDS = (
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}[\p{L}\p{M}\u200c\u200d]*| ?\p{N}[\p{N}\p{M}]*| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 )
-CONTINUED = "##"  # begins what is no word's start, where spaces leave no mark
+CONTINUED = "##"  # prefix of pieces inside a word, if spaces leave no mark
 _NORMALIZERS: Mapping[str, Callable[..., Normalizer]] = {
     "nmt": normalizers.Nmt,
     "nfc": normalizers.NFC,
@@ -57,7 +58,7 @@ _PRE_TOKENIZERS: Mapping[str, Callable[..., PreTokenizer]] = {
 
 
 def build_pipeline(model: Model, config: TokenizerConfig) -> Tokenizer:
-    """The model between the run's normalizers, pre-tokenizers and their decoder; raises `ConfigError`."""
+    """Build a tokenizer of the model and the run's normalizers and pre-tokenizers. Raises `ConfigError`."""
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = build_normalizer(config)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -68,13 +69,13 @@ def build_pipeline(model: Model, config: TokenizerConfig) -> Tokenizer:
 
 
 def build_normalizer(config: TokenizerConfig) -> Normalizer | None:
-    """The run's normalizers in a row, or None if it has none; raises `ConfigError`."""
+    """Build the sequence of the run's normalizers, or None if it has none; raises `ConfigError`."""
     built = [_NORMALIZERS[step.name](**_parameters(step)) for step in config.chosen_normalizers]
     return normalizers.Sequence(built) if built else None
 
 
 def frame(tokenizer: Tokenizer, names: Mapping[str, str]) -> PostProcessor:
-    """Build the frame around a text and between two: BERT's with BERT's tokens, RoBERTa's with its own."""
+    """Build the template of special tokens for one text and for two: BERT's or RoBERTa's."""
     cls, sep = names["cls"], names["sep"]
     pair = f"{cls} $A {sep} $B:1 {sep}:1" if cls == "[CLS]" else f"{cls} $A {sep} {sep} $B {sep}"
     return processors.TemplateProcessing(
@@ -85,30 +86,30 @@ def frame(tokenizer: Tokenizer, names: Mapping[str, str]) -> PostProcessor:
 
 
 def uses_bytes(config: TokenizerConfig) -> bool:
-    """Return whether the vocabulary is one of bytes."""
+    """Return whether the vocabulary is byte-level."""
     return any(step.name == "byte-level" for step in config.chosen_pre_tokenizers)
 
 
 def marks_continuation(config: TokenizerConfig) -> bool:
-    """Return whether all pieces of a word but the first begin with `CONTINUED`."""
+    """Return whether the pieces of a word after the first begin with `CONTINUED`."""
     marked_spaces = any(step.name in ("metaspace", "byte-level") for step in config.chosen_pre_tokenizers)
     return config.chosen_algorithm == "wordpiece" or (config.chosen_algorithm == "bpe" and not marked_spaces)
 
 
 def _parameters(step: steps.Normalizer | steps.PreTokenizer) -> dict[str, Any]:
-    """A step's parameters as `tokenizers` takes them."""
+    """Return a step's parameters as `tokenizers` expects them. Raises `ConfigError` for a bad pattern."""
     given = step.model_dump(exclude={"name"})
     if given.pop("regex", False):
         try:
             given["pattern"] = Regex(given["pattern"])
-        except Exception as error:  # the library raises nothing more special
+        except Exception as error:  # the library raises nothing more specific
             message = f"`tokenizer`: {step.name}: {given['pattern']!r} is no regular expression: {error}."
             raise ConfigError(message) from error
     return given
 
 
 def _decoder(pipeline: Sequence[steps.PreTokenizer], word_pieces: bool) -> Decoder:
-    """Build the decoder that turns tokens into text again."""
+    """Build the decoder that joins tokens to text."""
     names = [step.name for step in pipeline]
     if "byte-level" in names:
         joined: Decoder = decoders.ByteLevel()

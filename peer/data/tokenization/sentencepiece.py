@@ -1,7 +1,8 @@
-"""sentencepiece models (ALBERT's, XLM-R's, Reformer's) as tokenizers, and training of one by the sentencepiece library.
+"""Conversion of sentencepiece models (ALBERT, XLM-R, Reformer) to tokenizers, and their training.
 
-The tokenizer gives sentencepiece's own ids; only where two ways to cut are equally probable, as in a row of dots, it
-may choose the other. The library trains a Unigram in place of `tokenizers`' own trainer.
+The tokenizer gives sentencepiece's own ids; only if two segmentations are equally probable, as in a
+row of dots, may it choose the other one. The sentencepiece library trains Unigram models instead of
+`tokenizers`' own trainer.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from peer.data.tokenization.special_tokens import added_tokens
 from peer.runtime.software import how_to_add
 
 SPACE = "▁"
-UNIGRAM, BPE = 1, 2  # sentencepiece's numbers of its algorithms
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # and of what a piece is
-KEPT_SENTENCES = 200_000  # of a longer text so many are drawn at random: each character costs about 13 bytes
-LONGEST_BYTES = 16_384  # a longer sentence is skipped; `split_sentences` hardly leaves one
-ROLES = {"pad": "pad", "unk": "unk", "bos": "cls", "eos": "sep"}  # its word for a role -> ours
+UNIGRAM, BPE = 1, 2  # sentencepiece's numbers for its algorithms
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # and for its types of pieces
+KEPT_SENTENCES = 200_000  # drawn at random from a longer text, as each character costs about 13 bytes
+LONGEST_BYTES = 16_384  # longer sentences are skipped; `split_sentences` leaves hardly any
+ROLES = {"pad": "pad", "unk": "unk", "bos": "cls", "eos": "sep"}  # sentencepiece's name of a role -> ours
 
 
 def import_sentencepiece() -> ModuleType:
-    """The sentencepiece library, which only those who train or import such models need; raises `ConfigError`."""
+    """Import the sentencepiece library, needed only for such models. Raises `ConfigError` if missing."""
     try:
         import sentencepiece
     except ModuleNotFoundError as error:
@@ -41,7 +42,7 @@ def import_sentencepiece() -> ModuleType:
 
 
 def convert_sentencepiece(content: bytes, origin: str) -> Tokenizer:
-    """Convert a `.model` file to a tokenizer without a frame around texts. Raises `ConfigError` if it is unusable."""
+    """Convert a `.model` file to a tokenizer without a template; raises `ConfigError` if it is unusable."""
     proto = _parse(content, origin)
     if proto.trainer_spec.model_type not in (UNIGRAM, BPE) or proto.trainer_spec.treat_whitespace_as_suffix:
         raise ConfigError(f"{origin} is no Unigram or BPE model with `{SPACE}` before words: give another one.")
@@ -58,9 +59,9 @@ def convert_sentencepiece(content: bytes, origin: str) -> Tokenizer:
 def train_sentencepiece(
     config: TokenizerConfig, names: Mapping[str, str], sentences: Iterable[list[str]], seed: int
 ) -> Tokenizer:
-    """A Unigram of text that the run's normalizers have cleaned; raises `ConfigError`.
+    """Train a Unigram on text cleaned by the run's normalizers; raises `ConfigError`.
 
-    Where the preset is one of bytes, what the vocabulary lacks is spelled in bytes.
+    With a byte-level preset, characters outside the vocabulary are encoded as bytes.
     """
     library = import_sentencepiece()
     normalizer = build_normalizer(config)
@@ -73,14 +74,14 @@ def train_sentencepiece(
             sentence_iterator=texts,
             model_writer=written,
             vocab_size=config.vocab_size,
-            hard_vocab_limit=False,  # a text with few words gives a smaller vocabulary
-            normalization_rule_name="identity",  # the run's normalizers have done it
+            hard_vocab_limit=False,  # a text with few words may give a smaller vocabulary
+            normalization_rule_name="identity",  # the run's normalizers have been applied
             split_digits=True,
             byte_fallback=uses_bytes(config),
             input_sentence_size=KEPT_SENTENCES,
             max_sentence_length=LONGEST_BYTES,
             control_symbols=[name for role, name in names.items() if role not in ROLES.values()],
-            minloglevel=2,  # errors, which come as exceptions too
+            minloglevel=2,  # errors only, which are also raised
             **{f"{theirs}_id": roles.index(ours) for theirs, ours in ROLES.items()},
             **{f"{theirs}_piece": names[ours] for theirs, ours in ROLES.items()},
         )
@@ -94,7 +95,7 @@ def train_sentencepiece(
 
 
 def _parse(content: bytes, origin: str) -> Any:
-    """The model's protobuf message, which describes it completely."""
+    """Parse the model's protobuf message; raises `ConfigError`."""
     import_sentencepiece()
     from google.protobuf.message import DecodeError
     from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]  # made by protobuf when it loads
@@ -124,7 +125,7 @@ def _model(proto: Any) -> Model:
 
 
 def _merges(proto: Any) -> Iterator[tuple[str, str]]:
-    """The pairs that make the pieces, the best pieces first: sentencepiece keeps no pairs, `tokenizers` wants them."""
+    """Yield a BPE's merges, best pieces first: `tokenizers` needs them, sentencepiece stores none."""
     ids = {piece.piece: number for number, piece in enumerate(proto.pieces)}
     by_score = sorted((piece for piece in proto.pieces if piece.type == NORMAL), key=lambda piece: -piece.score)
     for piece in by_score:
@@ -138,7 +139,7 @@ def _merges(proto: Any) -> Iterator[tuple[str, str]]:
 def _normalizer(spec: Any) -> Normalizer:
     steps: list[Normalizer] = []
     if spec.precompiled_charsmap:
-        # `tokenizers` looks characters up one by one and would miss what two of them compose, such as Bengali vowels.
+        # `tokenizers` looks up single characters and would miss composed pairs, such as Bengali vowels.
         steps += [normalizers.NFC(), normalizers.Precompiled(spec.precompiled_charsmap)]
     if spec.remove_extra_whitespaces:
         steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]
@@ -146,7 +147,7 @@ def _normalizer(spec: Any) -> Normalizer:
 
 
 def _prepend_scheme(proto: Any) -> str:
-    """Return where a text gets a space before it; behind a symbol that the user defined no new text begins."""
+    """Return where a space is prepended; after a user-defined symbol none is."""
     if not proto.normalizer_spec.add_dummy_prefix:
         return "never"
     return "first" if any(piece.type == USER_DEFINED for piece in proto.pieces) else "always"
@@ -160,14 +161,14 @@ def _decoder(proto: Any, scheme: str) -> Decoder:
 
 
 def _added_tokens(proto: Any) -> Iterator[AddedToken]:
-    """Yield the tokens found in a text as they stand: symbols that the user defined, and special tokens."""
+    """Yield the tokens that are matched literally: user-defined symbols and special tokens."""
     for piece in proto.pieces:
         if piece.type in (UNKNOWN, CONTROL, USER_DEFINED):
             yield AddedToken(piece.piece, normalized=False, special=piece.type != USER_DEFINED)
 
 
 class _Texts(Iterator[str]):
-    """Cleaned sentences for the library, which turns an exception of theirs into one of its own."""
+    """Normalized sentences for the library. They keep their source's error, which the library would hide."""
 
     def __init__(self, sentences: Iterator[str], normalizer: Normalizer | None) -> None:
         self._sentences, self._normalizer = sentences, normalizer
@@ -176,12 +177,12 @@ class _Texts(Iterator[str]):
     def __next__(self) -> str:
         try:
             sentence = next(self._sentences)
-        except ConfigError as error:  # a source's
+        except ConfigError as error:  # from a source
             self._error = error
             raise
         return sentence if self._normalizer is None else self._normalizer.normalize_str(sentence)
 
     def why_training_failed(self, error: RuntimeError) -> ConfigError:
-        """The source's error, or the library's without the place in its own code."""
+        """Return the source's error, or the library's without its source location."""
         reason = str(error).rpartition("] ")[2].strip().rstrip(".") or "there is no text"
         return self._error or ConfigError(f"Cannot train the tokenizer: {reason}.")

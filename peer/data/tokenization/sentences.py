@@ -1,8 +1,9 @@
-"""Sentence boundaries, for as many languages and scripts as possible.
+"""Detection of sentence boundaries in as many languages and scripts as possible.
 
-Sentences matter here as the places where text may be cut (packing) and swapped (sentence order), so a rare wrong cut
-costs little. The library sentencex knows the marks of all scripts and many languages' abbreviations. This module
-corrects marks that it takes for others and full stops that end nothing, and bounds the cost of odd texts.
+Sentence ends are where text may be cut (packing) and swapped (sentence order), so a rare wrong cut
+costs little. The library sentencex knows the marks of all scripts and the abbreviations of many
+languages. This module corrects marks that it misreads and full stops that end no sentence, and
+bounds its time on unusual texts.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from collections.abc import Iterator
 
 from sentencex import segment
 
-MAX_CHARACTERS = 1000  # a longer "sentence" is a poem, a list or a table: its lines are the sentences
-BLOCK_CHARACTERS = 2000  # at a time: the library's time grows with the square of text without spaces, such as Chinese
+MAX_CHARACTERS = 1000  # a longer "sentence" is a poem, a list or a table, and is split into lines
+BLOCK_CHARACTERS = 2000  # at a time, as the library takes quadratic time for text without spaces, such as Chinese
 
 EMPTY_LINE = re.compile(r"\n[^\S\n]*\n")
-SURROGATE = re.compile(r"[\ud800-\udfff]")  # halves of characters, which no encoding has; JSON can spell them
-# White space of two or three bytes makes the library panic, and it takes "\r" out.
+SURROGATE = re.compile(r"[\ud800-\udfff]")  # halves of surrogate pairs: JSON can contain them, no encoding can
+# The library panics at white space of two or three bytes, and removes "\r".
 ODD_SPACE = re.compile(r"[^\S \n\t]")
-# Marks that the library does not know or misreads, and what they are read as; of equal length, for places to stay.
+# Marks that the library misreads, and their replacements, of equal length so that positions stay valid.
 READ_AS = (
     ("។", "।"),  # Khmer
     ("៕", "॥"),
@@ -28,34 +29,34 @@ READ_AS = (
     ("፡፡", "፡።"),  # Amharic, as it is often typed
     ("၊", ","),  # Burmese
     ("…", "."),
-    ("\u037e", ";"),  # Greek's question mark, which has a code point of its own
+    ("\u037e", ";"),  # the Greek question mark, which has its own code point
 )
-BAR = re.compile(r"(?<=[\u0900-\u0dff])(\s?)\|(?=\s|\Z)")  # typed for a danda
-ZERO_WIDTH = re.compile(r"(?<=[.!?।])[\u200b\ufeff]")  # between two sentences in place of a space
-# Thai and Lao have no mark: a space ends a sentence or a phrase.
+BAR = re.compile(r"(?<=[\u0900-\u0dff])(\s?)\|(?=\s|\Z)")  # typed instead of a danda
+ZERO_WIDTH = re.compile(r"(?<=[.!?।])[\u200b\ufeff]")  # between two sentences, instead of a space
+# Thai and Lao have no full stop; a space ends a sentence or a phrase.
 SPACED = ("th", "lo")
 PHRASE_END = re.compile(r"(?<=[\u0e01-\u0e4e\u0e81-\u0ece])[^\S\n]+(?=[\u0e01-\u0e4e\u0e81-\u0ede])")
-LEAST_PHRASE = 40  # characters; a shorter one goes on
+LEAST_PHRASE = 40  # characters; a shorter phrase is joined to the next
 
-# A full stop ends no sentence after the number of a list's item or after an initial: one letter or, in the scripts of
-# India, one syllable, as the Bengali and Hindi for "Dr." and "Mr." are.
+# A full stop ends no sentence after the number of a list item or after an initial: one letter or,
+# in Indic scripts, one syllable, like "Dr." and "Mr." in Bengali and Hindi.
 _SIGN = r"(?!\w)[\u0300-\u036f\u0900-\u0dff]"
 _VIRAMA = r"[\u094d\u09cd\u0a4d\u0acd\u0b4d\u0bcd\u0c4d\u0ccd\u0d4d]"
 NUMBER = r"(?:\A|\n)[^\S\n]*\(?\d{1,3}"
 INITIAL = rf"(?:\A|[-\s(\[\"'“‘«])[^\W\d_](?:{_SIGN}|(?<={_VIRAMA})[^\W\d_])*"
 UNFINISHED = re.compile(rf"(?:{NUMBER}|{INITIAL})\.\Z")
-# Nor after these, which the library does not know.
+# Nor after these abbreviations, which the library does not know.
 ABBREVIATIONS = {
     language: re.compile(r"\b(?:Jln?|Gg|Kec|Kab|Kel|PT|CV|UD|Tbk|Tn|Ny|Nn|Sdri?|Bpk|Dr[as]|Ir|Hj|KH|hlm|tgl|No)\.\Z")
     for language in ("id", "ms")
 }
-UNFINISHED_CHARACTERS = 16  # as many as it takes to see that, from the end
+UNFINISHED_CHARACTERS = 16  # enough of the end for these patterns
 
 
 def split_sentences(document: str, language: str) -> list[str]:
-    """The document's sentences in order, stripped; nothing but white space is lost.
+    """Split a document into stripped sentences, in order; only white space is lost.
 
-    `language` is a BCP 47 tag; of a language that the library does not know, abbreviations are taken for English.
+    `language` is a BCP 47 tag; for an unknown language the English abbreviations are used.
     """
     language = language.partition("-")[0].lower()
     text = SURROGATE.sub("\ufffd", document)
@@ -76,10 +77,10 @@ def split_sentences(document: str, language: str) -> list[str]:
 
 
 def segment_safely(text: str, language: str) -> list[str]:
-    """The library's pieces of the text, white space included; the whole text where the library fails."""
+    """Segment a text by the library, keeping white space. Return the whole text if the library fails."""
     try:
         pieces: list[str] = segment(language, text)
-    except BaseException as error:  # a panic in Rust is none of Python's exceptions
+    except BaseException as error:  # a Rust panic is not derived from `Exception`
         if type(error).__module__ != "pyo3_runtime":
             raise
         return [text]
@@ -87,7 +88,7 @@ def segment_safely(text: str, language: str) -> list[str]:
 
 
 def _readable(text: str) -> str:
-    """The text as the library reads it rightly, each character in its place."""
+    """Replace misread marks, so that the library reads the text correctly. Positions stay the same."""
     text = ZERO_WIDTH.sub(" ", BAR.sub(r"\1।", ODD_SPACE.sub(" ", text)))
     for mark, known in READ_AS:
         text = text.replace(mark, known)
@@ -95,21 +96,21 @@ def _readable(text: str) -> str:
 
 
 def _pieces(text: str, language: str) -> list[str]:
-    """The library's pieces of a text of any length."""
+    """Segment a text of any length by the library, block by block."""
     pieces: list[str] = []
     start = 0
     while start < len(text):
         stop = _block_end(text, start)
         in_block = segment_safely(text[start:stop], language)
         if stop < len(text) and len(in_block) > 1:
-            in_block.pop()  # it may go on behind the block
+            in_block.pop()  # it may continue after the block
         pieces += in_block
         start += sum(map(len, in_block))
     return pieces
 
 
 def _block_end(text: str, start: int) -> int:
-    """Return the end of a block that begins at `start`: behind its last white space, if it has any."""
+    """Return the end of the block that begins at `start`: after its last white space, if any."""
     stop = start + BLOCK_CHARACTERS
     if stop >= len(text):
         return len(text)
@@ -118,7 +119,7 @@ def _block_end(text: str, start: int) -> int:
 
 
 def _phrases(sentence: str) -> Iterator[str]:
-    """The phrases of a text whose sentences end with spaces."""
+    """Yield the phrases of a text in which spaces end sentences."""
     start = 0
     for end in PHRASE_END.finditer(sentence):
         if end.start() - start >= LEAST_PHRASE:
@@ -128,7 +129,7 @@ def _phrases(sentence: str) -> Iterator[str]:
 
 
 def _goes_on(piece: str, following: str, language: str) -> bool:
-    """Return whether the full stop at the piece's end ends no sentence: within a word or number, or as `UNFINISHED`."""
+    """Return whether the piece's full stop ends no sentence: within a word or number, or `UNFINISHED`."""
     stripped = piece.rstrip()
     touches = len(stripped) == len(piece) and not following.isspace()
     end, known = stripped[-UNFINISHED_CHARACTERS:], ABBREVIATIONS.get(language)
@@ -137,7 +138,7 @@ def _goes_on(piece: str, following: str, language: str) -> bool:
 
 
 def _lines(sentence: str) -> Iterator[str]:
-    """A sentence without empty lines in it; of one that is too long, each line."""
+    """Split a sentence at empty lines, and a part that is too long into its lines."""
     for part in EMPTY_LINE.split(sentence):
         for line in part.split("\n") if len(part) > MAX_CHARACTERS else (part,):
             if stripped := line.strip():

@@ -1,8 +1,8 @@
-"""Special tokens by their role: how tokenizers spell them, and which ids packing and masking put in.
+"""Special tokens by role: their spellings in tokenizers, and their ids for packing and masking.
 
-Every tokenizer must have an end of text (`sep`). GPT-2's has only that, `<|endoftext|>`, and it serves where the
-others are missing, as it does in GPT-2 itself: nothing is padded in training, and a vocabulary of bytes knows every
-text. Only a mask cannot be replaced; it is asked for where something is masked.
+Every tokenizer must have an end of text (`sep`). GPT-2's tokenizer has only that, `<|endoftext|>`.
+It replaces missing tokens, as in GPT-2 itself: training has no padding, and a byte-level vocabulary
+has no unknown text. Only a mask cannot be replaced; masked objectives require it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, pre_tokenizers
 
 from auth.errors import ConfigError
 
-# role -> spellings, the likelier first: BERT's, sentencepiece's and RoBERTa's, GPT-2's
+# role -> spellings, likely ones first: BERT's, sentencepiece's and RoBERTa's, GPT-2's
 SPELLINGS = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
@@ -23,19 +23,19 @@ SPELLINGS = {
     "sep": ("[SEP]", "</s>", "<eos>", "<|endoftext|>"),
     "mask": ("[MASK]", "<mask>"),
 }
-# The other name by which transformers' configurations know a role.
+# A role's other key in transformers' configurations.
 OTHER_KEYS = {"cls": "bos_token", "sep": "eos_token"}
 
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Ids of the tokens that are no text; pad, unk and cls are those of sep where the tokenizer has none."""
+    """Ids of the special tokens; missing pad, unk and cls have the id of sep."""
 
     pad: int
     unk: int
     cls: int
     sep: int
-    mask: int | None  # only masked objectives need it: `mask_id` asks for it
+    mask: int | None  # required by masked objectives only, through `mask_id`
 
     @property
     def mask_id(self) -> int:
@@ -46,9 +46,9 @@ class SpecialIds:
 
 
 def special_names(tokenizer: Tokenizer, config: Mapping[str, object] | None = None) -> dict[str, str]:
-    """Find a tokenizer's spelling of the special tokens it has: by its configuration, else by their usual names.
+    """Return the spellings of a tokenizer's special tokens by role.
 
-    `config` is what a `tokenizer_config.json` holds.
+    They come from `config`, the content of a `tokenizer_config.json`, else from `SPELLINGS`.
     """
     names = {}
     for role, usual in SPELLINGS.items():
@@ -60,7 +60,7 @@ def special_names(tokenizer: Tokenizer, config: Mapping[str, object] | None = No
 
 
 def special_ids(tokenizer: Tokenizer, config: Mapping[str, object] | None = None) -> SpecialIds:
-    """The special tokens' ids, found as `special_names` finds them; raises `ConfigError` if no token ends a text."""
+    """Return the ids of the `special_names`. Raises `ConfigError` without an end-of-text token."""
     vocabulary = tokenizer.get_vocab()
     ids = {role: vocabulary[name] for role, name in special_names(tokenizer, config).items()}
     if "sep" not in ids:
@@ -72,15 +72,15 @@ def special_ids(tokenizer: Tokenizer, config: Mapping[str, object] | None = None
 
 
 def added_tokens(names: Mapping[str, str]) -> list[AddedToken]:
-    """Tokens to add; a mask takes the space before it along, so that it can stand for a word of a sentence."""
+    """Return tokens to add; a mask absorbs the space before it, so that it can replace a word."""
     return [AddedToken(name, lstrip=role == "mask", normalized=False, special=True) for role, name in names.items()]
 
 
 def cut_special_spellings(tokenizer: Tokenizer) -> None:
-    """See to it that text which spells a special token, such as "[MASK]", is encoded as the text it is.
+    """Have text that spells a special token, such as "[MASK]", encoded as ordinary text.
 
-    With `encode_special_tokens` such text goes to the model, and some models know it as a piece of their vocabulary: so
-    it is cut in two beforehand.
+    `encode_special_tokens` passes such text to the model, whose vocabulary may contain it as a
+    piece, so it is also cut in two beforehand.
     """
     tokenizer.encode_special_tokens = True
     leaking = [
@@ -97,14 +97,14 @@ def cut_special_spellings(tokenizer: Tokenizer) -> None:
 
 
 def missing_token(role: str) -> ConfigError:
-    """Says which token a tokenizer lacks, and what it could be called."""
+    """Return an error that names the missing token and its possible spellings."""
     spellings = [f"`{name}`" for name in SPELLINGS[role]]
     known = f"{', '.join(spellings[:-1])} nor {spellings[-1]}"
     return ConfigError(f"The run's tokenizer has no {role} token, neither {known}: add one to it.")
 
 
 def _configured_name(config: Mapping[str, object], key: str) -> str | None:
-    """A configuration gives a token as its text, or as an object with its `content`."""
+    """Return the token under a key: a string, or an object's `content`."""
     value = config.get(key)
     name = value.get("content") if isinstance(value, dict) else value
     return name if isinstance(name, str) else None

@@ -1,7 +1,8 @@
-"""The run's tokenizer: trained or imported once by the operator, loaded by every peer from the folder it was saved to.
+"""The run's tokenizer: trained or imported by the operator, loaded from its folder by every peer.
 
-The folder loads with transformers' `AutoTokenizer` as a plain fast tokenizer. transformers' classes for single families
-are avoided: they replace parts of the tokenizer by their own, and ALBERT's strips Bengali vowel signs.
+transformers' `AutoTokenizer` can load the folder as a plain fast tokenizer. transformers' classes
+for single families are avoided because they replace parts of the tokenizer; ALBERT's strips Bengali
+vowel signs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SENTENCEPIECE = ".model"
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """A tokenizer from a `tokenizer.json` (gzipped or not), a `.model` of sentencepiece, or a folder with one of these.
+    """Read a `tokenizer.json` (gzipped or not), a sentencepiece `.model`, or a folder with either.
 
     Raises `ConfigError`.
     """
@@ -47,12 +48,12 @@ def read_tokenizer(path: Path) -> Tokenizer:
         raise ConfigError(f"Cannot read the tokenizer {file}: {getattr(error, 'strerror', None) or error}.") from error
     except ConfigError:
         raise
-    except Exception as error:  # the library raises nothing more special
+    except Exception as error:  # the library raises nothing more specific
         raise ConfigError(f"{file} is no tokenizer: {error}.") from error
 
 
 def read_tokenizer_config(path: Path) -> dict[str, Any]:
-    """The configuration beside a tokenizer in a folder, if there is one."""
+    """Read the configuration in a tokenizer's folder; empty if there is none. Raises `ConfigError`."""
     file = path / CONFIG_FILE
     if not file.is_file():
         return {}
@@ -68,16 +69,17 @@ def read_tokenizer_config(path: Path) -> dict[str, Any]:
 def save_tokenizer(
     tokenizer: Tokenizer, config: RunConfig, out_dir: Path, given: Mapping[str, Any] | None = None
 ) -> None:
-    """Save as a folder that `load_tokenizer` and `AutoTokenizer` read; `given` is an imported one's configuration.
+    """Save a folder for `load_tokenizer` and `AutoTokenizer`.
 
-    The configuration is written by hand, since importing transformers takes seconds and brings torch into a command.
+    `given` is the configuration of an imported tokenizer. The configuration is built here, because
+    importing transformers takes seconds and also imports torch.
     """
     names = special_names(tokenizer, given)
     if "sep" not in names:
         raise missing_token("sep")
     segments = ["token_type_ids"] if ARCHITECTURES[config.model.architecture].token_types > 1 else []
     content = {
-        "tokenizer_class": "PreTrainedTokenizerFast",  # what every version of transformers knows
+        "tokenizer_class": "PreTrainedTokenizerFast",  # known to every version of transformers
         "model_max_length": config.model.max_position_embeddings,
         "model_input_names": ["input_ids", *segments, "attention_mask"],
         "clean_up_tokenization_spaces": False,
@@ -94,7 +96,7 @@ def save_tokenizer(
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer for the data path: all of a text and no padding; what spells a special token stays text."""
+    """Load the tokenizer for the data path: no truncation, no padding. Text that spells a special token stays text."""
     tokenizer = read_tokenizer(path)
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -103,14 +105,14 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def load_special_ids(directory: Path) -> SpecialIds:
-    """The special tokens' ids, by the names that the folder's configuration gives them; raises `ConfigError`."""
+    """Load the special tokens' ids, by the names in the folder's configuration. Raises `ConfigError`."""
     return special_ids(read_tokenizer(directory), read_tokenizer_config(directory))
 
 
 def check_tokenizer(config: RunConfig, tokenizer: Tokenizer, special: SpecialIds) -> None:
-    """Raise `ConfigError` if this tokenizer lacks what the run's objective or family of models needs."""
+    """Raise `ConfigError` if the tokenizer does not suit the run's objective or model family."""
     if config.model.architecture == "roberta" and special.pad == special.sep:
-        raise missing_token("pad")  # it gives padding no position: that must not be the separator
+        raise missing_token("pad")  # RoBERTa gives padding no position, so it must not be the separator
     if config.objective.masks and special.mask is None:
         raise missing_token("mask")
     if config.objective.whole_words:
@@ -118,7 +120,7 @@ def check_tokenizer(config: RunConfig, tokenizer: Tokenizer, special: SpecialIds
 
 
 def _find_file(path: Path) -> Path:
-    """The tokenizer's file in a folder; any other path is the file itself."""
+    """Return the tokenizer's file in a folder; any other path is the file itself."""
     if not path.is_dir():
         return path
     packed, pieces = path / f"{TOKENIZER_FILE}.gz", sorted(path.glob(f"*{SENTENCEPIECE}"))

@@ -1,11 +1,12 @@
-"""Training of the run's tokenizer on a stream of documents, which is read once.
+"""Training of the run's tokenizer on a stream of documents that is read once.
 
-The libraries' trainers keep the distinct words, with how often each came, and need about a kilobyte for one. Half of
-the distinct words of a text come only once, and a long text has millions of them that no vocabulary is the better for.
-So the rare words of a long text are left out (`RareWordFilter`): a word is let through from its n-th coming on, where n
-doubles with every `free_words` that have been let through: all words of a short text, of a long one those that count.
-Where a language writes no spaces, a whole clause stands for a word and hardly ever comes again. So clauses are drawn
-instead: all of them at first, then every second one, every fourth and so on, as what has been drawn grows.
+The libraries' trainers keep each distinct word with its count, in about a kilobyte. Half of the
+distinct words of a text occur only once; a long text has millions of them, which do not improve a
+vocabulary. So the rare words of a long text are left out (`RareWordFilter`): a word passes from its
+n-th occurrence on, where n doubles with every `free_words` words that have passed. All words of a
+short text pass, and the frequent ones of a long text. Without spaces between words, a whole clause
+takes the place of a word and hardly ever recurs. So clauses are sampled: all of them at first, then
+every second one, every fourth, and so on as the sample grows.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from peer.data.tokenization.sentencepiece import train_sentencepiece
 from peer.data.tokenization.sentences import split_sentences
 from peer.data.tokenization.special_tokens import added_tokens
 
-SLOTS = 1 << 24  # words share counters, in 16 MB; that lets a rare one through now and then
+SLOTS = 1 << 24  # counters in 16 MB, shared by words, so a rare word passes now and then
 LET_THROUGH = 255
 CLAUSE_CHARACTERS = 32  # a longer word is a clause without spaces
-WORDS_PER_CHARACTER = 2  # that a clause's takes the memory of: Unigram's trainer keeps every part that comes twice
+WORDS_PER_CHARACTER = 2  # of a clause, by memory: Unigram's trainer keeps every substring that occurs twice
 _WORDS = re.compile(r"\s*\S+")  # a word with the white space before it
-FREE_WORDS = 100_000  # so many distinct words are never too many,
-WORDS_PER_TOKEN = 8  # nor are so many for each token that is to be learnt
-RARE = 2  # what comes less often than this is joined to no longer token
+FREE_WORDS = 100_000  # distinct words that are always allowed
+WORDS_PER_TOKEN = 8  # distinct words allowed for each token to learn
+RARE = 2  # pairs that occur less often are not merged
 
 
 def train_tokenizer(config: RunConfig, documents: Iterable[str]) -> Tokenizer:
-    """The tokenizer that the run file describes, learnt on the documents; raises `ConfigError`."""
+    """Train the tokenizer that the run file describes on documents; raises `ConfigError`."""
     names = PRESETS[config.tokenizer.preset].special_tokens
     rare_words = RareWordFilter(max(FREE_WORDS, WORDS_PER_TOKEN * config.tokenizer.vocab_size))
     sentences = _sentences(documents, config.run.language, rare_words)
@@ -47,22 +48,22 @@ def train_tokenizer(config: RunConfig, documents: Iterable[str]) -> Tokenizer:
         tokenizer = train_sentencepiece(config.tokenizer, names, sentences, config.run.seed)
     else:
         tokenizer = _train(config.tokenizer, names, sentences)
-    if config.objective.masks:  # causal models see one text after another, with no frame
+    if config.objective.masks:  # causal models read texts one after another without a template
         tokenizer.post_processor = frame(tokenizer, names)
     return tokenizer
 
 
 class RareWordFilter:
-    """Counts the words that it sees; the same texts in the same order always give the same result."""
+    """Removes rare words from a stream of texts. Deterministic for the same texts in the same order."""
 
     def __init__(self, free_words: int) -> None:
         self._free_words = free_words
         self._counts = bytearray(SLOTS)
         self.let_through = 0  # distinct words
-        self.drawn = 0  # characters of clauses
+        self.drawn = 0  # characters of sampled clauses
 
     def __call__(self, text: str) -> str:
-        """The text without its rare words."""
+        """Return the text without its rare words, and count its words."""
         counts, kept = self._counts, []
         for word in _WORDS.findall(text):
             number = crc32(word.lstrip().encode())
@@ -76,7 +77,7 @@ class RareWordFilter:
         return "".join(kept)
 
     def _draw(self, number: int, characters: int) -> bool:
-        """Return whether a clause is drawn, by its number."""
+        """Return whether a clause is sampled, by its hash."""
         doublings = self.drawn * WORDS_PER_CHARACTER // self._free_words
         if number % (1 << doublings):
             return False
@@ -84,8 +85,8 @@ class RareWordFilter:
         return True
 
     def _comes_often_enough(self, slot: int) -> bool:
-        """Count a word that was not let through before."""
-        doublings = min(self.let_through // self._free_words, 7)  # a counter holds no more than 2^7 and the mark
+        """Count a word that has not passed before; return whether it passes now."""
+        doublings = min(self.let_through // self._free_words, 7)  # a counter holds at most 2^7, and the mark
         if self._counts[slot] + 1 < 1 << doublings:
             self._counts[slot] += 1
             return False
@@ -100,8 +101,8 @@ def _train(config: TokenizerConfig, names: Mapping[str, str], sentences: Iterato
     try:
         tokenizer.train_from_iterator(sentences, trainer)
     except ConfigError:
-        raise  # a source's
-    except Exception as error:  # the library raises nothing more special
+        raise  # from a source
+    except Exception as error:  # the library raises nothing more specific
         raise ConfigError(f"Cannot train the tokenizer: {error}; is `tokenizer.vocab_size` large enough?") from error
     size = tokenizer.get_vocab_size()
     if size > config.vocab_size:
@@ -112,7 +113,7 @@ def _train(config: TokenizerConfig, names: Mapping[str, str], sentences: Iterato
 
 
 def _algorithm(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model, Trainer]:
-    """The empty model and its trainer."""
+    """Return the untrained model and its trainer."""
     prefix: dict[str, Any] = {"continuing_subword_prefix": CONTINUED} if marks_continuation(config) else {}
     common: dict[str, Any] = {
         "vocab_size": config.vocab_size,
@@ -130,7 +131,7 @@ def _algorithm(config: TokenizerConfig, names: Mapping[str, str]) -> tuple[Model
 
 
 def _sentences(documents: Iterable[str], language: str, clean: Callable[[str], str]) -> Iterator[list[str]]:
-    """Each document's sentences; raises `ConfigError` if there are none at all."""
+    """Return each document's sentences; raises `ConfigError` if there are none at all."""
     split = (split_sentences(document, language) for document in documents)
     sentences = filter(None, (list(filter(None, map(clean, texts))) for texts in split))
     first = next(sentences, None)

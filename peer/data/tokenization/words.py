@@ -1,15 +1,17 @@
-"""Words of a text: cut apart for the tokenizer and remembered, and where they begin among token ids.
+"""Words of a text: tokenized separately with a cache, and their starts among token ids.
 
-Nearly every tokenizer treats the words of a text apart from each other, so the encoder gives it each word once
-(`find_cut`, `WordMemory`). Most tokenizers begin by splitting at white space and forget how much of it there was; those
-of bytes (RoBERTa, GPT-2) take white space to belong to the word behind it. Which it is, is tried on text.
+Nearly every tokenizer treats words independently, so the encoder tokenizes each word once
+(`find_cut`, `WordMemory`). Most tokenizers first split at white space and ignore its amount;
+byte-level ones (RoBERTa, GPT-2) attach white space to the word after it. A trial on text shows
+which kind a tokenizer is.
 
-For masking whole words, `WordStarts` says where words begin. Nearly every tokenizer shows it in the tokens themselves:
-"▁" or "Ġ" stands for the space before a word (sentencepiece, byte level), "##" for a token that goes on (WordPiece).
-What a tokenizer cuts off without a space, such as punctuation and digits, it cuts between kinds of characters; between
-which, it is asked once. So a table of the tokens' first and last kinds of characters is enough, and masking needs no
-text. Scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan) do not show where their words
-begin: there each token counts as a word, or each character, with its marks, where it is several tokens.
+For masking whole words, `WordStarts` finds where words begin. Nearly every tokenizer marks it in
+the tokens: "▁" or "Ġ" is the space before a word (sentencepiece, byte level), and "##" a
+continuation (WordPiece). Without spaces a tokenizer cuts between kinds of characters, such as
+letters, punctuation and digits; a trial shows between which. So a table of the tokens' first and
+last kinds of characters suffices, and masking needs no text. Scripts without spaces (Chinese,
+Japanese, Thai, Lao, Khmer, Burmese, Tibetan) do not show where words begin: there each token counts
+as a word, or each character with its marks if it consists of several tokens.
 """
 
 from __future__ import annotations
@@ -30,18 +32,18 @@ from tokenizers import Tokenizer
 from auth.errors import ConfigError
 from peer.data.tokenization.special_tokens import SpecialIds
 
-GAPS = ("  ", "\n", "\t", "\r")  # what may stand between two words beside a space
-GAPPED_SENTENCES = 20  # are tried with each of these
-FEW_WORDS = 3  # a sentence: such a script has no spaces, and hardly any of its "words" comes twice
+GAPS = ("  ", "\n", "\t", "\r")  # possible separators of words besides a space
+GAPPED_SENTENCES = 20  # tried with each separator
+FEW_WORDS = 3  # fewer per sentence mean a script without spaces, whose "words" hardly ever recur
 WORD_WITH_SPACE = re.compile(r"\s*\S+")
-# Printable symbols that normalizers turn into a space: with one of them, words are not what they seem.
+# A printable symbol that normalizers turn into a space, so it changes the words.
 REPLACEMENT = "\ufffd"
 Tokens = NDArray[np.int32]
 Ints = NDArray[np.int64]
-MAX_WORDS = 300_000  # some hundred bytes each
-MAX_CHARACTERS = 16_000_000  # of these words
+MAX_WORDS = 300_000  # of about a hundred bytes each
+MAX_CHARACTERS = 16_000_000  # of all cached words
 METASPACE = "▁"
-JOINERS = "\u200c\u200d"  # invisible, but letters of many scripts are written with them
+JOINERS = "\u200c\u200d"  # invisible, but part of words in many scripts
 FALLBACK_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 UNSPACED_SCRIPTS = (
     (0x0E00, 0x10A0),  # Thai, Lao, Tibetan, Burmese
@@ -55,20 +57,20 @@ UNSPACED_SCRIPTS = (
 
 @dataclass(frozen=True)
 class Cut:
-    """A way to cut sentences into words; a sentence that cannot be cut so counts as one word."""
+    """A way to cut sentences into words; a sentence that it does not suit counts as one word."""
 
-    takes_space: bool  # whether a word has the white space before it
-    any_gap: bool  # whether words may be any white space apart, or one space only
+    takes_space: bool  # whether a word includes the white space before it
+    any_gap: bool  # whether any white space may separate words, or only one space
 
     def words(self, sentences: list[str]) -> list[list[str]]:
-        """Each sentence's words; cheapest for sentences that mostly look alike, such as those of one document."""
+        """Return each sentence's words. It is fastest for similar sentences, such as those of one document."""
         split = WORD_WITH_SPACE.findall if self.takes_space else str.split
         if self._is_plain("".join(sentences)):
             return [split(sentence) for sentence in sentences]
         return [split(sentence) if self._is_plain(sentence) else [sentence] for sentence in sentences]
 
     def _is_plain(self, text: str) -> bool:
-        """Return whether a tokenizer sees no space in the text except those at which the text is cut."""
+        """Return whether this cut finds all spaces that a tokenizer would see in the text."""
         if self.any_gap:
             text = text.replace("\n", " ").replace("\r", " ").replace("\t", " ")
         elif "  " in text:
@@ -80,7 +82,10 @@ CUTS = tuple(Cut(takes_space, any_gap) for any_gap in (True, False) for takes_sp
 
 
 def find_cut(tokenizer: Tokenizer, sentences: list[str]) -> Cut | None:
-    """The first cut by which each of these sentences has its words' tokens, one after the other, if it is any use."""
+    """Return the first cut whose words, tokenized separately, give the sentences' tokens.
+
+    Returns None if there is no such cut, or if the sentences have hardly any spaces.
+    """
     if sum(len(sentence.split()) for sentence in sentences) < FEW_WORDS * len(sentences):
         return None
     sentences = [*sentences, *(gap.join(sentence.split()) for gap in GAPS for sentence in sentences[:GAPPED_SENTENCES])]
@@ -89,7 +94,7 @@ def find_cut(tokenizer: Tokenizer, sentences: list[str]) -> Cut | None:
 
 
 def _fits(cut: Cut, tokenizer: Tokenizer, sentences: list[str], whole: tuple[Tokens, Ints]) -> bool:
-    """Return whether words have the same tokens by themselves as in sentences."""
+    """Return whether this cut's words have the same tokens separately as within sentences."""
     by_sentence = cut.words(sentences)
     words = list(chain.from_iterable(by_sentence))
     tokens, lengths = encode_texts(tokenizer, words)
@@ -97,21 +102,21 @@ def _fits(cut: Cut, tokenizer: Tokenizer, sentences: list[str], whole: tuple[Tok
 
 
 def sums(values: Ints, groups: Sequence[Sequence[object]]) -> Ints:
-    """The sum of each group's values: as many as the group has items, one group after the other."""
+    """Sum consecutive values by group; each group has as many values as items."""
     so_far = np.concatenate([[0], np.cumsum(values)])
     ends = np.cumsum(np.fromiter(map(len, groups), np.int64, len(groups)))
     return np.diff(so_far[ends], prepend=0)
 
 
 def encode_texts(tokenizer: Tokenizer, texts: list[str]) -> tuple[Tokens, Ints]:
-    """All texts' tokens (tokens,) and how many each has (texts,)."""
+    """Return all texts' tokens (tokens,) and the number of tokens of each (texts,)."""
     ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     return np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum())), lengths
 
 
 class _Numbers(dict[str, int]):
-    """Numbers words in the order in which they are first asked for."""
+    """A dictionary that numbers words in the order of first use."""
 
     def __missing__(self, word: str) -> int:
         number = self[word] = len(self)
@@ -119,20 +124,20 @@ class _Numbers(dict[str, int]):
 
 
 class WordMemory:
-    """Tokenizes words by themselves, each once, and remembers their tokens.
+    """A cache that tokenizes each word once.
 
-    Its tables are arrays, so that a text of known words costs one look-up per word.
+    Its tables are arrays, so a text of known words costs one look-up per word.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_words: int = MAX_WORDS, max_characters: int = MAX_CHARACTERS) -> None:
         self._tokenizer, self._max_words, self._max_characters = tokenizer, max_words, max_characters
         self._numbers = _Numbers()
-        self._characters = 0  # of all known words
-        self._tokens: Tokens = np.empty(0, np.int32)  # of all known words, in the order of their numbers
-        self._ends: Ints = np.zeros(1, np.int64)  # (words + 1,): word i has the tokens from [i] to [i + 1]
+        self._characters = 0  # of all cached words
+        self._tokens: Tokens = np.empty(0, np.int32)  # of all cached words, in the order of their numbers
+        self._ends: Ints = np.zeros(1, np.int64)  # (words + 1,): the tokens of word i are [i] to [i + 1]
 
     def encode(self, words: Sequence[str]) -> tuple[Tokens, Ints]:
-        """All words' tokens (tokens,) and how many each has (words,)."""
+        """Return all words' tokens (tokens,) and the number of tokens of each (words,)."""
         known = len(self._numbers)
         numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
         self._learn(list(islice(self._numbers, known, None)))
@@ -152,7 +157,7 @@ class WordMemory:
             self._ends = np.concatenate([self._ends, self._ends[-1] + np.cumsum(lengths)])
 
     def _forget(self) -> None:
-        """Keep the older half of words that are too many or too long: frequent words come early."""
+        """Drop the newer half of the words if the cache is full: frequent words come early."""
         if len(self._numbers) <= self._max_words and self._characters <= self._max_characters:
             return
         kept = min(len(self._numbers), self._max_words) // 2
@@ -171,11 +176,11 @@ class CharacterKind(IntEnum):
     PUNCTUATION = 3
     SYMBOL = 4
     UNSPACED = 5  # a character of a script that is written without spaces
-    INSIDE = 6  # the token goes on with a word, or with a character, that another began
+    INSIDE = 6  # the token continues a word or a character begun by another
     SPECIAL = 7
 
 
-# Two characters of each kind that tokenizers may tell apart: whether the kind is cut within itself has to be tried too.
+# Two characters of each kind, as cuts within a kind are tried, too.
 TRIED = {
     CharacterKind.LETTER: "ab",
     CharacterKind.DIGIT: "12",
@@ -185,10 +190,10 @@ TRIED = {
 
 
 class WordStarts:
-    """Says of each token id whether it begins a word, given the ones before it."""
+    """Finds the token ids that begin a word, given the ids before them."""
 
     def __init__(self, tokenizer: Tokenizer, special: SpecialIds) -> None:
-        """Raises `ConfigError` for a tokenizer that does not show where words begin."""
+        """Raises `ConfigError` for a tokenizer whose tokens do not show where words begin."""
         kinds_of = _reading(tokenizer)
         size = tokenizer.get_vocab_size()
         self._first, self._last = (np.full(size, CharacterKind.SPECIAL, np.int8) for _ in range(2))
@@ -199,9 +204,9 @@ class WordStarts:
         self._begins = _boundaries(tokenizer)
 
     def __call__(self, input_ids: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """(samples, length) ids -> whether a word begins there; one always does at a sample's first place."""
+        """Map ids (samples, length) to whether a word begins there. A sample's first place always counts as a start."""
         last, column = self._last[input_ids], np.arange(input_ids.shape[1])
-        # A token of a character's later bytes ends as the character does that an earlier token began.
+        # A token of a character's later bytes ends with the kind of that character, begun by an earlier token.
         known = np.maximum.accumulate(np.where(last == CharacterKind.INSIDE, 0, column), axis=1)
         last = np.take_along_axis(last, known, axis=1)
         starts = np.ones(input_ids.shape, np.bool_)
@@ -213,7 +218,7 @@ Kinds = tuple[CharacterKind, CharacterKind]  # of a token's first and last chara
 
 
 def _reading(tokenizer: Tokenizer) -> Callable[[str], Kinds]:
-    """Return the function that reads the kinds of this tokenizer's tokens. Raises `ConfigError` if there is none."""
+    """Return a function from tokens to kinds; raises `ConfigError` if tokens do not show word starts."""
     state = json.loads(tokenizer.to_str())
     prefix = state["model"].get("continuing_subword_prefix")
     if prefix:
@@ -230,7 +235,7 @@ def _reading(tokenizer: Tokenizer) -> Callable[[str], Kinds]:
 
 
 def _types(state: Any) -> Iterator[str]:
-    """The names of all steps of a part of a tokenizer."""
+    """Yield the types of all steps in a part of a tokenizer's state."""
     if isinstance(state, dict):
         yield str(state.get("type"))
         for value in state.values():
@@ -241,19 +246,19 @@ def _types(state: Any) -> Iterator[str]:
 
 
 def _kinds_of_piece(token: str, prefix: str) -> Kinds:
-    """WordPiece: what has the prefix goes on, everything else begins a word."""
+    """Return the kinds of a WordPiece token: one with the prefix continues a word."""
     goes_on = token.startswith(prefix) and token != prefix
     return CharacterKind.INSIDE if goes_on else CharacterKind.SPACE, _kind(token[-1])
 
 
 def _kinds_of_text(token: str) -> Kinds:
-    """sentencepiece: a text, with the space as a sign of its own, or a byte of a rare character."""
+    """Return the kinds of a sentencepiece token: text, or one byte of a rare character."""
     byte = FALLBACK_BYTE.fullmatch(token)
     return _kinds_of_bytes(bytes.fromhex(byte[1])) if byte else _kinds_of_characters(token)
 
 
 def _kinds_of_characters(text: str) -> Kinds:
-    """Return the kinds of a text's ends: a mark goes on with the character before it, and is of that one's kind."""
+    """Return the kinds of a text's ends. A mark continues the character before it and has its kind."""
     last = next((_kind(character) for character in reversed(text) if not _is_mark(character)), CharacterKind.INSIDE)
     return CharacterKind.INSIDE if _is_mark(text[0]) else _kind(text[0]), last
 
@@ -263,7 +268,7 @@ def _is_mark(character: str) -> bool:
 
 
 def _kinds_of_bytes(token: bytes) -> Kinds:
-    """Bytes of a text in UTF-8, which may begin or end within a character."""
+    """Return the kinds of UTF-8 bytes, which may begin or end within a character."""
     begun = token.lstrip(bytes(range(0x80, 0xC0)))
     if not begun:
         return CharacterKind.INSIDE, CharacterKind.INSIDE
@@ -274,9 +279,10 @@ def _kinds_of_bytes(token: bytes) -> Kinds:
 
 
 def _kind_of_cut(character: bytes) -> CharacterKind:
-    """The likeliest kind of a character of which only the first bytes are known: that of the first one so written.
+    """Guess the kind of a character from its first bytes: that of the first character with them.
 
-    Among those that begin like spaces and controls (C2, E2), nearly all that occur are punctuation.
+    Of the characters that begin like spaces and controls (C2, E2), nearly all in use are
+    punctuation.
     """
     for lowest in (b"\x80", b"\x90", b"\xa0"):  # the lowest second bytes that UTF-8 allows
         for missing in range(1, 4):
@@ -306,14 +312,14 @@ def _kind(character: str) -> CharacterKind:
 
 
 def _boundaries(tokenizer: Tokenizer) -> NDArray[np.bool_]:
-    """(last kind, first kind) -> whether a word begins between two such tokens."""
+    """Build the table (last kind, first kind) -> whether a word begins between two such tokens."""
     begins = np.zeros((len(CharacterKind), len(CharacterKind)), np.bool_)
     for last, before in TRIED.items():
         for first, after in TRIED.items():
             begins[last, first] = _cuts(tokenizer, before[0] + after[1])
     begins[CharacterKind.INSIDE] = begins[CharacterKind.LETTER]
     begins[:, CharacterKind.UNSPACED] = begins[CharacterKind.UNSPACED] = True
-    begins[CharacterKind.SPACE] = False  # a sign for the space that stands alone belongs to what follows
+    begins[CharacterKind.SPACE] = False  # a separate token for the space belongs to the next token
     begins[:, CharacterKind.INSIDE] = False
     begins[:, CharacterKind.SPACE] = True
     begins[:, CharacterKind.SPECIAL] = begins[CharacterKind.SPECIAL] = True
@@ -321,14 +327,14 @@ def _boundaries(tokenizer: Tokenizer) -> NDArray[np.bool_]:
 
 
 def _cuts(tokenizer: Tokenizer, text: str) -> bool:
-    """Return whether the tokenizer separates these two characters before it looks for tokens."""
+    """Return whether the pre-tokenizer separates these two characters."""
     if tokenizer.normalizer is not None:
         text = tokenizer.normalizer.normalize_str(text)
     return tokenizer.pre_tokenizer is not None and len(tokenizer.pre_tokenizer.pre_tokenize_str(text)) > 1
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The characters by which byte-level tokenizers write bytes: printable ones as they are, then others in order."""
+    """Return the byte of each letter of the byte-level alphabet: printable bytes are themselves."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + index): byte for index, byte in enumerate(others)}
