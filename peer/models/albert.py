@@ -1,14 +1,16 @@
-"""A faster way to run transformers' own `AlbertForPreTraining`, and linear layers that multiply with oneDNN on CPUs.
+"""A faster forward pass for transformers' `AlbertForPreTraining`, and linear layers with oneDNN.
 
-The module is transformers', so its checkpoints are too. What differs is the forward, which computes the same function
-for a training batch: query, key and value in one product, the fused form of GELU, attention without a mask where
-nothing is padded, and from the last layer's attention on only the positions that a loss looks at (those with labels and
-[CLS]). `peer.models.build` lists it beside the families that run as transformers wrote them.
+The module, and so its checkpoints, are transformers'. Only the forward pass differs; it computes
+the same function for a training batch with query, key and value in one product, the fused GELU,
+attention without a mask if nothing is padded, and, after the last layer's attention, only the
+positions that a loss needs (those with labels and [CLS]). `peer.models.build` lists it beside the
+families that run as in transformers.
 
-PyTorch hands float32 products to MKL, which does not use the AVX-512 units of AMD's processors: oneDNN, which PyTorch
-carries too, is about twice as fast there at the same precision. It is reached through the operator that PyTorch's own
-compiler emits; where a build does not have it, and on accelerators, the ordinary `linear` does the work. The linear
-layers of other families can use it, too (`use_onednn`).
+PyTorch uses MKL for float32 products, which does not use the AVX-512 units of AMD processors.
+oneDNN, also part of PyTorch, is about twice as fast there at the same precision. This module calls
+it through the operator that PyTorch's own compiler emits; accelerators, and builds without the
+operator, use the ordinary `linear`. The linear layers of other families can use oneDNN, too
+(`use_onednn`).
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ if TYPE_CHECKING:
 
 
 def encode(model: AlbertForPreTraining, batch: Batch, wanted: Tensor) -> Tensor:
-    """The last layer's output (n, hidden) at `wanted`, (n,) flat indices into (b * l)."""
+    """Compute the last layer's output (n, hidden) at `wanted`, (n,) flat indices into (b * l)."""
     albert = model.albert
     config = albert.config
     embeddings = albert.embeddings
     _, length = batch.input_ids.shape
     hidden = functional.embedding(batch.input_ids, embeddings.word_embeddings.weight, config.pad_token_id)
-    assert batch.token_type_ids is not None  # ALBERT tells two kinds of segments apart
+    assert batch.token_type_ids is not None  # ALBERT has two kinds of segments
     hidden = hidden + embeddings.token_type_embeddings(batch.token_type_ids)
     hidden = hidden + embeddings.position_embeddings.weight[:length]
     hidden = embeddings.dropout(embeddings.LayerNorm(hidden)).flatten(0, 1)  # (b * l, embedding)
@@ -63,17 +65,18 @@ def encode(model: AlbertForPreTraining, batch: Batch, wanted: Tensor) -> Tensor:
 
 
 def compile_layers(model: AlbertForPreTraining, compiler: str | None) -> None:
-    """Let `encode` use a forward of its layers that this compiler of torch.compile makes; None: no longer."""
+    """Compile the layers' forward in `encode` by this backend of torch.compile. With None the layers run uncompiled."""
     compiled = None if compiler is None else torch.compile(_SharedLayer.forward, backend=compiler)
     model.albert.encoder.compiled_forward = compiled  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
 class _SharedLayer:
-    """A layer with its query, key and value weights side by side; made once a batch, as ALBERT's layers share them.
+    """A layer with concatenated query, key and value weights, made once per batch for all its uses.
 
-    The key's bias is detached: it adds the same to all scores of a row, which softmax ignores, so its gradient is zero.
-    Computed, it would be rounding noise, and LAMB's normalization would make steps of it that differ from peer to peer.
+    The key's bias is detached: it adds the same to all scores of a row, which softmax ignores, so
+    its gradient is zero. If computed it would be rounding noise, from which LAMB's normalization
+    would make steps that differ between peers.
     """
 
     layer: AlbertLayer
@@ -85,13 +88,13 @@ class _SharedLayer:
         query, key, value = layer.attention.query, layer.attention.key, layer.attention.value
         weight = torch.cat([query.weight, key.weight, value.weight])
         bias = torch.cat([query.bias, key.bias.detach(), value.bias])
-        if torch.is_autocast_enabled(weight.device.type):  # which would cast them in each layer: it caches leaves only
+        if torch.is_autocast_enabled(weight.device.type):  # else cast again in each layer: autocast caches leaves only
             dtype = torch.get_autocast_dtype(weight.device.type)
             weight, bias = weight.to(dtype), bias.to(dtype)
         return cls(layer, weight, bias)
 
     def forward(self, hidden: Tensor, length: int, mask: Tensor | None, wanted: Tensor | None = None) -> Tensor:
-        """hidden (b * l, hidden) -> the same, or only the rows `wanted`."""
+        """Apply the layer: hidden (b * l, hidden) -> the same shape, or only the rows `wanted`."""
         attention: AlbertAttention = self.layer.attention
         context = self._attend(hidden, length, mask)
         if wanted is not None:
@@ -103,7 +106,7 @@ class _SharedLayer:
         return output
 
     def _attend(self, hidden: Tensor, length: int, mask: Tensor | None) -> Tensor:
-        """hidden (b * l, hidden) -> what each position gathers from its sample, (b * l, hidden)."""
+        """Attend within each sample: hidden (b * l, hidden) -> context (b * l, hidden)."""
         attention: AlbertAttention = self.layer.attention
         heads, head_size = attention.num_attention_heads, attention.attention_head_size
         joint = linear(hidden, self.weight, self.bias).view(-1, length, 3, heads, head_size)
@@ -114,14 +117,14 @@ class _SharedLayer:
 
 
 def token_logits(model: AlbertForPreTraining, hidden: Tensor) -> Tensor:
-    """hidden (n, hidden) -> (n, vocabulary)"""
+    """Compute the token logits: hidden (n, hidden) -> (n, vocabulary)."""
     head = model.predictions
     hidden = head.LayerNorm(functional.gelu(_apply(head.dense, hidden), approximate="tanh"))
     return _apply(head.decoder, hidden)
 
 
 def order_logits(model: AlbertForPreTraining, first_hidden: Tensor) -> Tensor:
-    """The hidden states of the samples' [CLS] (b, hidden) -> in order or swapped, (b, 2)"""
+    """Compute the logits of the sentence order: hidden states of [CLS] (b, hidden) -> (b, 2)."""
     pooled = torch.tanh(_apply(model.albert.pooler, first_hidden))
     return _apply(model.sop_classifier.classifier, model.sop_classifier.dropout(pooled))
 
@@ -138,8 +141,8 @@ def onednn_available() -> bool:
 
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """inputs (n, k), weight (m, k), bias (m,) -> inputs @ weight.T + bias  # (n, m)"""
-    if torch.compiler.is_compiling():  # Inductor cannot take oneDNN's operator with weights that change
+    """Compute inputs (n, k) @ weight.T (m, k) + bias (m,) -> (n, m), with oneDNN if possible."""
+    if torch.compiler.is_compiling():  # Inductor does not support oneDNN's operator with changing weights
         return functional.linear(inputs, weight, bias)
     suits = inputs.device.type == "cpu" and inputs.dtype == torch.float32 and inputs.shape[0] > 0
     if not (suits and onednn_available()) or torch.is_autocast_enabled("cpu"):
@@ -166,7 +169,7 @@ class _OneDnnLinear(torch.autograd.Function):
 
 
 def use_onednn(model: nn.Module) -> None:
-    """Let all linear layers of a model, GPT-2's transposed ones too, multiply by `linear`; nothing else changes."""
+    """Make all linear layers of a model use `linear`, including GPT-2's transposed ones."""
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = _Linear
@@ -176,17 +179,17 @@ def use_onednn(model: nn.Module) -> None:
 
 class _Linear(nn.Linear):
     def forward(self, inputs: Tensor) -> Tensor:
-        """inputs (..., k) -> (..., m)"""
+        """Apply the layer by `linear`: inputs (..., k) -> (..., m)."""
         return linear(inputs.flatten(0, -2), self.weight, self.bias).view(*inputs.shape[:-1], self.out_features)
 
 
 class _TransposedLinear(Conv1D):
     def forward(self, inputs: Tensor) -> Tensor:
-        """inputs (..., k) -> (..., m)"""
+        """Apply the layer by `linear`: inputs (..., k) -> (..., m)."""
         return linear(inputs.flatten(0, -2), self.weight.t(), self.bias).view(*inputs.shape[:-1], self.nf)
 
 
 def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
-    """left (n, k), right (m, k) -> left @ right.T + bias  # (n, m)"""
+    """Compute left (n, k) @ right.T (m, k) + bias -> (n, m) with oneDNN."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(left, right, bias, "none", [], "")
     return product

@@ -1,15 +1,17 @@
-"""The model to train: built alike on every machine, evaluated alike everywhere, described for its checkpoints.
+"""The model of a run: its construction, its evaluation mode and the description in its checkpoints.
 
-`FAMILIES` says how transformers is told to make each family, and how each is run for a training batch. Every family is
-transformers' own module. It is run in two parts, `encode` and `token_logits`, so that the head, which for a large
-vocabulary is much of the work, sees only the positions that have a label. ALBERT's are faster ones of our own
-(`peer/models/albert.py`). `peer/models/objectives.py` runs what the table lists.
+`FAMILIES` defines for each model family its transformers configuration and its functions for a
+training batch. Every family is transformers' own module. It runs in two parts, `encode` and
+`token_logits`, so that the head, much of the work with a large vocabulary, computes only the
+positions with a label. ALBERT has faster functions of our own (`peer/models/albert.py`).
+`peer/models/objectives.py` calls these functions.
 
-Some parameters have a gradient of zero by construction, which in floating point is rounding noise, and LAMB would make
-steps of the usual length of it. Averages are identical on all peers, so nobody would drift; but the steps are aimless,
-grow with the run and take part in the norms by which LAMB scales the rest. So such parameters stay as they are: above
-all the bias of attention's keys, which adds the same to all scores of a row, as softmax ignores it. Where positions are
-scored against keys (DeBERTa's p2c) that bias has a meaning, and is trained.
+Some parameters have a gradient of zero by construction. In floating point it is rounding noise,
+from which LAMB would make steps of the usual length. Peers would not drift apart, as averages are
+identical on all of them; but the steps would be random, grow during the run and affect the norms by
+which LAMB scales its steps. So such parameters are frozen: above all the bias of attention's keys,
+which adds the same to all scores of a row and is ignored by softmax. If positions are scored
+against keys (DeBERTa's p2c), that bias has an effect and is trained.
 """
 
 from __future__ import annotations
@@ -40,12 +42,12 @@ from peer.models.replaced_tokens import ReplacedTokens
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
-HASH_SEED = 0  # of Reformer's random hashing where a loss has to be the same everywhere
+HASH_SEED = 0  # of Reformer's random hashing when a loss must be reproducible
 Settings = dict[str, Any]
 
 
 def encode(model: Any, batch: Batch, wanted: Tensor, **more: Any) -> Tensor:
-    """The last layer's output (n, hidden) at `wanted`, (n,) flat indices into (b * l), as transformers computes it."""
+    """Compute the last layer's output (n, hidden) at `wanted`, (n,) flat indices into (b * l)."""
     segments = {} if batch.token_type_ids is None else {"token_type_ids": batch.token_type_ids}
     outputs = model.base_model(batch.input_ids, attention_mask=batch.attention_mask, **segments, **more)
     hidden: Tensor = outputs.last_hidden_state  # (b, l, hidden)
@@ -53,32 +55,32 @@ def encode(model: Any, batch: Batch, wanted: Tensor, **more: Any) -> Tensor:
 
 
 def compile_layers(model: Any, compiler: str | None) -> None:
-    """Have transformers' own layers, all in one list, compiled by it when they are next called; None: no longer."""
+    """Compile transformers' layers at their next call by this backend; None: uncompile them."""
     for module in model.base_model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == model.config.num_hidden_layers:
             for layer in module:
-                layer._compiled_call_impl = None  # as before `nn.Module.compile`, which nothing else undoes
+                layer._compiled_call_impl = None  # undo `nn.Module.compile`, which has no inverse
                 if compiler is not None:
                     layer.compile(backend=compiler)
 
 
 @dataclass(frozen=True)
 class Family:
-    """One family; the models in the signatures are of the class that `model` names."""
+    """A model family; the models in the signatures are instances of the class `model`."""
 
-    model: str  # transformers' class, with the head that the objective needs
-    settings: Callable[[Model, SpecialIds], Settings]  # of its transformers configuration
+    model: str  # name of transformers' class with the objective's head
+    settings: Callable[[Model, SpecialIds], Settings]  # keyword arguments of its transformers configuration
     token_logits: Callable[[Any, Tensor], Tensor]  # hidden (n, hidden) -> (n, vocabulary)
     encode: Callable[[Any, Batch, Tensor], Tensor] = encode
     order_logits: Callable[[Any, Tensor], Tensor] | None = None  # hidden of [CLS] (b, hidden) -> (b, 2)
-    untrained: Callable[[Model], tuple[str, ...]] = lambda _: ()  # parameters, as patterns of names
-    prepare: Callable[[Any], None] = use_onednn  # a last touch to the new module
-    compile_layers: Callable[[Any, str | None], None] = compile_layers  # None: no longer
-    own_checkpointing: bool = False  # `encode` looks for the encoder's `gradient_checkpointing` itself
+    untrained: Callable[[Model], tuple[str, ...]] = lambda _: ()  # frozen parameters, as patterns of names
+    prepare: Callable[[Any], None] = use_onednn  # applied to the new module
+    compile_layers: Callable[[Any, str | None], None] = compile_layers  # None: uncompile
+    own_checkpointing: bool = False  # `encode` itself reads the encoder's `gradient_checkpointing`
 
 
 def _sizes(model: Model, special: SpecialIds) -> dict[str, Any]:
-    """Return the settings that most families call by the same names."""
+    """Return the settings that have the same names in most families."""
     return {
         "hidden_size": model.hidden_size,
         "num_hidden_layers": model.num_hidden_layers,
@@ -94,7 +96,7 @@ def _sizes(model: Model, special: SpecialIds) -> dict[str, Any]:
 
 
 def _padding(special: SpecialIds) -> int | None:
-    """The padding's id; None where the separator stands for it, whose embedding has to be trained."""
+    """Return the padding's id; None if it is the separator, whose embedding must be trained."""
     return None if special.pad == special.sep else special.pad
 
 
@@ -116,7 +118,7 @@ def _roberta(model: Model, special: SpecialIds) -> Settings:
     own = {
         "type_vocab_size": 1,
         "layer_norm_eps": 1e-5,
-        # RoBERTa counts positions from the one after its padding's id: the first ones are never used.
+        # RoBERTa numbers positions from its padding id plus one; the lower ones are never used.
         "max_position_embeddings": model.max_position_embeddings + special.pad + 1,
         "bos_token_id": special.cls,
         "eos_token_id": special.sep,
@@ -141,7 +143,7 @@ def _deberta_v2(model: Model, special: SpecialIds) -> Settings:
 
 
 def _modernbert(model: Model, special: SpecialIds) -> Settings:
-    """Return the settings of the authors' base model, which has no biases but that of the vocabulary."""
+    """Return the settings of the authors' base model, whose only bias is the vocabulary's."""
     sizes = _sizes(model, special)
     dropout = sizes.pop("hidden_dropout_prob")
     own = {
@@ -157,7 +159,7 @@ def _modernbert(model: Model, special: SpecialIds) -> Settings:
 
 def _reformer(model: Model, special: SpecialIds) -> Settings:
     sizes = _sizes(model, special)
-    del sizes["attention_probs_dropout_prob"]  # one for each kind of attention
+    del sizes["attention_probs_dropout_prob"]  # Reformer has one for each kind of attention
     own = {"feed_forward_size": sizes.pop("intermediate_size"), "eos_token_id": special.sep}
     return sizes | own | reformer_settings(model)
 
@@ -180,17 +182,17 @@ def _gpt2(model: Model, special: SpecialIds) -> Settings:
 
 
 def _untrained_in_deberta_v2(model: Model) -> tuple[str, ...]:
-    """A bias of what queries are scored against is noise, unless positions are scored against keys as well (p2c)."""
+    """Return the biases whose gradient is noise. With p2c (positions scored against keys) they are fewer."""
     relative = model.options.get("relative_attention", True)
     scores = model.options.get("pos_att_type", ["c2p", "p2c"])
     untrained = ["*.pos_key_proj.bias"]
     if not (relative and isinstance(scores, list) and "p2c" in scores):
         untrained += ["*.self.key_proj.bias", "deberta.encoder.LayerNorm.bias"]
-    return (*untrained, *([] if relative else ["deberta.encoder.LayerNorm.weight"]))  # of the relative positions
+    return (*untrained, *([] if relative else ["deberta.encoder.LayerNorm.weight"]))  # for relative positions
 
 
 def _prepare_gpt2(model: Any) -> None:
-    """The biases of query, key and value are one vector: the middle third of its gradient becomes zero."""
+    """Zero the gradient of the key's bias, the middle third of the joint bias vector."""
     use_onednn(model)
 
     def without_key(gradient: Tensor) -> Tensor:
@@ -202,9 +204,10 @@ def _prepare_gpt2(model: Any) -> None:
 
 
 def _prepare_deberta(model: Any) -> None:
-    """Let attention compute in half precision: transformers masks its scores by the least number of the queries' type.
+    """Let attention compute in half precision, by casting queries to autocast's type.
 
-    Queries are sums with a bias of float32, and float32's least number fits into no score of half precision.
+    transformers masks scores with the least number of the queries' type. Queries become float32 by
+    their bias, and float32's least number overflows in half precision.
     """
     use_onednn(model)
     for module in model.modules():
@@ -213,7 +216,7 @@ def _prepare_deberta(model: Any) -> None:
 
 
 def _transpose_for_scores(attention: DisentangledSelfAttention, values: Tensor) -> Tensor:
-    """Return transformers' own result, of autocast's type where that is on."""
+    """Return transformers' own result, cast to autocast's type if autocast is on."""
     heads: Tensor = DisentangledSelfAttention.transpose_for_scores(attention, values)  # type: ignore[no-untyped-call]
     device = heads.device.type
     return heads.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else heads
@@ -234,7 +237,7 @@ def _compile_both(model: ReplacedTokens, compiler: str | None) -> None:
 
 
 def _generated_logits(model: Any, hidden: Tensor) -> Tensor:
-    """Logits by ELECTRA's masked language model: hidden (n, hidden) -> (n, vocabulary)."""
+    """Compute the logits of ELECTRA's masked language model: (n, hidden) -> (n, vocabulary)."""
     logits: Tensor = model.generator_lm_head(model.generator_predictions(hidden))
     return logits
 
@@ -249,7 +252,7 @@ FAMILIES: Mapping[str, Family] = {
         order_logits=albert.order_logits,
         compile_layers=albert.compile_layers,
         own_checkpointing=True,
-        prepare=lambda _: None,  # its forward of our own uses oneDNN anyway
+        prepare=lambda _: None,  # our forward uses oneDNN anyway
     ),
     "bert": Family("BertForMaskedLM", _bert, lambda model, hidden: model.cls(hidden), untrained=lambda _: _KEY_BIASES),
     "roberta": Family(
@@ -287,7 +290,7 @@ FAMILIES: Mapping[str, Family] = {
         settings=_reformer,
         token_logits=lambda model, hidden: model.lm_head.decoder(hidden),
         encode=partial(encode, use_cache=False),
-        untrained=lambda _: ("lm_head.bias",),  # transformers' head has it and does not add it
+        untrained=lambda _: ("lm_head.bias",),  # transformers' head has it but does not add it
     ),
     "gpt2": Family(
         model="GPT2LMHeadModel",
@@ -297,7 +300,7 @@ FAMILIES: Mapping[str, Family] = {
         prepare=_prepare_gpt2,
     ),
 }
-# ELECTRA with the objective `rtd`; tokens are guessed by the generator.
+# ELECTRA with the objective `rtd`; the generator predicts the tokens.
 REPLACED_TOKENS = Family(
     model="ElectraForPreTraining",
     settings=_electra,
@@ -309,10 +312,11 @@ REPLACED_TOKENS = Family(
 
 
 def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreTrainedModel:
-    """The run's model in training mode; every machine gets the same initial weights, drawn from the run's seed.
+    """Build the run's model in training mode, with initial weights from the run's seed.
 
-    Weights that the objective never uses are frozen, so that weight decay does not wear them away. Raises `ConfigError`
-    for what transformers refuses.
+    The weights are equal on every machine. Weights that the objective does not use are frozen, so
+    that weight decay does not shrink them. Raises `ConfigError` for a configuration that
+    transformers refuses.
     """
     replaced = config.objective.name == "rtd"
     family = REPLACED_TOKENS if replaced else FAMILIES[config.model.architecture]
@@ -329,7 +333,7 @@ def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreT
                 model: PreTrainedModel = ReplacedTokens(settings_of(config.model), generator)
             else:
                 model = kind(settings_of(config.model))
-    except Exception as error:  # whatever transformers and torch raise for sizes that do not fit
+    except Exception as error:  # transformers and torch raise many types for impossible sizes
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(f"This `model` cannot be built as a `{config.model.architecture}`: {reason:.300}.") from error
     _freeze(model, (*family.untrained(config.model), *_unused_heads(config)))
@@ -340,34 +344,35 @@ def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreT
 
 
 def copy_model(model: PreTrainedModel) -> PreTrainedModel:
-    """A copy that trains alike; what its family does to a new module is done again, as hooks are not copied."""
+    """Copy a model for training. The family's `prepare` is applied again, as hooks are not copied."""
     copied = deepcopy(model)
     family_of(model).prepare(copied)
     return copied
 
 
 def family_of(model: PreTrainedModel) -> Family:
-    """The family that a model was built from."""
+    """Return the family of a model."""
     return REPLACED_TOKENS if isinstance(model, ReplacedTokens) else FAMILIES[model.config.model_type]
 
 
 def checkpoint_config(model: PreTrainedModel) -> dict[str, Any]:
-    """The `config.json` by which transformers makes this model again, and computes the same."""
+    """Return the `config.json` by which transformers rebuilds this model with the same outputs."""
     content = model.config.to_dict() | {"architectures": [family_of(model).model]}
     return content | ({"hash_seed": HASH_SEED} if _hashing(model) else {})
 
 
 def save_memory(model: PreTrainedModel) -> bool:
-    """Compute each layer's activations twice instead of keeping them (Chen et al. 2016, arXiv 1604.06174).
+    """Switch gradient checkpointing on (Chen et al. 2016, arXiv 1604.06174).
 
-    False if that is done already, or transformers does not know how for this family.
+    Activations are then recomputed instead of stored. Returns False if it is on already, or if
+    transformers does not support it for this family.
     """
     if _saves_memory(model):
         return False
     if family_of(model).own_checkpointing:
         model.base_model.get_submodule("encoder").gradient_checkpointing = True  # type: ignore[assignment]
     elif model.supports_gradient_checkpointing:
-        # Its first name is deprecated in transformers 5.23; 5.20, which Python 3.10 gets, knows no other.
+        # The old name is deprecated in transformers 5.23; 5.20, the last for Python 3.10, has only that.
         enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     return _saves_memory(model)
@@ -379,7 +384,7 @@ def _saves_memory(model: PreTrainedModel) -> bool:
 
 @contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Dropout off, no gradients, hashing as in a checkpoint: the same loss for the same weights, again and again."""
+    """Disable dropout and gradients and fix hashing within the block, for reproducible losses."""
     was_training, hashing = model.training, _hashing(model)
     devices = [model.device] if model.device.type == "cuda" else []
     model.train(False)
@@ -395,7 +400,7 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _hashing(model: PreTrainedModel) -> list[Any]:
-    """Reformer's layers that hash at random, anew in each pass: so they are to be trained, but not compared."""
+    """Return Reformer's layers with random hashing, which changes in each pass while training."""
     return [module for module in model.modules() if hasattr(module, "hash_seed")]
 
 

@@ -1,7 +1,7 @@
-"""A checkpoint's weights and optimizer, copied into the live ones: for a keeper that resumes, a peer that joins.
+"""Loading of a checkpoint's weights and optimizer state, for a resuming keeper or a joining peer.
 
-`model.safetensors` holds what transformers loads. Where a run trains more than that, `optimizer.safetensors` holds the
-other weights, too, as "<parameter>/value".
+`model.safetensors` holds the weights that transformers loads. If a run trains more weights,
+`optimizer.safetensors` also holds these, as "<parameter>/value".
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from auth.errors import StorageError
 from peer.models.replaced_tokens import ReplacedTokens
 
 WEIGHTS, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
-VALUE = "value"  # of a parameter, in the place of a statistic
+VALUE = "value"  # a parameter's own value, beside its statistics
 
 
 def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """Copy a checkpoint's optimizer statistics into the live ones; raises `StorageError` if they do not fit."""
+    """Copy a checkpoint's statistics into the optimizer. Raises `StorageError` if they do not fit."""
     stored = _load(path / OPTIMIZER)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for parameter, state in optimizer.state.items():
@@ -33,7 +33,7 @@ def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
 
 
 def restore_model(model: torch.nn.Module, path: Path) -> None:
-    """Copy a checkpoint's weights into the live model; raises `StorageError` if they do not fit."""
+    """Copy a checkpoint's weights into the model. Raises `StorageError` if they do not fit."""
     stored = _load(path / WEIGHTS)
     if isinstance(model, ReplacedTokens):
         others = _load(path / OPTIMIZER)
@@ -42,7 +42,7 @@ def restore_model(model: torch.nn.Module, path: Path) -> None:
         stored = model.joined(stored, values)
     try:
         result = model.load_state_dict(stored, strict=False)
-    except RuntimeError as error:  # torch's word for shapes that differ
+    except RuntimeError as error:  # from torch for different shapes
         raise StorageError(f"The weights in {path} are not those of this run's model.") from error
     tied = {name for name, tensor in model.state_dict(keep_vars=True).items() if _is_tied(model, name, tensor)}
     if result.unexpected_keys or set(result.missing_keys) - tied:
@@ -60,7 +60,7 @@ def _is_tied(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> bool:
 
 
 def _load(path: Path) -> dict[str, torch.Tensor]:
-    """A safetensors file, the only kind that is read; raises `StorageError` if it is damaged."""
+    """Load a safetensors file. Raises `StorageError` if it is damaged."""
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

@@ -1,12 +1,12 @@
-"""Evaluation of a model on text that it was not trained on: losses and accuracies, summed over microbatches.
+"""Evaluation of a model on held-out text: losses and accuracies, summed over microbatches.
 
-The samples are drawn once per run from the held-out documents, and kept on disk. All checkpoints of a run see the same
-samples with the same places masked, after a restart too, and even if its sources have grown meanwhile; each sequence
-length of its phases has a set of its own.
+The samples are drawn once per run from the held-out documents, and stored on disk. All checkpoints
+of a run are evaluated on the same samples with the same places masked, even after a restart or if
+its sources have grown. Each sequence length of its phases has its own set.
 
-The forward is the one that training uses (`peer.models.objectives`). The coordinator's validator evaluates each
-checkpoint so. `unigram_loss` is the loss of guessing each token by its frequency alone: a model that has learned
-anything loses less.
+The forward pass is the one of training (`peer.models.objectives`). The coordinator's validator
+evaluates each checkpoint. `unigram_loss` is the loss of predicting each token by its frequency
+alone; a model that has learned anything has a lower loss.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from peer.models.build import evaluating, family_of
 from peer.models.objectives import label_rows, logits_at_once, replace_tokens
 from peer.models.replaced_tokens import ReplacedTokens, detection_loss
 
-TOKENS_AT_ONCE = 4096  # in one forward pass, whatever the run's microbatch: it must fit beside the keeper
+TOKENS_AT_ONCE = 4096  # in one forward pass, whatever the run's microbatch, as it must fit beside the keeper
 logger = logging.getLogger(__name__)
-MAX_DOCUMENTS_READ = 500_000  # of a huge corpus: some minutes, some gigabytes
-DRAWING_DEVICE = 0  # reads the documents in the order of this device's number; nobody trains on what it finds
+MAX_DOCUMENTS_READ = 500_000  # of a huge corpus, which takes minutes and gigabytes
+DRAWING_DEVICE = 0  # documents are read in this device's order; held-out ones are never trained on
 FORMAT = "1"
 SMALL_TYPES = {
     "input_ids": torch.int32,
@@ -57,18 +57,18 @@ SMALL_TYPES = {
 
 @dataclass(frozen=True)
 class HeldOutMetrics:
-    """Means over all samples; perplexity is the exponential of `mlm_loss`."""
+    """Means over all samples. The perplexity is the exponential of `mlm_loss`."""
 
     samples: int
     predicted_tokens: int
-    mlm_loss: float  # over the positions that have a label, masked or followed by another
-    accuracy: float  # share of these whose likeliest token is the label
-    sop_loss: float | None  # None, like the next: the objective has no sentence order
+    mlm_loss: float  # over positions with a label: masked ones, or all with a next token
+    accuracy: float  # share of these positions whose likeliest token is the label
+    sop_loss: float | None  # None (also below): the objective has no sentence order
     sop_accuracy: float | None
-    # Of replaced tokens, the loss without its weight; None: the objective has none.
+    # For replaced tokens: the loss without its weight; None: the objective has none.
     detection_loss: float | None = None
-    detection_accuracy: float | None = None  # share of all tokens that are told right, replaced or not
-    detection_f1: float | None = None  # of the replaced tokens: harmonic mean of precision and recall
+    detection_accuracy: float | None = None  # share of all tokens classified correctly as replaced or not
+    detection_f1: float | None = None  # harmonic mean of precision and recall for replaced tokens
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ class Sums:
     orders: int = 0  # samples with a sentence-order label
     order_loss: float = 0.0
     order_hits: int = 0
-    told: int = 0  # tokens that the discriminator has told replaced or not
+    told: int = 0  # tokens that the discriminator has classified
     told_loss: float = 0.0
     told_right: int = 0
     replaced: int = 0
     called_replaced: int = 0
-    found: int = 0  # replaced tokens that are called so
+    found: int = 0  # replaced tokens that are classified so
 
     def __add__(self, other: Sums) -> Sums:
         return Sums(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
@@ -111,7 +111,7 @@ class Sums:
 def evaluate(
     model: PreTrainedModel, samples: Batch, should_stop: Callable[[], bool] = lambda: False
 ) -> HeldOutMetrics | None:
-    """Compute the model's means over all samples, dropout off; None if told to stop before the end."""
+    """Compute the model's means over all samples without dropout. Returns None if stopped before the end."""
     sums = Sums()
     with evaluating(model):
         for batch in parts_of(samples, max(1, TOKENS_AT_ONCE // samples.input_ids.shape[1])):
@@ -122,7 +122,7 @@ def evaluate(
 
 
 def summed(model: PreTrainedModel, batch: Batch) -> Sums:
-    """Compute one microbatch's sums; the caller switches off the gradient's graph."""
+    """Compute one microbatch's sums. The caller disables gradients."""
     family = family_of(model)
     firsts = 0 if batch.sop_labels is None else batch.samples
     wanted, labels = label_rows(batch, firsts)
@@ -156,15 +156,16 @@ def _detected(model: ReplacedTokens, batch: Batch, hidden: Tensor) -> Sums:
 
 
 def _loss_and_hits(logits: Tensor, labels: Tensor) -> tuple[float, int]:
-    """Sum the cross entropy of logits (n, classes) and labels (n,), and the times that the label's is the largest."""
+    """Sum the cross entropy of logits (n, classes) and labels (n,); count correct predictions."""
     loss = functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
     return float(loss), int((logits.argmax(-1) == labels).sum())
 
 
 def unigram_loss(samples: Batch, vocab_size: int, special: SpecialIds) -> float:
-    """Return nats for each predicted token, by frequencies of the samples' own tokens (special ones aside), plus one.
+    """Return the loss, in nats per token, of predicting tokens by their frequencies plus one.
 
-    These frequencies know the text that they are tried on, so an honest unigram is a little worse.
+    The frequencies, without special tokens, are of the evaluated samples themselves, so a unigram
+    model of other text is a little worse.
     """
     counts = torch.bincount(samples.input_ids.flatten(), minlength=vocab_size).double()
     counts += torch.bincount(samples.labels, minlength=vocab_size)
@@ -177,14 +178,14 @@ def unigram_loss(samples: Batch, vocab_size: int, special: SpecialIds) -> float:
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """At least one sample, labelled."""
+    """Labelled samples, at least one."""
 
     samples: Batch
-    sha256: str  # of the samples, labels included: losses on equal sets can be compared
+    sha256: str  # of samples and labels: losses on sets of equal digest are comparable
 
 
 class HeldOutDocuments:
-    """Each held-out document once, in an order that is always the same, until all are read or the limit is reached."""
+    """The distinct held-out documents in a fixed order, up to a limit of documents read."""
 
     def __init__(self, documents: MixedDocuments, share: float, limit: int = MAX_DOCUMENTS_READ) -> None:
         self._documents, self._limit = documents, limit
@@ -194,7 +195,7 @@ class HeldOutDocuments:
 
     @property
     def found(self) -> int:
-        """Held-out documents so far."""
+        """The number of held-out documents so far."""
         return len(self._hashes)
 
     def __iter__(self) -> Iterator[str]:
@@ -209,9 +210,10 @@ class HeldOutDocuments:
 
 
 def open_validation_set(config: RunConfig, tokenizer_dir: Path, directory: Path) -> ValidationSet | None:
-    """The set for the sequence length of `config`, as it was saved, else drawn now; None if too little is held out.
+    """Load the set for the sequence length of `config`, or draw it and save it.
 
-    Raises `ConfigError` for unusable sources and `StorageError` if the set cannot be saved.
+    Returns None if the held-out documents do not fill a sample. Raises `ConfigError` for unusable
+    sources and `StorageError` if the set cannot be saved.
     """
     path = directory / f"length-{config.data.sequence_length}.safetensors"
     key = _set_key(config, tokenizer_dir)
@@ -229,7 +231,7 @@ def open_validation_set(config: RunConfig, tokenizer_dir: Path, directory: Path)
 
 
 def draw_samples(config: RunConfig, tokenizer_dir: Path, limit: int = MAX_DOCUMENTS_READ) -> Batch | None:
-    """Draw as many labelled samples as the run wants, or as the held-out documents fill; None if they fill none."""
+    """Draw the run's number of labelled samples, or as many as the documents fill; None if they fill none."""
     wanted = config.data.validation.samples
     maker = SampleMaker(config, tokenizer_dir, np.random.default_rng((config.run.seed, DRAWING_DEVICE)))
     samples = None
@@ -249,7 +251,7 @@ def draw_samples(config: RunConfig, tokenizer_dir: Path, limit: int = MAX_DOCUME
 
 
 def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Groups of documents of so many characters that sentences can be packed well, and no more are read than that."""
+    """Yield groups of documents large enough to pack well, reading no further than needed."""
     remaining = iter(documents)
     for first in remaining:
         chunk, characters = [], 0
@@ -262,7 +264,7 @@ def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _set_key(config: RunConfig, tokenizer_dir: Path) -> str:
-    """Names all that must be as it was for saved samples to be of use; other sources do not make them useless."""
+    """Compute a digest of all that determines the saved samples, except the sources."""
     model, data, run = config.model, config.data, config.run
     drawn_by = config.objective.model_dump(include={"name", "mask_probability", "whole_words"})
     parts = [drawn_by, data.validation.model_dump(), data.sequence_length, model.architecture]
@@ -273,7 +275,7 @@ def _set_key(config: RunConfig, tokenizer_dir: Path) -> str:
 
 
 def _tensors(batch: Batch) -> dict[str, torch.Tensor]:
-    """The batch's tensors by name, in the smallest types that hold them."""
+    """Return the batch's tensors by name, in their small types for storage."""
     found = {name: getattr(batch, name) for name in SMALL_TYPES}
     return {name: tensor.to(SMALL_TYPES[name]) for name, tensor in found.items() if tensor is not None}
 
@@ -283,7 +285,7 @@ def _digest(tensors: dict[str, torch.Tensor]) -> str:
 
 
 def _load(path: Path, key: str) -> ValidationSet | None:
-    """The saved set, or None if there is none, it is damaged, or it was made for another run file."""
+    """Load the saved set; None if it is missing, damaged, or of another run file."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -303,7 +305,7 @@ def _load(path: Path, key: str) -> ValidationSet | None:
 
 
 def _batch(tensors: dict[str, torch.Tensor]) -> Batch:
-    """Build the batch that `_tensors` was made of."""
+    """Rebuild the batch from its `_tensors`."""
     fields: dict[str, Any] = dict.fromkeys(SMALL_TYPES)
     wide = {name: tensor if tensor.is_floating_point() else tensor.long() for name, tensor in tensors.items()}
     return Batch(attention_mask=None, **fields | wide)

@@ -1,6 +1,6 @@
-"""Training objectives: masked tokens or the next ones.
+"""Training objectives: masked tokens or next tokens.
 
-Beside the masked tokens ALBERT learns the order of segments, and ELECTRA's discriminator finds replaced tokens.
+ALBERT also learns the order of segments; ELECTRA's discriminator finds replaced tokens.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from peer.models.replaced_tokens import ReplacedTokens, detection_loss, draw_tok
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
-ROWS = 64  # what numbers of rows are rounded up to
-MAX_LOGITS = 1 << 26  # held at once, 256 MiB; more are computed part by part, and once more for the gradient
+ROWS = 64  # numbers of rows are rounded up to a multiple of this
+MAX_LOGITS = 1 << 26  # held at once, 256 MiB; more are computed in parts, and again for the gradient
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Scalar tensors; `total` carries the gradient's graph."""
+    """The losses of a batch as scalar tensors; `total` carries the autograd graph."""
 
     total: Tensor
-    mlm: Tensor  # mean over the positions that have a label, masked or followed by another
-    sop: Tensor | None  # sum over the samples whose order has a label, for each sample
-    detection: Tensor | None = None  # of replaced tokens: mean over the samples' tokens, with its weight in the total
+    mlm: Tensor  # mean over positions with a label: masked ones, or all with a next token
+    sop: Tensor | None  # sum over the samples with an order label, divided by all samples
+    detection: Tensor | None = None  # of replaced tokens: mean over all tokens, times its weight
 
     @property
     def by_sample(self) -> Tensor | None:
@@ -44,10 +44,11 @@ class Losses:
 
 
 def compute_losses(model: PreTrainedModel, batch: Batch, config: RunConfig) -> Losses:
-    """The losses that transformers gives for the same batch and labels.
+    """Compute the losses, equal to transformers' for the same batch and labels.
 
-    A batch without a label has a loss of 0 (transformers' is NaN). A sample whose order has none adds nothing to that
-    loss, and counts: so microbatches of any size add up to the same.
+    A batch without labels has a loss of 0 (NaN in transformers). A sample without an order label
+    adds nothing to the order loss but counts in its mean, so microbatches of any sizes add up to
+    the same.
     """
     if config.objective.name == "mlm+sop" and batch.sop_labels is None:
         raise ValueError("the objective `mlm+sop` needs batches with `sop_labels`")
@@ -70,9 +71,9 @@ def compute_losses(model: PreTrainedModel, batch: Batch, config: RunConfig) -> L
 
 
 def replace_tokens(model: ReplacedTokens, batch: Batch, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw tokens from the generator, whose output at the masked places is hidden (m + padding, hidden).
+    """Draw replacements from the generator's output at the masked places, (m + padding, hidden).
 
-    Returns what `put_in_place` returns.
+    Returns the tensors of `put_in_place`.
     """
     if batch.draws is None:
         raise ValueError("the objective `rtd` needs batches with `draws`")
@@ -82,10 +83,10 @@ def replace_tokens(model: ReplacedTokens, batch: Batch, hidden: Tensor) -> tuple
 
 
 def label_rows(batch: Batch, firsts: int) -> tuple[Tensor, Tensor]:
-    """Return the rows of hidden states to compute, (firsts + m + padding,), [CLS] then labels' places; and the labels.
+    """Return the rows of hidden states to compute, (firsts + m + padding,), and the labels.
 
-    The number of rows is padded to a multiple of `ROWS`, as each batch has another number of labels and oneDNN compiles
-    and keeps code for each new shape.
+    The rows are those of [CLS], then of the labels. Their number is padded to a multiple of `ROWS`,
+    as the number of labels varies and oneDNN compiles and caches code for each shape.
     """
     padding = -(firsts + len(batch.label_positions)) % ROWS
     first = torch.arange(firsts, device=batch.label_positions.device) * batch.input_ids.shape[1]
@@ -94,7 +95,7 @@ def label_rows(batch: Batch, firsts: int) -> tuple[Tensor, Tensor]:
 
 
 def logits_at_once(model: PreTrainedModel) -> int:
-    """Return the number of rows whose logits of the whole vocabulary may be held at once."""
+    """Return the number of rows of logits over the vocabulary that may be in memory at once."""
     vocabulary: int = model.config.vocab_size
     return max(1, MAX_LOGITS // vocabulary // ROWS) * ROWS
 
@@ -102,10 +103,10 @@ def logits_at_once(model: PreTrainedModel) -> int:
 def summed_cross_entropy(
     to_logits: Callable[[Tensor], Tensor], hidden: Tensor, labels: Tensor, rows_at_once: int
 ) -> Tensor:
-    """The sum over all rows of hidden (n, hidden) with labels (n,); `IGNORED` ones count nothing.
+    """Sum the cross entropy over all rows of hidden (n, hidden) with labels (n,), except `IGNORED`.
 
-    With more rows than `rows_at_once` there are never more logits than theirs in memory: each part computes its own a
-    second time for the gradient.
+    At most `rows_at_once` rows of logits are in memory; with more rows, each part recomputes its
+    logits for the gradient.
     """
 
     def loss_of(hidden: Tensor, labels: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
-"""The optimizer's recipe, in one place: the rule that a run file names, its parameter groups and its schedule.
+"""Construction of a run's optimizer: the rule that the run file names, parameter groups, schedule.
 
-Peers, keeper and evaluation build their optimizers here, from the rules in `peer.models.optimizers`. The schedule is
-a function of the completed steps alone, since peers join late and return to earlier steps.
+Peers, keeper and evaluation build their optimizers here, from the rules in
+`peer.models.optimizers`. The schedule depends only on the number of completed steps, since peers
+join late and return to earlier steps.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from peer.reduction.sizes import StateSize
 
 
 def parameter_groups(model: torch.nn.Module, config: RunConfig) -> list[ParameterGroup]:
-    """The model's trainable parameters by their weight decay: biases and LayerNorms (all vectors) are not decayed.
+    """Group the trainable parameters by weight decay: vectors (biases, LayerNorms) have none.
 
-    Muon's own rule has a group of its own: the matrices of hidden layers, without embeddings and heads. So have a
-    discriminator's embeddings, which are a difference from the generator's.
+    Muon's own rule has a separate group: the matrices of hidden layers, without embeddings and
+    heads. A discriminator's embeddings, which are a difference from the generator's, also have one.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     decay = config.optimizer.weight_decay
@@ -43,14 +44,14 @@ def parameter_groups(model: torch.nn.Module, config: RunConfig) -> list[Paramete
 
 
 def _hidden_matrices(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """Return the matrices of the repeated layers, which transformers keeps in lists; tables of embeddings are none."""
+    """Return the matrices of repeated layers (transformers' module lists), without embeddings."""
     layers = [module for module in model.modules() if isinstance(module, torch.nn.ModuleList)]
     inner = [module for layer in layers for module in layer.modules() if not isinstance(module, torch.nn.Embedding)]
     return [each for module in inner for each in module.parameters(recurse=False) if each.ndim == 2]
 
 
 def build_optimizer(config: RunConfig, groups: Iterable[ParameterGroup]) -> SharedOptimizer:
-    """Build the optimizer of the swarm's global steps: the run's, or the outer one where peers take local steps."""
+    """Build the optimizer of global steps: the run's, or the outer one with local steps."""
     averaging = config.averaging
     if averaging.local_steps > 1:
         return OuterNesterov(groups, averaging.outer_learning_rate, averaging.outer_momentum)
@@ -77,7 +78,7 @@ def _build_named(config: RunConfig, groups: Iterable[ParameterGroup]) -> SharedO
 
 
 def state_size(config: RunConfig, model: torch.nn.Module) -> StateSize:
-    """Return the numbers of values in the state that all peers share, without making the optimizer's part of it."""
+    """Count the values of the state that peers share, without allocating the optimizer's part."""
     groups: list[ParameterGroup] = [
         {**group, "params": [torch.nn.Parameter(p.to("meta")) for p in group["params"]]}
         for group in parameter_groups(model, config)
@@ -94,10 +95,11 @@ def state_size(config: RunConfig, model: torch.nn.Module) -> StateSize:
 
 
 def learning_rate_factor(step: int, schedule: Schedule, start: int = 0) -> float:
-    """The share of the peak learning rate for the global step after `step` completed ones.
+    """Return the share of the peak learning rate for the global step after `step` completed ones.
 
-    Warm-up counts from `start` and includes the step being taken, so that the first is not wasted on a rate of zero.
-    transformers' functions waste it, know no start, and its cosine rises again behind the last step.
+    Warm-up counts from `start` and includes the current step, so that the first step has a rate
+    above zero. transformers' schedules begin at zero and have no start, and its cosine rises again
+    after the last step.
     """
     if step - start < schedule.warmup_steps:
         return (step - start + 1) / schedule.warmup_steps
@@ -111,16 +113,17 @@ def learning_rate_factor(step: int, schedule: Schedule, start: int = 0) -> float
 
 
 def rate_in_phase(step: int, config: RunConfig) -> float:
-    """The learning rate for the step after `step` completed ones, as a multiple of the run's first peak."""
+    """Return the learning rate after `step` completed steps, relative to the run's first peak."""
     now = config.at_step(step)
     share = learning_rate_factor(step, now.schedule, config.schedule_start(step))
     return now.optimizer.learning_rate / config.optimizer.learning_rate * share
 
 
 def build_scheduler(config: RunConfig, optimizer: torch.optim.Optimizer) -> LambdaLR:
-    """The run's schedule, phases included; its own step is the global step, never a count of local calls.
+    """Build the run's schedule with its phases.
 
-    Where peers take local steps, these follow it, and the outer learning rate stays as it is.
+    Its step is the global step, never a count of local calls. If peers take local steps, those
+    follow the schedule, and the outer learning rate is constant.
     """
     if config.averaging.local_steps > 1:
         return LambdaLR(optimizer, lambda _step: 1.0)

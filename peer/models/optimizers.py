@@ -1,8 +1,9 @@
-"""The rules by which optimizers change parameters: LAMB, AdamW, StableAdamW, Muon, and the outer Nesterov momentum.
+"""The update rules of the optimizers: LAMB, AdamW, StableAdamW, Muon, and outer Nesterov momentum.
 
-All peers hold one optimizer's state and compute the same step from the same average. So all state exists from
-construction on and consists of tensors: hivemind can send it whole and needs no virtual first step, and checkpoints
-hold it. A rule that a library computes alike on every processor is the library's:
+All peers hold the same optimizer state and compute the same step from the same average. So all
+state exists from construction on and consists of tensors: hivemind can send all of it without a
+virtual first step, and checkpoints contain it. A rule is taken from a library if the library
+computes it equally on every processor:
 
 - LAMB (You et al. 2020, arXiv 1904.00962) is written out because the packaged ones differ from the recipe in the clamp,
   in the bias correction and in where they clip.
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
 LEAST_NORM = 1e-7
-# With it an update is as large as AdamW's, whose learning rates therefore serve (Liu et al. 2025, arXiv 2502.16982).
+# Gives updates the size of AdamW's, so AdamW's learning rates apply (Liu et al. 2025, arXiv 2502.16982).
 MUON_RMS = 0.2
 
 
@@ -44,21 +45,22 @@ class _Group(TypedDict):
 
 
 class ParameterGroup(_Group, total=False):
-    """Parameters that share a weight decay, and a rule where an optimizer has several."""
+    """Parameters with a common weight decay, and a common rule if the optimizer has several."""
 
     is_hidden: bool  # matrices of hidden layers, for Muon's own rule
-    is_difference: bool  # from other parameters: the own size tells LAMB nothing of how large an update may be
+    is_difference: bool  # a difference from other parameters: its norm must not scale LAMB's update
 
 
 class SharedOptimizer(torch.optim.Optimizer):
     """An optimizer whose state all peers share; a step clips the gradients' global norm to `max_grad_norm`.
 
-    A gradient whose norm is not finite changes nothing. The gradients, maybe in shared memory, stay as they are.
+    A gradient whose norm is not finite changes nothing. Gradients, perhaps in shared memory, are
+    not modified.
     """
 
-    # Statistics that a joiner may take in 16 bits. Adam divides each value by its own second moment, and Muon makes all
-    # directions of its momentum equally long: were those rounded, a joiner would drift from its donor
-    # (`tests/peer/swarm/test_state.py`).
+    # Statistics that a joiner may receive in 16 bits. Adam divides each value by its own second
+    # moment, and Muon makes all directions of its momentum equally long; if those were rounded, a
+    # joiner would drift from its donor (`tests/peer/swarm/test_state.py`).
     rounded = frozenset({"exp_avg"})
 
     def __init__(
@@ -84,7 +86,7 @@ class SharedOptimizer(torch.optim.Optimizer):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One update from `.grad`; a gradient whose norm is not finite changes nothing, and is logged."""
+        """Update the parameters by `.grad`. A gradient whose norm is not finite is logged and ignored."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -94,13 +96,13 @@ class SharedOptimizer(torch.optim.Optimizer):
         return loss
 
     def reset_statistics(self) -> None:
-        """Forget all moments and the steps they were made of, as at construction; the parameters stay."""
+        """Reset all moments and step counts to zero; the parameters stay."""
         for state in self.state.values():
             for statistic in state.values():
                 statistic.zero_()
 
     def rounds(self, name: str, statistic: Tensor) -> bool:
-        """Return whether a joiner takes this statistic in 16 bits by blocks; a number of steps stays exact."""
+        """Return whether a joiner receives this statistic in 16 bits by blocks. Step counts stay exact."""
         return name in self.rounded and statistic.numel() >= BLOCK
 
     def _new_state(self, group: Mapping[str, Any], parameter: Tensor) -> dict[str, Tensor]:
@@ -127,7 +129,7 @@ class SharedOptimizer(torch.optim.Optimizer):
                 self._update_group(group, parameters, scale)
 
     def _clip_factor(self) -> float:
-        """Return the factor that brings the gradients' global norm to `max_grad_norm` at most; NaN if not finite."""
+        """Return the factor that limits the global norm to `max_grad_norm`. It is NaN if the norm is not finite."""
         grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
         norm = float(gradient_norm(grads))
         if not math.isfinite(norm):
@@ -144,7 +146,7 @@ class Lamb(SharedOptimizer):
     p -= lr * sqrt(1 - b2^t) / (1 - b1^t) * min(|p|, clamp) / |r| * r, where the ratio of norms is 1 if either is 0.
     """
 
-    rounded = frozenset({"exp_avg", "exp_avg_sq"})  # a step's length is the weights', whatever the moments' rounding
+    rounded = frozenset({"exp_avg", "exp_avg_sq"})  # the weights' norm sets a step's length, so rounded moments do not
 
     def __init__(
         self,
@@ -166,7 +168,7 @@ class Lamb(SharedOptimizer):
         states = [self.state[parameter] for parameter in parameters]
         means = [state["exp_avg"] for state in states]
         squares = [state["exp_avg_sq"] for state in states]
-        # The clip factor goes into the coefficients: no copy of the gradients is needed.
+        # The clip factor is part of the coefficients, so no copy of the gradients is needed.
         torch._foreach_mul_(means, beta1)
         torch._foreach_add_(means, grads, alpha=(1 - beta1) * scale)
         torch._foreach_mul_(squares, beta2)
@@ -189,7 +191,7 @@ class Lamb(SharedOptimizer):
         torch._foreach_add_(parameters, updates)
 
     def _trust_ratios(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> list[float]:
-        """Per parameter the ratio of the (clamped) weight norm to the update's norm; 1 where either is 0."""
+        """Compute each parameter's ratio of (clamped) weight norm to update norm; 1 if either is 0."""
         weights = torch.stack(torch._foreach_norm(parameters)).clamp_(max=self.clamp_value)
         lengths = torch.stack(torch._foreach_norm(updates))
         usable = (weights > 0) & (lengths > 0)
@@ -232,7 +234,7 @@ class AdamW(SharedOptimizer):
 
 
 class StableAdamW(AdamW):
-    """AdamW with AdaFactor's update clipping: a tensor's learning rate falls where its gradient outgrows its moments.
+    """AdamW with AdaFactor's update clipping: a gradient larger than its moments lowers its rate.
 
     m and v are debiased as they are updated; RMS = sqrt(mean(g^2 / max(v, eps^2))), n = lr / max(1, RMS), and
     p -= n * (weight_decay * p + m / (sqrt(v) + eps)).
@@ -296,7 +298,7 @@ class Muon(AdamW):
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:
-    """Return a matrix near U V^T of `matrix` = U S V^T, its singular values roughly from 0.7 to 1.2."""
+    """Return a matrix near U V^T of `matrix` = U S V^T. Its singular values are about 0.7 to 1.2."""
     is_tall = matrix.shape[0] > matrix.shape[1]
     wide = matrix.T if is_tall else matrix  # the smaller of the two Gram matrices
     wide = wide / torch.linalg.vector_norm(wide).clamp(min=LEAST_NORM)
@@ -308,11 +310,12 @@ def orthogonalized(matrix: Tensor) -> Tensor:
 
 
 class OuterNesterov(SharedOptimizer):
-    """The swarm's optimizer where peers take local steps: Nesterov momentum on averaged differences of parameters.
+    """The swarm's optimizer if peers take local steps: Nesterov momentum on averaged differences.
 
-    v = momentum * v + g, then p -= lr * (g + momentum * v), from `.grad`. DiLoCo (Douillard et al. 2023, arXiv
-    2311.08105): a global step's "gradient" is how far the peers' own steps have led them from the common parameters, on
-    average (`peer.backends.local_steps`); so its learning rate is near one.
+    v = momentum * v + g, then p -= lr * (g + momentum * v), from `.grad`. DiLoCo (Douillard et al.
+    2023, arXiv 2311.08105): a global step's "gradient" is the peers' average displacement from the
+    common parameters by their local steps (`peer.backends.local_steps`), so its learning rate is
+    near one.
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 0.7, momentum: float = 0.9) -> None:
@@ -334,7 +337,7 @@ class OuterNesterov(SharedOptimizer):
 
     @torch.no_grad()
     def foresee(self, gradients: Mapping[torch.nn.Parameter, Tensor]) -> dict[torch.nn.Parameter, Tensor]:
-        """Compute the parameters after a step from these gradients, and change nothing."""
+        """Compute the parameters after a step with these gradients, without changing anything."""
         foreseen = {}
         for group in self.param_groups:
             lr, momentum = float(group["lr"]), float(group["momentum"])
@@ -346,12 +349,12 @@ class OuterNesterov(SharedOptimizer):
 
 
 def gradient_norm(grads: list[Tensor]) -> Tensor:
-    """The global L2 norm, (), where the gradients are; not finite if any of them is not (or overflows)."""
+    """Compute the global L2 norm, (), on the gradients' device. It is not finite if a gradient is not."""
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))) if grads else torch.zeros(())
 
 
 def _adam_defaults(lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> dict[str, Any]:
-    """Return the hyperparameters that LAMB and the AdamWs share; raises `ValueError` for impossible ones."""
+    """Return the hyperparameters that LAMB and AdamW share. Raises `ValueError` for impossible ones."""
     _require("lr", lr, lr >= 0, "at least 0")
     for beta in betas:
         _require("betas", beta, 0 <= beta < 1, "in [0, 1)")
@@ -366,7 +369,7 @@ def _scaled_gradients(parameters: list[Tensor], scale: float) -> list[Tensor]:
 
 
 def _debiased(beta: float, step: int) -> float:
-    """Return the decay with which a moving average is free of its beginning at zero."""
+    """Return the decay that corrects a moving average for its start at zero."""
     return beta * (1 - beta ** (step - 1)) / (1 - beta**step)
 
 

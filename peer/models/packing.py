@@ -1,9 +1,10 @@
-"""Documents of one sample that do not see each other: block-diagonal attention, and positions that restart.
+"""Separation of the documents in one sample: block-diagonal attention, and restarting positions.
 
-Each document of a sample begins with [CLS], the sample's first token. ModernBERT's own forward takes the masks and the
-positions. With flash-attn on a GPU the samples become one row of documents of various lengths, and no mask is needed;
-elsewhere a mask (b, 1, l, l) says which tokens belong together. PyTorch's attention computes the masked scores, too: it
-saves nothing, but gives the same result.
+Each document of a sample begins with [CLS], the sample's first token. ModernBERT's own forward
+accepts masks and positions. With flash-attn on a GPU the samples become one row of documents of
+various lengths, without a mask; elsewhere a mask (b, 1, l, l) marks the tokens of the same
+document. PyTorch's attention computes the masked scores, too, which saves no time but gives the
+same result.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ FLASH = "flash_attention_2"
 
 
 def document_places(input_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """input_ids (b, l) -> the number of each token's document in its sample, and its place in it, (b, l) each"""
+    """Return each token's document number in its sample and place in its document, (b, l) each."""
     begins = input_ids == input_ids[:, :1]
     index = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
     return begins.cumsum(-1) - 1, index - torch.where(begins, index, 0).cummax(-1).values
 
 
 def encode_apart(model: Any, batch: Batch, wanted: Tensor) -> Tensor:
-    """The last layer's output (n, hidden) at `wanted`, (n,) flat indices into (b * l), each document by itself."""
+    """Compute the last layer's output (n, hidden) at `wanted`, (n,) flat indices, documents separately."""
     documents, places = document_places(batch.input_ids)
     if model.config._attn_implementation == FLASH:
         hidden = model.base_model(batch.input_ids.view(1, -1), position_ids=places.view(1, -1), **_lengths(places))
@@ -45,7 +46,7 @@ def encode_apart(model: Any, batch: Batch, wanted: Tensor) -> Tensor:
 
 
 def _lengths(places: Tensor) -> dict[str, Any]:
-    """Return what flash-attn's function for various lengths wants to know, by transformers' names."""
+    """Return the arguments of flash-attn's function for various lengths, by transformers' names."""
     begins = (places.flatten() == 0).nonzero().flatten()
     ends = torch.cat([begins, begins.new_tensor([places.numel()])]).to(torch.int32)
     longest = int(places.max()) + 1
@@ -53,7 +54,7 @@ def _lengths(places: Tensor) -> dict[str, Any]:
 
 
 def _masks(documents: Tensor, attention_mask: Tensor | None, window: int) -> dict[str, Tensor]:
-    """Return which token may see which, (b, 1, l, l) for each kind of layer."""
+    """Return the attention masks, (b, 1, l, l) for each kind of layer."""
     together = documents[:, None, :, None] == documents[:, None, None, :]
     if attention_mask is not None:
         together = together & attention_mask.bool()[:, None, None, :]
@@ -63,14 +64,14 @@ def _masks(documents: Tensor, attention_mask: Tensor | None, window: int) -> dic
 
 
 def use_flash_attention(model: PreTrainedModel, device: torch.device, precision: Precision) -> None:
-    """Attend by flash-attn where documents stand apart: on a CUDA device in half precision, if it is installed."""
+    """Use flash-attn, if installed, for separate documents on a CUDA device in half precision."""
     suits = device.type == "cuda" and precision != "fp32"
     if getattr(model, "documents_apart", False) and suits and is_flash_attn_2_available():
         model.set_attn_implementation(FLASH)
 
 
 def unpacked(batch: Batch) -> Batch:
-    """The batch with one document a sample, padded with 0 to the longest: the same losses, without special masks."""
+    """Return the batch with one document per sample, padded with 0; the losses stay the same."""
     documents, places = document_places(batch.input_ids)
     counts = documents[:, -1:] + 1  # (b, 1)
     rows = (documents + counts.cumsum(0) - counts).flatten()

@@ -1,13 +1,15 @@
-"""ELECTRA's two models as one module: a generator replaces tokens, and a discriminator finds the replaced ones.
+"""ELECTRA's two models as one module: a generator that replaces tokens, and a discriminator.
 
-The generator is a small masked language model (Clark et al. 2020, arXiv 2003.10555). Tokens drawn from its softmax take
-the masked tokens' places, and the discriminator tells for each token of the text whether it was replaced. The loss is
-L_MLM + lambda * L_disc; no gradient goes through the drawing. The swarm averages both models as one module.
+The generator is a small masked language model (Clark et al. 2020, arXiv 2003.10555). Tokens drawn
+from its softmax replace the masked tokens, and the discriminator predicts for each token whether it
+was replaced. The loss is L_MLM + lambda * L_disc; no gradient passes through the sampling. The
+swarm averages both models as one module.
 
-The two share their token embeddings as in DeBERTa-v3 (He et al. 2021, arXiv 2111.09543, section 3.2): the
-discriminator's are those of the generator, whose gradient is stopped there, and a difference of its own that begins at
-zero. Inside the module the discriminator's parameter is that difference. Checkpoints hold the sum, as plain
-`ElectraForPreTraining` wants it (`published`); the other weights are for a resumed run (`unpublished`).
+They share their token embeddings as in DeBERTa-v3 (He et al. 2021, arXiv 2111.09543, section 3.2):
+the discriminator's embeddings are the generator's, with the gradient stopped, plus a difference of
+its own that starts at zero. Inside the module the discriminator's parameter is that difference.
+Checkpoints hold the sum, for plain `ElectraForPreTraining` (`published`); the other weights are
+needed to resume a run (`unpublished`).
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ GENERATOR, DISCRIMINATOR = "generator.", "discriminator."
 
 
 class ReplacedTokens(ElectraPreTrainedModel):  # type: ignore[no-untyped-call]
-    """A generator and a discriminator with equally wide token embeddings."""
+    """A generator and a discriminator with token embeddings of equal width."""
 
-    base_model_prefix = ""  # there are two
+    base_model_prefix = ""  # there are two base models
 
     def __init__(self, config: ElectraConfig, generator: ElectraConfig) -> None:
         super().__init__(config)
@@ -50,7 +52,7 @@ class ReplacedTokens(ElectraPreTrainedModel):  # type: ignore[no-untyped-call]
         return found
 
     def detection_logits(self, input_ids: Tensor, batch: Batch) -> Tensor:
-        """input_ids (b, l) -> the logit of each token that it was replaced, (b, l)"""
+        """Compute the logits that each token was replaced: input_ids (b, l) -> (b, l)."""
         shared, own = self.generator.electra.embeddings, self.discriminator.electra.embeddings
         embedded = functional.embedding(input_ids, shared.word_embeddings.weight.detach())
         hidden = self.discriminator.electra(
@@ -62,24 +64,24 @@ class ReplacedTokens(ElectraPreTrainedModel):  # type: ignore[no-untyped-call]
         return logits.float()
 
     def published(self) -> dict[str, Tensor]:
-        """Return the discriminator's weights by the names that plain transformers gives them."""
+        """Return the discriminator's weights by their names in plain transformers."""
         weights: dict[str, Tensor] = self.discriminator.state_dict()
         shared = self.generator.state_dict()[EMBEDDINGS]
         return {**weights, EMBEDDINGS: shared + weights[EMBEDDINGS]}
 
     def unpublished(self) -> dict[str, Tensor]:
-        """Return the weights that `published` does not give, by their names in this module."""
+        """Return the weights that `published` omits, by their names in this module."""
         weights = self.state_dict()
         own = {DISCRIMINATOR + EMBEDDINGS}
         return {name: value for name, value in weights.items() if name.startswith(GENERATOR) or name in own}
 
     def joined(self, published: Mapping[str, Tensor], unpublished: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the weights of this module, from what `published` and `unpublished` gave."""
+        """Rebuild this module's weights from those of `published` and `unpublished`."""
         return {**{DISCRIMINATOR + name: value for name, value in published.items()}, **unpublished}
 
 
 def detection_loss(logits: Tensor, replaced: Tensor, batch: Batch) -> Tensor:
-    """The mean over all tokens (without padding) of logits (b, l) and whether each was replaced (b, l), a scalar."""
+    """Compute the mean loss over all tokens except padding, a scalar. `logits` and `replaced` are (b, l)."""
     losses = functional.binary_cross_entropy_with_logits(logits, replaced.to(logits.dtype), reduction="none")
     if batch.attention_mask is None:
         return losses.mean()
@@ -87,7 +89,7 @@ def detection_loss(logits: Tensor, replaced: Tensor, batch: Batch) -> Tensor:
 
 
 def put_in_place(batch: Batch, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """The text with these tokens (m,) at the masked places, (b, l), and whether each token differs there, (b, l)."""
+    """Put tokens (m,) at the masked places; return the text and whether each token differs, (b, l) each."""
     input_ids = batch.input_ids.flatten().index_copy(0, batch.label_positions, tokens)
     replaced = torch.zeros_like(input_ids, dtype=torch.bool)
     replaced.index_copy_(0, batch.label_positions, tokens != batch.labels)
@@ -96,22 +98,23 @@ def put_in_place(batch: Batch, tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def draw_tokens(to_logits: Callable[[Tensor], Tensor], hidden: Tensor, draws: Tensor, rows_at_once: int) -> Tensor:
-    """A token for each row of hidden (m, hidden), by the softmax of its logits and a number of draws (m,) in [0, 1).
+    """Draw a token for each row of hidden (m, hidden) by its softmax and `draws` (m,) in [0, 1).
 
-    The numbers come with the batch, so the tokens do not depend on how a batch is divided among devices, and a batch
-    that is computed again draws the same ones.
+    The batch contains the draws, so the tokens do not depend on the division of a batch among
+    devices, and computing a batch again gives the same tokens.
     """
     drawn = []
     for rows, numbers in zip(torch.split(hidden, rows_at_once), torch.split(draws, rows_at_once), strict=True):
         reached = torch.softmax(to_logits(rows).float(), -1).cumsum(-1)  # (rows, vocabulary)
-        wanted = numbers[:, None] * reached[:, -1:]  # rounding makes the last one not quite 1
+        wanted = numbers[:, None] * reached[:, -1:]  # by rounding the last one is not exactly 1
         drawn.append(torch.searchsorted(reached, wanted, right=True)[:, 0].clamp_(max=reached.shape[1] - 1))
     return torch.cat(drawn)
 
 
 def shuffled(batch: Batch) -> tuple[Tensor, Tensor]:
-    """The text with each masked token in the place of the one before, as `put_in_place` gives it.
+    """Replace each masked token by the next masked one; returns the tensors of `put_in_place`.
 
-    A checkpoint's probe: it needs no generator, so the losses of successive checkpoints can be compared.
+    It serves to probe checkpoints: without a generator, the losses of successive ones are
+    comparable.
     """
     return put_in_place(batch, batch.labels.roll(-1))
