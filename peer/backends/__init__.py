@@ -1,7 +1,8 @@
-"""Backends compute gradients: one contract for PyTorch and for JAX, whose devices keep copies of parameters and sums.
+"""Backends compute gradients: one interface for PyTorch and for JAX.
 
-The worker and the doctor's helper open one by `devices`; the agent spawns `device_trial`. Only processes that compute
-import these modules.
+The devices of a backend keep copies of the parameters and sums of gradients. The worker and the
+doctor's helper open a backend by `devices`; the agent spawns `device_trial`. Only processes that
+compute import these modules.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MicrobatchResult:
-    """The result of one microbatch; the losses are means over its samples."""
+    """The result of one microbatch; losses are means over its samples."""
 
     samples: int
     loss: float  # the objective's total
@@ -26,35 +27,36 @@ class MicrobatchResult:
 
 
 class Backend(Protocol):
-    """An engine that sums gradients of microbatches, and hands them to the swarm by the parameters' `.grad`."""
+    """An engine that sums microbatches' gradients and passes them to the swarm in `.grad`."""
 
     @property
     def description(self) -> str:
-        """The devices that compute, in a few words for people."""
+        """A short description of the computing devices, for people."""
         ...
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Return how many samples to compute at once: what fits, at most `limit`; `usual` where more is no faster.
+        """Return the number of samples per microbatch, up to `limit`.
 
-        `make_batch` gives a batch of so many samples to try.
+        It is the largest that fits, or `usual` if more is no faster. `make_batch` makes a batch of
+        a given size for trials.
         """
         ...
 
     def stage(self, batch: Batch) -> Batch:
-        """Put a batch where the device takes it fastest; called in the thread of the batches, beside `accumulate`."""
+        """Prepare a batch for fast transfer to the device. Called in the data thread, during `accumulate`."""
         ...
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of (mean loss * samples), so that the sum is over samples; all of it or nothing.
+        """Add the gradient of (mean loss * samples), a sum over samples.
 
-        Raises `MemoryLimitError` if not even one sample fits.
+        Either all of it or nothing. Raises `MemoryLimitError` if not even one sample fits.
         """
         ...
 
     def collect(self) -> None:
-        """Have everything accumulated in the parameters' `.grad`: the swarm is about to average."""
+        """Move all accumulated gradients to the parameters' `.grad`, before the swarm averages."""
         ...
 
     def synchronize(self) -> None:
-        """Go on with the parameters as they now are, and from no gradients: the swarm has stepped, or dropped them."""
+        """Continue with the current parameters and no gradients: the swarm used or dropped them."""
         ...

@@ -1,8 +1,8 @@
-"""Layers compiled by torch.compile; after any failure they go on uncompiled.
+"""Compilation of layers by torch.compile; after any failure they run uncompiled.
 
-Only a model's repeated layers are compiled, once for all of them, so compiling takes no longer for more layers.
-Lengths and sizes that change (the last part of a microbatch, the next phase) are compiled once more, for any size; when
-that does not help either, PyTorch itself goes on uncompiled after `VARIANTS`.
+Only a model's repeated layers are compiled, once for all of them, so more layers do not take
+longer. New lengths and sizes (the last part of a microbatch, the next phase) cause one more
+compilation, for any size. After `VARIANTS` compilations PyTorch itself runs the layer uncompiled.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from peer.models.build import family_of
 from peer.runtime.devices import Trial
 
 logger = logging.getLogger(__name__)
-VARIANTS = 8  # of one layer on one device, by its inputs' shapes
-REPEATS = 3  # of each measured microbatch; the fastest counts
+VARIANTS = 8  # compilations of one layer on one device, for different input shapes
+REPEATS = 3  # of each timed microbatch; the fastest counts
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 class CompiledLayers:
-    """The layers of all copies of a model, switched between compiled and not; safe to call from the copies' threads."""
+    """A switch between compiled and uncompiled layers for all copies of a model; thread-safe."""
 
     def __init__(self, models: Sequence[PreTrainedModel], compiler: str = "inductor") -> None:
         """`compiler` is one of torch.compile's backends."""
@@ -35,24 +35,24 @@ class CompiledLayers:
         self.on = False
 
     def switch_on(self, cache: Path, report: Callable[[str], None]) -> None:
-        """Have them compiled when they are next used; what is compiled is kept in `cache` for the next time."""
-        os.environ.setdefault(CACHE_VARIABLE, str(cache))  # its default is a folder that all users of the machine share
+        """Compile the layers at their next use; `cache` keeps compiled code for later processes."""
+        os.environ.setdefault(CACHE_VARIABLE, str(cache))  # the default folder is shared by all users of the machine
         import torch._dynamo.config
         import torch._inductor.config
 
-        torch._inductor.config.compile_threads = 1  # here: a pool of processes would outlive a worker that is killed
+        torch._inductor.config.compile_threads = 1  # in this process: a process pool would outlive a killed worker
         torch._dynamo.config.recompile_limit = VARIANTS * len(self._models)
         self._report = report
         with self._lock:
             self._switch(on=True)
 
     def switch_off(self) -> None:
-        """Go on uncompiled."""
+        """Run the layers uncompiled from now on."""
         with self._lock:
             self._switch(on=False)
 
     def give_up(self, error: Exception) -> bool:
-        """Go on uncompiled because of an error, and say so once; False if nothing was: it has another reason."""
+        """Run uncompiled after an error and report it once; return False if nothing was compiled."""
         with self._lock:
             if not self.on:
                 return False
@@ -69,8 +69,8 @@ class CompiledLayers:
 
 
 def try_compiled(switch_on: Callable[[], None], rehearse: Callable[[], object], clock: Callable[[], float]) -> Trial:
-    """Time a microbatch that leaves nothing behind, without compiled layers and with them, which then stay on."""
-    rehearse()  # kernels are loaded, memory is asked for
+    """Time `rehearse` without and with compiled layers, and leave them switched on."""
+    rehearse()  # warm-up: loads kernels, allocates memory
     plain_s = _fastest(rehearse, clock)
     began = clock()
     switch_on()

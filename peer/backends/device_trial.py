@@ -1,9 +1,9 @@
-"""Trial of the devices that `--device` names: each has to compute a product and its gradient.
+"""A trial of the devices that `--device` names: each must compute a product and its gradient.
 
-A driver's count does not show whether a device works: PyTorch's build may lack the card's kernels, another program may
-hold its memory, a container may show it and not let it be used. The trial runs in a process of its own, which such a
-device may hang or end; the agent spawns it before it joins (`peer.agent.worker_process`). The doctor's helper runs the
-same trial.
+A driver's count does not show whether a device works: PyTorch's build may lack the card's kernels,
+another program may occupy its memory, or a container may show it without access. The trial runs in
+a separate process, which a faulty device may hang or kill; the agent spawns it before joining
+(`peer.agent.worker_process`). The doctor's helper runs the same trial.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNSEEN = "PyTorch cannot use the NVIDIA card here, perhaps because it is a build
 
 
 def run_trial(plan: TrialPlan, pipe: Connection, parent_pid: int) -> None:
-    """Main function of the spawned process."""
+    """Run the trial in the spawned process, and send its result."""
     lead_own_group()
     die_with_parent(parent_pid)
     write_output_to(Path(plan.log), MAX_LOG_BYTES)
@@ -41,9 +41,10 @@ def run_trial(plan: TrialPlan, pipe: Connection, parent_pid: int) -> None:
 
 
 def working_device(name: str) -> tuple[str, str]:
-    """The device to train on, and what is wrong with those that `auto` would have taken before it ("" if nothing).
+    """Return the device to train on, and the faults of devices that `auto` prefers to it.
 
-    Raises `ConfigError` where the person has chosen a device that is not there, or does not work.
+    Without faults the text is empty. Raises `ConfigError` if a device chosen by name is missing or
+    does not work.
     """
     tpu, gpus, mps = has_tpu(), count_gpus(), has_mps()
     faults: list[str] = []
@@ -61,7 +62,7 @@ def working_device(name: str) -> tuple[str, str]:
 
 
 def _faults_of(device: str) -> dict[str, str]:
-    """Try each of the devices; return its fault by its name, "" for one that works."""
+    """Try each device; return faults by device name, "" for a device that works."""
     if device in JAX_DEVICES:
         require_jax(device)
         return {device: _fault(partial(_jax_gradients, device))}
@@ -69,16 +70,16 @@ def _faults_of(device: str) -> dict[str, str]:
 
 
 def _fault(compute: Callable[[], list[float]]) -> str:
-    """Compute, and return the first line of an error; "" if the result is right."""
+    """Compute, and return the first line of the error, or "" if the result is correct."""
     try:
         sums = compute()
-    except Exception as error:  # noqa: BLE001 - drivers and builds raise all kinds
+    except Exception as error:  # noqa: BLE001 - drivers and builds raise all types
         return (str(error) or type(error).__name__).strip().partition("\n")[0][:200].rstrip(".")
     return "" if sums and set(sums) == {2.0 * SIDE**3} else WRONG
 
 
 def _torch_gradients(device: torch.device) -> list[float]:
-    """Sum the gradient of the sum of the square of a matrix of ones."""
+    """Compute the sum of the gradient of sum(A @ A) for a matrix A of ones."""
     ones = torch.ones(SIDE, SIDE, device=device, requires_grad=True)
     (gradient,) = torch.autograd.grad((ones @ ones).sum(), [ones])
     return [float(gradient.sum())]  # waits for the device
@@ -86,7 +87,7 @@ def _torch_gradients(device: torch.device) -> list[float]:
 
 def _jax_gradients(device: str) -> list[float]:
     """Compute the sum of `_torch_gradients` on each of JAX's devices."""
-    import jax  # an extra: only who asked for it has it
+    import jax  # an optional extra
 
     gradient = jax.jit(jax.grad(lambda ones: (ones @ ones).sum()))
     devices = jax.local_devices(backend="tpu" if device == "tpu" else None)

@@ -1,8 +1,9 @@
-"""Choice of the backend for a device, and of compiled layers where they pay.
+"""Choice of the backend for a device, and of compiled layers if they pay.
 
-The device is checked before the swarm is joined, and the backend started when hivemind has forked. Compilation is tried
-before training begins, when nobody in the swarm waits for this peer yet, and the outcome is remembered. A process that
-dies during the trial leaves a mark: compilation is not tried again with this device, model and version of PyTorch.
+The device is checked before joining the swarm, and the backend starts after hivemind's forks.
+Compilation is tried before training begins, when no other peer waits for this one yet, and the
+outcome is stored. If the process dies during the trial, compilation is not tried again with this
+device, model and version of PyTorch.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from peer.runtime.devices import JAX_DEVICES, CompileMode, Stay, Trial, Wanted, 
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
-StartBackend = Callable[[int], Backend]  # how many threads compute -> the backend
+StartBackend = Callable[[int], Backend]  # number of compute threads -> backend
 logger = logging.getLogger(__name__)
 OUTCOMES_FILE = "compiled.json"
 CACHE_FOLDER = "compiled"
 
 
 def choose_backend(device: str, precision: Wanted, config: RunConfig, model: PreTrainedModel) -> StartBackend:
-    """Return the function that starts the backend for a device named by `peer.backends.hardware.find_device`.
+    """Return a function that starts the backend for a device of `find_device`.
 
-    Raises `ConfigError` if JAX is wanted and is not installed, or does not know the run's family of models.
+    Raises `ConfigError` if JAX is needed but not installed, or does not support the model family.
     """
     if device not in JAX_DEVICES:
         return partial(_start_torch, torch_devices(device), precision, config, model)
@@ -54,7 +55,7 @@ def choose_backend(device: str, precision: Wanted, config: RunConfig, model: Pre
 def _start_torch(
     devices: Sequence[torch.device], wanted: Wanted, config: RunConfig, model: PreTrainedModel, threads: int
 ) -> Backend:
-    """Start on the CPU with the swarm's own parameters, on accelerators with replicas, in one precision for all."""
+    """Start PyTorch: on the CPU with the swarm's own parameters, on accelerators with replicas."""
     torch.set_num_threads(threads)
     precision = pick_precision(wanted, devices)
     if devices == (torch.device("cpu"),):
@@ -63,7 +64,7 @@ def _start_torch(
 
 
 def _start_jax(device: str, wanted: Wanted, config: RunConfig, model: PreTrainedModel, threads: int) -> Backend:
-    """Start JAX, and not earlier: it runs threads of its own as soon as it is asked for devices."""
+    """Start JAX, which starts threads as soon as its devices are queried."""
     import jax  # an extra: only who asked for it has it
 
     from peer.backends.jax_backend import JaxBackend
@@ -85,11 +86,11 @@ def _jax_devices(jax: Any, device: str) -> list[Any]:
 
 
 class TrialOutcome(IntEnum):
-    """The outcome of a trial, as it is remembered."""
+    """The stored outcome of a trial."""
 
     SLOWER = 0
     FASTER = 1
-    BEGUN = 2  # and not ended
+    BEGUN = 2  # but not completed
     FAILED = 3
 
 
@@ -103,11 +104,11 @@ def compile_if_it_pays(
     tell: Callable[[str], None],
     clock: Callable[[], float],
 ) -> None:
-    """Try compilation as `mode` says and keep it if it is faster (`on`: if it works); `tell` hears one sentence.
+    """Try compilation by `mode`, and keep it if it is faster (`on`: if it works).
 
-    `name` names the device, the model and the microbatch.
+    `tell` receives one sentence. `name` identifies the device, the model and the microbatch.
     """
-    if not isinstance(backend, TorchBackend | ReplicaBackend):  # JAX compiles anyway
+    if not isinstance(backend, TorchBackend | ReplicaBackend):  # JAX always compiles
         return
     wanted, reason = worth_trying(mode, backend.on_gpus, stay)
     if not wanted:
@@ -129,7 +130,7 @@ def compile_if_it_pays(
 
 
 def _judge(layers: CompiledLayers, trial: Trial, mode: CompileMode, tell: Callable[[str], None]) -> TrialOutcome:
-    if not layers.on:  # they have said why
+    if not layers.on:  # the reason was reported
         return TrialOutcome.FAILED
     kept = trial.pays or mode == "on"
     if not kept:

@@ -1,4 +1,4 @@
-"""The hardware that this machine trains on: devices, number of threads, precision, and one line that describes them."""
+"""The hardware of this machine: devices, number of threads, precision, and a description."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from peer.runtime.software import how_to_add
 
 
 def count_gpus() -> int:
-    """Count the GPUs that PyTorch can use, by the driver's management library, which leaves the process fit to fork."""
+    """Count PyTorch's GPUs by the driver's management library, after which the process can fork."""
     return torch.cuda.device_count()
 
 
 def has_tpu(devices: Path = Path("/dev")) -> bool:
-    """Return whether this is a TPU host with its runtime, told by its files, because asking JAX starts threads."""
+    """Return whether this is a TPU host, by its files, because querying JAX starts threads."""
     cores = any(any(devices.glob(pattern)) for pattern in TPU_CORES)
     return cores and importlib.util.find_spec("libtpu") is not None
 
@@ -33,24 +33,24 @@ def has_mps() -> bool:
 
 
 def require_jax(device: str) -> None:
-    """Raise `ConfigError` if the extra that has JAX is not installed."""
+    """Raise `ConfigError` if JAX, an optional extra, is not installed."""
     if importlib.util.find_spec("jax") is None:
         raise ConfigError(f"`--device {device}` needs JAX: {how_to_add('tpu')}, and start again.")
 
 
 def find_device(name: str) -> str:
-    """The device that `--device` names on this machine, as `peer.runtime.devices.pick_device` says it."""
+    """Return the device that `--device` selects here, by `peer.runtime.devices.pick_device`."""
     return pick_device(name, count_gpus(), has_tpu(), has_mps())
 
 
 def torch_devices(device: str) -> tuple[torch.device, ...]:
-    """PyTorch's devices of a picked one: `cuda:0,2` are two."""
+    """Return the PyTorch devices of a selected device, such as two for `cuda:0,2`."""
     numbers = gpu_numbers(device)
     return tuple(torch.device("cuda", number) for number in numbers) or (torch.device(device),)
 
 
 def pick_threads(wanted: int | None) -> int:
-    """Return the number of threads that compute: as wanted, else one per physical core that this process may use."""
+    """Return the number of compute threads: `wanted`, or one per usable physical core."""
     if wanted is not None:
         if wanted < 1:
             raise ConfigError(f"`--threads` ({wanted}) must be at least 1.")
@@ -60,16 +60,16 @@ def pick_threads(wanted: int | None) -> int:
 
 
 def pick_precision(wanted: Wanted, devices: Sequence[torch.device]) -> Precision:
-    """Return the wanted precision; for `auto` bfloat16 if all GPUs have it, else float16; float32 elsewhere."""
+    """Return the wanted precision. `auto` is bfloat16 if all GPUs support it, else float16; without GPUs float32."""
     if wanted != "auto":
         return wanted
-    if any(device.type != "cuda" for device in devices):  # nobody has measured half precision on Apple's
+    if any(device.type != "cuda" for device in devices):  # half precision has not been measured on Apple GPUs
         return "fp32"
     return "bf16" if all(map(_has_bf16, devices)) else "fp16"
 
 
 def describe_device(device: torch.device, threads: int) -> str:
-    """Describe a device in one line: `cpu (2 threads)` or `cuda:0 (Tesla T4, 15 GiB)`; this touches the accelerator."""
+    """Describe a device: `cpu (2 threads)`, `cuda:0 (Tesla T4, 15 GiB)`. Initializes the accelerator."""
     if device.type == "mps":
         return "mps (Apple GPU)"
     if device.type != "cuda":
@@ -78,7 +78,7 @@ def describe_device(device: torch.device, threads: int) -> str:
 
 
 def describe_devices(devices: Sequence[torch.device], threads: int) -> str:
-    """Describe several devices in one line: `2 × cuda (Tesla T4, 15 GiB)`, each kind with its number."""
+    """Describe several devices by the number of each kind: `2 × cuda (Tesla T4, 15 GiB)`."""
     if len(devices) == 1:
         return describe_device(devices[0], threads)
     kinds = Counter(

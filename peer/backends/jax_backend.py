@@ -1,13 +1,14 @@
-"""Gradients with JAX: on all cores of a TPU host, and by the same code on CPUs and GPUs.
+"""Gradients with JAX: on all cores of a TPU host, or on CPUs and GPUs by the same code.
 
-A microbatch is divided among the devices. Each adds up its own gradients where they are; they are summed over devices
-and brought to the host once for each averaging (`collect`), and the parameters that the swarm has changed are taken to
-the devices once for each global step (`synchronize`). The master copy of the parameters is the PyTorch module's: swarm,
-checkpoints and state download know no JAX.
+A microbatch is divided among the devices. Each device accumulates its own gradients. They are
+summed over devices and copied to the host once per averaging (`collect`), and the swarm's new
+parameters are copied to the devices once per global step (`synchronize`). The master copy of the
+parameters is in the PyTorch module, so swarm, checkpoints and state download do not depend on JAX.
 
-The forward pass and the losses of an encoder equal what transformers computes in PyTorch. They are pure functions over
-a dictionary of weights, named as `peer.backends.jax_layout` says. Products are computed in `precision` (bfloat16 on
-TPUs) and summed in float32; normalization, softmax and losses are float32 throughout.
+The forward pass and the losses of an encoder equal transformers' in PyTorch. They are pure
+functions over a dictionary of weights, with the names of `peer.backends.jax_layout`. Products are
+computed in `precision` (bfloat16 on TPUs) and summed in float32; normalization, softmax and losses
+are in float32.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ from peer.config.run import RunConfig
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
-PLACES = 16  # places to guess are filled up to a multiple of this, so that few shapes are ever compiled
+PLACES = 16  # numbers of labels are padded to a multiple of this, so that few shapes are compiled
 AXIS = "data"
 EVERYWHERE, DIVIDED = PartitionSpec(), PartitionSpec(AXIS)  # type: ignore[no-untyped-call]
 Gradients = dict[str, Array]
 Weights = Mapping[str, Array]
-FARTHEST = -3.0e38  # the score of a place that only pads
+FARTHEST = -3.0e38  # the score of padding
 
 
 @dataclass(frozen=True)
 class DeviceBatch:
-    """The part of a microbatch that one device computes: b samples of length l, p places to guess in each."""
+    """One device's part of a microbatch: b samples of length l, with p labelled places in each."""
 
     input_ids: Array  # (b, l) int32
     token_type_ids: Array  # (b, l) int32
     attention_mask: Array  # (b, l) bool
     positions: Array  # (b, p) int32, within the sample
     labels: Array  # (b, p) int32
-    counted: Array  # (b, p) float32; 0 where a place only fills the shape
-    sop_labels: Array  # (b,) int32; negative where there is none, zeros without sentence order
-    real: Array  # (b,) float32; 0 where a sample only fills the shape
+    counted: Array  # (b, p) float32; 0 for places that only fill the shape
+    sop_labels: Array  # (b,) int32; negative without a label, zeros without sentence order
+    real: Array  # (b,) float32; 0 for samples that only fill the shape
 
 
 jax.tree_util.register_dataclass(
@@ -73,7 +74,7 @@ jax.tree_util.register_dataclass(
 def loss_sums(
     weights: Weights, shard: DeviceBatch, layout: EncoderLayout, precision: Any, key: Array
 ) -> tuple[Array, Array]:
-    """The sums of the masked-LM cross entropy over the counted places and of the order's over the samples; float32."""
+    """Sum the masked-LM cross entropy over places, and the order's over samples, in float32."""
     hidden = _encode(weights, shard, layout, precision, key)  # (b, l, hidden)
     masked = jnp.take_along_axis(hidden, shard.positions[..., None], axis=1)  # (b, p, hidden)
     entropies = _cross_entropy(_masked_logits(weights, masked, layout, precision), shard.labels)  # (b, p)
@@ -104,7 +105,7 @@ def _encode(weights: Weights, shard: DeviceBatch, layout: EncoderLayout, precisi
         def apply(state: Array, layer_key: Array, layer: LayerNames = layer) -> tuple[Array, None]:
             return _layer(weights, layer, state, shard.attention_mask, layout, precision, layer_key), None
 
-        hidden, _ = jax.lax.scan(apply, hidden, keys)  # compiled once, however often it is applied
+        hidden, _ = jax.lax.scan(apply, hidden, keys)  # compiled once for all repeats
         depth += repeats
     return hidden
 
@@ -112,7 +113,7 @@ def _encode(weights: Weights, shard: DeviceBatch, layout: EncoderLayout, precisi
 def _layer(
     weights: Weights, names: LayerNames, hidden: Array, mask: Array, layout: EncoderLayout, precision: Any, key: Array
 ) -> Array:
-    """hidden (b, l, hidden) -> the same."""
+    """Apply a layer: hidden (b, l, hidden) -> (b, l, hidden)."""
     attention_key, output_key, inner_key = jax.random.split(key, 3)
     context = _attend(weights, names, hidden, mask, layout, precision, attention_key)
     attended = _linear(weights, names.attention_output, context, precision)
@@ -126,7 +127,7 @@ def _layer(
 def _attend(
     weights: Weights, names: LayerNames, hidden: Array, mask: Array, layout: EncoderLayout, precision: Any, key: Array
 ) -> Array:
-    """Gather for each place from its sample, (b, l, hidden); the key bias has no gradient (`peer.models.albert`)."""
+    """Attend within samples, (b, l, hidden); the key bias has no gradient (see `peer.models.albert`)."""
     batch, length, width = hidden.shape
     shape = (batch, length, layout.heads, width // layout.heads)
     query = _linear(weights, names.query, hidden, precision).reshape(shape)
@@ -141,7 +142,7 @@ def _attend(
 
 
 def _masked_logits(weights: Weights, hidden: Array, layout: EncoderLayout, precision: Any) -> Array:
-    """(b, p, hidden) -> (b, p, vocabulary); the head's matrix is the word embeddings'."""
+    """Compute token logits, (b, p, hidden) -> (b, p, vocabulary), by the word embeddings."""
     hidden = jax.nn.gelu(_linear(weights, layout.head_dense, hidden, precision), approximate=layout.gelu_is_approximate)
     hidden = _norm(weights, layout.head_norm, hidden, layout)
     words = weights[f"{layout.embeddings}.word_embeddings.weight"]
@@ -149,7 +150,7 @@ def _masked_logits(weights: Weights, hidden: Array, layout: EncoderLayout, preci
 
 
 def _cross_entropy(logits: Array, labels: Array) -> Array:
-    """Without the last axis."""
+    """Compute the cross entropy over the last axis: logits (..., n), labels (...) -> (...)."""
     chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - chosen
 
@@ -159,12 +160,12 @@ def _linear(weights: Weights, name: str, inputs: Array, precision: Any) -> Array
 
 
 def _product(inputs: Array, matrix: Array, precision: Any) -> Array:
-    """inputs (..., k), matrix (m, k) as PyTorch stores it -> (..., m) float32"""
+    """Multiply inputs (..., k) by a matrix (m, k), as PyTorch stores it -> (..., m) float32."""
     return _einsum("...k,mk->...m", inputs, matrix, precision)
 
 
 def _einsum(subscripts: str, left: Array, right: Array, precision: Any) -> Array:
-    """Factors in `precision`, sums in float32; float32 factors are not cut to bfloat16, as TPUs do by default."""
+    """Multiply in `precision`, sum in float32; float32 is not truncated to bfloat16, the TPUs' default."""
     exact = jax.lax.Precision.HIGHEST if precision == jnp.float32 else jax.lax.Precision.DEFAULT
     return jnp.einsum(
         subscripts,
@@ -208,32 +209,32 @@ class JaxBackend:
         self._accumulate = _compile(self._mesh, layout, precision)
         self._sum = jax.jit(lambda sums: {name: value.sum(0) for name, value in sums.items()})
         self._key = jax.random.key(config.run.seed)
-        self._microbatches = 0  # in all: seeds each one's dropout
+        self._microbatches = 0  # so far; part of each one's dropout seed
         self._sums: Gradients
         self._holds_sums = False
         self.synchronize()
 
     @property
     def description(self) -> str:
-        """The kind of device and how many of them, like `TPU v4 × 8 (JAX, bfloat16)`."""
+        """The kind and the number of devices, such as `TPU v4 × 8 (JAX, bfloat16)`."""
         return f"{self._devices[0].device_kind} × {self.replicas} (JAX, {jnp.dtype(self._precision).name})"
 
     @property
     def replicas(self) -> int:
-        """Among how many devices a microbatch is divided."""
+        """The number of devices among which a microbatch is divided."""
         return len(self._devices)
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """The usual number on each device: to try others would compile each of them."""
+        """Return the usual number for each device, as each trial of another would compile it."""
         del make_batch
         return max(1, min(limit, usual * self.replicas))
 
     def stage(self, batch: Batch) -> Batch:
-        """The batch: JAX copies it in one transfer when it has been divided."""
+        """Return the batch unchanged; JAX copies it in one transfer once it is divided."""
         return batch
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of (mean loss * samples); a microbatch with anything not finite adds nothing."""
+        """Add the gradient of (mean loss * samples). A microbatch that is not finite adds nothing."""
         masked = max(1, len(batch.labels))
         shard = jax.device_put(divide(batch, self.replicas), NamedSharding(self._mesh, DIVIDED))
         self._microbatches += 1
@@ -252,7 +253,7 @@ class JaxBackend:
         )
 
     def collect(self) -> None:
-        """Move the accumulated gradients from the devices to the parameters' `.grad`, which is added to in place."""
+        """Add the accumulated gradients to the parameters' `.grad` in place, and clear them."""
         if not self._holds_sums:
             return
         for name, total in jax.device_get(self._sum(self._sums)).items():
@@ -264,7 +265,7 @@ class JaxBackend:
         self._clear()
 
     def synchronize(self) -> None:
-        """Take the parameters to the devices anew and forget what was accumulated: the swarm has taken a step."""
+        """Copy the new parameters to the devices and clear the accumulated gradients."""
         everywhere = NamedSharding(self._mesh, EVERYWHERE)
         hosts = {name: parameter.detach().cpu().numpy() for name, parameter in self._parameters.items()}
         trained = {name: host for name, host in hosts.items() if self._parameters[name].requires_grad}
@@ -280,7 +281,7 @@ class JaxBackend:
 
 
 def divide(batch: Batch, replicas: int) -> DeviceBatch:
-    """A batch as arrays whose first axis can be divided by `replicas`, places to guess counted within each sample."""
+    """Convert a batch to arrays divisible by `replicas`, with label positions within each sample."""
     samples, length = batch.input_ids.shape
     rows = math.ceil(samples / replicas) * replicas
     positions = batch.label_positions.numpy()
@@ -300,7 +301,7 @@ def divide(batch: Batch, replicas: int) -> DeviceBatch:
         table[:samples] = default if values is None else values.numpy()
         return table
 
-    return DeviceBatch(  # numpy's arrays: they go to the devices in one transfer
+    return DeviceBatch(  # NumPy arrays, which are copied to the devices in one transfer
         input_ids=fill(batch.input_ids, np.int32),
         token_type_ids=fill(batch.token_type_ids, np.int32),
         attention_mask=fill(batch.attention_mask, np.bool_, default=1),
@@ -313,7 +314,7 @@ def divide(batch: Batch, replicas: int) -> DeviceBatch:
 
 
 def _compile(mesh: Mesh, layout: EncoderLayout, precision: Any) -> Any:
-    """The compiled step: (trained, frozen, sums, shard, scale, key) -> (sums, [masked-LM sum, order sum], finite)."""
+    """Compile the step: (trained, frozen, sums, shard, scale, key) -> (sums, [MLM sum, order sum], finite)."""
 
     def step(
         trained: Weights, frozen: Weights, sums: Gradients, shard: DeviceBatch, scale: Array, key: Array

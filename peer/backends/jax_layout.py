@@ -1,8 +1,9 @@
-"""Names of an encoder's weights in transformers, and the shape of its layers, for the forward pass in JAX.
+"""The names of an encoder's weights in transformers and the order of its layers, for JAX.
 
-ALBERT, BERT and RoBERTa are one architecture with other names: embeddings, layers that normalize after each residual
-sum, and a head. Weights keep the names that the PyTorch module gives them, so nothing is converted on the way.
-This module is apart from `peer.backends.jax_backend` because machines without JAX import it, too.
+ALBERT, BERT and RoBERTa are one architecture with different names: embeddings, layers that
+normalize after each residual sum, and a head. Weights keep their names in the PyTorch module, so
+nothing is converted. This module is separate from `peer.backends.jax_backend` because machines
+without JAX import it, too.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Any
 
 from auth.errors import ConfigError
 
-POSITIONS_AFTER_PADDING = {"roberta"}  # their first position has the number after the padding token's
+POSITIONS_AFTER_PADDING = {"roberta"}  # the first position has the number after the padding token's id
 
 
 @dataclass(frozen=True)
 class LayerNames:
-    """The weights of one encoder layer, each a prefix to which `.weight` and `.bias` are added."""
+    """The weights of one encoder layer, as prefixes of `.weight` and `.bias`."""
 
     query: str
     key: str
@@ -31,28 +32,28 @@ class LayerNames:
 
 @dataclass(frozen=True)
 class EncoderLayout:
-    """An encoder's weights by name, and the numbers that its configuration adds."""
+    """The names of an encoder's weights, and the constants of its configuration."""
 
     embeddings: str
     projection: str | None  # from the embeddings' width to the hidden width (ALBERT)
-    layers: tuple[tuple[LayerNames, int], ...]  # layers in order, each with how often it is applied in a row
+    layers: tuple[tuple[LayerNames, int], ...]  # layers in order, each with its number of successive repeats
     head_dense: str
     head_norm: str
     head_bias: str
-    pooler: str | None  # sentence order: None without
+    pooler: str | None  # None without sentence order
     classifier: str | None
     heads: int
     norm_epsilon: float
     gelu_is_approximate: bool
     first_position: int
     hidden_dropout: float  # after the embeddings and after attention
-    output_dropout: float  # after a layer's second product; ALBERT has none there
+    output_dropout: float  # after a layer's second product; 0 for ALBERT
     attention_dropout: float
     classifier_dropout: float
 
 
 def layout_of(config: Any, *, sentence_order: bool) -> EncoderLayout:
-    """The layout of a model with this transformers configuration; raises `ConfigError` for other families."""
+    """Return the layout for a transformers configuration. Raises `ConfigError` for other families."""
     family = config.model_type
     if family not in ("albert", "bert", "roberta"):
         raise ConfigError(f"JAX trains ALBERT, BERT and RoBERTa, not `{family}`: use `--device auto` for this run.")
@@ -85,7 +86,7 @@ def layout_of(config: Any, *, sentence_order: bool) -> EncoderLayout:
 
 
 def _albert_layers(config: Any) -> tuple[tuple[LayerNames, int], ...]:
-    """ALBERT's groups in order; a group of one layer is applied many times in a row."""
+    """Return ALBERT's layers in order; a group of one layer is repeated many times in a row."""
     groups = [index * config.num_hidden_groups // config.num_hidden_layers for index in range(config.num_hidden_layers)]
     order = [(group, inner) for group in groups for inner in range(config.inner_group_num)]
     runs: list[tuple[LayerNames, int]] = []

@@ -1,10 +1,11 @@
-"""Local steps: between two averagings a peer takes optimizer steps of its own, on its own samples.
+"""Local steps: between two averagings, a peer takes optimizer steps of its own on its own samples.
 
-DiLoCo (Douillard et al. 2023, arXiv 2311.08105), for lines too slow to average gradients every minute. A peer's model
-is then a copy that goes its own way from the common parameters. When the global batch is full, the difference of the
-two is averaged, weighted by samples, as gradients are otherwise; the outer step (`OuterNesterov`) changes the
-common parameters, and the copy begins from them again. To the swarm the common parameters are all there is: they are
-what it sketches, gives to joiners and keeps in checkpoints. To the trainer all this is a backend around its backend.
+This is DiLoCo (Douillard et al. 2023, arXiv 2311.08105), for lines too slow to average gradients
+every minute. A peer trains a copy of the common parameters. When the global batch is full, the
+difference between copy and common parameters is averaged, weighted by samples, in place of
+gradients; the outer step (`OuterNesterov`) changes the common parameters, and the copy starts from
+them again. The swarm handles only the common parameters: it sketches them, sends them to joiners
+and stores them in checkpoints. To the trainer, local steps are a backend that wraps its backend.
 
 θ and v: common parameters and outer momentum; θᵢ: the copy of peer i, after local steps on nᵢ samples from the base bᵢ:
 
@@ -13,21 +14,22 @@ what it sketches, gives to joiners and keeps in checkpoints. To the trainer all 
     (3)  v' = μ v + g,  θ' = θ - η (g + μ v')             the outer step, Outer(θ, v, g)
     (4)  θᵢ, bᵢ ← θ'
 
-With `averaging.delay` local steps go on while the round runs. The outer step, (2) and (3), is the same. With its first
-microbatch beside the round the copy begins at the peer's own guess of θ'; when the average comes, the copy keeps its
-progress since then:
+With `averaging.delay` local steps continue during the round. The outer step, (2) and (3), is the
+same. At its first microbatch during the round, the copy moves to the peer's own guess of θ'; when
+the average arrives, the copy keeps its progress since then:
 
     (5)  eᵢ = Outer(θ, v, dᵢ),  θᵢ ← eᵢ,  bᵢ ← eᵢ + dᵢ    the round has begun; bᵢ - θᵢ is still dᵢ
     (6)  θᵢ ← θ' + (θᵢ - eᵢ),  bᵢ ← θ'                    the round has brought the step
     (7)  θᵢ ← θ' + (θᵢ - bᵢ),  bᵢ ← θ'                    a late peer follows the step, and its samples still count
 
-(5) is the eager update of Kale, Douillard & Donchev 2025 (arXiv 2502.12996): the peer's own pseudo-gradient now, in
-place of the average, which comes one round late. There each worker's own θ and v take that step. Here only the copy
-does, so θ and v stay identical on all peers. None of (5) to (7) changes the part of bᵢ - θᵢ that is still to be
-averaged, so every local step is in exactly one average. If a round fails, nothing moves: bᵢ - θᵢ has the local steps
-of the samples set aside and those since. A mixture of θᵢ and θ' (Douillard et al. 2025, arXiv 2501.18512) would count
-a part of dᵢ again. The inner optimizer's moments are kept in all cases; only a phase with a fresh optimizer clears
-them.
+(5) is the eager update of Kale, Douillard & Donchev 2025 (arXiv 2502.12996): it applies the peer's
+own pseudo-gradient at once, instead of the average, which arrives one round late. There each
+worker's own θ and v take that step. Here only the copy does, so θ and v stay identical on all
+peers. None of (5) to (7) changes the part of bᵢ - θᵢ that is still to be averaged, so every local
+step is in exactly one average. If a round fails, nothing changes: bᵢ - θᵢ contains the local steps
+of the samples set aside and of later ones. A mixture of θᵢ and θ' (Douillard et al. 2025, arXiv
+2501.18512) would count a part of dᵢ twice. The inner optimizer's moments are always kept, except in
+a phase with a fresh optimizer.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 def own_model(config: RunConfig, common: PreTrainedModel) -> PreTrainedModel:
-    """The model that this peer trains: a copy where it takes local steps, else the swarm's own."""
+    """Return the model that this peer trains: a copy for local steps, else the swarm's own."""
     return copy_model(common) if config.averaging.local_steps > 1 else common
 
 
@@ -76,12 +78,12 @@ class OuterSteps(Protocol):
 def with_local_steps(
     config: RunConfig, backend: Backend, own: torch.nn.Module, common: torch.nn.Module, swarm: OuterSteps
 ) -> Backend:
-    """Return the backend that the trainer is to use, over one for `own`."""
+    """Return the trainer's backend: the backend of `own`, wrapped if it takes local steps."""
     return backend if own is common else LocalSteps(config, backend, own, common, swarm)
 
 
 class LocalSteps:
-    """A backend that takes local steps with `inner`, whose moments are this peer's own and begin at zero."""
+    """A backend that takes local steps with the optimizer `inner`, whose moments are not shared."""
 
     def __init__(
         self,
@@ -100,25 +102,25 @@ class LocalSteps:
             self._bases = [base.detach().clone() for base in self._bases]
         self._guesses = self._bases  # e of (5), while a round runs beside local steps
         self._began_at = swarm.step
-        self._samples = self._pending = 0  # since the base; of these, in no local step yet
-        self._set_aside = 0  # of the samples: before the guess
+        self._samples = self._pending = 0  # since the base; those in no local step yet
+        self._set_aside = 0  # samples before the guess
         self.synchronize()
 
     @property
     def description(self) -> str:
-        """The devices that compute, in a few words for people."""
+        """The inner backend's description."""
         return self._backend.description
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Return the size that the inner backend says."""
+        """Return the inner backend's size."""
         return self._backend.microbatch_size(usual, limit, make_batch)
 
     def stage(self, batch: Batch) -> Batch:
-        """Put a batch where the inner backend takes it fastest."""
+        """Stage a batch for the inner backend."""
         return self._backend.stage(batch)
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the microbatch's gradient, and take a local step when its batch is full."""
+        """Add the microbatch's gradient, and take a local step once the local batch is full."""
         if self._swarm.set_aside_samples not in (0, self._set_aside):
             self._go_ahead()
         result = self._backend.accumulate(batch)
@@ -131,10 +133,10 @@ class LocalSteps:
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Have (base - own parameters) * samples in the common parameters' `.grad`: as a sum of gradients would be.
+        """Put (base - own parameters) * samples into the common parameters' `.grad`.
 
-        Samples set aside for a round that runs are left out. Pending samples get a local step first. A round that is
-        tried again finds the same numbers.
+        It takes the place of a sum of gradients. Pending samples get a local step first; samples
+        set aside for a running round are left out. A repeated round gets the same values.
         """
         if self._pending:
             self._take_step()
@@ -146,9 +148,9 @@ class LocalSteps:
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        """Go on from the common parameters: the swarm has taken an outer step, or this peer was out of sync.
+        """Continue from the common parameters, after an outer step or being out of sync.
 
-        The progress of the samples that the swarm still has to average is kept: (6), (7).
+        The progress of samples that are still to be averaged is kept: (6), (7).
         """
         kept = self._swarm.own_samples
         for (mine, shared), origin in zip(self._pairs, self._origins(kept), strict=True):
@@ -165,7 +167,7 @@ class LocalSteps:
 
     @torch.no_grad()
     def _go_ahead(self) -> None:
-        """Go on from a guess of the next common parameters, (5): the round that began has all samples so far."""
+        """Continue from a guess of the next common parameters, (5), while a round averages all samples so far."""
         outer = self._swarm.optimizer
         assert isinstance(outer, OuterNesterov)
         progress = [base - mine for (mine, _), base in zip(self._pairs, self._bases, strict=True)]
@@ -178,11 +180,11 @@ class LocalSteps:
         self._clear()
 
     def _origins(self, samples: int) -> list[torch.Tensor]:
-        """Return the parameters from which the local steps on the newest `samples` samples began."""
+        """Return the parameters at which the local steps on the newest `samples` samples began."""
         return self._bases if samples == self._samples else self._guesses
 
     def _enter(self, step: int) -> None:
-        """Take up what is in force after the outer step."""
+        """Apply the settings of the phase after the outer step."""
         if step != self._began_at and self._config.starts_optimizer(step):
             self.inner = build_inner_optimizer(self._config, parameter_groups(self._own, self._config))
         self._began_at = step
@@ -191,7 +193,7 @@ class LocalSteps:
 
     @torch.no_grad()
     def _take_step(self) -> None:
-        """One step from the pending samples' mean gradient; fewer than a batch count for so much less."""
+        """Take a local step by the pending samples' mean gradient. The rate is lower for a partial batch."""
         self._backend.collect()
         grads = [mine.grad for mine, _ in self._pairs if mine.grad is not None]
         torch._foreach_div_(grads, self._pending)
@@ -206,7 +208,7 @@ class LocalSteps:
         self._clear()
 
     def _clear(self) -> None:
-        """Begin the next local step's gradient."""
+        """Clear the gradient for the next local step."""
         for mine, _ in self._pairs:
             if mine.grad is not None:
                 mine.grad.zero_()

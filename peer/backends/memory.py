@@ -1,7 +1,7 @@
-"""The microbatch that fits into memory, and the errors that mean that there is no more of it.
+"""The largest microbatch that fits into memory, and the recognition of out-of-memory errors.
 
-Its size is what the person says, else what the backend finds. A size that was found is kept in a file, for each device,
-model and sequence length, so that a return costs no trials.
+The person may set the size; otherwise the backend finds it by trials. Found sizes are stored in a
+file, for each device, model and sequence length, so that the next start needs no trials.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from peer.data.batching.synthetic import random_batch
 from peer.data.tokenization.special_tokens import SpecialIds
 
 logger = logging.getLogger(__name__)
-# In the texts of RuntimeErrors, in small letters: of allocators and drivers (PyTorch, CUDA, ROCm, Apple, JAX), and of
-# libraries that find no memory for handles and workspaces (cuBLAS, cuDNN, oneDNN). "Not initialized" and "internal
-# error" have other causes too; then a smaller microbatch is tried in vain.
+# Parts of RuntimeErrors' texts in lower case: from allocators and drivers (PyTorch, CUDA, ROCm, Apple, JAX), and from
+# libraries without memory for handles and workspaces (cuBLAS, cuDNN, oneDNN). "Not initialized" and "internal error"
+# also have other causes; then a smaller microbatch is tried in vain.
 PHRASES = (
     "out of memory",
     "out_of_memory",
@@ -41,13 +41,13 @@ PHRASES = (
     "cudnn_status_internal_error",
     "could not create a primitive",
 )
-MICROBATCHES_A_STEP = 16  # at least, from one peer alone: a step ends with a whole microbatch, and waits for it
+MICROBATCHES_A_STEP = 16  # at least, from a single peer, as a step waits for whole microbatches
 
 
 def fitting_microbatch_size(
     backend: Backend, config: RunConfig, vocab_size: int, special: SpecialIds, found: FoundSizes
 ) -> int:
-    """Samples for each microbatch of this configuration; raises `MemoryLimitError` if not even one fits."""
+    """Return the microbatch size for this configuration. Raises `MemoryLimitError` if not even one sample fits."""
     usual = config.data.microbatch_size
     limit = most_samples(config)
     key = describe_work(backend.description, config, vocab_size, limit)
@@ -61,32 +61,32 @@ def fitting_microbatch_size(
 
 
 def most_samples(config: RunConfig) -> int:
-    """The largest microbatch that is of use in this configuration."""
+    """Return the largest useful microbatch in this configuration."""
     averaging = config.averaging
     steps = max(MICROBATCHES_A_STEP, averaging.local_steps)
     return max(config.data.microbatch_size, averaging.target_batch_size // steps)
 
 
 def describe_work(device: str, config: RunConfig, vocab_size: int, limit: int) -> str:
-    """Names a device with a model, a length and a number of samples, for what is remembered of them."""
+    """Return a key for a device, model, length and number of samples, for stored results."""
     facts = [config.model.model_dump(mode="json"), config.objective.model_dump(mode="json")]
     sizes = [vocab_size, config.data.sequence_length, config.data.microbatch_size, limit]
     return f"{device}: {sha256(json.dumps([facts, sizes]).encode()).hexdigest()}"
 
 
 class FoundSizes:
-    """Sizes that were found on this machine before, in a file; what is damaged in it is found anew."""
+    """A file of sizes found on this machine; damaged entries are ignored."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def get(self, key: str) -> int | None:
-        """The size found for this device, model and length."""
+        """Return the size stored under a key of `describe_work`, or None."""
         size = self._read().get(key)
         return size if isinstance(size, int) and size >= 0 else None
 
     def put(self, key: str, size: int) -> None:
-        """Remember it; where the disk is full, it is found again next time."""
+        """Store a size. If the disk is full, log a warning; it will be found again."""
         try:
             write_private(self._path, json.dumps(self._read() | {key: size}, indent=1).encode())
         except StorageError as error:
@@ -101,14 +101,14 @@ class FoundSizes:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that the device or the system gives no more memory."""
+    """Return whether an error means that the device or the system is out of memory."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(phrase in str(error).lower() for phrase in PHRASES)
 
 
 def largest_fitting(fits: Callable[[int], bool], limit: int) -> int:
-    """The largest size up to `limit` found by doubling from 1, then by half a step further; 0 if not even 1 fits."""
+    """Find the largest fitting size up to `limit`: double from 1, then try 1.5 times; 0 if 1 does not fit."""
     size = 0
     while (following := max(1, 2 * size)) <= limit and fits(following):
         size = following

@@ -1,8 +1,8 @@
-"""Forward and backward passes on one device, which lose no sample: what every PyTorch backend is made of.
+"""Forward and backward passes on one device without loss of samples, for all PyTorch backends.
 
-The gradients of a microbatch come apart from everything else, when all of them are there. So a microbatch that runs out
-of memory, or overflows in half precision, takes nothing with it and is computed again: in smaller parts, or with a
-smaller loss scale.
+The gradients of a microbatch are returned separately, and only if all are complete. So a microbatch
+that runs out of memory, or overflows in half precision, changes nothing and is computed again, in
+smaller parts or with a smaller loss scale.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-PROBED_SHARE = 0.9  # of an accelerator's memory: the rest is for what training needs beside the microbatch
+PROBED_SHARE = 0.9  # of an accelerator's memory; training needs the rest beside the microbatch
 
 
 @dataclass(frozen=True)
 class Counts:
-    """The counts that a whole microbatch's means are over, of which a device may compute only a part."""
+    """The denominators of a whole microbatch's means; a device may compute only a part of it."""
 
     samples: int
     labels: int
@@ -50,7 +50,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class MicrobatchShare:
-    """A part's share of a microbatch: it adds so much to the mean losses, and to the gradients of (total * samples)."""
+    """A part's contribution to a microbatch's mean losses and gradients of (total * samples)."""
 
     total: float
     mlm_loss: float
@@ -60,7 +60,7 @@ class MicrobatchShare:
 
 
 class Passes:
-    """Computes on one device with the model that is there."""
+    """The passes of a model on its device."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Passes:
         precision: Precision,
         layers: CompiledLayers | None = None,
     ) -> None:
-        """`layers` are those of `model`, and of its copies on other devices if there are any."""
+        """`layers` are those of `model` and its copies on other devices, if any."""
         self.device = device
         self._layers = layers or CompiledLayers([model])
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -78,14 +78,15 @@ class Passes:
         self._config = config
         self._model = model
         self._precision: Precision = precision
-        self._at_once: int | None = None  # samples in one pass, since memory ran out; None: as many as come
-        self._shortage = ""  # what was said when memory ran out last
+        self._at_once: int | None = None  # samples in one pass after memory ran out; None: no limit
+        self._shortage = ""  # message of the last out-of-memory error
 
     def compute(self, batch: Batch, whole: Counts) -> MicrobatchShare:
-        """The batch's share of the microbatch `whole`, computed again for as long as smaller parts or scales may help.
+        """Compute the batch's share of the microbatch `whole`.
 
-        A loss that is not finite is no overflow of gradients, nor is a gradient that is not finite at a scale of 1: the
-        loss scale stays. Raises `MemoryLimitError` when not even one sample fits.
+        It is retried while smaller parts or loss scales may help. A loss that is not finite, or
+        such a gradient at a scale of 1, is not an overflow by the loss scale, which then stays.
+        Raises `MemoryLimitError` if not even one sample fits.
         """
         batch = to_device(batch, self.device)
         scale = self.scale.value
@@ -105,7 +106,7 @@ class Passes:
                 scale = max(1.0, scale / 2)
 
     def fitting_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """On a GPU as many samples as fit; elsewhere the usual number, as more would be no faster."""
+        """Return as many samples as fit on a GPU; elsewhere `usual`, as more would be no faster."""
         if self.device.type != "cuda":
             return usual
         torch.cuda.set_per_process_memory_fraction(PROBED_SHARE, self.device)
@@ -115,7 +116,7 @@ class Passes:
             torch.cuda.set_per_process_memory_fraction(1.0, self.device)
 
     def find_fitting_size(self, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """The largest number of samples that fit, found by trying; with gradient checkpointing if one does not fit."""
+        """Find the largest number of samples that fits. Use gradient checkpointing if not even one does."""
 
         def fits(samples: int) -> bool:
             batch = to_device(make_batch(samples), self.device)
@@ -129,24 +130,24 @@ class Passes:
         return size
 
     def _try(self, batch: Batch, whole: Counts, scale: float) -> MicrobatchShare | None:
-        """The batch; None if memory was not enough, with everything given back that it had taken."""
+        """Compute the batch, or release its memory and return None if memory runs out."""
         while True:
             compiled = self._layers.on
             try:
                 return self._in_parts(batch, whole, scale)
-            except Exception as error:  # compilers and allocators raise all kinds; what is neither's is raised again
+            except Exception as error:  # compilers and allocators raise all types; other errors are raised again
                 if is_out_of_memory(error):
                     self._shortage = str(error).partition("\n")[0]
                     break
-                # with what compilers raise; another copy may have given up meanwhile
+                # retry after a compiler's error; another copy may have given up meanwhile
                 if not (self._layers.give_up(error) or compiled):
                     raise
-        gc.collect()  # outside the handler, whose traceback held what was computed so far
+        gc.collect()  # outside the handler, whose traceback holds intermediate results
         _release_cached_memory(self.device)
         return None
 
     def _in_parts(self, batch: Batch, whole: Counts, scale: float) -> MicrobatchShare:
-        """Each part's means count by its share of all labels and all samples, so that the sums are the whole's."""
+        """Compute in parts, each weighted by its share of all labels and samples, and sum up."""
         sums: list[Tensor | None] = [None] * len(self.parameters)
         mlm: list[Tensor] = []  # the losses' shares, on the device
         by_sample: list[Tensor] = []
@@ -170,13 +171,13 @@ class Passes:
             torch._foreach_mul_(present, 1 / scale)
         facts = torch.stack(
             [*mlm, *by_sample, gradient_norm(present).to(self.device)]
-        ).tolist()  # the one wait for the device
+        ).tolist()  # the only wait for the device
         mlm_loss, rest = sum(facts[: len(mlm)]), sum(facts[len(mlm) : -1])
         finite = math.isfinite(mlm_loss + rest) and math.isfinite(facts[-1])
         return MicrobatchShare(mlm_loss + rest, mlm_loss, rest if ordered else None, sums, finite)
 
     def _take_less(self, samples: int) -> None:
-        """After memory ran out: half as many samples at once, then gradient checkpointing, then give up."""
+        """Halve the samples per pass, then use gradient checkpointing. Then raises `MemoryLimitError`."""
         at_once = min(samples, self._at_once or samples)
         if at_once > 1:
             self._at_once = at_once // 2
@@ -191,7 +192,7 @@ class Passes:
 
 
 def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Into the parameters' `.grad`, in place: the swarm may hold these buffers."""
+    """Add gradients to the parameters' `.grad` in place, as the swarm may hold these buffers."""
     buffers, additions = [], []
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is None:
@@ -205,7 +206,7 @@ def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | Non
 
 
 def result_of(batch: Batch, shares: list[MicrobatchShare]) -> MicrobatchResult:
-    """Add up the result of a microbatch that was computed in these shares."""
+    """Sum the shares of a microbatch into its result."""
     orders = [share.sop_loss for share in shares if share.sop_loss is not None]
     return MicrobatchResult(
         samples=batch.samples,
@@ -217,7 +218,7 @@ def result_of(batch: Batch, shares: list[MicrobatchShare]) -> MicrobatchResult:
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch with its tensors on `device`; from pinned memory the copy runs beside what is being computed."""
+    """Copy a batch to `device`; from pinned memory the copy overlaps with computation."""
     if device.type == "cpu":
         return batch
     beside = device.type == "cuda"  # Apple's GPUs have no pinned memory
@@ -225,7 +226,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def pin_batch(batch: Batch, pin: Callable[[Tensor], Tensor]) -> Batch:
-    """The batch in memory that a GPU reads by itself, so that its way there needs nobody to wait for it."""
+    """Copy a batch to pinned memory, from which a GPU copies asynchronously."""
     return _with_tensors(batch, pin)
 
 

@@ -1,10 +1,11 @@
 """Gradients with PyTorch on accelerators: all GPUs of a machine are one peer.
 
-The swarm's own parameters stay on the host, where hivemind averages and the optimizer steps; each accelerator has a
-replica. A microbatch is divided among them by samples, and they compute side by side in threads, for most of their time
-is spent outside Python (no processes, no NCCL groups: hivemind forks). Each adds up its own gradients where it is; they
-are summed on the host once for each averaging (`collect`), and the parameters that the swarm has changed are copied to
-the replicas once for each global step (`synchronize`).
+The swarm's own parameters stay on the host, where hivemind averages and the optimizer steps; each
+accelerator has a replica. A microbatch is divided among the replicas by samples. They compute in
+parallel threads, as most of the time is spent outside Python (processes and NCCL groups are avoided
+because hivemind forks). Each replica accumulates its own gradients. They are summed on the host
+once per averaging (`collect`), and the swarm's new parameters are copied to the replicas once per
+global step (`synchronize`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from peer.runtime.devices import Precision
 if TYPE_CHECKING:
     from peer.data.batching.batches import Batch
 
-Pin = Callable[[Tensor], Tensor]  # -> the same in memory that a GPU reads and writes by itself
+Pin = Callable[[Tensor], Tensor]  # tensor -> the same in pinned memory
 T = TypeVar("T")
 
 
@@ -49,7 +50,7 @@ class ReplicaBackend:
         precision: Precision = "fp32",
         pin: Pin | None = None,
     ) -> None:
-        """`pin` is for tests; without it host memory is pinned where there is a CUDA device to profit."""
+        """`pin` is for tests; by default host memory is pinned if there is a CUDA device."""
         self._devices = tuple(devices)
         self._precision = precision
         if pin is None and self.on_gpus:
@@ -60,7 +61,7 @@ class ReplicaBackend:
         copies: list[PreTrainedModel] = []
         self.layers = CompiledLayers(copies)
         self._replicas = []
-        for device in self._devices:  # one after another: main memory need not hold all the copies
+        for device in self._devices:  # one by one, so that main memory need not hold all copies
             copies.append(copy_model(model))
             self._replicas.append(_place(config, copies[-1], device, precision, self.layers))
         self._threads = ThreadPoolExecutor(len(self._replicas), thread_name_prefix="replica")
@@ -68,12 +69,12 @@ class ReplicaBackend:
 
     @property
     def description(self) -> str:
-        """The devices, and the precision where it is not the usual one."""
+        """The devices, and the precision unless it is fp32."""
         devices = describe_devices(self._devices, torch.get_num_threads())
         return devices if self._precision == "fp32" else f"{devices}, {self._precision}"
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """Return the number of replicas times what fits on the smallest; a device that is no GPU takes `usual`."""
+        """Return the replicas' number times the least fitting size. A device without CUDA takes `usual`."""
         replicas = len(self._replicas)
         most = max(1, limit // replicas)
         calls = [partial(replica.fitting_size, min(usual, most), most, make_batch) for replica in self._replicas]
@@ -81,14 +82,15 @@ class ReplicaBackend:
         return min(sizes) * replicas
 
     def stage(self, batch: Batch) -> Batch:
-        """The batch in pinned memory, where that helps."""
+        """Copy the batch to pinned memory if there is a CUDA device."""
         return batch if self._pin is None else pin_batch(batch, self._pin)
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of (mean loss * samples), all replicas' shares of it or nothing.
+        """Add the gradient of (mean loss * samples): either all replicas' shares or nothing.
 
-        A replica that runs out of memory, or overflows, computes its own part again. What is still not finite then, or
-        not even one sample that fits (`MemoryLimitError`), is known before any replica has added anything.
+        A replica that runs out of memory, or overflows, computes its part again. A result that is
+        still not finite, and a `MemoryLimitError` if not even one sample fits, are detected before
+        any replica adds its share.
         """
         busy = self._divide(batch)
         shares = self._side_by_side([partial(replica.compute, part, Counts.of(batch)) for replica, part in busy])
@@ -101,16 +103,16 @@ class ReplicaBackend:
 
     @property
     def on_gpus(self) -> bool:
-        """Return whether the replicas are on GPUs, where compiled layers are tried without a request."""
+        """Return whether replicas are on GPUs, where compilation is tried without a request."""
         return any(device.type == "cuda" for device in self._devices)
 
     def rehearse(self, batch: Batch) -> None:
-        """Compute a microbatch and keep nothing of it; one part after another, as PyTorch compiles in one thread."""
+        """Compute a microbatch and discard it. Parts run one by one, as PyTorch compiles in one thread."""
         for replica, part in self._divide(batch):
             replica.compute(part, Counts.of(batch))
 
     def _divide(self, batch: Batch) -> list[tuple[_Replica, Batch]]:
-        """Divide a batch among the replicas; few samples keep only some of them busy."""
+        """Divide a batch among the replicas; a small batch uses only some of them."""
         return list(zip(self._replicas, parts_of(batch, -(-batch.samples // len(self._replicas))), strict=False))
 
     def collect(self) -> None:
@@ -124,12 +126,12 @@ class ReplicaBackend:
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        """Copy the host's parameters to the replicas and forget their sums."""
+        """Copy the host's parameters to the replicas and clear their sums."""
         _copy(self._staging, self._host)
         for replica in self._replicas:
             replica.take_parameters(self._staging)
         for replica in self._replicas:
-            replica.wait()  # for the copies, before the buffers are used for something else
+            replica.wait()  # for the copies, before the buffers are reused
         self._clear()
 
     def _clear(self) -> None:
@@ -138,7 +140,7 @@ class ReplicaBackend:
             replica.clear()
 
     def _side_by_side(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """All results, when all calls have ended; raises what the first of the failed ones has raised."""
+        """Run the calls in threads and return all results. Raises the error of the first failed call."""
         if len(calls) == 1:
             return [calls[0]()]
         futures = [self._threads.submit(call) for call in calls]
@@ -147,7 +149,7 @@ class ReplicaBackend:
 
 
 class _Replica:
-    """The model on one device, with a sum of gradients beside it."""
+    """The model on one device, with accumulated gradients."""
 
     def __init__(
         self,
@@ -162,7 +164,7 @@ class _Replica:
         use_flash_attention(model, device, precision)
         self._passes = Passes(config, model, device, precision, layers)
         self._parameters: list[Tensor] = [*self._passes.parameters]
-        for parameter in self._parameters:  # now: later there might be no memory for them
+        for parameter in self._parameters:  # now, while there is memory for them
             parameter.grad = torch.zeros_like(parameter)
         if device.type == "cuda":
             with self._here():
@@ -190,7 +192,7 @@ class _Replica:
         torch._foreach_zero_(self._sums)
 
     def wait(self) -> None:
-        """Wait until the device has done all that it was told."""
+        """Wait until the device has completed all operations."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         elif self._device.type == "mps":
@@ -201,7 +203,7 @@ class _Replica:
         return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
 
     def _here(self) -> AbstractContextManager[object]:
-        """Makes the device the thread's current one, as allocations that name none need."""
+        """Make the device current for this thread, for allocations without a device."""
         return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
 
 
@@ -210,7 +212,7 @@ def _place(
 ) -> _Replica:
     try:
         return _Replica(config, model, device, precision, layers)
-    except Exception as error:  # allocators raise all kinds; whatever is no lack of memory is raised again
+    except Exception as error:  # allocators raise all types; other errors are raised again
         if not is_out_of_memory(error):
             raise
         raise MemoryLimitError(
@@ -220,7 +222,7 @@ def _place(
 
 
 def _copy(into: Sequence[Tensor], values: Sequence[Tensor], *, beside: bool = False) -> None:
-    """One by one, as they lie on different devices; `beside` whatever else is done, for who waits for it later."""
+    """Copy one by one, as devices differ. With `beside` asynchronously, so the caller has to wait."""
     for tensor, value in zip(into, values, strict=True):
         tensor.copy_(value, non_blocking=beside)
 

@@ -1,6 +1,6 @@
-"""Gradients with PyTorch, with the swarm's own parameters where they are: on the CPU.
+"""Gradients with PyTorch on the CPU, computed with the swarm's own parameters.
 
-What loses no sample is in `peer.backends.passes`; accelerators get replicas (`peer.backends.replicas`).
+`peer.backends.passes` implements the passes; `peer.backends.replicas` serves accelerators.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ class TorchBackend:
 
     @property
     def description(self) -> str:
-        """The threads, and the precision where it is not the usual one."""
+        """The threads, and the precision unless it is fp32."""
         device = describe_device(CPU, torch.get_num_threads())
         return device if self._precision == "fp32" else f"{device}, {self._precision}"
 
     def microbatch_size(self, usual: int, limit: int, make_batch: Callable[[int], Batch]) -> int:
-        """The usual number: more would be no faster."""
+        """Return the usual number, as more would be no faster."""
         return self._passes.fitting_size(usual, limit, make_batch)
 
     def stage(self, batch: Batch) -> Batch:
-        """The batch: it is where it is needed."""
+        """Return the batch, which needs no transfer."""
         return batch
 
     @property
     def on_gpus(self) -> bool:
-        """Return whether the model is on GPUs, where compiled layers are tried without a request."""
+        """Return False: compilation is tried without a request only on GPUs."""
         return False
 
     def rehearse(self, batch: Batch) -> None:
-        """Compute a microbatch and keep nothing of it."""
+        """Compute a microbatch and discard the result."""
         self._passes.compute(batch, Counts.of(batch))
 
     def accumulate(self, batch: Batch) -> MicrobatchResult:
-        """Add the gradient of (mean loss * samples), all of it or nothing."""
+        """Add the gradient of (mean loss * samples), either completely or not at all."""
         computed = self._passes.compute(batch, Counts.of(batch))
         if computed.finite:
             add_gradients(self._passes.parameters, computed.gradients)
         return result_of(batch, [computed])
 
     def collect(self) -> None:
-        """Do nothing: `.grad` is where everything was added."""
+        """Do nothing: gradients are in `.grad` already."""
 
     def synchronize(self) -> None:
-        """Do nothing: the swarm changes these very parameters and gradients."""
+        """Do nothing: the swarm changes the same parameters and gradients."""
