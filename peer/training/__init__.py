@@ -1,4 +1,4 @@
-"""Training: the worker's process, its visible loop, the first state.
+"""Training: the worker's process, its loop, and its first state.
 
 The agent spawns `worker`, which imports the others. Nothing else is imported from here.
 """

@@ -1,9 +1,9 @@
-"""A worker's first state: from a checkpoint that its agent fetched over HTTPS, else from a donor.
+"""A worker's first state: from a checkpoint that its agent downloads over HTTPS, else from a donor.
 
-A checkpoint serves as long as the keeper holds the averages of the steps after it: the peer follows them before its
-first microbatch. So fifty peers that join a run that has just been started again, or waits, or has written a checkpoint
-lately, take the state from the web server; others take it from a donor, which gives it to a few at once and then writes
-a new checkpoint for the rest.
+A checkpoint can be used as long as the keeper holds the averages of the steps after it, which the
+peer applies before its first microbatch. So if a run has just been restarted, waits, or has
+recently written a checkpoint, many peers can join at once from the web server. Otherwise they join
+from a donor, which serves a few at a time and then writes a new checkpoint for the rest.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from peer.swarm.swarm import Swarm
 logger = logging.getLogger(__name__)
 TAKEN = "Took the run's state after step {step} from {origin}."
 POLL_S = 0.2
-BEACON_WAIT_S = 5.0  # for the first look at the swarm
+BEACON_WAIT_S = 5.0  # for the swarm's first beacon
 RETRY_S = 2.0
 NOTICE_EVERY = 15  # retries
-SEEK_AFTER_S = 60.0  # without the keeper in the swarm; so long again before the next time
-ASK_EVERY = 5  # retries: what a whole laboratory asks of the coordinator from one address is bounded
+SEEK_AFTER_S = 60.0  # without the keeper in the swarm, before each request for its addresses
+ASK_EVERY = 5  # retries, as the coordinator limits the requests from one address (such as a laboratory's)
 
 
 class StateTaking:
-    """One worker's way to its first state; `hear` is called from the thread that listens to the agent."""
+    """Takes one worker's first state. The thread that listens to the agent calls `hear`."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class StateTaking:
         self._fetched: queue.Queue[CheckpointFetched] = queue.Queue()
 
     def hear(self, fetched: CheckpointFetched) -> None:
-        """Take the agent's answer to a request for a checkpoint."""
+        """Receive the agent's answer to a request for a checkpoint."""
         self._fetched.put(fetched)
 
     def run(self) -> bool:
-        """Try until this peer holds the swarm's state; return false if told to stop before."""
+        """Try until this peer holds the swarm's state. Return False if stopped before."""
         attempts = 0
         while not self._stop.is_set():
             if attempts % ASK_EVERY == 0 and self._from_checkpoint():
@@ -71,7 +71,7 @@ class StateTaking:
             if attempts % NOTICE_EVERY == 0:
                 self._tell(Notice("warning", f"Waiting for the run's state: {self._reason()}"))
             attempts += 1
-            self._stop.wait(self._rng.uniform(0.5, 1.5) * RETRY_S)  # so that those who wait do not all come at once
+            self._stop.wait(self._rng.uniform(0.5, 1.5) * RETRY_S)  # random, so that peers do not retry all at once
         return False
 
     def _reason(self) -> str:
@@ -80,7 +80,7 @@ class StateTaking:
         return "the keeper, which gives it to joining peers, has not been found in the swarm yet."
 
     def _look_for_keeper(self) -> None:
-        """Have the agent ask for the keeper's addresses again if the keeper has been missed for long."""
+        """Have the agent request the keeper's addresses if the keeper has been missing for long."""
         now = self._clock()
         if self._swarm.sees_keeper:
             self._missed_since = now
@@ -110,9 +110,10 @@ class StateTaking:
         return None
 
     def _take(self, step: int, directory: Path) -> bool:
-        """Take a checkpoint's state if this peer can follow the swarm from there; return whether it was taken.
+        """Take a checkpoint's state if this peer can follow the swarm from there.
 
-        Where the keeper's beacon describes this very state it is compared, else the one that it leads to will be.
+        Return whether it did. If the keeper's beacon is of the same step, the state is compared
+        with its sketch now, else after the next steps.
         """
         beacon = self._swarm.await_beacon(BEACON_WAIT_S)
         if beacon is None or not 0 <= beacon.step - step <= HELD_AVERAGES or not beacon.sketch:
@@ -131,6 +132,6 @@ class StateTaking:
 
 
 def most_state_bytes(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Return the most bytes that the files of this run's state can have."""
+    """Return an upper bound on the size of the files of this run's state."""
     tensors = [*model.state_dict().values(), *optimizer_tensors(optimizer)]
     return int(sum(tensor.numel() * tensor.element_size() for tensor in tensors)) + (1 << 20)

@@ -1,4 +1,4 @@
-"""A tally of one peer's work since the last global step, for its reports: losses, lost samples and time."""
+"""A tally of a peer's losses, lost samples and time since the last global step, for its reports."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class Tally:
-    """Losses weighted by samples, samples lost and time spent, from `began_at` on."""
+    """Losses weighted by samples, lost samples and elapsed time since `began_at`."""
 
     began_at: float  # seconds of the loop's clock
     data_wait_s: float  # the stream's total at `began_at`
     lost: Counter[str] = field(default_factory=Counter)  # cause -> samples: see `peer.reporting.messages.LostCause`
     lost_reason: str = ""
-    _waiting_samples: int = 0  # accumulated, and neither averaged in nor lost yet
+    _waiting_samples: int = 0  # accumulated, and neither averaged nor lost yet
     _results: list[MicrobatchResult] = field(default_factory=list)
 
     def add(self, result: MicrobatchResult) -> None:
-        """Count a microbatch; one that is not finite contributes nothing."""
+        """Add a microbatch; one that is not finite counts as lost samples."""
         if not result.finite:
             self.lose(result.samples, LostCause.NON_FINITE.value)
             return
@@ -33,12 +33,12 @@ class Tally:
         self._waiting_samples += result.samples
 
     def settle(self, outcome: StepOutcome, now: float, data_wait_s: float) -> StepReport | None:
-        """Take in an attempt at a step; return the report of a step that was taken, after which the tally is new."""
+        """Add the outcome of an attempt at a step. After a step, return its report and start a new tally."""
         self._waiting_samples -= outcome.samples + outcome.lost_samples
-        if not outcome.averaged:  # the swarm was ahead: this peer has caught up with it
+        if not outcome.averaged:  # this peer was behind, and has caught up
             self.lose(outcome.lost_samples, outcome.lost_reason)
             if outcome.lost_samples:
-                self._results.clear()  # the means' microbatches were lost
+                self._results.clear()  # the losses are of lost microbatches
             return None
         report = self.report(outcome, now, data_wait_s)
         self.began_at, self.data_wait_s = now, data_wait_s
@@ -47,18 +47,18 @@ class Tally:
         return report
 
     def lose(self, samples: int, reason: str) -> None:
-        """Count samples that will not be averaged in; the last reason is the one that people are told."""
+        """Count samples that will not be averaged. People see only the last reason."""
         if samples:
             self.lost[reason] += samples
         self.lost_reason = reason or self.lost_reason
 
     def leave(self) -> dict[str, int]:
-        """Return the samples lost that no report tells of, by cause, those that still wait included."""
+        """Return the lost samples that no report contains, by cause, including waiting ones."""
         self.lose(max(0, self._waiting_samples), LostCause.LEFT.value)
         return dict(self.lost)
 
     def report(self, outcome: StepOutcome, now: float, data_wait_s: float) -> StepReport:
-        """Make the report of a global step just taken; `now` and `data_wait_s` as at the beginning."""
+        """Build the report of a completed step. `now` and `data_wait_s` are on the constructor's clocks."""
         results = self._results if outcome.samples > 0 else []
         elapsed_s = now - self.began_at
         self.lose(outcome.lost_samples, outcome.lost_reason)
@@ -83,7 +83,7 @@ class Tally:
         )
 
     def progress(self, swarm: SwarmProgress) -> Progress:
-        """Return the progress of this peer and the swarm in the middle of a global step."""
+        """Return the progress of this peer and the swarm within a global step."""
         return Progress(
             step=swarm.step,
             own_samples=swarm.own_samples,
@@ -99,11 +99,11 @@ class Tally:
 
 
 def claimable(loss: float | None) -> float | None:
-    """Cap a loss at the highest that a report may claim: a discriminator's has a weight of up to 50."""
+    """Cap a loss at the highest valid one: a discriminator's loss has a weight of up to 50."""
     return None if loss is None else min(loss, CLAIM_BOUNDS["loss"].most)
 
 
 def weighted_mean(values: list[tuple[float, int]]) -> float | None:
-    """Compute the mean of values weighted by samples; None without any sample."""
+    """Compute the mean of values weighted by samples; None without samples."""
     samples = sum(weight for _, weight in values)
     return sum(value * weight for value, weight in values) / samples if samples else None

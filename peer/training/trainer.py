@@ -1,4 +1,4 @@
-"""THE loop: microbatch -> loss -> gradients -> accumulate -> step together."""
+"""The training loop: microbatch -> loss -> gradients -> accumulate -> step together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROGRESS_INTERVAL_S = 1.0
 
 
 class Batches(Protocol):
-    """A stream of microbatches that knows how long it kept its reader waiting."""
+    """A stream of microbatches that measures how long its reader has waited."""
 
     @property
     def wait_s(self) -> float: ...
@@ -51,11 +51,12 @@ def train(
     clock: Callable[[], float],
     on_outcome: Callable[[StepOutcome], None] = lambda _: None,
 ) -> None:
-    """Train until `should_stop` or the end of the data; samples not averaged by then are reported as lost.
+    """Train until `should_stop` or the end of the data.
 
-    A peer that is behind, or has as many samples as count, computes nothing before it has caught up or taken a step;
-    nobody computes while the operator has paused the run. The others wait for this peer after its first microbatch, for
-    which a device may compile for minutes.
+    Samples not averaged by then are reported as lost. A peer that is behind, or has as many samples
+    as may count, computes nothing until it has caught up or taken a step; nobody computes while the
+    operator has paused the run. The other peers wait for this one only after its first microbatch,
+    for which a device may compile for minutes.
     """
     tally = Tally(began_at=clock(), data_wait_s=batches.wait_s)
     next_progress_at = clock()
@@ -77,7 +78,7 @@ def train(
         if not swarm.wants_samples:
             settle(swarm.advance(backend.collect))
             continue
-        batch = next(stream, None)  # drawn only now: an earlier one may be of a phase that has ended
+        batch = next(stream, None)  # not drawn earlier, as the phase may have ended since
         if batch is None or should_stop():
             break
         result = backend.accumulate(batch)
@@ -87,7 +88,7 @@ def train(
             swarm.add(result.samples)
         settle(swarm.advance(backend.collect))
 
-    settle(swarm.finish(backend.collect))  # a step whose averaging went on beside the last microbatches
+    settle(swarm.finish(backend.collect))  # for a step that was averaged during the last microbatches
     lost = tally.leave()
     if lost:
         send(Lost(swarm.progress().step + 1, lost))

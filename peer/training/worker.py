@@ -1,7 +1,8 @@
-"""The worker: the process that trains or assists. It joins the swarm, takes the keeper's state, runs a loop, leaves.
+"""The worker: the process that joins the swarm, takes the keeper's state, and trains or assists.
 
-hivemind forks, so the order matters: the DHT node and the averagers are started before the accelerator is touched and
-before the data path starts its threads. The process never imports gRPC; it talks to its agent through a pipe.
+hivemind forks, so the order matters: the DHT node and the averagers start before the accelerator is
+used and before the data path starts threads. The process never imports gRPC; it communicates with
+its agent through a pipe.
 """
 
 from __future__ import annotations
@@ -85,12 +86,12 @@ SIZES_FILE = "microbatch.json"
 REMAINDERS_FILE = "remainders.safetensors"
 MAX_LOG_BYTES = 5_000_000
 TRAFFIC_EVERY_S = 2.0
-ASSIST_POLL_S = 0.03  # a full batch waits for this peer so long at most
+ASSIST_POLL_S = 0.03  # the longest that a full batch waits for this peer
 ASSIST_PROGRESS_S = 1.0
 
 
 def run_worker(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
-    """Run the spawned process; any error that ends it becomes one `Failed` message."""
+    """Run the spawned process; an error that ends it becomes a `Failed` message."""
     lead_own_group()
     die_with_parent(parent_pid)
     kill_forks_at_end()
@@ -119,17 +120,17 @@ class Worker:
         self._remainders = RemainderFile(Path(plan.data_dir) / CACHE_FOLDER / REMAINDERS_FILE)
         self._events = EventLog(Path(plan.data_dir) / FOLDER, "worker", time.time)
         self._swarm: Swarm | None = None
-        self._keeper_at = plan.initial_peers  # as it was told last
+        self._keeper_at = plan.initial_peers  # the latest known addresses
         self._taking: StateTaking | None = None
 
     def run(self, pipe: Connection) -> None:
-        """Join, train until told to stop, leave."""
+        """Join, train or assist until stopped, and leave."""
         follow_coordinator(self._plan.clock_offset_s)
         threading.Thread(target=self._listen, args=(pipe,), daemon=True).start()
         plan, tokenizer_dir = self._plan, Path(self._plan.tokenizer_dir)
         config = RunConfig.from_json(plan.run_config_json)
         credentials = Credentials(Path(plan.credentials_dir))
-        torch.set_num_threads(1)  # a pool of threads would not survive hivemind's forks; the backend's comes after them
+        torch.set_num_threads(1)  # a thread pool would not survive hivemind's forks; the backend starts it later
         vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
         model = build_model(config, vocabulary, special)
         role = credentials.access_token(swarm_time()).role
@@ -150,7 +151,7 @@ class Worker:
             on_lost=self._end_at_once,
             events=self._events,
         )
-        swarm.keeper_at(self._keeper_at)  # which may have been told while the swarm was being joined
+        swarm.keeper_at(self._keeper_at)  # which may have changed while the swarm was joined
         threading.Thread(target=self._tell_traffic, args=(swarm,), daemon=True).start()
         try:
             self._require_rates(swarm, model, config.averaging)
@@ -164,7 +165,7 @@ class Worker:
         self._events.add(ProcessEnded(cause=self._why_left(swarm)))
         self._tell(Stopped(self._why_left(swarm)))
         if has_state and not swarm.has_ended:
-            swarm.state.keep_remainders(self._remainders)  # which may take long, so nobody waits for it
+            swarm.state.keep_remainders(self._remainders)  # last, as it may take long
 
     def _end_at_once(self, lost: SwarmError) -> NoReturn:
         self._events.add(ProcessEnded(cause=str(lost)))
@@ -183,7 +184,7 @@ class Worker:
         assist(swarm, self._tell, partial(self._is_over, swarm), time.monotonic, self._stop.wait)
 
     def _is_over(self, swarm: Swarm) -> bool:
-        """Return whether to leave, because the worker was told to or the run has ended."""
+        """Return whether to leave: the worker was stopped or the run has ended."""
         return self._stop.is_set() or swarm.has_ended
 
     def _tell_info(self, text: str) -> None:
@@ -192,7 +193,7 @@ class Worker:
     def _prepare_training(
         self, config: RunConfig, model: PreTrainedModel, vocabulary: int, special: SpecialIds
     ) -> Callable[[Swarm, str], None]:
-        """Return the function that trains once the swarm is joined; whatever makes training impossible fails before."""
+        """Return the function that trains after joining. Errors that prevent training are raised before."""
         plan = self._plan
         own = own_model(config, model)
         start_backend = choose_backend(find_device(plan.device), plan.precision, config, own)
@@ -228,7 +229,7 @@ class Worker:
         vocabulary: int,
         special: SpecialIds,
     ) -> None:
-        """Compile the layers if that pays, before any other peer waits for this one."""
+        """Compile the layers if it pays, before other peers wait for this one."""
         plan = self._plan
         stay = Stay(config.schedule.total_steps - step, plan.max_hours)
         compile_if_it_pays(
@@ -245,7 +246,7 @@ class Worker:
     def _enter_phase(
         self, config: RunConfig, fitting: Callable[[RunConfig], int], stage: Callable[[Batch], Batch], step: int
     ) -> BatchStream:
-        """Tell the agent of the phase that begins, and open its batches."""
+        """Report the new phase to the agent, and open its batches."""
         if config.phases:
             self._tell(PhaseEntered(phase_at(config, step)))
         plan, now = self._plan, config.in_phase(step)
@@ -262,10 +263,10 @@ class Worker:
         )
 
     def _require_rates(self, swarm: Swarm, model: PreTrainedModel, usual: Averaging) -> None:
-        """Raise `ConfigError` for a rate of the volunteer's at which this peer could only stand by.
+        """Raise `ConfigError` for a rate limit of the volunteer that is too low to average.
 
-        The code of gradients that is in force counts, and the run file's (`usual`) where no beacon tells of another.
-        Where the keeper chooses the code, it may come to the one with the fewest bytes.
+        The current gradient compression counts, or the run file's (`usual`) without a beacon. If
+        the keeper chooses the compression, it may switch to the one with the fewest bytes.
         """
         if self._plan.upload_rate is None and self._plan.download_rate is None:
             return
@@ -283,7 +284,7 @@ class Worker:
             require_rate(option, rate, needed_bytes, averaging.averaging_timeout_s)
 
     def _tell_traffic(self, swarm: Swarm) -> None:
-        """Tell the agent of traffic and of a doubtful line, every two seconds, in a thread of its own."""
+        """Report traffic and a doubtful line to the agent every two seconds. Runs in its own thread."""
         with suppress(OSError):  # the agent is gone
             while True:
                 self._tell(self._transferred())
@@ -296,12 +297,12 @@ class Worker:
         return Transferred(self._traffic.up.total_bytes, self._traffic.down.total_bytes, awaits_state)
 
     def _tell(self, event: WorkerMessage) -> None:
-        """Send an event from any thread: a pipe takes one message at a time."""
+        """Send an event from any thread, one at a time."""
         with self._sending:
             self._send(event)
 
     def _listen(self, pipe: Connection) -> None:
-        """Handle the agent's messages until it says `Stop`; an agent that is gone means the same."""
+        """Handle the agent's messages until `Stop` or the agent's end."""
         try:
             while not isinstance(message := pipe.recv(), Stop):
                 if isinstance(message, LineMeasured) and self._swarm is not None:
@@ -309,7 +310,7 @@ class Worker:
                 elif isinstance(message, ClockRead):
                     follow_coordinator(message.offset_s)
                 elif isinstance(message, KeeperAt):
-                    self._keeper_at = message.addresses  # before the look at the swarm: `run` does it the other way
+                    self._keeper_at = message.addresses  # before checking for the swarm; `run` does both in reverse
                     if self._swarm is not None:
                         self._swarm.keeper_at(message.addresses)
                 elif isinstance(message, CheckpointFetched) and self._taking is not None:
@@ -338,11 +339,11 @@ def assist(
     clock: Callable[[], float],
     wait: Callable[[float], object],
 ) -> None:
-    """Average with the trainers and take every step with them, until `should_stop`; train nothing.
+    """Average and step together with the trainers until `should_stop`, without training.
 
-    The line and the processor of such a peer reduce a share of the others' gradients (DeDLOC, Diskin et al. 2021, arXiv
-    2106.10207, section 3.2), which is what it is credited for. Its own gradient has no weight, and its reports name no
-    samples, no losses and no time spent training.
+    Such a peer reduces a share of the others' gradients (DeDLOC, Diskin et al. 2021, arXiv
+    2106.10207, section 3.2), for which it is credited. Its own gradient has no weight, and its
+    reports contain no samples, losses or training time.
     """
     swarm.begin_training()
     next_progress_at = clock()
@@ -358,7 +359,7 @@ def assist(
 
 
 def _write_output_to(path: Path) -> None:
-    """Send everything that this process and those it forks print (hivemind's stack traces too) to a bounded file."""
+    """Redirect the output of this process and its forks, hivemind's included, to a bounded file."""
     write_output_to(path, MAX_LOG_BYTES)
     use_hivemind_log_handler("nowhere")
     style = "%(asctime)s %(levelname)s %(name)s: %(message)s"
