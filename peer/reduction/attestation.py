@@ -1,18 +1,19 @@
-"""Attestations: a reducer's signed account of a round, of what it combined and what it returned.
+"""Attestations: a reducer's signed account of its inputs and averages in a round.
 
-Each sender names the digests of all its parts before the first one goes out, and the reducer takes no other parts. When
-all parts are averaged the reducer signs one attestation and hands the same bytes to all senders: each sender's digests,
-the weight that it named and the one that counted, and the digests of the averages. A sender takes the averages only if
-the attestation says of it, and of the averages, the truth. So
+Each sender sends the digests of all its parts before the first part, and the reducer accepts no
+other parts. When all parts are averaged, the reducer signs one attestation and sends the same bytes
+to all senders: each sender's digests, the weight that it named and the weight that counted, and the
+digests of the averages. A sender accepts the averages only if the attestation is correct about the
+sender and the averages. So
 
-- a sender that holds the same attestation as another peer has confirmed its own line in it: what it shows that peer
-  after the round must have these digests;
-- a reducer's average must follow from inputs with these digests;
-- a reducer that signs two attestations of one round has proved that it told its senders different things.
+- a sender that holds the same attestation as another peer has confirmed its own line in it: the
+  inputs that it shows that peer after the round must have these digests;
+- a reducer's average must be the result of inputs with these digests;
+- two attestations of one round, signed by one reducer, prove that it sent different accounts.
 
-No peer takes part twice in rounds with the same group's ID between two steps (`peer.reduction.audit_rpc`), so an old
-attestation of an honest reducer passes for no other round's. Used by `peer.averaging.all_reduce`, which exchanges them,
-and `peer.reduction.audit`.
+No peer takes part twice in rounds with the same group's ID between two steps
+(`peer.reduction.audit_rpc`), so an honest reducer's attestation cannot be replayed for another
+round. Used by `peer.averaging.all_reduce`, which exchanges them, and `peer.reduction.audit`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from auth.statements import Statement
 DIGEST_BYTES = 32
 MAX_SENDERS = 512
 MAX_ATTESTATION_BYTES = 512 * 1024
-SAME_WEIGHT = 1e-6  # of it: sums of doubles in another order
+SAME_WEIGHT = 1e-6  # relative difference of sums of doubles in another order
 
 _Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _Parts = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -46,41 +47,41 @@ _Digest = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{2 * DIGEST_BYTES}}}$")]
 
 @dataclass(frozen=True)
 class AttestedRound:
-    """The round, or the half of one, that an attestation is of."""
+    """The round, or half of a round, to which an attestation refers."""
 
     run: str
     era: int
     step: int  # the global step after which the group averages
     group_id: bytes
-    layout: bytes  # the digest of the group's order and shares, which a leader could tell each peer otherwise
+    layout: bytes  # digest of the group's order and shares, as a leader could send different ones to peers
 
 
 class AttestedSender(BaseModel):
     """One sender's line in an attestation."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-    weight: _Weight  # that it named, in samples
-    inputs: _Digest | Literal[""]  # the digest of its parts' digests; empty of a sender without a weight
-    counted: tuple[tuple[_Parts, _Weight], ...]  # parts, one span after another, and the weight that counts in them
+    weight: _Weight  # named by the sender, in samples
+    inputs: _Digest | Literal[""]  # digest of its parts' digests; empty for a sender without a weight
+    counted: tuple[tuple[_Parts, _Weight], ...]  # successive spans: number of parts, and the weight counted in them
 
     @classmethod
     def of_parts(cls, weight: float, inputs: Sequence[bytes], counted: Iterable[float]) -> AttestedSender:
-        """Return the line of a sender whose parts, with these digests, counted with these weights."""
+        """Return a sender's line from its parts' digests and counted weights."""
         spans = tuple((len(list(span)), value) for value, span in groupby(counted))
         return cls(weight=weight, inputs=digest_of_all(inputs).hex() if weight else "", counted=spans)
 
     @property
     def parts(self) -> int:
-        """The number of parts that the line speaks of."""
+        """The number of parts that the line covers."""
         return sum(parts for parts, _ in self.counted)
 
     @property
     def least_counted(self) -> float:
-        """The weight that counts in the part that has least of this sender."""
+        """The smallest weight with which this sender counts in any part."""
         return min((weight for _, weight in self.counted), default=0.0)
 
     def counted_in(self, part: int) -> float:
-        """Return the weight of this sender in a part's average."""
+        """Return the weight with which this sender counts in a part."""
         for parts, weight in self.counted:
             if part < parts:
                 return weight
@@ -105,7 +106,7 @@ class Attestation(Statement):
     def of_round(
         cls, attested: AttestedRound, averages: Iterable[bytes], senders: Sequence[AttestedSender]
     ) -> Attestation:
-        """Return the attestation of a round with averages of these digests."""
+        """Return the attestation of a round with these senders and averages (by digests)."""
         return cls(
             run=attested.run,
             era=attested.era,
@@ -118,11 +119,11 @@ class Attestation(Statement):
 
     @property
     def round(self) -> AttestedRound:
-        """The round that this is an attestation of."""
+        """The attested round."""
         return AttestedRound(self.run, self.era, self.step, bytes.fromhex(self.group), bytes.fromhex(self.layout))
 
     def totals(self, parts: int) -> list[float]:
-        """Return the weight of all senders in each of so many parts, which every sender's line must speak of."""
+        """Return all senders' weight in each of so many parts, which every line must cover."""
         totals = [0.0] * parts
         for sender in self.senders:
             counted = chain.from_iterable(repeat(weight, count) for count, weight in sender.counted)
@@ -133,10 +134,10 @@ class Attestation(Statement):
     def require_true(
         self, own: int, weight: float, inputs: Sequence[bytes], averages: Sequence[bytes], weights: Sequence[float]
     ) -> None:
-        """Raise `ValueError` unless this is the truth as far as the peer at `own` of the group's order can tell.
+        """Raise `ValueError` unless the attestation agrees with what the peer at index `own` knows.
 
-        `weight` and `inputs` are what it brought itself, the latter as digests; `averages` and `weights` the digests
-        of the averages that it was given, and the weights named behind them.
+        `weight` and `inputs` (digests) are the peer's own. `averages` (digests) and `weights` are
+        those that the reducer returned.
         """
         if own >= len(self.senders):
             raise ValueError(f"it names {len(self.senders)} senders")
@@ -156,23 +157,23 @@ class Attestation(Statement):
 
 @dataclass(frozen=True)
 class SignedAttestation:
-    """An attestation's bytes as they travel: the statement, a line's end, the signature."""
+    """A signed attestation on the wire: the statement, a newline, the signature."""
 
     content: bytes
 
     @classmethod
     def sign(cls, key: DeviceKey, attestation: Attestation) -> SignedAttestation:
-        """Return the attestation under this device's key."""
+        """Sign an attestation with this device's key."""
         body = attestation.body.encode()
         return cls(body + b"\n" + key.sign(body))
 
     @property
     def digest(self) -> bytes:
-        """The digest of the statement, by which two peers find that they hold the same; no two signatures are alike."""
+        """The digest of the statement without its random signature, to compare two peers' attestations."""
         return digest(self.content.partition(b"\n")[0])
 
     def opened(self, public_key: bytes) -> Attestation:
-        """Return the attestation. Raises `ValueError` unless the holder of this key (OpenSSH) signed it."""
+        """Verify and return the attestation. Raises `ValueError` unless this key (OpenSSH) signed it."""
         if len(self.content) > MAX_ATTESTATION_BYTES:
             raise ValueError(f"it has {len(self.content)} bytes, of {MAX_ATTESTATION_BYTES} at most")
         body, _, signature = self.content.partition(b"\n")
@@ -185,16 +186,16 @@ class SignedAttestation:
 
 
 class AttestedWeight(NamedTuple):
-    """The samples of one sender in a round, as its reducers attest."""
+    """The samples of one sender in a round, by its reducers' attestations."""
 
-    named: float  # the largest weight that any reducer heard
-    brought: float  # the smallest; 0 if a reducer heard none
-    counted: float  # in the part with the least of them, of the reducers that heard a weight
-    by_most: float  # counted by more than half of the reducers
+    named: float  # maximum over reducers of the weight received
+    brought: float  # minimum over reducers; 0 if one received none
+    counted: float  # minimum over parts, among reducers that received a weight
+    by_most: float  # at least this much is counted by more than half of the reducers
 
     @property
     def taken(self) -> float:
-        """The samples that every reducer received and counted."""
+        """The samples that all reducers received and counted."""
         return min(self.brought, self.counted)
 
 
@@ -202,10 +203,10 @@ NOTHING_ATTESTED = AttestedWeight(0.0, 0.0, 0.0, 0.0)
 
 
 def attested_weights(attestations: Collection[Attestation], senders: Iterable[str]) -> dict[str, AttestedWeight]:
-    """Return what the reducers of a round attest of each of its senders (peer IDs) that named a weight to any of them.
+    """Return the attested weights of each sender (peer ID) that named a weight to any reducer.
 
-    Each attestation has a line for each sender. All peers of a whole round hold the same ones, and so come to the same
-    numbers, whatever they reduced.
+    Each attestation has a line for each sender. All peers of a complete round hold the same
+    attestations, so they compute the same values.
     """
     found = {}
     for index, peer_id in enumerate(senders):
@@ -219,18 +220,18 @@ def attested_weights(attestations: Collection[Attestation], senders: Iterable[st
 
 
 def layout_of(peers: Iterable[PeerID], fractions: Iterable[float]) -> bytes:
-    """Return the digest of a group's order and of its peers' shares of the reduction."""
+    """Return the digest of a group's order and its peers' shares of the reduction."""
     lines = [f"{peer.to_base58()} {float(fraction)!r}" for peer, fraction in zip(peers, fractions, strict=True)]
     return digest("\n".join(lines).encode())
 
 
 def digest(content: bytes) -> bytes:
-    """Return the digest of some bytes."""
+    """Return the BLAKE2b digest of bytes."""
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 
 def digest_of(wire: runtime_pb2.Tensor) -> bytes:
-    """Return the digest of a part as it travels: its code, kind, shape and bytes."""
+    """Return the digest of a part on the wire: its compression, dtype, shape and bytes."""
     found = hashlib.blake2b(digest_size=DIGEST_BYTES)
     found.update(f"{wire.compression} {wire.dtype!r} {list(wire.size)}\n".encode())
     found.update(wire.buffer)
@@ -238,12 +239,12 @@ def digest_of(wire: runtime_pb2.Tensor) -> bytes:
 
 
 def digest_of_all(digests: Iterable[bytes]) -> bytes:
-    """Return the one digest of many, in their order."""
+    """Return the digest of a sequence of digests."""
     return digest(b"".join(digests))
 
 
 def split_digests(joined: bytes) -> list[bytes]:
-    """Return the digests that were joined to these bytes. Raises `ValueError` if that is no whole number of them."""
+    """Split concatenated digests. Raises `ValueError` if the length is not a multiple of a digest's."""
     if len(joined) % DIGEST_BYTES:
         raise ValueError(f"{len(joined)} bytes are no digests of {DIGEST_BYTES}")
     return [joined[at : at + DIGEST_BYTES] for at in range(0, len(joined), DIGEST_BYTES)]

@@ -1,13 +1,14 @@
 """Audit of a round by one of its peers, after the round: whether its reducers returned correct averages.
 
-A peer that takes connections is a second reducer for one part that it drew at random: all who sent to the first one
-show it the same bytes, and it combines them again. And all say by digests which attestations they hold
-(`peer.reduction.attestation`). Nothing rests on another peer's word: a sender has confirmed the digests of what it
-shows, the reducer has signed what it counted, and who holds another attestation of the same reducer must show it. Pure:
-`peer.reduction.audit_rpc` does the talking.
+A peer that accepts connections is a second reducer for one part, drawn at random: all senders of
+this part show it the same bytes again, and it repeats the reduction. All peers also compare digests
+of their attestations (`peer.reduction.attestation`). No claim is trusted: senders have confirmed
+the digests of their inputs, the reducer has signed the weights, and a peer with a different
+attestation of a reducer must show it. This module is pure; `peer.reduction.audit_rpc` communicates.
 
-An honest reducer takes the mean by the weights that it attests. It may make what is far too large smaller, by what it
-knows itself and others cannot know exactly; so much is allowed for, and for such inputs only (`falsified`).
+An honest reducer computes the mean by the weights that it attests. It may scale down inputs that
+are far too large, by knowledge that others do not have exactly; `falsified` allows for this, for
+such inputs only.
 """
 
 from __future__ import annotations
@@ -38,22 +39,22 @@ from peer.reduction.findings import Finding, FindingKind
 from peer.reduction.screening import LEAST_SENDERS, MARGIN as LARGE
 from peer.reduction.top_k import TOP_K
 
-TOLERANCE = 1e-3  # of a part's norm: other processors round sums otherwise
-ON_EDGE = 1e-3  # of half a step between two codes: so close to the edge such sums may be rounded to either
-MOST_DIFFERING = 4  # attestations that one peer is asked for
+TOLERANCE = 1e-3  # share of a part's norm, as processors round sums differently
+ON_EDGE = 1e-3  # share of half a step between codes: sums so close to the edge may be rounded either way
+MOST_DIFFERING = 4  # attestations requested from one peer
 
 
 @dataclass(frozen=True)
 class ReturnedAverage:
-    """A reducer's average of a part, as it was returned."""
+    """A part's average as the reducer returned it."""
 
     average: torch.Tensor
-    compression: int  # hivemind's code, in which it travelled
+    compression: int  # hivemind's code on the wire
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """The place of a part: its reducer's number in the group's order, and its own in the reducer's, both from 0."""
+    """A part's place: its reducer's index in the group, and its own among the reducer's parts."""
 
     reducer: int
     part: int
@@ -61,27 +62,27 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a peer is to show: its input of a part, and its attestations of some reducers (by number)."""
+    """A request for a peer's input of a part and its attestations of some reducers (by number)."""
 
     drawn: Drawn | None
     attestations: tuple[int, ...] = ()
 
 
 class Evidence:
-    """Evidence of one all-reduce that a peer keeps until its reducers are audited; filled while the round runs.
+    """A peer's evidence of one all-reduce, collected during the round for its audit.
 
-    Of its own numbers the peer keeps the bytes of each part that it sent, and the parts that it reduces itself, which
-    never travel. Of the reducers' answers it keeps their attestations, and one part's average, drawn in secret before
-    the first answer comes, so that no reducer can know which of its answers will be checked.
+    It contains the bytes of each part that the peer sent and the parts that it reduces itself, the
+    reducers' attestations, and the average of one part. That part is drawn in secret before the
+    first average arrives, so that no reducer knows which average will be checked.
     """
 
     def __init__(
         self, attested: AttestedRound, *, parts: Sequence[int], own: int, weight: float, rng: random.Random
     ) -> None:
-        """`parts`: how many each peer of the group reduces; `own`: which of them this one is."""
+        """`parts` is how many parts each peer of the group reduces, `own` is this peer's index."""
         self.round, self.weight = attested, weight
         self.drawn = draw(parts, own, rng)
-        self.returned: ReturnedAverage | None = None  # of the part that was drawn
+        self.returned: ReturnedAverage | None = None  # of the drawn part
         self.attestations: dict[int, tuple[SignedAttestation, Attestation]] = {}  # by reducer
         self._own = own
         self._parts = tuple(parts)
@@ -89,60 +90,60 @@ class Evidence:
         self._sent: list[list[runtime_pb2.Tensor]] = [[] for _ in parts]
         self._inputs: list[list[bytes]] = [[] for _ in parts]  # digests
         self._averages: list[list[bytes]] = [[] for _ in parts]  # digests
-        self._weights: list[list[float]] = [[] for _ in parts]  # behind the averages
+        self._weights: list[list[float]] = [[] for _ in parts]  # returned with the averages
 
     @property
     def digests(self) -> list[bytes]:
-        """The digest of each reducer's attestation; empty for a peer that reduced nothing."""
+        """The digest of each peer's attestation; empty for a peer without one."""
         held = (self.attestations.get(reducer) for reducer in range(len(self._parts)))
         return [b"" if found is None else found[0].digest for found in held]
 
     def sent(self, drawn: Drawn) -> tuple[runtime_pb2.Tensor, list[bytes]] | None:
-        """Return this peer's input of a part, and the digests of all that it sent that reducer.
+        """Return this peer's input of a part, and the digests of all its inputs to that reducer.
 
-        None if there is no such part, or no weight and so no input.
+        Returns None if there is no such part, or no input because the peer has no weight.
         """
         if drawn.reducer < len(self._sent) and drawn.part < len(self._sent[drawn.reducer]):
             return self._sent[drawn.reducer][drawn.part], self._inputs[drawn.reducer]
         return None
 
     def commit(self, reducer: int, parts: Sequence[runtime_pb2.Tensor], weight: float) -> list[bytes]:
-        """Keep all parts that one reducer is to get, with this weight; return their digests."""
+        """Store all parts for one reducer with their weight, and return their digests."""
         self._sent[reducer], self._named[reducer] = list(parts), weight
         self._inputs[reducer] = [digest_of(part) for part in parts]
         return self._inputs[reducer]
 
     def keep_own(self, part: torch.Tensor, compression: int = runtime_pb2.CompressionType.NONE) -> None:
-        """Keep the next part that this peer reduces itself, as it added it, in a code that loses nothing of it."""
+        """Store the next part that this peer reduces itself, in a lossless compression."""
         if self.weight:
             wire = encode(part, compression)
             self._sent[self._own].append(wire)
             self._inputs[self._own].append(digest_of(wire))
 
     def keep_returned(self, drawn: Drawn, wire: runtime_pb2.Tensor, average: torch.Tensor, weight: float) -> None:
-        """Add the digest of the next part that a reducer returned, and keep the drawn one; parts must come in order."""
+        """Add the digest of a reducer's next average, and store the drawn one. Parts must come in order."""
         self._averages[drawn.reducer].append(digest_of(wire))
         self._weights[drawn.reducer].append(weight)
         if drawn == self.drawn:
             self.returned = ReturnedAverage(average, wire.compression)
 
     def inputs(self, reducer: int) -> list[bytes]:
-        """Return the digests of all parts that this peer brought to a reducer."""
+        """Return the digests of all parts that this peer sent to a reducer."""
         return self._inputs[reducer]
 
     def attestation(self, senders: Sequence[AttestedSender]) -> Attestation:
-        """Return this peer's own attestation, of the parts that it has reduced, with these senders."""
+        """Return this peer's own attestation of the parts that it has reduced."""
         return Attestation.of_round(self.round, self._averages[self._own], senders)
 
     def take(self, reducer: int, signed: SignedAttestation, opened: Attestation) -> None:
-        """Keep a reducer's attestation. Raises `ValueError` unless it says the truth of this peer and its averages."""
+        """Store a reducer's attestation. Raises `ValueError` if it contradicts this peer's inputs or averages."""
         weight, inputs = self._named[reducer], self._inputs[reducer]
         opened.require_true(self._own, weight, inputs, self._averages[reducer], self._weights[reducer])
         self.attestations[reducer] = signed, opened
 
 
 def draw(parts: Sequence[int], own: int, rng: random.Random) -> Drawn | None:
-    """Draw one of all the parts that others reduce, each as likely; None if there is none."""
+    """Draw uniformly one of the parts that other peers reduce; None if there is none."""
     others = [0 if index == own else count for index, count in enumerate(parts)]
     if not any(others):
         return None
@@ -155,7 +156,7 @@ def draw(parts: Sequence[int], own: int, rng: random.Random) -> Drawn | None:
 
 
 class Audit:
-    """One peer's audit of a round: the statements and inputs that others send after it, and the findings from them."""
+    """One peer's audit of a round, from the statements and inputs that others send afterwards."""
 
     def __init__(
         self,
@@ -166,20 +167,21 @@ class Audit:
         key_of: Callable[[PeerID], bytes | None],
         are_means: bool = True,
     ) -> None:
-        """`key_of`: the key (OpenSSH) that a peer's token names, if it has one.
+        """`key_of` returns the key (OpenSSH) in a peer's token, if it has one.
 
-        Averages that are no means, but depend on the rounds before, are not computed again.
+        Unless averages are plain means (`are_means`), they depend on earlier rounds and are not
+        recomputed.
         """
         self.peers, self.own, self.evidence = tuple(peers), own, evidence
         self._key_of = key_of
         self._found: list[Finding] = []
-        self._asked: dict[int, Wanted] = {}  # by peer's index, of the others
+        self._asked: dict[int, Wanted] = {}  # by the other peers' indices
         self._answered: set[int] = set()
         self._inputs: dict[int, torch.Tensor] = {}
         drawn = evidence.drawn if are_means else None
         attested = None if drawn is None else evidence.attestations.get(drawn.reducer)
         self._drawn = None if attested is None else drawn
-        self._lines = {  # of the senders that are in the drawn part
+        self._lines = {  # senders that count in the drawn part
             index: line
             for index, line in enumerate(() if drawn is None or attested is None else attested[1].senders)
             if drawn is not None and line.counted_in(drawn.part) > 0
@@ -189,7 +191,7 @@ class Audit:
             self._inputs[self.peers.index(own)] = decode(mine[0], TOP_K)
 
     def hear(self, peer: PeerID, digests: Sequence[bytes]) -> Wanted | None:
-        """Take another peer's digests of the attestations that it holds, its first only; return what it is to show."""
+        """Add another peer's digests of its attestations (the first time only). Returns what to request from it."""
         index = self._index_of(peer)
         if index is None or index in self._asked or len(digests) != len(self.peers):
             return None
@@ -215,7 +217,7 @@ class Audit:
         digests: Sequence[bytes],
         attestations: Sequence[bytes] = (),
     ) -> None:
-        """Take what a peer was asked for, the first only."""
+        """Add the evidence that a peer was asked for (the first time only)."""
         index = self._index_of(peer)
         if index is None or index in self._answered or index not in self._asked:
             return
@@ -223,11 +225,11 @@ class Audit:
         wanted = self._asked[index]
         for reducer, content in zip(wanted.attestations, attestations, strict=False):
             self._compare(reducer, SignedAttestation(content))
-        if wanted.drawn is not None and digests:  # without any it has shown nothing, like a peer that has gone
+        if wanted.drawn is not None and digests:  # without digests it has shown nothing, like a missing peer
             self._take_input(index, wanted.drawn, wire, digests)
 
     def _compare(self, reducer: int, other: SignedAttestation) -> None:
-        """Note a reducer that has signed another attestation of this round than this peer's."""
+        """Record a finding if a reducer signed an attestation that differs from this peer's."""
         held, key = self.evidence.attestations[reducer][1], self._key_of(self.peers[reducer])
         try:
             theirs = None if key is None else other.opened(key)
@@ -238,7 +240,7 @@ class Audit:
             self._note(reducer, "reduction", detail)
 
     def _take_input(self, index: int, drawn: Drawn, wire: runtime_pb2.Tensor, digests: Sequence[bytes]) -> None:
-        """Take an input that has the digest which its sender has confirmed, and note a sender that shows another."""
+        """Add an input with the digest that its sender confirmed. Record a finding for any other."""
         line = self._lines[index]
         committed = digests[drawn.part : drawn.part + 1] if digest_of_all(digests).hex() == line.inputs else ()
         if digest_of(wire) not in committed:
@@ -248,7 +250,7 @@ class Audit:
         try:
             part = decode(wire, TOP_K)
         except ValueError:
-            return  # no honest reducer has combined it
+            return  # no honest reducer would have accepted it
         is_part = returned is not None and part.shape == returned.average.shape and part.dtype == torch.float32
         if is_part and bool(torch.isfinite(part).all()):
             self._inputs[index] = part
@@ -260,16 +262,16 @@ class Audit:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all others have said which attestations they hold, and shown what they were asked for."""
+        """Whether all other peers have sent their digests and the requested evidence."""
         return len(self._answered) == len(self.peers) - 1
 
     @property
     def missing(self) -> list[PeerID]:
-        """The senders whose input of the drawn part is not known here."""
+        """The senders whose input of the drawn part is missing."""
         return [self.peers[index] for index in self._lines if index not in self._inputs]
 
     def findings(self) -> list[Finding]:
-        """Return the findings from all that was heard until now."""
+        """Return the findings so far."""
         returned, found = self.evidence.returned, list(self._found)
         if self._drawn is not None and returned is not None and not self.missing:
             part = self._drawn.part
@@ -281,9 +283,9 @@ class Audit:
 
 
 def falsified(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer: int) -> str | None:
-    """Return the fault of a reducer's average, if it counted these inputs so; None if it has none.
+    """Return what is wrong with an average of these inputs and weights; None if it is correct.
 
-    `reducer`: its own number as a sender.
+    `reducer` is the reducer's own index as a sender.
     """
     if not given:
         return None
@@ -301,7 +303,7 @@ def falsified(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer:
 
 
 def _may_be_limited(returned: ReturnedAverage, given: Sequence[WeightedPart], reducer: int) -> bool:
-    """Return whether this is the average with less of such inputs as are far too large."""
+    """Return whether the average is explained by scaling down inputs that are far too large."""
     large = _are_large(given, reducer)
     if not any(large):
         return False
@@ -310,7 +312,7 @@ def _may_be_limited(returned: ReturnedAverage, given: Sequence[WeightedPart], re
     usual = sum((column for column, is_large in zip(columns, large, strict=True) if not is_large), 0 * average)
     limited = torch.stack([column for column, is_large in zip(columns, large, strict=True) if is_large], dim=1)
     nearest = lsq_linear(limited.numpy(), (average - usual).numpy(), bounds=(0.0, 1.0))
-    is_rounded = torch.stack(columns).any(dim=0)  # zero is zero in each code
+    is_rounded = torch.stack(columns).any(dim=0)  # zero has no rounding error in any compression
     rounding = half_steps(returned.average, returned.compression)[is_rounded]
     lost = TOLERANCE * float(average.norm()) + float(rounding.norm())
     return bool(math.sqrt(2 * nearest.cost) <= lost)
@@ -319,8 +321,8 @@ def _may_be_limited(returned: ReturnedAverage, given: Sequence[WeightedPart], re
 def _are_large(given: Sequence[WeightedPart], reducer: int) -> list[bool]:
     """Return which of these inputs a reducer may have limited.
 
-    A reducer measures by the senders' median, of two by the other or by its own gradient, or by something larger. What
-    its own gradient is nobody knows where that does not count.
+    A reducer compares with the senders' median or something larger; with two senders, with the
+    other one or its own gradient. Its own gradient is unknown to others if it does not count.
     """
     total = sum(one.weight for one in given)
     norms = [float(one.part.norm()) for one in given]

@@ -1,8 +1,9 @@
-"""Peers of a group look after each other's reduction when a round is over: in the background, within bounds.
+"""Exchange of evidence for audits among a group's peers, in the background after a round.
 
-Each tells every other that takes connections which attestations it holds, and shows what this one asks for
-(`peer.reduction.audit` says what follows). Nothing here delays a step, and who does not answer fails nothing. Used by
-`peer.averaging.averager`, in the averager's own process.
+Each peer sends the digests of its attestations to every other peer that accepts connections, and
+then the evidence that this peer requests (`peer.reduction.audit` evaluates it). An audit never
+delays a step, and a peer that does not answer fails nothing. Used by `peer.averaging.averager`, in
+the averager's own process.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ from peer.reduction.audit import MOST_DIFFERING, Audit, Drawn
 from peer.reduction.findings import Finding
 
 logger = logging.getLogger(__name__)
-AUDIT_S = 30.0  # after its round an audit ends, and what was kept for it is given up
-MOST_AUDITS = 2  # at once, the two halves of a round: each holds the bytes that this peer sent
+AUDIT_S = 30.0  # after its round an audit ends, and its evidence is dropped
+MOST_AUDITS = 2  # at once: the two halves of a round; each holds the bytes that this peer sent
 Stub = Any  # hivemind's, of the other peer's averager
 
 
 class AuditedRound:
-    """One round of this peer, which others may have finished first."""
+    """One round of this peer; other peers may finish it earlier."""
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[Audit] = asyncio.get_running_loop().create_future()
-        self.complete = asyncio.Event()  # all that the audit needs is here
+        self.complete = asyncio.Event()  # the audit has all evidence
 
     async def audit(self, patience_s: float) -> Audit | None:
-        """Wait until this peer has the round's averages, and return its audit; None if the round failed or is late."""
+        """Wait for this peer's averages, and return its audit. Returns None if the round failed or is late."""
         await asyncio.wait([self.ended], timeout=patience_s)
         return self.ended.result() if self.ended.done() and not self.ended.cancelled() else None
 
 
 class Auditing:
-    """All audits of this process: those of rounds that run, and of those that have just ended."""
+    """All audits of this process, for running rounds and rounds that have just ended."""
 
     def __init__(self, traffic: Traffic, note: Callable[[Finding], None], patience_s: float = AUDIT_S) -> None:
         self._traffic, self._on_finding = traffic, note
@@ -54,9 +55,10 @@ class Auditing:
         self._running: list[asyncio.Task[None]] = []
 
     def expect(self, attested: AttestedRound) -> None:
-        """Prepare to hear of a round that begins; raises `AllreduceException` if its ID was used at this step before.
+        """Register a round that begins.
 
-        Else this peer would have signed two attestations of what others can call one round.
+        Raises `AllreduceException` if its ID was used at this step before. Otherwise this peer
+        would sign two attestations that others could present as one round's.
         """
         position = attested.era, attested.step
         if position != self._position:
@@ -73,7 +75,7 @@ class Auditing:
     def begin(
         self, group_id: bytes, audit: Audit, second_reducers: Sequence[PeerID], stub: Callable[[PeerID], Stub]
     ) -> None:
-        """Audit a successful round with these second reducers in the background; end the oldest of too many audits."""
+        """Audit a successful round in the background with these second reducers; end the oldest excess audits."""
         self._rounds[group_id].ended.set_result(audit)
         self._running = [task for task in self._running if not task.done()]
         for task in self._running[: -MOST_AUDITS + 1]:
@@ -81,7 +83,7 @@ class Auditing:
         self._running.append(asyncio.create_task(self._run(group_id, audit, second_reducers, stub)))
 
     async def hear(self, request: Statement, remote: PeerID) -> Question:
-        """Take another peer's statement; the answer names the input that it is to show."""
+        """Process another peer's statement, and answer with the evidence that it should show."""
         await self._received(request.ByteSize())
         heard = self._rounds.get(request.group_id)
         audit = None if heard is None else await heard.audit(self._patience_s)
@@ -97,7 +99,7 @@ class Auditing:
         return Question(wanted=True, reducer=reducer, part=part, attestations=wanted.attestations)
 
     async def see(self, request: Input, remote: PeerID) -> None:
-        """Take what another peer shows."""
+        """Process the evidence that another peer shows."""
         await self._received(request.ByteSize())
         seen = self._rounds.get(request.group_id)
         audit = None if seen is None else await seen.audit(self._patience_s)
@@ -129,7 +131,7 @@ class Auditing:
                 self._on_finding(finding)
 
     async def _talk(self, group_id: bytes, audit: Audit, stub: Stub) -> None:
-        """Send this peer's statement to one second reducer, and show it what it asks for."""
+        """Send this peer's statement to one second reducer, then the evidence that it requests."""
         evidence = audit.evidence
         statement = Statement(group_id=group_id, digests=evidence.digests)
         await self._sent(statement.ByteSize())
@@ -151,19 +153,19 @@ class Auditing:
 
 
 class AuditedRounds:
-    """Mixin before a hivemind averager, behind `AuthorizedAverager`: the calls of an audit, for members only."""
+    """Mixin before a hivemind averager, after `AuthorizedAverager`: an audit's RPCs for members."""
 
     auditing: Auditing
 
     async def rpc_compare_averages(self: Any, request: Statement, context: P2PContext) -> Question:
-        """Take the statement of a peer of a group on the attestations that it holds."""
+        """Receive a peer's statement of its attestations."""
         if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
             return Question()
         question: Question = await self.auditing.hear(request, context.remote_id)
         return question
 
     async def rpc_show_input(self: Any, request: Input, context: P2PContext) -> Received:
-        """Take what a peer of a group was asked to show."""
+        """Receive the evidence that a peer was asked to show."""
         if await self.directory.admits(context.remote_id, TRAINING_ROLES):
             await self.auditing.see(request, context.remote_id)
         return Received()

@@ -1,17 +1,18 @@
-"""A reducer's handling of the parts that senders bring: it holds them, and averages them when all have come.
+"""A reducer's part buffer: it holds the senders' parts, and averages them when all have arrived.
 
-hivemind adds each part to a sum as it arrives: so the last bits depend on who came first, and a part that is found bad
-later is in the sum already. Here nothing is added before everybody who is still in the round has brought the same part,
-and then in the order of the senders: the same parts give the same bits, whatever the order of arrival, and a sender
-that was banned meanwhile is in none of it. A sender has one part here at a time. A sender that has named the weight 0
-brings no parts. Used by `peer.averaging.all_reduce`.
+hivemind adds each part to a sum as it arrives, so the last bits depend on the order of arrival, and
+a part that is refused later is already in the sum. Here parts are summed only after all senders
+still in the round have sent the same part, and in the order of senders: equal parts give equal bits
+in any order of arrival, and banned senders are excluded. Each sender has one part here at a time. A
+sender with the weight 0 sends no parts. Used by `peer.averaging.all_reduce`.
 
-The average is the mean, or one on which no sender has much influence, whatever it sends: centred clipping. Karimireddy,
-He, Jaggi 2021 (arXiv 2012.10333), by each reducer for its own parts as in Gorbunov et al. 2021 (arXiv 2106.11257). The
-average is looked for around a centre, the accepted average of the round before: each sender's difference from the
-centre is shortened to a radius, and the mean of these moves the centre; a few times. The paper's senders have equal
-batches. Here a sender with few samples has a noisier gradient, by the root of its share; so its radius is larger by
-that: `radius` times the usual norm of the average, divided by the root of its share.
+The average is either the mean or centred clipping, which limits each sender's influence
+(Karimireddy, He, Jaggi 2021, arXiv 2012.10333; applied by each reducer to its own parts as in
+Gorbunov et al. 2021, arXiv 2106.11257). It starts at a centre, the accepted average of the previous
+round. Each sender's difference from the centre is clipped to a radius, and the mean of the clipped
+differences moves the centre, for a few iterations. In the paper all senders have equal batches.
+Here a sender with few samples has a noisier gradient, by the root of its share, so its radius is
+`radius` times the usual norm of the average, divided by the root of its share.
 """
 
 from __future__ import annotations
@@ -28,36 +29,36 @@ from hivemind.averaging.partition import AllreduceException, BannedException, Te
 
 
 class RefusedPart(AllreduceException):
-    """The error for a part that no honest peer sends; its message continues the sender's name."""
+    """A part that no honest peer sends; the message is the rest of a sentence about the sender."""
 
 
 @dataclass(frozen=True)
 class WeightedPart:
-    """One sender's numbers for the part that is being reduced."""
+    """One sender's values of the part that is being reduced."""
 
     sender: int  # its index among the round's senders
-    part: torch.Tensor  # float32; not to be changed
+    part: torch.Tensor  # float32; must not be modified
     weight: float  # samples
 
 
 @dataclass(frozen=True)
 class ReducedPart:
-    """The answer to all senders of a part."""
+    """The result of a part for all senders."""
 
     average: torch.Tensor
     counted: Mapping[int, float]  # sender -> the weight with which its part is in the average
 
     @property
     def weight(self) -> float:
-        """The weight of all who are in it."""
+        """The total weight in the average."""
         return sum(self.counted.values())
 
 
-Combine = Callable[[int, Sequence[WeightedPart]], ReducedPart]  # (index of the part, in the order of senders)
+Combine = Callable[[int, Sequence[WeightedPart]], ReducedPart]  # (part's index, contributions in the order of senders)
 
 
 def weighted_mean(part_index: int, contributions: Sequence[WeightedPart]) -> torch.Tensor:
-    """Compute the mean by weight; zero where all weights are zero."""
+    """Compute the mean by weights; zero if all weights are zero."""
     del part_index
     total = torch.zeros_like(contributions[0].part)
     for given in contributions:
@@ -66,7 +67,7 @@ def weighted_mean(part_index: int, contributions: Sequence[WeightedPart]) -> tor
 
 
 def reduced_mean(part_index: int, contributions: Sequence[WeightedPart]) -> ReducedPart:
-    """Answer with the mean by weight; a `Combine`."""
+    """Return the mean by weights; a `Combine`."""
     return ReducedPart(weighted_mean(part_index, contributions), counted_of(contributions))
 
 
@@ -76,7 +77,7 @@ def counted_of(contributions: Sequence[WeightedPart]) -> dict[int, float]:
 
 
 class PartReducer(TensorPartReducer):
-    """hivemind's reducer with a way of its own to combine parts; see the module's docstring."""
+    """hivemind's reducer with a `Combine` function for complete parts. See the module's docstring."""
 
     if TYPE_CHECKING:
         current_part_future: asyncio.Future[ReducedPart]
@@ -88,27 +89,27 @@ class PartReducer(TensorPartReducer):
         combine: Combine = reduced_mean,
         unawaited: Collection[int] = (),
     ) -> None:
-        """`unawaited`: senders whose parts count if they are here as soon as all others' are."""
+        """`unawaited` senders count only if their part is here once all others have arrived."""
         self._combine, self._unawaited = combine, frozenset(unawaited)
-        self._held: dict[int, WeightedPart] = {}  # by sender: of the current part
+        self._held: dict[int, WeightedPart] = {}  # by sender, for the current part
         self._banned: set[int] = set()
-        self._weightless: set[int] = set()  # senders that bring no parts
-        self.counted: list[Mapping[int, float]] = []  # of each part that is averaged: sender -> its weight in that
-        self.late: frozenset[int] = frozenset()  # senders that were still to bring a part when the round ended
+        self._weightless: set[int] = set()  # senders without parts
+        self.counted: list[Mapping[int, float]] = []  # for each averaged part: sender -> its weight in it
+        self.late: frozenset[int] = frozenset()  # senders whose part was missing when the round ended
         super().__init__(part_shapes, num_senders)
 
     @property
     def banned(self) -> frozenset[int]:
-        """The senders that are out."""
+        """The banned senders."""
         return frozenset(self._banned)
 
     @property
     def weightless(self) -> frozenset[int]:
-        """The senders that have named the weight 0."""
+        """The senders with the weight 0."""
         return frozenset(self._weightless)
 
     def reset_accumulators(self) -> None:
-        """Go on to the next part, or end after the last."""
+        """Advance to the next part, or end after the last one."""
         self._held = {}
         if self.current_part_index >= self.num_parts - 1:
             self.finalize()
@@ -117,23 +118,23 @@ class PartReducer(TensorPartReducer):
         self.current_part_future = asyncio.Future()
 
     def finalize(self) -> None:
-        """End the round; senders that have yet to bring the current part are late."""
+        """End the round; senders whose current part is missing are late."""
         if not self.finished.is_set() and len(self.counted) < self.num_parts:
             self.late = self._absent()
         super().finalize()
 
     def _absent(self) -> frozenset[int]:
-        """Return the senders in the round that are still to bring the current part."""
+        """Return the senders in the round whose current part is missing."""
         return frozenset(range(self.num_senders)) - self._banned - self._weightless - self._held.keys()
 
     async def accumulate_part(
         self, sender_index: int, part_index: int, tensor_part: torch.Tensor, weight: float = 1.0
     ) -> ReducedPart:
-        """Hold one sender's part until all others' are here, then return their average.
+        """Hold one sender's part until all others have arrived, then return their average.
 
-        Raises `BannedException` for a sender that is out, `AllreduceException` if the round has ended, and
-        `RefusedPart` for a part that is not due: a sender's next part is looked at when its last is answered, so that
-        only a sender with two streams at once can be ahead.
+        Raises `BannedException` for a banned sender, `AllreduceException` if the round has ended,
+        and `RefusedPart` for a part that is not due: a sender's next part is read only after its
+        previous one is answered, so only a sender with two streams can be ahead.
         """
         if sender_index in self._banned:
             raise BannedException(f"sender {sender_index} was banned")
@@ -145,22 +146,22 @@ class PartReducer(TensorPartReducer):
         self._held[sender_index] = WeightedPart(sender_index, tensor_part, weight)
         reduced = self.current_part_future
         self.check_current_part_finished()
-        return await asyncio.shield(reduced)  # who stops waiting for it does not take it from the others
+        return await asyncio.shield(reduced)  # cancelling one caller must not cancel it for the others
 
     def on_sender_failed(self, sender_index: int) -> None:
-        """Stop waiting for this sender; its contribution to the current part does not count either."""
+        """Ban this sender: stop waiting for it, and drop its contribution to the current part."""
         self._banned.add(sender_index)
         self._held.pop(sender_index, None)
         self.check_current_part_finished()
 
     def on_sender_weightless(self, sender_index: int) -> None:
-        """Stop waiting for this sender's parts: it has named the weight 0."""
+        """Stop waiting for the parts of this sender, which has the weight 0."""
         self._weightless.add(sender_index)
-        self.num_parts_received[sender_index] = self.num_parts  # hivemind's reducer warns of parts that are missing
+        self.num_parts_received[sender_index] = self.num_parts  # else hivemind's reducer warns of missing parts
         self.check_current_part_finished()
 
     def check_current_part_finished(self) -> None:
-        """Combine the current part if everybody who is awaited has brought it; the others that have not are out."""
+        """Combine the current part once all awaited senders have sent it. Ban unawaited absent ones."""
         absent = self._absent()
         if self.finished.is_set() or not self._held or not absent <= self._unawaited:
             return
@@ -173,7 +174,7 @@ class PartReducer(TensorPartReducer):
 
 
 def weighted_median(contributions: Sequence[WeightedPart]) -> torch.Tensor:
-    """Compute the median by weight, value by value: half of the weight is on either side."""
+    """Compute the weighted median of each value: half of the weight is on either side."""
     ordered, order = torch.stack([given.part for given in contributions]).sort(dim=0)
     weights = torch.tensor([given.weight for given in contributions], dtype=torch.float64)
     below = weights[order].cumsum(dim=0)
@@ -184,11 +185,11 @@ def weighted_median(contributions: Sequence[WeightedPart]) -> torch.Tensor:
 def centered_clipping(
     contributions: Sequence[WeightedPart], centre: torch.Tensor | None, usual: float, radius: float, iterations: int
 ) -> torch.Tensor:
-    """Average one part, with each sender's difference from the centre clipped.
+    """Average one part by centred clipping.
 
-    `centre` is the part's last accepted average and `usual` the norm that its averages have. Without either, the
-    centre is the senders' median, value by value, and the usual norm the median of their distances from it, each times
-    the root of the sender's share.
+    `centre` is the part's last accepted average, and `usual` the usual norm of its averages. Unless
+    both are known, the centre is the elementwise median of senders, and the usual norm is the
+    median of their distances from it, each times the root of the sender's share.
     """
     weighing = [given for given in contributions if given.weight > 0]
     if not weighing:

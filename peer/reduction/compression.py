@@ -1,10 +1,11 @@
-"""Codes for the wire: gradients in 32 or 16 bits, in 8 or 4 bits by blocks, or sparse; moments as roots in 16 bits.
+"""Wire compression: gradients in 32, 16, blockwise 8 or 4 bits, or sparse; moments in 16 bits.
 
-hivemind's own 8-bit codes cannot be read back with today's NumPy, and its blockwise one needs bitsandbytes, a download
-of a hundred megabytes for each volunteer. In the blockwise code here each block of 128 values has a scale of its own,
-so that the rare large gradients cost only their neighbours precision.
+hivemind's own 8-bit compressions cannot be decoded with current NumPy, and its blockwise one needs
+bitsandbytes, a download of a hundred megabytes for each volunteer. In the blockwise compression
+here each block of 128 values has its own scale, so that a rare large gradient reduces the precision
+of its neighbours only.
 
-The same bytes decode to the same bits on any machine: a value is one whole number times one float32.
+Equal bytes decode to equal bits on any machine: a value is one integer times one float32.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from peer.reduction.top_k import TOP_K, TopKCompression
 
 
 class BlockwiseCompression(CompressionBase):
-    """A code of one byte a value: a block's largest magnitude becomes 127, others their share of it, rounded."""
+    """Compression to one byte per value: a block's largest magnitude becomes 127, others their share of it."""
 
     compression_type: int = runtime_pb2.CompressionType.BLOCKWISE_8BIT
-    bits = 8  # of a value, without its share of the scale
+    bits = 8  # per value, without the scale
     code: np.dtype[Any] = np.dtype(np.int8)
 
     @property
@@ -42,7 +43,7 @@ class BlockwiseCompression(CompressionBase):
         return int(2 ** (self.bits - 1) - 1)
 
     def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
-        """Encode values of any shape; one that is not finite spoils its block, which the decoder notices."""
+        """Encode values of any shape; one that is not finite makes its block not finite."""
         del info, allow_inplace
         values = tensor.detach().to("cpu", torch.float32).flatten()
         blocks = torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
@@ -67,7 +68,7 @@ class BlockwiseCompression(CompressionBase):
         return np.frombuffer(content, self.code, count)
 
     def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
-        """Decode the values. Raises `ValueError` if the bytes are not as many as the shape needs."""
+        """Decode the values. Raises `ValueError` if the bytes do not fit the shape."""
         count, content = math.prod(serialized_tensor.size), serialized_tensor.buffer
         blocks = -(-count // BLOCK)
         if len(content) != blocks * SCALE_BYTES + -(-count * self.bits // 8):
@@ -75,7 +76,7 @@ class BlockwiseCompression(CompressionBase):
         scales = np.frombuffer(content, np.float32, blocks)
         codes = np.zeros(blocks * BLOCK, np.float32)
         codes[:count] = self._unpack(content[blocks * SCALE_BYTES :], count)
-        with np.errstate(invalid="ignore", over="ignore"):  # of an infinite scale: who averages looks for such values
+        with np.errstate(invalid="ignore", over="ignore"):  # from an infinite scale; the reducer checks for such values
             values = codes.reshape(blocks, BLOCK) * scales[:, None]
         return torch.from_numpy(values.reshape(-1)[:count]).reshape(tuple(serialized_tensor.size))
 
@@ -85,7 +86,7 @@ class BlockwiseCompression(CompressionBase):
 
 
 class HalfByteCompression(BlockwiseCompression):
-    """A code of half a byte a value: a block's largest magnitude becomes 7. The earlier value has the lower half."""
+    """Compression to half a byte per value, from -7 to 7; the first of two values has the lower half."""
 
     compression_type = 18  # hivemind has no such code, and no number so high
     bits = 4
@@ -97,18 +98,18 @@ class HalfByteCompression(BlockwiseCompression):
 
     def _unpack(self, content: bytes, count: int) -> NDArray[Any]:
         packed = np.frombuffer(content, np.uint8)
-        halves = np.stack([packed << 4, packed & 0xF0], axis=1).reshape(-1).view(self.code) >> 4  # with their signs
+        halves = np.stack([packed << 4, packed & 0xF0], axis=1).reshape(-1).view(self.code) >> 4  # sign-extended
         if halves[count:].any() or (halves < -self.levels).any():
             raise ValueError("a value is below the lowest level, or bits behind the last value are set")
         return halves[:count]
 
 
 class RootCompression(BlockwiseCompression):
-    """A code of two bytes a value for an optimizer's moments: the values' roots by blocks, with their signs.
+    """Compression of an optimizer's moments to two bytes per value: signed square roots by blocks.
 
-    LAMB divides by the root of a second moment, so the root is what must be precise; and roots of values that differ by
-    a factor of 10^8 still lie within the levels of one block. What is not zero stays so: a step may become a little
-    smaller by rounding, never a division by nearly nothing.
+    LAMB divides by the root of a second moment, so the root must be precise, and the roots of
+    values that differ by a factor of 10^8 still fit into the levels of one block. Nonzero values
+    stay nonzero: rounding may make a step a little smaller, but never divides by nearly zero.
     """
 
     compression_type = 16  # hivemind has no such code, and no number so high
@@ -116,7 +117,7 @@ class RootCompression(BlockwiseCompression):
     code = np.dtype(np.int16)
 
     def compress(self, tensor: torch.Tensor, info: CompressionInfo, allow_inplace: bool = False) -> runtime_pb2.Tensor:
-        """Encode values of any shape; one that is not finite spoils its block, which the decoder notices."""
+        """Encode values of any shape; one that is not finite makes its block not finite."""
         values = tensor.detach().to("cpu", torch.float32)
         return super().compress(values.abs().sqrt_().copysign_(values), info, allow_inplace)
 
@@ -124,7 +125,7 @@ class RootCompression(BlockwiseCompression):
         return torch.where(shares == 0, shares, shares.abs().round_().clamp_(min=1).copysign_(shares))
 
     def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
-        """Decode the values. Raises `ValueError` if the bytes are not as many as the shape needs."""
+        """Decode the values. Raises `ValueError` if the bytes do not fit the shape."""
         roots = super().extract(serialized_tensor)
         return roots * roots.abs()
 
@@ -132,9 +133,9 @@ class RootCompression(BlockwiseCompression):
 BLOCKWISE = BlockwiseCompression()
 HALF_BYTES = HalfByteCompression()
 ROOTS = RootCompression()
-FLOAT16_LEAST = 2.0**-24  # between two values that are nearly zero
+FLOAT16_LEAST = 2.0**-24  # step between the smallest float16 values
 MAX_DIMENSIONS = 16
-MOST_STRIDE = 2**63  # torch counts a tensor's strides in 64 bits, even where it has no values
+MOST_STRIDE = 2**63  # torch computes strides in 64 bits, even for empty tensors
 _READERS: dict[int, CompressionBase] = {
     code.compression_type: code for code in (NoCompression(), Float16Compression(), BLOCKWISE)
 }
@@ -143,7 +144,7 @@ _DTYPE_BYTES = {"float64": 8, "float32": 4, "float16": 2, "int64": 8, "int32": 4
 
 
 def compression_of(name: Compression) -> CompressionBase:
-    """Return the code of what senders send, which a run file's `averaging.compression` names."""
+    """Return the senders' compression by its name in a run file (`averaging.compression`)."""
     known: dict[Compression, CompressionBase] = {
         "none": NoCompression(),
         "float16": Float16Compression(),
@@ -154,12 +155,12 @@ def compression_of(name: Compression) -> CompressionBase:
 
 
 def average_code_of(name: Compression) -> CompressionBase:
-    """Return the code of what reducers return, for what senders send."""
+    """Return the compression of reducers' averages for a compression of senders."""
     return HALF_BYTES if name == "topk-2bit" else compression_of(name)
 
 
 def encode(tensor: torch.Tensor, compression_type: int) -> runtime_pb2.Tensor:
-    """Encode a tensor on the CPU for the wire, in the given code (hivemind's enumeration)."""
+    """Encode a tensor on the CPU for the wire, in this compression (hivemind's enumeration)."""
     code = _CODES.get(compression_type)
     if isinstance(code, (BlockwiseCompression, TopKCompression)):
         return code.compress(tensor, CompressionInfo.from_tensor(tensor))
@@ -167,7 +168,7 @@ def encode(tensor: torch.Tensor, compression_type: int) -> runtime_pb2.Tensor:
 
 
 def half_steps(values: torch.Tensor, compression_type: int) -> torch.Tensor:
-    """Return the largest rounding error of each of these values, (values,) float64, decoded from such a code."""
+    """Return the largest rounding error, (values,) float64, of values decoded from this compression."""
     sizes, code = values.flatten().double().abs(), _CODES.get(compression_type)
     if isinstance(code, BlockwiseCompression):
         blocks = torch.nn.functional.pad(sizes, (0, -len(sizes) % BLOCK)).view(-1, BLOCK)
@@ -178,11 +179,12 @@ def half_steps(values: torch.Tensor, compression_type: int) -> torch.Tensor:
 
 
 def decode(message: runtime_pb2.Tensor, *also: CompressionBase) -> torch.Tensor:
-    """Decode the tensor in another peer's message. Raises `ValueError` if it is not exactly what it claims to be.
+    """Decode the tensor in another peer's message.
 
-    It takes the codes and dtypes that all peers use, and the codes `also`: in any other a reducer could lose most of an
-    average. hivemind would take any of NumPy's dtypes, some of which are a thousand times larger in memory than on the
-    wire, and would let the sender tie the tensor to an autograd graph.
+    Raises `ValueError` if it is inconsistent or not allowed. Only the compressions and dtypes that
+    all peers use are allowed, and the compressions `also`; in any other a reducer could lose most
+    of an average. hivemind would accept any NumPy dtype, some of which are a thousand times larger
+    in memory than on the wire, and would let the sender request an autograd graph for the tensor.
     """
     readers = {**_READERS, **{code.compression_type: code for code in also}}
     reader = readers.get(message.compression)

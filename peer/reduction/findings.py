@@ -1,12 +1,14 @@
-"""Findings of a round about other peers, and the accusations by which a group excludes reducers that most have caught.
+"""Findings about other peers in a round, and accusations, by which groups exclude reducers.
 
-The averager's process finds; the trainer's, which knows whose devices they are, hears of it. A round that fails has no
-result to say it with, and hivemind tries again by itself; so findings go through a pipe of their own. The pipe holds
-little, and its writer never waits: what does not fit is dropped.
+The averager's process sends findings to the trainer's process, which knows the members of devices.
+A failed round has no result that could contain them, and hivemind retries by itself, so findings
+have a separate pipe. The pipe holds little and its writer never waits; findings that do not fit are
+dropped.
 
-A reducer that returns what is no average could make every round fail for as long as it is in the swarm. So each peer
-tells its groups which reducers it has caught itself, beside the rate of its line; all of a group see the same words,
-and leave out the reducers that most members accuse. One member's word against another's leads to nothing.
+A reducer that returns false averages could make every round fail as long as it is in the swarm. So
+each peer sends its groups, with the rate of its line, the reducers that it has caught itself. All
+peers of a group see the same accusations and exclude the reducers that most members accuse. One
+member's accusation against another has no effect.
 """
 
 from __future__ import annotations
@@ -17,16 +19,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 MOST_ACCUSED = 8  # by one peer at a time
-ACCUSED_S = 3600.0  # for so long; then who did it may reduce again, until it is caught again
+ACCUSED_S = 3600.0  # then the reducer may reduce again, until it is caught again
 MAX_ID_CHARS = 100
-MOST_WAITING = 32  # a pipe has room for many more
+MOST_WAITING = 32  # far below a pipe's capacity
 MOST_DETAIL_CHARS = 200
 FindingKind = Literal["reduction", "shown", "average", "parts", "gradient"]  # as in `peer.reporting.suspicions`
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One peer's misbehaviour in a round, as another peer found it."""
+    """One peer's misbehaviour in a round, detected by another peer."""
 
     peer_id: str
     kind: FindingKind
@@ -41,7 +43,7 @@ class Findings:
         self._pipe: mp.SimpleQueue[Finding] = mp.SimpleQueue()
 
     def tell(self, finding: Finding) -> None:
-        """Send a finding without waiting; too many are dropped."""
+        """Send a finding without waiting; drop it if too many are waiting."""
         with self._waiting.get_lock():
             if self._waiting.value >= MOST_WAITING:
                 return
@@ -59,19 +61,19 @@ class Findings:
 
 
 class Accusations:
-    """The reducers that this peer has lately caught at misbehaviour."""
+    """The reducers whose misbehaviour this peer has recently detected."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._caught_at: dict[str, float] = {}
 
     def accuse(self, peer_id: str) -> None:
-        """Note that a reducer was caught now."""
+        """Record that a reducer was caught now."""
         self._caught_at.pop(peer_id, None)
         self._caught_at[peer_id] = self._clock()
 
     def current(self) -> list[str]:
-        """Return the accused peer IDs, those caught last if there are many."""
+        """Return the accused peer IDs; only those caught last if there are many."""
         now = self._clock()
         self._caught_at = {peer: at for peer, at in self._caught_at.items() if now - at < ACCUSED_S}
         return list(self._caught_at)[-MOST_ACCUSED:]
@@ -80,10 +82,10 @@ class Accusations:
 def outvoted(
     peers: Sequence[str], members: Sequence[str], against: Sequence[Collection[str]], trusted: Sequence[bool]
 ) -> list[bool]:
-    """Return for each peer whether most of the group's other members are against it; never for one that is trusted.
+    """Return for each peer whether most of the other members vote against it.
 
-    `members`: the member of each peer, who has one vote, and none on its own devices. `against`: by each peer, whom it
-    would have reduce nothing.
+    Never for a trusted one. `members` is the member of each peer; a member has one vote, and none
+    on its own devices. `against` is each peer's set of peers to exclude from reducing.
     """
     out = []
     for peer, member, is_trusted in zip(peers, members, trusted, strict=True):

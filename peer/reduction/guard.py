@@ -1,17 +1,19 @@
-"""Checks of what others send: of the senders' parts before this peer averages them, and of reducers' averages.
+"""Checks of senders' parts before this peer averages them, and of reducers' averages.
 
-For parts there are caps on weights, limits on norms, and bans. A weight counts as far as the gradients of the last
-rounds bear it out (`peer.reduction.standing`); who is new has a bounded share. A part that is far too large does not
-count at all, nor does its sender in the rounds that follow.
+Parts are subject to caps on weights, limits on norms, and bans. A weight counts as far as the
+gradients of the last rounds confirm it (`peer.reduction.standing`); a new sender has a bounded
+share. A part that is far too large does not count at all, nor does its sender in the following
+rounds.
 
-An averager has one guard, in its own process, that remembers what earlier rounds were like; each round (each half of
-one, with factors) has a `RoundGuard`. The decisions are those of `peer.reduction.screening`.
+An averager has one guard, in its own process, with a memory of earlier rounds. Each round (with
+PowerSGD's factors, each half of one) has a `RoundGuard`. `peer.reduction.screening` makes the
+decisions.
 
-A reducer could return numbers so large that nothing else of the step counts. All peers that have taken the last rounds
-have taken the same averages, so all compute the same limits (`AverageScreen`). The limits are wide, because gradients
-do jump; and where all gradients of a round have grown, as in a run that diverges, so do the limits (`too_large`). They
-give way, too: a round fails for a reducer's large averages once; then the reducer is accused
-(`peer.reduction.findings`) and most leave it out.
+A reducer could return values so large that they dominate the step. All peers that took part in the
+last rounds have the same averages, so all compute the same limits (`AverageScreen`). The limits are
+wide, because gradients do jump. If all gradients of a round have grown, as in a diverging run, the
+limits grow, too (`too_large`). They do not block a run: a round fails for a reducer's large
+averages once; then the reducer is accused (`peer.reduction.findings`) and excluded by most.
 """
 
 from __future__ import annotations
@@ -43,22 +45,22 @@ from peer.reduction.standing import RoundGram, Standings, largest_weight_share, 
 
 logger = logging.getLogger(__name__)
 JUMP = 1000.0  # times the largest norm of the last rounds' averages
-LEAST_ROWS = 16  # of tensors; rare tokens reach most of them at all others, and so some at any honest sender
-UNHEARD_ROUNDS = 4  # that a sender does not count after one in which most of its values were too large
+LEAST_ROWS = 16  # of tensors: if the others have gradients in most rows, an honest sender has some
+UNHEARD_ROUNDS = 4  # during which a sender does not count after most of its values were too large
 
 
 @dataclass(frozen=True)
 class Past:
-    """The memory of earlier rounds: the norms of the averages, the last averages, and what the senders showed."""
+    """The memory of earlier rounds: norms of averages, the last averages, senders' standings."""
 
     history: NormHistory = field(default_factory=NormHistory)
     standings: Standings = field(default_factory=Standings)
     unheard: dict[str, int] = field(default_factory=dict)  # peer ID -> rounds in which it does not count yet
-    averages: list[torch.Tensor] = field(default_factory=list)  # the last ones, where they are needed
+    averages: list[torch.Tensor] = field(default_factory=list)  # the last ones, if needed for clipping
 
 
 class ReductionGuard:
-    """An averager's guard; made before its process is forked."""
+    """An averager's guard, created before its process is forked."""
 
     def __init__(
         self,
@@ -73,25 +75,25 @@ class ReductionGuard:
 
     @property
     def makes_means(self) -> bool:
-        """Whether averages are means of the senders' parts, so that a peer that knows the parts can compute them."""
+        """Whether averages are means of parts, which a peer that knows the parts can recompute."""
         return self._averaging.aggregation == "mean"
 
     def begin(self, group_id: bytes, half: bytes, members: Mapping[str, str] | None = None) -> RoundGuard:
-        """Return the guard for a round, or a half of one, of this group; `members`: peer ID -> whose device it is."""
+        """Return the guard for a round, or half of one; `members` maps peer IDs to the devices' owners."""
         if group_id != self._group:
             self._group, self._refused = group_id, set()
         past = self._past.setdefault(half, Past())
         return RoundGuard(self.caps.read(), self.findings, self._averaging, past, self._refused, members or {})
 
     def accepted(self, half: bytes, averages: Sequence[torch.Tensor]) -> None:
-        """Remember the averages of a round."""
+        """Store the norms of a round's averages, and the averages if clipping needs them."""
         past = self._past.setdefault(half, Past())
         past.history.add([norm_of(average) for average in averages])
         if self._averaging.aggregation == "centered_clipping":
             past.averages[:] = [average.clone() for average in averages]
 
     def forget_norms(self) -> None:
-        """Forget what averages were like: from now on other tensors are averaged. Senders' conduct is remembered."""
+        """Forget earlier averages, as other tensors are averaged from now on. Keep the senders' standings."""
         for half, past in self._past.items():
             self._past[half] = replace(past, history=NormHistory(), averages=[])
 
@@ -109,13 +111,13 @@ class RoundGuard:
         members: Mapping[str, str],
     ) -> None:
         self._caps, self._findings, self._averaging, self._past = caps, findings, averaging, past
-        self.refused = refused  # peer IDs: banned from the group's rounds for what they sent
+        self.refused = refused  # peer IDs that are banned from the group's rounds
         self._member_of_peer = members
-        self._believed: dict[int, float] = {}  # sender -> its weight, as far as it is believed
-        self._counted: dict[int, float] = {}  # sender -> what of that counts
-        self._smaller: Counter[int] = Counter()  # sender -> values that were made smaller, or did not count
-        self._gross: Counter[int] = Counter()  # sender -> values that were so large that they did not count
-        self._nonzero: Counter[int] = Counter()  # sender -> values that are not zero
+        self._believed: dict[int, float] = {}  # sender -> its weight, within its cap
+        self._counted: dict[int, float] = {}  # sender -> the part of that weight that counts
+        self._smaller: Counter[int] = Counter()  # sender -> number of values that were scaled down or excluded
+        self._gross: Counter[int] = Counter()  # sender -> number of values excluded as far too large
+        self._nonzero: Counter[int] = Counter()  # sender -> number of nonzero values
 
     def set_up(
         self,
@@ -124,7 +126,7 @@ class RoundGuard:
         parts: Sequence[tuple[torch.Tensor, CompressionInfo]],
         weight: float,
     ) -> None:
-        """Set senders, this peer's own numbers and weight, and its parts to reduce; call before the first part."""
+        """Set senders, this peer's gradients, parts to reduce and weight. Call before the first part."""
         self._senders, self._parts = senders, parts
         self._members = [self._member_of_peer.get(peer_id, peer_id) for peer_id in senders]
         self._values = sum(len(part) for part, _ in parts)
@@ -136,24 +138,24 @@ class RoundGuard:
         self._yardsticks = Yardsticks([tensor.numel() for tensor in tensors], own, limits)
 
     def believed(self, sender: int, weight: float) -> float:
-        """Return the weight with which a sender's parts may count, if it names this one."""
+        """Return the named weight, limited to the sender's cap."""
         return min(weight, self._caps.of(self._senders[sender]))
 
     def counted(self, sender: int) -> float:
-        """Return the weight that a sender has in this round's averages."""
+        """Return a sender's weight in this round's averages."""
         return self._counted.get(sender, 0.0)
 
     def credited(self, sender: int) -> float:
-        """Return the weight that others may be told of: none of a sender of mostly gross values, or of zeros alone."""
+        """Return the weight to credit: none for mostly gross values, or for zeros only."""
         return 0.0 if self._is_gross(sender) or self._brought_nothing(sender) else self.counted(sender)
 
     def refuse(self, sender: int, reason: str) -> None:
-        """Record that a sender is banned for what it has sent, and tell the trainer's process."""
+        """Ban a sender for the parts that it has sent, and report it to the trainer's process."""
         self.refused.add(self._senders[sender])
         self._findings.tell(Finding(self._senders[sender], "parts", reason))
 
     def combine(self, part_index: int, contributions: Sequence[WeightedPart]) -> ReducedPart:
-        """Average one part, by the weights that count, after scaling down contributions that are too large."""
+        """Average one part by the weights that count. Scale down contributions that are too large."""
         weighing = [given for given in contributions if given.weight > 0]
         if not weighing:
             return reduced_mean(part_index, contributions)
@@ -164,7 +166,7 @@ class RoundGuard:
             self._nonzero[given.sender] += int(given.part.count_nonzero())
         sizes = {given.sender: norm_of(given.part) for given in weighing}
         heard = [replace(given, weight=counted) for given in weighing if (counted := self.counted(given.sender)) > 0]
-        if not heard:  # all others have been banned meanwhile, and the round is too short for a step
+        if not heard:  # all senders that count were banned, so the round brings no step
             return ReducedPart(torch.zeros_like(weighing[0].part), {})
         place, norms = self._places[part_index], [sizes[given.sender] for given in heard]
         limit = self._yardsticks.limit(place, norms)
@@ -177,7 +179,7 @@ class RoundGuard:
             for given, contribution in zip(heard, brought, strict=True)
             if contribution <= gross
         ]
-        if not bounded:  # all of a sudden everybody's is: nothing is learnt from it
+        if not bounded:  # all contributions are too large: return zeros
             bounded = [replace(given, part=torch.zeros_like(given.part)) for given in heard]
         return ReducedPart(self._aggregated(part_index, place, bounded), counted_of(bounded))
 
@@ -186,7 +188,7 @@ class RoundGuard:
         return given if scale == 1 else replace(given, part=given.part * scale)
 
     def _weigh(self, weighing: Sequence[WeightedPart]) -> None:
-        """Decide on the weights that count in this round, when all senders have named theirs."""
+        """Decide on the weights that count in this round, once all senders have named theirs."""
         senders, standings = [given.sender for given in weighing], self._past.standings
         self._believed = {given.sender: given.weight for given in weighing}
         members = [self._members[sender] for sender in senders]
@@ -197,7 +199,7 @@ class RoundGuard:
             else given.weight * standings.factor(member, by_noise=by_noise)
             for given, member in zip(weighing, members, strict=True)
         ]
-        if not any(weights):  # nobody would be left
+        if not any(weights):  # else no sender would be left
             weights = [given.weight for given in weighing]
         if by_noise:
             named = self._believed_by_member()
@@ -209,12 +211,12 @@ class RoundGuard:
     def _look_for_large(
         self, weighing: Sequence[WeightedPart], sizes: Mapping[int, float], limit: float, gross: float
     ) -> None:
-        """Count whose values are too large for the weight that is believed, whether they count in this round or not.
+        """Count each sender's too large values, whether the sender counts in this round or not.
 
-        A sender is named once most of its values here are gross, if earlier rounds tell so: the first gradients of
-        honest peers may differ as much. Single tensors of an honest gradient may be gross: where most samples are
-        learnt, one mistake makes the gradient of the pooler and the sentence-order head a hundred times that of the
-        rounds before.
+        A sender is reported once most of its values here are gross, but only by comparison with
+        earlier rounds, as first gradients of honest peers may differ as much. Single tensors of an
+        honest gradient may be gross: if most samples are learnt, one mistake makes the gradient of
+        the pooler and the sentence-order head a hundred times as large as in the rounds before.
         """
         total = sum(given.weight for given in weighing)
         for given in weighing:
@@ -239,13 +241,15 @@ class RoundGuard:
         return 2 * self._gross[sender] > self._values
 
     def _brought_nothing(self, sender: int) -> bool:
-        """Return whether all values of a sender are exactly zero where an honest gradient has others.
+        """Return whether a sender's values are all zero although an honest gradient has others.
 
-        An honest gradient may lack the rows of some rare tokens, or a tensor that is not trained, and they may be all
-        that is reduced here. But then others lack many of them, too, above all those with few samples. So these must
-        hold: the values here are many, most senders sent some that are not zero, and each of these mostly such ones;
-        and the fewer samples this sender names beside the least of them, the more rows are here. Nor does a sparse
-        gradient tell anything, or progress over local steps: the samples before the first of them make none.
+        An honest gradient may lack the rows of some rare tokens, or an untrained tensor, and these
+        may be all that is reduced here. But then other senders also lack many of them, above all
+        those with few samples. So this peer must reduce many values, most senders must have nonzero
+        values, and most values of each of these must be nonzero. The fewer samples this sender
+        names, compared with the smallest of the others, the more rows are required. Sparse
+        gradients and progress over local steps are not judged: samples before the first local step
+        bring no progress.
         """
         others = [other for other in self._believed if self._nonzero[other]]
         is_judged = self._judges_noise and self._gram.may_judge(self._values, len(self._gram.members))
@@ -257,9 +261,10 @@ class RoundGuard:
 
     @property
     def _judges_noise(self) -> bool:
-        """True if the noise of a part tells of samples, as that of a mean over them does.
+        """Whether the noise of a part shows its number of samples, as in a mean over samples.
 
-        Progress over local steps is no such mean, nor is a sparse gradient: it holds remainders of many steps.
+        Progress over local steps is no such mean, nor is a sparse gradient, which contains
+        remainders of many steps.
         """
         return self._averaging.local_steps == 1 and not self._averaging.sends_sparse
 
@@ -285,7 +290,7 @@ class RoundGuard:
         return last.view(-1)[begin : begin + len(part)]
 
     def ended(self) -> None:
-        """Remember what the senders showed in this round, for those that follow, and log who was cut."""
+        """Store the round's observations of senders for later rounds, and log cuts of weights."""
         unheard = self._past.unheard
         for peer_id in self._senders:
             if (rounds := unheard.pop(peer_id, 0)) > 1:
@@ -318,13 +323,13 @@ def norm_of(tensor: torch.Tensor) -> float:
 
 
 def too_large(sizes: Mapping[str, float], own_size: float, trusted: str) -> dict[str, float]:
-    """Return the reducers whose averages are too large for their round, and how many times.
+    """Return the reducers whose averages are too large for their round, and by which factor.
 
-    `sizes`: of each reducer's largest average, as a multiple of the limit that earlier rounds give. `own_size`: of this
-    peer's own gradient, 0 without samples. `trusted`: this peer, as a reducer.
-
-    The limit grows with this peer's gradient and with the averages of other reducers. Where there is neither, the round
-    has nothing to compare with, and history alone names nobody.
+    `sizes` holds each reducer's largest average, in units of the limit from earlier rounds;
+    `own_size` is the size of this peer's own gradient, 0 without samples; `trusted` is this peer as
+    a reducer. The limit grows with this peer's gradient and with the averages of other reducers.
+    Without any of them there is nothing to compare with in the round, and history alone accuses
+    nobody.
     """
     found = {}
     for reducer, size in sizes.items():
@@ -336,22 +341,22 @@ def too_large(sizes: Mapping[str, float], own_size: float, trusted: str) -> dict
 
 
 class AverageScreen:
-    """A memory of the L2 norms of each tensor's averages in the last rounds, each half of a round by itself."""
+    """The L2 norms of each tensor's averages in the last rounds, separate for each half round."""
 
     def __init__(self) -> None:
         self._norms: dict[bytes, deque[tuple[float, ...]]] = {}
-        self._largest = 0.0  # norm of any tensor, before other tensors were averaged; 0: unknown
+        self._largest = 0.0  # largest norm of any tensor before `forget_tensors`; 0: unknown
 
     def accepted(self, half: bytes, averages: Sequence[torch.Tensor]) -> None:
-        """Remember the norms of a round's averages."""
+        """Store the norms of a round's averages."""
         norms = self._norms.setdefault(half, deque(maxlen=REMEMBERED_ROUNDS))
         norms.append(tuple(norm_of(average) for average in averages))
 
     def forget_tensors(self) -> None:
-        """Forget the norms of each tensor, but not the largest of all: from now on other tensors are averaged.
+        """Forget each tensor's norms but not the largest: from now on other tensors are averaged.
 
-        Images and coordinates of a matrix, by orthonormal directions, have its norm at most; and a gradient as a whole
-        is seldom a thousand times as large as its coordinates.
+        Projections and coordinates of a matrix by orthonormal directions have at most its norm, and
+        a gradient is seldom a thousand times as large as its coordinates.
         """
         known = [max(norms) for rounds in self._norms.values() if len(rounds) >= LEAST_ROUNDS for norms in rounds]
         self._largest = max(known, default=self._largest)

@@ -1,16 +1,19 @@
-"""Screening of the parts that a sender brings: which are taken, and how much of them. Pure decisions.
+"""Screening of senders' parts: pure decisions on which parts are accepted and how they are scaled.
 
-Parts that no honest peer sends are refused: values that are no numbers, weights below zero. Parts that are far too
-large are scaled down, so that nobody's numbers drown those of the others.
+Parts that no honest peer sends are refused, such as values that are not finite or negative weights.
+Parts that are far too large are scaled down, so that no sender's values dominate.
 
-Each honest sender brings (its weight / all weight) * its part to the average. Where gradients agree, the norm of
-that is its share of the average's norm; where they are all noise, the root of its share; so at most about the norm of
-the average, and about that of any one sender's own gradient. Both are known: the former of the last rounds
-(`NormHistory`: every peer receives all averages, whatever it reduces), the latter from this peer's own numbers and,
-among three and more, as the senders' median; where it has none, of fewer as the smaller one's, for both may have grown.
+Each honest sender contributes (its weight / all weight) * its part to the average. The norm of this
+contribution is the sender's share of the average's norm if gradients agree, and the root of that
+share if they are only noise. So it is at most about the norm of the average, and about that of any
+single gradient. Both are known: the former from the last rounds (`NormHistory`; every peer receives
+all averages, whatever it reduces), the latter from this peer's own gradient and from the median of
+three or more senders. Without an own gradient and with fewer senders, the smaller norm is used, as
+both may have grown.
 
-A tensor may come in many parts, with all of its gradient in one of them (the rows of frequent words), so norms are
-those of whole tensors: no part of an honest gradient is larger than the whole.
+A tensor may be divided into many parts, with all of its gradient in one of them (the rows of
+frequent words). So limits are norms of whole tensors: no part of an honest gradient is larger than
+the whole.
 """
 
 from __future__ import annotations
@@ -25,14 +28,14 @@ from statistics import median
 from peer.reduction.combine import RefusedPart
 
 REMEMBERED_ROUNDS = 16
-LEAST_ROUNDS = 4  # before that nothing is usual
+LEAST_ROUNDS = 4  # before there is a usual norm
 SPREADS = 6.0  # above the median
-SPREAD_OF_DEVIATION = 1.4826  # the median absolute deviation of a normal distribution to its standard deviation
-LEAST_FACTOR, MOST_FACTOR = 4.0, 32.0  # of the median, however alike or unlike the rounds are
-MARGIN = 4.0  # above this round's reference nothing is unusual below so much of it, whatever earlier rounds were
-MOST_MARGIN = 1000.0  # and everything above so much: a history that was spoilt opens no door
-GROSS = 10.0  # times the limit: such a part does not count, and who sends most of its values so is named
-LEAST_SENDERS = 3  # that make a median
+SPREAD_OF_DEVIATION = 1.4826  # from the median absolute deviation of a normal distribution to its standard deviation
+LEAST_FACTOR, MOST_FACTOR = 4.0, 32.0  # of the median: bounds of the usual limit, whatever the spread
+MARGIN = 4.0  # times this round's reference: contributions below are always allowed
+MOST_MARGIN = 1000.0  # times the reference: contributions above never are, even with a corrupted history
+GROSS = 10.0  # times the limit: such a part does not count, and a sender of mostly such values is reported
+LEAST_SENDERS = 3  # for a median
 
 
 @dataclass(frozen=True)
@@ -45,19 +48,20 @@ class PartPlace:
 
 @dataclass(frozen=True)
 class Yardsticks:
-    """The norms that one reducer measures by in a round: of whole tensors, in their order."""
+    """The norms with which one reducer compares contributions in a round, by whole tensors."""
 
     sizes: Sequence[int]  # values
     own: Sequence[float]  # of this peer's own gradient; zero without samples
-    usual: Sequence[float] | None  # the limit that earlier averages give; None: not known
+    usual: Sequence[float] | None  # the limit from earlier averages; None: not known
 
     def limit(self, place: PartPlace, norms: Sequence[float]) -> float:
-        """Return the largest norm of one sender's contribution to this part; infinite as long as nothing is known.
+        """Return the largest allowed norm of a sender's contribution to this part.
 
-        `norms` are those of the parts of all senders with a weight.
+        It is infinite if no norm is known. `norms` are the norms of the parts of all senders with a
+        weight.
         """
         if self.usual is None and len(norms) < LEAST_SENDERS:
-            return math.inf  # of two, with few labels, one may be hundreds of times the other: who is right?
+            return math.inf  # with two senders and few labels, one may be hundreds of times the other: undecidable
         usual = self.usual[place.tensor] if self.usual is not None else 0.0
         typical = median(norms) / math.sqrt(place.share) if len(norms) >= LEAST_SENDERS else 0.0
         reference = max(self.own[place.tensor], typical)
@@ -67,30 +71,31 @@ class Yardsticks:
         return max(usual, MARGIN * least) or self._like_others(self.sizes[place.tensor])
 
     def gross(self, place: PartPlace, limit: float) -> float:
-        """Return the norm above which a contribution to this part is no accident, where `limit` is the largest.
+        """Return the norm above which a contribution to this part is no accident.
 
-        What is usual is never gross, however small this round's reference is: who has learnt its own samples has almost
-        no gradient. Before there is a history, a tensor may be as large, value for value, as any of this peer's own:
-        where two of three senders have as many pairs in order as not, the head for sentence order has no gradient.
+        `limit` is the largest allowed one. A usual norm is never gross, however small this round's
+        reference is: a peer that has learnt its own samples has almost no gradient. Without a
+        history, a tensor may be as large per value as any of this peer's own: if two of three
+        senders have as many pairs in order as swapped, the head for sentence order has no gradient.
         """
         usual = self._like_others(self.sizes[place.tensor]) if self.usual is None else self.usual[place.tensor]
         return GROSS * max(limit, usual)
 
     def _like_others(self, size: int) -> float:
-        """Return the limit for a tensor of which nothing is known: as large, value for value, as for any other."""
+        """Return the limit for a tensor without a known norm: the largest one per value."""
         norms = self.own if any(self.own) else self.usual or ()
         densest = max((norm / math.sqrt(values) for norm, values in zip(norms, self.sizes, strict=False)), default=0.0)
         return MARGIN * densest * math.sqrt(size) if densest > 0 else math.inf
 
 
 def scale_to(limit: float, contribution: float) -> float:
-    """Return the factor for a contribution of this norm: 1 within the limit, 0 where it would have too few bits."""
+    """Return the factor for a contribution of this norm: 1 within the limit, 0 if too small."""
     factor = 1.0 if contribution <= limit else limit / contribution
     return factor if factor >= sys.float_info.min else 0.0
 
 
 def require_weight(weight: float, before: float | None) -> None:
-    """Raise `RefusedPart` for a weight that is no number of samples, or not the one that came with the part before."""
+    """Raise `RefusedPart` for a weight that is negative, not finite, or changed in the round."""
     if not (math.isfinite(weight) and weight >= 0):
         raise RefusedPart(f"named the weight {weight:g}")
     if before is not None and weight != before:
@@ -98,7 +103,7 @@ def require_weight(weight: float, before: float | None) -> None:
 
 
 class NormHistory:
-    """The L2 norms of the averages that this peer has taken in the last rounds, of every tensor."""
+    """The L2 norms of every tensor's averages in the last rounds of this peer."""
 
     def __init__(self) -> None:
         self._rounds: deque[tuple[float, ...]] = deque(maxlen=REMEMBERED_ROUNDS)
@@ -121,7 +126,7 @@ class NormHistory:
 
 
 def usual_limit(norms: Sequence[float]) -> float:
-    """Return the largest norm that is usual after these: the median and some spreads, on a logarithmic scale.
+    """Return the largest usual norm: the median plus some spreads, on a logarithmic scale.
 
     The limit is 0 where most of the norms are zero.
     """

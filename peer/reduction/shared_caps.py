@@ -1,7 +1,7 @@
-"""Caps on the weight of each sender in a round: set by the trainer's process, read by the averager's.
+"""Caps on each sender's weight, set by the trainer's process and read by the averager's.
 
-The trainer's process follows the run and knows how many samples of each device are believed; parts are reduced in the
-averager's process, which was forked from it. Between them is this table, in memory that both share.
+The trainer's process follows the run and computes how many samples of each device are credible; the
+averager's process, forked from it, reduces parts. This table is in memory that both share.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import multiprocessing as mp
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-MOST_DEVICES = 4096  # in the table; all others are newcomers
+MOST_DEVICES = 4096  # in the table; all other devices are newcomers
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class CapsOfRound:
     newcomers: float
 
     def of(self, peer_id: str) -> float:
-        """Return the most weight (samples) of this device."""
+        """Return the largest weight (samples) of this device."""
         return self.by_hash.get(_hash_of(peer_id), self.newcomers)
 
 
 class WeightCaps:
-    """The table of caps between the two processes; without caps until some are published."""
+    """The shared table of caps; weights are unlimited until caps are published."""
 
     def __init__(self) -> None:
         self._lock = mp.Lock()
@@ -39,7 +39,7 @@ class WeightCaps:
         self._newcomers = mp.RawValue(ctypes.c_double, math.inf)
 
     def publish(self, caps: Mapping[str, float], newcomers: float) -> None:
-        """Replace the caps: peer ID -> samples, and `newcomers` for every other device."""
+        """Replace the caps (peer ID -> samples); `newcomers` is the cap of every other device."""
         known = [(_hash_of(peer_id), cap) for peer_id, cap in caps.items()][:MOST_DEVICES]
         with self._lock:
             for index, (peer_hash, cap) in enumerate(known):
@@ -47,7 +47,7 @@ class WeightCaps:
             self._count.value, self._newcomers.value = len(known), newcomers
 
     def read(self) -> CapsOfRound:
-        """Return the caps that hold now."""
+        """Return the current caps."""
         with self._lock:
             count = self._count.value
             by_hash = dict(zip(self._hashes[:count], self._caps[:count], strict=True))

@@ -1,6 +1,6 @@
 """The sizes of gradients and states on the wire: bytes per value, and how many values PowerSGD sends.
 
-Light: the doctor counts with it, too.
+The module imports no torch, as the doctor uses it, too.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from peer.config.training import Averaging, Compression
 if TYPE_CHECKING:
     import torch
 
-BLOCK = 128  # values that share a scale
+BLOCK = 128  # values with a common scale
 SCALE_BYTES = 4
-ROUNDED_BYTES = 2 + SCALE_BYTES / BLOCK  # of an optimizer's statistic on its way, in 16 bits by blocks
+ROUNDED_BYTES = 2 + SCALE_BYTES / BLOCK  # per value of an optimizer's statistic on the wire, in 16 bits by blocks
 LEAST_SAVING = 2  # a matrix that would not shrink by this factor is averaged as it is
-CHUNK = 4096  # values of which a sparse sender sends `CHUNK_SENT`
+CHUNK = 4096  # values, of which a sparse sender sends `CHUNK_SENT`
 CHUNK_SENT = 64
-CHUNK_BYTES = 2 * SCALE_BYTES + CHUNK_SENT * (12 + 2) // 8  # two scales; of each value sent, its index and its code
+CHUNK_BYTES = 2 * SCALE_BYTES + CHUNK_SENT * (12 + 2) // 8  # two scales, and for each value sent its index and code
 VALUE_BYTES: dict[Compression, float] = {  # from a sender to its reducers
     "none": 4,
     "float16": 2,
@@ -29,27 +29,27 @@ VALUE_BYTES: dict[Compression, float] = {  # from a sender to its reducers
     "topk-2bit": CHUNK_BYTES / CHUNK,
 }
 AVERAGE_BYTES: dict[Compression, float] = VALUE_BYTES | {"topk-2bit": 4 / 8 + SCALE_BYTES / BLOCK}  # from a reducer
-DOWN_TIMES_UP = 10  # the downlink of a home line, in terms of its uplink
+DOWN_TIMES_UP = 10  # ratio of a home line's download rate to its upload rate
 
 
 @dataclass(frozen=True)
 class RoundBytes:
-    """The bytes of all averaged values in a round, in each direction."""
+    """The bytes of a round's averaged values in each direction."""
 
     sent: float  # by a sender
-    averages: float  # that come back to a peer
+    averages: float  # returned to a peer
 
     @classmethod
     def of(cls, compression: Compression, values: int = 1) -> RoundBytes:
-        """Return the bytes of so many values."""
+        """Return the bytes of this number of values."""
         return cls(VALUE_BYTES[compression] * values, AVERAGE_BYTES[compression] * values)
 
     @property
     def own(self) -> float:
-        """The bytes of a peer's own gradient over the slower direction of its line.
+        """The bytes of a peer's own gradient, for the slower direction of its line.
 
-        Where averages are larger than what a sender sends, the line is taken to be a home line, whose downlink is
-        faster.
+        If averages are larger than gradients, the line is assumed to be a home line with a faster
+        downlink.
         """
         return max(self.sent, self.averages / DOWN_TIMES_UP)
 
@@ -60,7 +60,7 @@ class RoundBytes:
 
 
 def shrinks(shape: Sequence[int], rank: int) -> bool:
-    """Return whether a tensor of this shape is averaged as two factors; `rank` 0 is for none."""
+    """Return whether a tensor of this shape is averaged as two factors; never with `rank` 0."""
     if rank == 0 or len(shape) < 2 or 0 in shape:
         return False
     rows, columns = shape[0], math.prod(shape[1:])
@@ -75,13 +75,13 @@ def values_sent(shapes: Iterable[Sequence[int]], rank: int) -> int:
 
 
 def gradient_bytes(averaging: Averaging, model: torch.nn.Module) -> int:
-    """Return how many bytes of a peer's gradient pass the slower direction of its line when it is averaged."""
+    """Return the bytes of a peer's gradient in a round, for the slower direction of its line."""
     shapes = [parameter.shape for parameter in model.parameters() if parameter.requires_grad]
     return round(RoundBytes.of(averaging.wire_format, values_sent(shapes, averaging.powersgd_rank)).own)
 
 
 def missed_average_bytes(averaging: Averaging, averaged: int) -> int:
-    """Return the most bytes of a missed average of so many values, as `peer.swarm.average_history` encodes it."""
+    """Return the largest size of a missed average, as `peer.swarm.average_history` encodes it."""
     return round(averaged * (VALUE_BYTES["none"] if averaging.powersgd_rank else AVERAGE_BYTES[averaging.wire_format]))
 
 
@@ -90,8 +90,8 @@ class StateSize:
     """The numbers of values in a run's state, which depend on its optimizer."""
 
     parameters: int  # the trained ones
-    rounded: int  # of the optimizer's statistics, those that a joiner takes in 16 bits by blocks
-    exact: int  # and those that it takes as they are
+    rounded: int  # values of the optimizer's statistics that a joiner receives in 16 bits by blocks
+    exact: int  # and those that it receives exactly
 
     @property
     def moments(self) -> int:
@@ -100,5 +100,5 @@ class StateSize:
 
     @property
     def wire_bytes(self) -> int:
-        """The bytes of the state on its way to a joiner."""
+        """The bytes of the state on the wire to a joiner."""
         return round(VALUE_BYTES["none"] * (self.parameters + self.exact) + ROUNDED_BYTES * self.rounded)

@@ -1,16 +1,18 @@
-"""The standing of members by what their gradients show: as many samples as they name, and the others' direction.
+"""The standing of members by their gradients: whether noise fits the samples, and the direction.
 
-A mean over n samples differs from the true gradient by noise of the energy sigma^2 / n (McCandlish et al. 2018, arXiv
-1812.06162). A reducer that holds the parts of three members and more sees this energy without believing anybody: of
-two gradients the signal is the same, and the noise is not. Who names twenty times its samples shows twenty times too
-much noise for them. So a large claim needs gradients that bear it out, and a small one none. Noise of few dimensions
-differs much by chance alone: in the head for sentence order, where all samples begin alike, it has hardly more than
-one. So the noise of a round is judged by its dimensions, too (`noise_spread`).
+A mean over n samples differs from the true gradient by noise of energy sigma^2 / n (McCandlish et
+al. 2018, arXiv 1812.06162). A reducer with the parts of three or more members can measure this
+energy without trusting anybody, because two gradients share the signal but not the noise. A member
+that names twenty times its samples shows twenty times too much noise for them. So a large claim
+must be confirmed by gradients, and a small one need not be. Noise of few dimensions varies much by
+chance: in the head for sentence order, where all samples begin alike, it has hardly more than one.
+So the judgement allows for the noise's dimensions (`noise_spread`).
 
-A gradient turned round points away from those of the others. A single step's cosine says little, for honest gradients
-are mostly noise; the mean of a few says more. Each member has one vote, however much it names.
+A reversed gradient points away from the others. A single step's cosine shows little, because honest
+gradients are mostly noise; the mean of several shows more. Each member has one vote, whatever
+weight it names.
 
-Each reducer judges by its own parts alone, of every round that it reduced, for the rounds that follow.
+Each reducer judges by its own parts only, from the rounds that it has reduced, for later rounds.
 Used by `peer.reduction.guard`.
 """
 
@@ -27,47 +29,47 @@ import torch
 
 from peer.reduction.combine import WeightedPart
 
-LEAST_MEMBERS = 3  # of fewer nobody can tell whose the noise is
-LEAST_VALUES = 1024  # of the gradient; fewer show too little
-MOST_VALUES = 1024  # of one part that are looked at
-MOST_NEIGHBOURS = 16  # with whom a member is compared: pairs of 300 members would take seconds
+LEAST_MEMBERS = 3  # with fewer the noise cannot be attributed
+LEAST_VALUES = 1024  # of the gradient; fewer are not conclusive
+MOST_VALUES = 1024  # examined in one part
+MOST_NEIGHBOURS = 16  # compared with a member, as all pairs of 300 members would take seconds
 REMEMBERED = 32  # rounds
-FORGOTTEN_AFTER = 64  # rounds without this member
-MOST_EXCESS = math.log(64.0)  # of one round: an honest mistake is forgotten within a few
-LEAST_EXCESS = -math.log(4.0)  # likewise: one round in which a liar's noise is small by chance excuses few others
-SPAN = 16  # rounds, at most, that show a member's noise
-LEAST_TOLERANCE = 2.0  # times what is shown; all of more is taken to be false
-SPREAD = 0.7  # of one round's excess among honest members, a standard deviation at least; more of few samples
-SPREADS = 3.5  # of it that are tolerated
+FORGOTTEN_AFTER = 64  # rounds without the member
+MOST_EXCESS = math.log(64.0)  # of one round, so that an honest mistake is forgotten within a few
+LEAST_EXCESS = -math.log(4.0)  # likewise, so that a liar's small noise by chance excuses few other rounds
+SPAN = 16  # rounds, at most, over which noise is averaged
+LEAST_TOLERANCE = 2.0  # times the shown samples; a larger claim is reduced to the shown samples
+SPREAD = 0.7  # least standard deviation of an honest member's excess in a round
+SPREADS = 3.5  # standard deviations that are tolerated
 LEAST_ROUNDS_AGAINST = 3
-SIGNIFICANT = 5.0  # standard errors below zero
+SIGNIFICANT = 5.0  # in standard errors below zero
 LEAST_DEVIATION = 0.02  # of cosines
-SCARCE = 8.0  # extra tolerance, divided by the degrees of freedom of the measured deviation
-AGREEING = 1 / 16  # of its cosine's size: so far at least must most others agree among each other
-GROWTH = 2.0  # times the samples that a member has shown lately: above that its share is bounded
-SHOWING = 4  # rounds, at most, whose median is what it has shown: chance makes the noise of single ones small
-LARGEST_SHARE = 1 / 4  # of all weight, of a member that has not shown that it computes so many samples
-Term = tuple[torch.Tensor, torch.Tensor]  # members' rows, and their factors
+SCARCE = 8.0  # extra tolerance, to be divided by the degrees of freedom
+AGREEING = 1 / 16  # least agreement of most others, relative to the size of the judged cosine
+GROWTH = 2.0  # times the recently shown samples; above it a member's share is bounded
+SHOWING = 4  # rounds, at most, in the median of shown samples, as noise may be small by chance in one
+LARGEST_SHARE = 1 / 4  # of all weight, for a member that has not shown so many samples
+Term = tuple[torch.Tensor, torch.Tensor]  # rows of members, and their factors
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One member's gradient in one round, beside those of the others."""
+    """One member's gradient in one round, compared with the others'."""
 
-    excess: float  # logarithm of the samples named over those that the noise shows
-    spread: float  # of that among honest members, in this round: a standard deviation
+    excess: float  # log(samples named / samples shown by the noise)
+    spread: float  # standard deviation of the excess among honest members in this round
     cosine: float  # to the mean of the others' directions
-    samples: float = math.inf  # that the noise shows; 0 where chance has left none to measure
+    samples: float = math.inf  # shown by the noise; 0 if no noise could be measured
 
 
 class RoundGram:
-    """The products of all members' gradients with each other, summed over this reducer's parts of a round.
+    """The inner products of all members' gradients, summed over this reducer's parts of a round.
 
-    Of a large part some values are looked at, at places that no sender can know.
+    In a large part, only values at places unknown to the senders are used.
     """
 
     def __init__(self, members: Sequence[str]) -> None:
-        """`members`: of each sender, in the senders' order."""
+        """`members` holds each sender's member, in the senders' order."""
         self._of_sender = members
         self.members = sorted(set(members))
         self._row = {member: row for row, member in enumerate(self.members)}
@@ -77,7 +79,7 @@ class RoundGram:
         self._rng = random.SystemRandom()
 
     def add(self, contributions: Sequence[WeightedPart]) -> None:
-        """Take in the parts of all senders with a weight; a member's devices count as one, by their weights."""
+        """Add the parts of all senders with a weight; a member's devices are averaged by weight."""
         stride = -(-contributions[0].part.numel() // MOST_VALUES)
         offset = self._rng.randrange(stride) if stride > 1 else 0
         weights: dict[str, float] = {}
@@ -92,20 +94,21 @@ class RoundGram:
         rows = shares @ looked_at
         products = rows @ rows.T
         usual = median(float(products[row, row]) for row in map(self._row.__getitem__, weights))
-        if usual > 0:  # as a compromise: neither the largest tensor decides alone, nor has each the same voice
+        if usual > 0:  # a compromise between dominance of the largest tensor and equal influence of all
             self._products += products / math.sqrt(usual)
         self._values += contributions[0].part.numel()
         self._present = set(weights) if self._present is None else self._present & weights.keys()
 
     @staticmethod
     def may_judge(values: int, members: int) -> bool:
-        """Whether a round with so many values and members can show anything."""
+        """Return whether a round with so many values and members can be judged."""
         return values >= LEAST_VALUES and members >= LEAST_MEMBERS
 
     def observe(self, weights: Mapping[str, float]) -> dict[str, Observation]:
-        """Return what the round shows of each member; nothing where it cannot be judged. `weights`: as they name.
+        """Return the round's observation of each member; empty if the round cannot be judged.
 
-        A member that sends only zeros shows neither noise nor direction; the others are judged without it.
+        `weights` are the named ones. A member that sends only zeros shows neither noise nor
+        direction; the others are judged without it.
         """
         members = [
             member
@@ -129,9 +132,10 @@ class RoundGram:
 
 
 def noise_energies(products: torch.Tensor) -> list[float]:
-    """Estimate the energy of each member's noise: (g_i - g_j) * (g_i - g_k) has no other mean, whoever j and k are.
+    """Estimate the energy of each member's noise: the mean of (g_i - g_j) * (g_i - g_k).
 
-    The median over pairs of others holds as long as most members are honest.
+    The mean is the same for any j and k. The median over pairs of other members is robust as long
+    as most members are honest.
     """
     count = len(products)
     own = products.diag()
@@ -151,10 +155,10 @@ def _pairs(others: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _excess(weights: Sequence[float], energies: Sequence[float]) -> list[float]:
-    """Return the logarithm of each member's weight over that which its noise shows, as far as a round may say."""
+    """Return each member's log(weight named / weight shown by noise), within one round's bounds."""
     by_sample = [weight * energy for weight, energy in zip(weights, energies, strict=True)]
     usual = median(by_sample)
-    if usual <= 0:  # most members have the very same gradient: there is no noise to measure by
+    if usual <= 0:  # most members have the same gradient, so there is no noise to compare with
         return [0.0] * len(weights)
     return [
         min(MOST_EXCESS, max(LEAST_EXCESS, math.log(found / usual))) if found > 0 else LEAST_EXCESS
@@ -163,10 +167,11 @@ def _excess(weights: Sequence[float], energies: Sequence[float]) -> list[float]:
 
 
 def noise_dimensions(products: torch.Tensor, weights: Sequence[float]) -> float:
-    """Estimate of how many dimensions the members' noise is: 1 where all of it lies on one line.
+    """Estimate the number of dimensions of the members' noise: 1 if all of it is on one line.
 
-    The differences of two pairs of members are independent noise, whose squared cosine is 1 / d on the average. Of
-    three members, so are the difference of two and that of the third to their mean by weights.
+    The differences of two pairs of members are independent noise, whose squared cosine is 1 / d on
+    average. With three members, the difference of two, and the difference of the third from their
+    weighted mean, are also independent.
     """
     count = len(products)
     i, j, k, last = ((torch.arange(count) + step) % count for step in range(4))
@@ -182,7 +187,7 @@ def noise_dimensions(products: torch.Tensor, weights: Sequence[float]) -> float:
 
 
 def _squared_cosines(products: torch.Tensor, first: Sequence[Term], second: Sequence[Term]) -> torch.Tensor:
-    """Return the squared cosines of two sums of gradients (members' rows and their factors), for many sums at once."""
+    """Return the squared cosines of many pairs of sums of gradients (members' rows and factors)."""
 
     def product(left: Sequence[Term], right: Sequence[Term]) -> torch.Tensor:
         return torch.stack([x * y * products[a, b] for a, x in left for b, y in right]).sum(dim=0)
@@ -192,20 +197,20 @@ def _squared_cosines(products: torch.Tensor, first: Sequence[Term], second: Sequ
 
 
 def noise_spread(dimensions: float) -> float:
-    """Return how much the logarithm of an honest member's noise differs by chance in a round, a standard deviation.
+    """Return the standard deviation by chance of log(noise) of an honest member in a round.
 
-    The energy of noise of d dimensions is a chi-squared variable of d degrees, whose logarithm has the variance
-    psi'(d / 2).
+    The energy of noise in d dimensions is chi-squared with d degrees of freedom, and its logarithm
+    has the variance psi'(d / 2).
     """
     return max(SPREAD, math.sqrt(float(torch.special.polygamma(1, torch.tensor(dimensions / 2)))))
 
 
 def cosines_to_others(products: torch.Tensor) -> list[float]:
-    """Return the cosine of each member's gradient to the sum of the others', each of the length 1."""
+    """Return each gradient's cosine to the sum of the others, each normalized to length 1."""
     lengths = products.diag().sqrt()
     cosines = products / lengths[:, None] / lengths[None]
     to_others = cosines.sum(dim=1) - 1
-    squared = cosines.sum() - 2 * cosines.sum(dim=1) + 1  # of the sum of the others
+    squared = cosines.sum() - 2 * cosines.sum(dim=1) + 1  # squared length of the sum of the others
     return [
         float(to / math.sqrt(square)) if square > 0 else 0.0
         for to, square in zip(to_others.tolist(), squared.tolist(), strict=True)
@@ -213,12 +218,11 @@ def cosines_to_others(products: torch.Tensor) -> list[float]:
 
 
 def shown_excess(seen: Sequence[tuple[float, float]]) -> float:
-    """Return how many times too much a member names, after these rounds, the last one last; 1 if within tolerance.
+    """Return the factor by which a member names too much after these rounds; 1 if within tolerance.
 
-    `seen`: of each round, the excess and its spread among honest members.
-
-    The last round alone must show far more than the last sixteen together. Who names too much counts with what is
-    shown, so that nobody gains by staying just beyond what is tolerated.
+    `seen` holds each round's excess and its spread among honest members, the last round last. A
+    single round must show a far larger excess than the mean of sixteen. A member beyond tolerance
+    counts with the samples shown, so that nobody gains by staying just beyond it.
     """
     found, total, variance = 1.0, 0.0, 0.0
     for rounds, (excess, spread) in enumerate(reversed(seen[-SPAN:]), 1):
@@ -229,11 +233,12 @@ def shown_excess(seen: Sequence[tuple[float, float]]) -> float:
 
 
 def pointing_away(cosines: Mapping[str, Sequence[float]], deviation: float) -> set[str]:
-    """Return the members whose gradients point away from the others', beyond what chance would do.
+    """Return the members whose gradients point away from the others' significantly.
 
-    `cosines`: of each member, the last round's last; the last few rounds may show it, or all of them. `deviation`: of
-    one round's cosine, a standard deviation. Where the others do not agree either, as all who have learnt their own
-    samples, nobody points away; nor do half of the members.
+    `cosines` holds each member's cosines, the last round last; the last few rounds or all of them
+    may be significant. `deviation` is the standard deviation of one round's cosine. If the others
+    do not agree among each other, as after they have learnt their own samples, no member points
+    away; nor can half of the members.
     """
     away: set[str] = set()
     for rounds in range(LEAST_ROUNDS_AGAINST, REMEMBERED + 1):
@@ -247,11 +252,12 @@ def pointing_away(cosines: Mapping[str, Sequence[float]], deviation: float) -> s
 
 
 def cosine_deviation(cosines: Sequence[Sequence[float]]) -> float:
-    """Return the standard deviation of one member's cosine from round to round, infinite where it is not known.
+    """Return the standard deviation of one member's cosine over rounds; infinite if unknown.
 
-    `cosines`: of each member, in its rounds. It is the median over members, which a minority of liars does not decide.
-    Of three members in three rounds it comes out far too small by chance in one case of some hundred. So it is enlarged
-    while few rounds have shown it, as Student's t distribution has wider tails.
+    `cosines` holds each member's cosines over its rounds. The result is the median over members,
+    which a minority of liars does not control. With three members in three rounds it is far too
+    small by chance in about one case in a hundred. So it is enlarged while there are few rounds,
+    like the wider tails of Student's t distribution.
     """
     known = [found for found in cosines if len(found) >= LEAST_ROUNDS_AGAINST]
     if not known:
@@ -261,15 +267,15 @@ def cosine_deviation(cosines: Sequence[Sequence[float]]) -> float:
 
 
 class Standings:
-    """The memory of what the last rounds showed of each member, and who is held to point away from the others."""
+    """The observations of each member in the last rounds, and the members judged to point away."""
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[Observation]] = {}
-        self._missed: dict[str, int] = {}  # rounds since
+        self._missed: dict[str, int] = {}  # rounds since the last observation
         self._away: set[str] = set()
 
     def add(self, observed: Mapping[str, Observation]) -> list[str]:
-        """Take in a round; return the members that point away from the others since this one."""
+        """Add a round; return the members newly judged to point away from the others."""
         if not observed:
             return []
         for member, observation in observed.items():
@@ -280,12 +286,12 @@ class Standings:
         return self._judge_directions(observed)
 
     def knows(self, member: str, weight: float) -> bool:
-        """Return whether the last few rounds have shown that this member computes half of these samples at least."""
+        """Return whether the last few rounds have shown at least half of this weight in samples."""
         shown = [seen.samples for seen in self._seen.get(member, ())][-SHOWING:]
         return bool(shown) and weight <= GROWTH * median(shown)
 
     def factor(self, member: str, *, by_noise: bool) -> float:
-        """Return the factor for this member's weight: 0 if it points away, below 1 if it names more than it shows."""
+        """Return a member's factor: 0 if it points away, below 1 if it names more than it shows."""
         if member in self._away:
             return 0.0
         if not by_noise:
@@ -293,27 +299,27 @@ class Standings:
         return 1.0 / shown_excess([(seen.excess, seen.spread) for seen in self._seen.get(member, ())])
 
     def _judge_directions(self, observed: Mapping[str, Observation]) -> list[str]:
-        """Hold those to point away who do; one who did is let in again when its mean cosine is above zero."""
+        """Update and return who points away; a member is readmitted when its mean cosine is above zero."""
         cosines = {member: [seen.cosine for seen in self._seen[member]] for member in observed}
         before = self._away
         staying = {
             member for member in before & self._seen.keys() if fmean(seen.cosine for seen in self._seen[member]) <= 0
         }
         self._away = staying | pointing_away(cosines, cosine_deviation(list(cosines.values())))
-        for member in self._away - before:  # it is let in for what comes now, not for what it was
+        for member in self._away - before:  # readmission depends on recent rounds, not on older ones
             self._seen[member] = deque(list(self._seen[member])[-SPAN:], maxlen=REMEMBERED)
         return sorted(self._away - before)
 
 
 def largest_weight_share(members: int) -> float:
-    """Return the share of all weight of a member that is not known: a quarter, or twice an equal share."""
+    """Return an unknown member's largest share of weight: a quarter, or twice an equal share."""
     return min(1.0, max(LARGEST_SHARE, 2 / members))
 
 
 def share_bounded(
     weights: Sequence[float], members: Sequence[str], bounded: Sequence[bool], most: float
 ) -> list[float]:
-    """Return the weights, of which those of each bounded member together are at most the share `most` of all."""
+    """Return the weights, with each bounded member's total reduced to at most the share `most`."""
     of_member: dict[str, float] = {}
     for weight, member in zip(weights, members, strict=True):
         of_member[member] = of_member.get(member, 0.0) + weight

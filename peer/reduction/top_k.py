@@ -1,12 +1,12 @@
-"""The sparse code of gradients: of each chunk of 4096 values the 64 of the largest magnitude, in 2 bits each.
+"""Sparse compression of gradients: the 64 largest of each chunk of 4096 values, in 2 bits each.
 
-Sarfi et al. 2025 (SparseLoCo, arXiv 2508.15706) train with so few values of each peer, if the peer adds what it did
-not send to its next gradient (`peer.averaging.error_feedback`). A value's 2 bits are its sign and one of two magnitudes
-of its chunk; its index within the chunk takes 12 bits. A chunk that is shorter, the last of a tensor, sends one value
-in 64, rounded up.
+Sarfi et al. 2025 (SparseLoCo, arXiv 2508.15706) train with so few values of each peer, if the peer
+adds the values that it did not send to its next gradient (`peer.averaging.error_feedback`). A
+value's 2 bits are its sign and one of two magnitudes of its chunk; its index within the chunk takes
+12 bits. A shorter chunk, the last of a tensor, sends one value in 64, rounded up.
 
-Values that were decoded encode again to the same values. So a peer makes its gradient sparse once, and any split of it
-into parts of whole chunks changes nothing.
+Decoded values are encoded to the same values again. So a peer can sparsify its gradient once, and
+splitting it into parts of whole chunks changes nothing.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from numpy.typing import NDArray
 
 from peer.reduction.sizes import CHUNK, CHUNK_BYTES, CHUNK_SENT, SCALE_BYTES
 
-MOST_DECODED = 2**20  # values: a decoded part is 137 times as large in memory as on the wire
-REFINEMENTS = 3  # of a chunk's two magnitudes
+MOST_DECODED = 2**20  # values, as a decoded part is 137 times as large in memory as on the wire
+REFINEMENTS = 3  # iterations for a chunk's two magnitudes
 _SCALE = np.dtype("<f4")
 
 
 @dataclass(frozen=True)
 class SparseValues:
-    """The values sent of a tensor."""
+    """The values of a tensor that are sent."""
 
-    count: int  # of the tensor's values
+    count: int  # number of the tensor's values
     places: torch.Tensor  # (sent,) int64: their indices in the flat tensor, ascending
     scales: torch.Tensor  # (chunks, 2) float32: a chunk's smaller magnitude, and its larger one
-    codes: torch.Tensor  # (sent,) uint8: 1 for the larger magnitude, and 2 for a negative value
+    codes: torch.Tensor  # (sent,) uint8: bit 0 for the larger magnitude, bit 1 for a negative value
 
     @classmethod
     def largest_of(cls, tensor: torch.Tensor) -> SparseValues:
-        """Choose each chunk's values; a chunk with a value that is not finite has such a scale."""
+        """Choose each chunk's largest values. A value that is not finite makes the chunk's scale not finite."""
         values = tensor.detach().to("cpu", torch.float32).flatten()
         whole = len(values) // CHUNK * CHUNK
         places, scales, codes = [], [], []
@@ -59,7 +59,7 @@ class SparseValues:
         return cls(len(values), torch.cat(places), torch.cat(scales), torch.cat(codes))
 
     def dense(self) -> torch.Tensor:
-        """Return all values, (count,) float32: those that were not sent are zero."""
+        """Return all values, (count,) float32; those that were not sent are zero."""
         values = torch.zeros(self.count)
         magnitudes = self.scales[self.places // CHUNK, (self.codes & 1).long()]
         values[self.places] = torch.where(self.codes >= 2, -magnitudes, magnitudes)
@@ -76,7 +76,7 @@ class SparseValues:
 
     @classmethod
     def unpacked(cls, content: bytes, count: int) -> SparseValues:
-        """Read the bytes of a tensor of so many values. Raises `ValueError` for what no sender writes."""
+        """Parse the bytes of a tensor of `count` values. Raises `ValueError` for bytes that no sender writes."""
         sent, chunks = sent_of(count), -(-count // CHUNK)
         scale_bytes, index_bytes, code_bytes = 2 * SCALE_BYTES * chunks, 3 * (-(-sent // 2)), -(-sent // 4)
         if len(content) != scale_bytes + index_bytes + code_bytes:
@@ -97,15 +97,15 @@ class SparseValues:
 
 
 def sent_of(count: int) -> int:
-    """Return the number of values that are sent of so many: of the last chunk one in 64, rounded up."""
+    """Return the number of values sent of `count`: one in 64, rounded up."""
     return -(-count * CHUNK_SENT // CHUNK)
 
 
 def _two_magnitudes(sizes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two magnitudes (rows, 2) for each row, and which values (rows, sent) are nearer to the larger one.
+    """Return two magnitudes (rows, 2) per row, and which values (rows, sent) are nearer the larger.
 
-    They are the means of two groups, as Lloyd's method finds them. The smaller one is zero if any value is, so that
-    nothing else than zero is made of zero; a row of two magnitudes has those.
+    They are the means of two groups, found by Lloyd's method. The smaller one is zero if any value
+    is, so that zeros stay zero. A row with only two magnitudes keeps them exactly.
     """
     least, most = sizes.amin(dim=1, keepdim=True), sizes.amax(dim=1, keepdim=True)
     smaller, larger = least, most
@@ -125,7 +125,7 @@ def _padded(values: NDArray[Any], multiple: int) -> NDArray[Any]:
 
 
 class TopKCompression(CompressionBase):
-    """The sparse code as hivemind's partition of tensors uses it: for parts of whole chunks."""
+    """The sparse compression for hivemind's partitions of tensors, for parts of whole chunks."""
 
     compression_type: int = 17  # hivemind has no such code, and no number so high
 
@@ -136,7 +136,7 @@ class TopKCompression(CompressionBase):
         return runtime_pb2.Tensor(compression=self.compression_type, buffer=content, size=tensor.shape, dtype="float32")
 
     def extract(self, serialized_tensor: runtime_pb2.Tensor) -> torch.Tensor:
-        """Decode the values. Raises `ValueError` for bytes that no sender writes, and for more than a part's values."""
+        """Decode the values. Raises `ValueError` for bytes that no sender writes, or for too many values."""
         count = math.prod(serialized_tensor.size)
         if count > MOST_DECODED:
             raise ValueError(f"a part has {MOST_DECODED} values at most, and not {count}")

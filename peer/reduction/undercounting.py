@@ -1,16 +1,18 @@
-"""Undercounting: reducers that count less of the senders' samples than others do, so that a round brings no step.
+"""Detection of reducers that count too few of the senders' samples, so that a round brings no step.
 
-A reducer decides how much of each sender's weight it counts, for it may know what others do not: a part that is far too
-large, or too much noise for so many samples. It attests what it counted. A liar could count nothing of anybody, and no
-round would ever have the samples of a batch. No single attestation proves that. But all peers of a whole round hold the
-same attestations, and the others' show how much could have been counted:
+A reducer decides how much of each sender's weight it counts, as it may know what others do not: a
+part that is far too large, or too much noise for its samples. It attests the counted weights. A
+dishonest reducer could count nothing of anybody, and no round would ever have the samples of a
+batch. No single attestation proves that. But all peers of a complete round hold the same
+attestations, and those of other reducers show how much could have been counted:
 
 - An honest reducer measures by the senders' median, so it hardly counts most of the other members for less than most
   reducers do.
 - A reducer falls short alone if its parts lack the batch's samples only by its own cuts.
 
-Either may happen to an honest reducer, but seldom in two of its rounds in succession. So nobody is named for it, and
-only then does it cost a reducer its share (`peer.averaging.averager`). Pure.
+Either may happen to an honest reducer, but seldom in two successive rounds. So no reducer is
+reported, and a reducer loses its share only after two such rounds (`peer.averaging.averager`). The
+module is pure.
 """
 
 from __future__ import annotations
@@ -21,27 +23,28 @@ from statistics import median_high
 
 from peer.reduction.attestation import Attestation
 
-FULL = 0.999  # of a weight, or more: all of it
-LEAST_CUT = 2  # members; of two senders nobody can tell which is right
+FULL = 0.999  # share of a weight that counts as all of it
+LEAST_CUT = 2  # members, as with two senders it is undecidable which one is right
 
 
 @dataclass(frozen=True)
 class Accounts:
     """The reducers' attestations of one round, side by side."""
 
-    attestations: Mapping[str, Attestation]  # by the reducers' peer IDs
-    senders: Sequence[str]  # the peer IDs of the lines in each
-    members: Mapping[str, str]  # peer ID -> whose device it is
-    trusted: frozenset[str] = frozenset()  # peer IDs whose word counts, whatever they count
+    attestations: Mapping[str, Attestation]  # by reducer's peer ID
+    senders: Sequence[str]  # peer IDs in the order of the lines of each attestation
+    members: Mapping[str, str]  # peer ID -> member who owns the device
+    trusted: frozenset[str] = frozenset()  # peer IDs that are never suspected
 
     def undercounting(self, target: int) -> set[str]:
-        """Return the reducers that keep the round from having `target` samples by what they count."""
+        """Return the reducers whose undercounting keeps the round below `target` samples."""
         return self.cutting_most() | self.short_alone(target)
 
     def cutting_most(self) -> set[str]:
-        """Return the reducers that count most of the other members for less than most reducers do, and two at least.
+        """Return the reducers that undercount most of the other members, and at least two.
 
-        A member's devices are judged as one: they could share the others among them.
+        A member is undercounted if most reducers count more of it. A reducing member's devices are
+        judged together, as they could divide the cuts among them.
         """
         usual = self._usual(beside_named=True)
         cut: dict[str, set[str]] = {}  # by the member that reduces
@@ -57,25 +60,26 @@ class Accounts:
         return {reducer for reducer in self.attestations if self._owner(reducer) in most} - self.trusted
 
     def short_alone(self, target: int) -> set[str]:
-        """Return the reducers whose averages have fewer samples than `target` only because of what these cut."""
+        """Return the reducers whose averages fall below `target` samples only by their own cuts."""
         usual, found = self._usual(), set[str]()
         for reducer, attestation in self.attestations.items():
             samples = min(attestation.totals(attestation.senders[0].parts), default=0.0)
             missing = sum(max(0.0, due - counted) for _, counted, due in self._cuts(reducer, usual))
-            if round(min(samples, target)) < target <= samples + missing + 0.5:  # sums of liars' lines may be infinite
+            if round(min(samples, target)) < target <= samples + missing + 0.5:  # dishonest sums may be infinite
                 found.add(reducer)
         return found - self.trusted
 
     def _cuts(self, reducer: str, usual: Sequence[float]) -> Iterator[tuple[str, float, float]]:
-        """Yield each sender, what this reducer counted of it, and what it could have counted of what it was brought."""
+        """Yield each sender, the weight that this reducer counted, and the weight that was due."""
         for sender, line, others in zip(self.senders, self.attestations[reducer].senders, usual, strict=True):
             yield sender, line.least_counted, min(line.weight, others)
 
     def _usual(self, *, beside_named: bool = False) -> list[float]:
-        """Return what most members' reducers count of each sender, without its own; 0 where there is no other.
+        """Return the weight of each sender that most other members' reducers count.
 
-        A member has one voice, that of its device which counts most. `beside_named`: where one member alone reduces,
-        the weight that the sender named has a voice beside it.
+        It is 0 without other members. A member has one vote, that of its device that counts most.
+        With `beside_named`, if only one member reduces, the weight that the sender named is a
+        second vote.
         """
         voices: dict[str, list[Attestation]] = {}
         for reducer, attestation in self.attestations.items():
