@@ -1,8 +1,7 @@
 """Backends compute gradients: one interface for PyTorch and for JAX.
 
-The devices of a backend keep copies of the parameters and sums of gradients. The worker and the
-doctor's helper open a backend by `devices`; the agent spawns `device_trial`. Only processes that
-compute import these modules.
+The devices of a backend keep copies of the parameters and sums of gradients. The worker and the doctor's helper
+open a backend by `devices`; the agent spawns `device_trial`. Only processes that compute import these modules.
 """
 
 from __future__ import annotations

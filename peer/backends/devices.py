@@ -1,9 +1,8 @@
 """Choice of the backend for a device, and of compiled layers if they pay.
 
-The device is checked before joining the swarm, and the backend starts after hivemind's forks.
-Compilation is tried before training begins, when no other peer waits for this one yet, and the
-outcome is stored. If the process dies during the trial, compilation is not tried again with this
-device, model and version of PyTorch.
+The device is checked before joining the swarm, and the backend starts after hivemind's forks. Compilation is
+tried before training begins, when no other peer waits for this one yet, and the outcome is stored. If the
+process dies during the trial, compilation is not tried again with this device, model and version of PyTorch.
 """
 
 from __future__ import annotations

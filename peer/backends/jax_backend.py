@@ -5,10 +5,9 @@ summed over devices and copied to the host once per averaging (`collect`), and t
 parameters are copied to the devices once per global step (`synchronize`). The master copy of the
 parameters is in the PyTorch module, so swarm, checkpoints and state download do not depend on JAX.
 
-The forward pass and the losses of an encoder equal transformers' in PyTorch. They are pure
-functions over a dictionary of weights, with the names of `peer.backends.jax_layout`. Products are
-computed in `precision` (bfloat16 on TPUs) and summed in float32; normalization, softmax and losses
-are in float32.
+The forward pass and the losses of an encoder equal transformers' in PyTorch. They are pure functions over a
+dictionary of weights, with the names of `peer.backends.jax_layout`. Products are computed in `precision`
+(bfloat16 on TPUs) and summed in float32; normalization, softmax and losses are in float32.
 """
 
 from __future__ import annotations

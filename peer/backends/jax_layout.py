@@ -1,9 +1,8 @@
 """The names of an encoder's weights in transformers and the order of its layers, for JAX.
 
-ALBERT, BERT and RoBERTa are one architecture with different names: embeddings, layers that
-normalize after each residual sum, and a head. Weights keep their names in the PyTorch module, so
-nothing is converted. This module is separate from `peer.backends.jax_backend` because machines
-without JAX import it, too.
+ALBERT, BERT and RoBERTa are one architecture with different names: embeddings, layers that normalize after each
+residual sum, and a head. Weights keep their names in the PyTorch module, so nothing is converted. This module
+is separate from `peer.backends.jax_backend` because machines without JAX import it, too.
 """
 
 from __future__ import annotations

@@ -22,14 +22,13 @@ the average arrives, the copy keeps its progress since then:
     (6)  θᵢ ← θ' + (θᵢ - eᵢ),  bᵢ ← θ'                    the round has brought the step
     (7)  θᵢ ← θ' + (θᵢ - bᵢ),  bᵢ ← θ'                    a late peer follows the step, and its samples still count
 
-(5) is the eager update of Kale, Douillard & Donchev 2025 (arXiv 2502.12996): it applies the peer's
-own pseudo-gradient at once, instead of the average, which arrives one round late. There each
-worker's own θ and v take that step. Here only the copy does, so θ and v stay identical on all
-peers. None of (5) to (7) changes the part of bᵢ - θᵢ that is still to be averaged, so every local
-step is in exactly one average. If a round fails, nothing changes: bᵢ - θᵢ contains the local steps
-of the samples set aside and of later ones. A mixture of θᵢ and θ' (Douillard et al. 2025, arXiv
-2501.18512) would count a part of dᵢ twice. The inner optimizer's moments are always kept, except in
-a phase with a fresh optimizer.
+(5) is the eager update of Kale, Douillard & Donchev 2025 (arXiv 2502.12996): it applies the peer's own
+pseudo-gradient at once, instead of the average, which arrives one round late. There each worker's own θ and v
+take that step. Here only the copy does, so θ and v stay identical on all peers. None of (5) to (7) changes the
+part of bᵢ - θᵢ that is still to be averaged, so every local step is in exactly one average. If a round fails,
+nothing changes: bᵢ - θᵢ contains the local steps of the samples set aside and of later ones. A mixture of θᵢ
+and θ' (Douillard et al. 2025, arXiv 2501.18512) would count a part of dᵢ twice. The inner optimizer's moments
+are always kept, except in a phase with a fresh optimizer.
 """
 
 from __future__ import annotations

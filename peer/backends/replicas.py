@@ -1,11 +1,10 @@
 """Gradients with PyTorch on accelerators: all GPUs of a machine are one peer.
 
-The swarm's own parameters stay on the host, where hivemind averages and the optimizer steps; each
-accelerator has a replica. A microbatch is divided among the replicas by samples. They compute in
-parallel threads, as most of the time is spent outside Python (processes and NCCL groups are avoided
-because hivemind forks). Each replica accumulates its own gradients. They are summed on the host
-once per averaging (`collect`), and the swarm's new parameters are copied to the replicas once per
-global step (`synchronize`).
+The swarm's own parameters stay on the host, where hivemind averages and the optimizer steps; each accelerator
+has a replica. A microbatch is divided among the replicas by samples. They compute in parallel threads, as most
+of the time is spent outside Python (processes and NCCL groups are avoided because hivemind forks). Each replica
+accumulates its own gradients. They are summed on the host once per averaging (`collect`), and the swarm's new
+parameters are copied to the replicas once per global step (`synchronize`).
 """
 
 from __future__ import annotations

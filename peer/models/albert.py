@@ -1,16 +1,14 @@
 """A faster forward pass for transformers' `AlbertForPreTraining`, and linear layers with oneDNN.
 
-The module, and so its checkpoints, are transformers'. Only the forward pass differs; it computes
-the same function for a training batch with query, key and value in one product, the fused GELU,
-attention without a mask if nothing is padded, and, after the last layer's attention, only the
-positions that a loss needs (those with labels and [CLS]). `peer.models.build` lists it beside the
-families that run as in transformers.
+The module, and so its checkpoints, are transformers'. Only the forward pass differs; it computes the same
+function for a training batch with query, key and value in one product, the fused GELU, attention without a mask
+if nothing is padded, and, after the last layer's attention, only the positions that a loss needs (those with
+labels and [CLS]). `peer.models.build` lists it beside the families that run as in transformers.
 
-PyTorch uses MKL for float32 products, which does not use the AVX-512 units of AMD processors.
-oneDNN, also part of PyTorch, is about twice as fast there at the same precision. This module calls
-it through the operator that PyTorch's own compiler emits; accelerators, and builds without the
-operator, use the ordinary `linear`. The linear layers of other families can use oneDNN, too
-(`use_onednn`).
+PyTorch uses MKL for float32 products, which does not use the AVX-512 units of AMD processors. oneDNN, also part
+of PyTorch, is about twice as fast there at the same precision. This module calls it through the operator that
+PyTorch's own compiler emits; accelerators, and builds without the operator, use the ordinary `linear`. The
+linear layers of other families can use oneDNN, too (`use_onednn`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The model of a run: its construction, its evaluation mode and the description in its checkpoints.
 
-`FAMILIES` defines for each model family its transformers configuration and its functions for a
-training batch. Every family is transformers' own module. It runs in two parts, `encode` and
-`token_logits`, so that the head, much of the work with a large vocabulary, computes only the
-positions with a label. ALBERT has faster functions of our own (`peer/models/albert.py`).
-`peer/models/objectives.py` calls these functions.
+`FAMILIES` defines for each model family its transformers configuration and its functions for a training batch.
+Every family is transformers' own module. It runs in two parts, `encode` and `token_logits`, so that the head,
+much of the work with a large vocabulary, computes only the positions with a label. ALBERT has faster functions
+of our own (`peer/models/albert.py`). `peer/models/objectives.py` calls these functions.
 
 Some parameters have a gradient of zero by construction. In floating point it is rounding noise,
 from which LAMB would make steps of the usual length. Peers would not drift apart, as averages are
@@ -314,9 +313,8 @@ REPLACED_TOKENS = Family(
 def build_model(config: RunConfig, vocab_size: int, special: SpecialIds) -> PreTrainedModel:
     """Build the run's model in training mode, with initial weights from the run's seed.
 
-    The weights are equal on every machine. Weights that the objective does not use are frozen, so
-    that weight decay does not shrink them. Raises `ConfigError` for a configuration that
-    transformers refuses.
+    The weights are equal on every machine. Weights that the objective does not use are frozen, so that weight
+    decay does not shrink them. Raises `ConfigError` for a configuration that transformers refuses.
     """
     replaced = config.objective.name == "rtd"
     family = REPLACED_TOKENS if replaced else FAMILIES[config.model.architecture]

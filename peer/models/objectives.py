@@ -46,9 +46,8 @@ class Losses:
 def compute_losses(model: PreTrainedModel, batch: Batch, config: RunConfig) -> Losses:
     """Compute the losses, equal to transformers' for the same batch and labels.
 
-    A batch without labels has a loss of 0 (NaN in transformers). A sample without an order label
-    adds nothing to the order loss but counts in its mean, so microbatches of any sizes add up to
-    the same.
+    A batch without labels has a loss of 0 (NaN in transformers). A sample without an order label adds nothing
+    to the order loss but counts in its mean, so microbatches of any sizes add up to the same.
     """
     if config.objective.name == "mlm+sop" and batch.sop_labels is None:
         raise ValueError("the objective `mlm+sop` needs batches with `sop_labels`")

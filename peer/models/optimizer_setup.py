@@ -1,8 +1,7 @@
 """Construction of a run's optimizer: the rule that the run file names, parameter groups, schedule.
 
-Peers, keeper and evaluation build their optimizers here, from the rules in
-`peer.models.optimizers`. The schedule depends only on the number of completed steps, since peers
-join late and return to earlier steps.
+Peers, keeper and evaluation build their optimizers here, from the rules in `peer.models.optimizers`. The
+schedule depends only on the number of completed steps, since peers join late and return to earlier steps.
 """
 
 from __future__ import annotations
@@ -97,9 +96,8 @@ def state_size(config: RunConfig, model: torch.nn.Module) -> StateSize:
 def learning_rate_factor(step: int, schedule: Schedule, start: int = 0) -> float:
     """Return the share of the peak learning rate for the global step after `step` completed ones.
 
-    Warm-up counts from `start` and includes the current step, so that the first step has a rate
-    above zero. transformers' schedules begin at zero and have no start, and its cosine rises again
-    after the last step.
+    Warm-up counts from `start` and includes the current step, so that the first step has a rate above zero.
+    transformers' schedules begin at zero and have no start, and its cosine rises again after the last step.
     """
     if step - start < schedule.warmup_steps:
         return (step - start + 1) / schedule.warmup_steps

@@ -1,9 +1,8 @@
 """The update rules of the optimizers: LAMB, AdamW, StableAdamW, Muon, and outer Nesterov momentum.
 
-All peers hold the same optimizer state and compute the same step from the same average. So all
-state exists from construction on and consists of tensors: hivemind can send all of it without a
-virtual first step, and checkpoints contain it. A rule is taken from a library if the library
-computes it equally on every processor:
+All peers hold the same optimizer state and compute the same step from the same average. So all state exists
+from construction on and consists of tensors: hivemind can send all of it without a virtual first step, and
+checkpoints contain it. A rule is taken from a library if the library computes it equally on every processor:
 
 - LAMB (You et al. 2020, arXiv 1904.00962) is written out because the packaged ones differ from the recipe in the clamp,
   in the bias correction and in where they clip.
@@ -54,8 +53,7 @@ class ParameterGroup(_Group, total=False):
 class SharedOptimizer(torch.optim.Optimizer):
     """An optimizer whose state all peers share; a step clips the gradients' global norm to `max_grad_norm`.
 
-    A gradient whose norm is not finite changes nothing. Gradients, perhaps in shared memory, are
-    not modified.
+    A gradient whose norm is not finite changes nothing. Gradients, perhaps in shared memory, are not modified.
     """
 
     # Statistics that a joiner may receive in 16 bits. Adam divides each value by its own second
@@ -312,10 +310,9 @@ def orthogonalized(matrix: Tensor) -> Tensor:
 class OuterNesterov(SharedOptimizer):
     """The swarm's optimizer if peers take local steps: Nesterov momentum on averaged differences.
 
-    v = momentum * v + g, then p -= lr * (g + momentum * v), from `.grad`. DiLoCo (Douillard et al.
-    2023, arXiv 2311.08105): a global step's "gradient" is the peers' average displacement from the
-    common parameters by their local steps (`peer.backends.local_steps`), so its learning rate is
-    near one.
+    v = momentum * v + g, then p -= lr * (g + momentum * v), from `.grad`. DiLoCo (Douillard et al. 2023, arXiv
+    2311.08105): a global step's "gradient" is the peers' average displacement from the common parameters by
+    their local steps (`peer.backends.local_steps`), so its learning rate is near one.
     """
 
     def __init__(self, params: Iterable[Any], lr: float = 0.7, momentum: float = 0.9) -> None:

@@ -1,10 +1,9 @@
 """Separation of the documents in one sample: block-diagonal attention, and restarting positions.
 
-Each document of a sample begins with [CLS], the sample's first token. ModernBERT's own forward
-accepts masks and positions. With flash-attn on a GPU the samples become one row of documents of
-various lengths, without a mask; elsewhere a mask (b, 1, l, l) marks the tokens of the same
-document. PyTorch's attention computes the masked scores, too, which saves no time but gives the
-same result.
+Each document of a sample begins with [CLS], the sample's first token. ModernBERT's own forward accepts masks
+and positions. With flash-attn on a GPU the samples become one row of documents of various lengths, without a
+mask; elsewhere a mask (b, 1, l, l) marks the tokens of the same document. PyTorch's attention computes the
+masked scores, too, which saves no time but gives the same result.
 """
 
 from __future__ import annotations

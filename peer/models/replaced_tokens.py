@@ -5,11 +5,10 @@ from its softmax replace the masked tokens, and the discriminator predicts for e
 was replaced. The loss is L_MLM + lambda * L_disc; no gradient passes through the sampling. The
 swarm averages both models as one module.
 
-They share their token embeddings as in DeBERTa-v3 (He et al. 2021, arXiv 2111.09543, section 3.2):
-the discriminator's embeddings are the generator's, with the gradient stopped, plus a difference of
-its own that starts at zero. Inside the module the discriminator's parameter is that difference.
-Checkpoints hold the sum, for plain `ElectraForPreTraining` (`published`); the other weights are
-needed to resume a run (`unpublished`).
+They share their token embeddings as in DeBERTa-v3 (He et al. 2021, arXiv 2111.09543, section 3.2): the
+discriminator's embeddings are the generator's, with the gradient stopped, plus a difference of its own that
+starts at zero. Inside the module the discriminator's parameter is that difference. Checkpoints hold the sum,
+for plain `ElectraForPreTraining` (`published`); the other weights are needed to resume a run (`unpublished`).
 """
 
 from __future__ import annotations
@@ -114,7 +113,6 @@ def draw_tokens(to_logits: Callable[[Tensor], Tensor], hidden: Tensor, draws: Te
 def shuffled(batch: Batch) -> tuple[Tensor, Tensor]:
     """Replace each masked token by the next masked one; returns the tensors of `put_in_place`.
 
-    It serves to probe checkpoints: without a generator, the losses of successive ones are
-    comparable.
+    It serves to probe checkpoints: without a generator, the losses of successive ones are comparable.
     """
     return put_in_place(batch, batch.labels.roll(-1))

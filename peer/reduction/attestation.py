@@ -1,10 +1,9 @@
 """Attestations: a reducer's signed account of its inputs and averages in a round.
 
-Each sender sends the digests of all its parts before the first part, and the reducer accepts no
-other parts. When all parts are averaged, the reducer signs one attestation and sends the same bytes
-to all senders: each sender's digests, the weight that it named and the weight that counted, and the
-digests of the averages. A sender accepts the averages only if the attestation is correct about the
-sender and the averages. So
+Each sender sends the digests of all its parts before the first part, and the reducer accepts no other parts.
+When all parts are averaged, the reducer signs one attestation and sends the same bytes to all senders: each
+sender's digests, the weight that it named and the weight that counted, and the digests of the averages. A
+sender accepts the averages only if the attestation is correct about the sender and the averages. So
 
 - a sender that holds the same attestation as another peer has confirmed its own line in it: the
   inputs that it shows that peer after the round must have these digests;

@@ -6,9 +6,8 @@ of their attestations (`peer.reduction.attestation`). No claim is trusted: sende
 the digests of their inputs, the reducer has signed the weights, and a peer with a different
 attestation of a reducer must show it. This module is pure; `peer.reduction.audit_rpc` communicates.
 
-An honest reducer computes the mean by the weights that it attests. It may scale down inputs that
-are far too large, by knowledge that others do not have exactly; `falsified` allows for this, for
-such inputs only.
+An honest reducer computes the mean by the weights that it attests. It may scale down inputs that are far too
+large, by knowledge that others do not have exactly; `falsified` allows for this, for such inputs only.
 """
 
 from __future__ import annotations
@@ -169,8 +168,7 @@ class Audit:
     ) -> None:
         """`key_of` returns the key (OpenSSH) in a peer's token, if it has one.
 
-        Unless averages are plain means (`are_means`), they depend on earlier rounds and are not
-        recomputed.
+        Unless averages are plain means (`are_means`), they depend on earlier rounds and are not recomputed.
         """
         self.peers, self.own, self.evidence = tuple(peers), own, evidence
         self._key_of = key_of

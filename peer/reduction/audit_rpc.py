@@ -1,9 +1,8 @@
 """Exchange of evidence for audits among a group's peers, in the background after a round.
 
-Each peer sends the digests of its attestations to every other peer that accepts connections, and
-then the evidence that this peer requests (`peer.reduction.audit` evaluates it). An audit never
-delays a step, and a peer that does not answer fails nothing. Used by `peer.averaging.averager`, in
-the averager's own process.
+Each peer sends the digests of its attestations to every other peer that accepts connections, and then the
+evidence that this peer requests (`peer.reduction.audit` evaluates it). An audit never delays a step, and a peer
+that does not answer fails nothing. Used by `peer.averaging.averager`, in the averager's own process.
 """
 
 from __future__ import annotations

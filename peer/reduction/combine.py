@@ -6,13 +6,12 @@ still in the round have sent the same part, and in the order of senders: equal p
 in any order of arrival, and banned senders are excluded. Each sender has one part here at a time. A
 sender with the weight 0 sends no parts. Used by `peer.averaging.all_reduce`.
 
-The average is either the mean or centred clipping, which limits each sender's influence
-(Karimireddy, He, Jaggi 2021, arXiv 2012.10333; applied by each reducer to its own parts as in
-Gorbunov et al. 2021, arXiv 2106.11257). It starts at a centre, the accepted average of the previous
-round. Each sender's difference from the centre is clipped to a radius, and the mean of the clipped
-differences moves the centre, for a few iterations. In the paper all senders have equal batches.
-Here a sender with few samples has a noisier gradient, by the root of its share, so its radius is
-`radius` times the usual norm of the average, divided by the root of its share.
+The average is either the mean or centred clipping, which limits each sender's influence (Karimireddy, He, Jaggi
+2021, arXiv 2012.10333; applied by each reducer to its own parts as in Gorbunov et al. 2021, arXiv 2106.11257).
+It starts at a centre, the accepted average of the previous round. Each sender's difference from the centre is
+clipped to a radius, and the mean of the clipped differences moves the centre, for a few iterations. In the
+paper all senders have equal batches. Here a sender with few samples has a noisier gradient, by the root of its
+share, so its radius is `radius` times the usual norm of the average, divided by the root of its share.
 """
 
 from __future__ import annotations

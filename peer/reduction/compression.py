@@ -1,9 +1,8 @@
 """Wire compression: gradients in 32, 16, blockwise 8 or 4 bits, or sparse; moments in 16 bits.
 
 hivemind's own 8-bit compressions cannot be decoded with current NumPy, and its blockwise one needs
-bitsandbytes, a download of a hundred megabytes for each volunteer. In the blockwise compression
-here each block of 128 values has its own scale, so that a rare large gradient reduces the precision
-of its neighbours only.
+bitsandbytes, a download of a hundred megabytes for each volunteer. In the blockwise compression here each block
+of 128 values has its own scale, so that a rare large gradient reduces the precision of its neighbours only.
 
 Equal bytes decode to equal bits on any machine: a value is one integer times one float32.
 """

@@ -1,9 +1,8 @@
 """Findings about other peers in a round, and accusations, by which groups exclude reducers.
 
-The averager's process sends findings to the trainer's process, which knows the members of devices.
-A failed round has no result that could contain them, and hivemind retries by itself, so findings
-have a separate pipe. The pipe holds little and its writer never waits; findings that do not fit are
-dropped.
+The averager's process sends findings to the trainer's process, which knows the members of devices. A failed
+round has no result that could contain them, and hivemind retries by itself, so findings have a separate pipe.
+The pipe holds little and its writer never waits; findings that do not fit are dropped.
 
 A reducer that returns false averages could make every round fail as long as it is in the swarm. So
 each peer sends its groups, with the rate of its line, the reducers that it has caught itself. All

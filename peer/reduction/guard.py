@@ -1,13 +1,11 @@
 """Checks of senders' parts before this peer averages them, and of reducers' averages.
 
-Parts are subject to caps on weights, limits on norms, and bans. A weight counts as far as the
-gradients of the last rounds confirm it (`peer.reduction.standing`); a new sender has a bounded
-share. A part that is far too large does not count at all, nor does its sender in the following
-rounds.
+Parts are subject to caps on weights, limits on norms, and bans. A weight counts as far as the gradients of the
+last rounds confirm it (`peer.reduction.standing`); a new sender has a bounded share. A part that is far too
+large does not count at all, nor does its sender in the following rounds.
 
-An averager has one guard, in its own process, with a memory of earlier rounds. Each round (with
-PowerSGD's factors, each half of one) has a `RoundGuard`. `peer.reduction.screening` makes the
-decisions.
+An averager has one guard, in its own process, with a memory of earlier rounds. Each round (with PowerSGD's
+factors, each half of one) has a `RoundGuard`. `peer.reduction.screening` makes the decisions.
 
 A reducer could return values so large that they dominate the step. All peers that took part in the
 last rounds have the same averages, so all compute the same limits (`AverageScreen`). The limits are
@@ -243,13 +241,12 @@ class RoundGuard:
     def _brought_nothing(self, sender: int) -> bool:
         """Return whether a sender's values are all zero although an honest gradient has others.
 
-        An honest gradient may lack the rows of some rare tokens, or an untrained tensor, and these
-        may be all that is reduced here. But then other senders also lack many of them, above all
-        those with few samples. So this peer must reduce many values, most senders must have nonzero
-        values, and most values of each of these must be nonzero. The fewer samples this sender
-        names, compared with the smallest of the others, the more rows are required. Sparse
-        gradients and progress over local steps are not judged: samples before the first local step
-        bring no progress.
+        An honest gradient may lack the rows of some rare tokens, or an untrained tensor, and these may be all
+        that is reduced here. But then other senders also lack many of them, above all those with few samples.
+        So this peer must reduce many values, most senders must have nonzero values, and most values of each of
+        these must be nonzero. The fewer samples this sender names, compared with the smallest of the others,
+        the more rows are required. Sparse gradients and progress over local steps are not judged: samples
+        before the first local step bring no progress.
         """
         others = [other for other in self._believed if self._nonzero[other]]
         is_judged = self._judges_noise and self._gram.may_judge(self._values, len(self._gram.members))
@@ -325,11 +322,10 @@ def norm_of(tensor: torch.Tensor) -> float:
 def too_large(sizes: Mapping[str, float], own_size: float, trusted: str) -> dict[str, float]:
     """Return the reducers whose averages are too large for their round, and by which factor.
 
-    `sizes` holds each reducer's largest average, in units of the limit from earlier rounds;
-    `own_size` is the size of this peer's own gradient, 0 without samples; `trusted` is this peer as
-    a reducer. The limit grows with this peer's gradient and with the averages of other reducers.
-    Without any of them there is nothing to compare with in the round, and history alone accuses
-    nobody.
+    `sizes` holds each reducer's largest average, in units of the limit from earlier rounds; `own_size` is the
+    size of this peer's own gradient, 0 without samples; `trusted` is this peer as a reducer. The limit grows
+    with this peer's gradient and with the averages of other reducers. Without any of them there is nothing to
+    compare with in the round, and history alone accuses nobody.
     """
     found = {}
     for reducer, size in sizes.items():

@@ -4,16 +4,14 @@ Parts that no honest peer sends are refused, such as values that are not finite 
 Parts that are far too large are scaled down, so that no sender's values dominate.
 
 Each honest sender contributes (its weight / all weight) * its part to the average. The norm of this
-contribution is the sender's share of the average's norm if gradients agree, and the root of that
-share if they are only noise. So it is at most about the norm of the average, and about that of any
-single gradient. Both are known: the former from the last rounds (`NormHistory`; every peer receives
-all averages, whatever it reduces), the latter from this peer's own gradient and from the median of
-three or more senders. Without an own gradient and with fewer senders, the smaller norm is used, as
-both may have grown.
+contribution is the sender's share of the average's norm if gradients agree, and the root of that share if they
+are only noise. So it is at most about the norm of the average, and about that of any single gradient. Both are
+known: the former from the last rounds (`NormHistory`; every peer receives all averages, whatever it reduces),
+the latter from this peer's own gradient and from the median of three or more senders. Without an own gradient
+and with fewer senders, the smaller norm is used, as both may have grown.
 
-A tensor may be divided into many parts, with all of its gradient in one of them (the rows of
-frequent words). So limits are norms of whole tensors: no part of an honest gradient is larger than
-the whole.
+A tensor may be divided into many parts, with all of its gradient in one of them (the rows of frequent words).
+So limits are norms of whole tensors: no part of an honest gradient is larger than the whole.
 """
 
 from __future__ import annotations
@@ -57,8 +55,7 @@ class Yardsticks:
     def limit(self, place: PartPlace, norms: Sequence[float]) -> float:
         """Return the largest allowed norm of a sender's contribution to this part.
 
-        It is infinite if no norm is known. `norms` are the norms of the parts of all senders with a
-        weight.
+        It is infinite if no norm is known. `norms` are the norms of the parts of all senders with a weight.
         """
         if self.usual is None and len(norms) < LEAST_SENDERS:
             return math.inf  # with two senders and few labels, one may be hundreds of times the other: undecidable

@@ -48,8 +48,7 @@ class RoundBytes:
     def own(self) -> float:
         """The bytes of a peer's own gradient, for the slower direction of its line.
 
-        If averages are larger than gradients, the line is assumed to be a home line with a faster
-        downlink.
+        If averages are larger than gradients, the line is assumed to be a home line with a faster downlink.
         """
         return max(self.sent, self.averages / DOWN_TIMES_UP)
 

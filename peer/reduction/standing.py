@@ -1,16 +1,14 @@
 """The standing of members by their gradients: whether noise fits the samples, and the direction.
 
-A mean over n samples differs from the true gradient by noise of energy sigma^2 / n (McCandlish et
-al. 2018, arXiv 1812.06162). A reducer with the parts of three or more members can measure this
-energy without trusting anybody, because two gradients share the signal but not the noise. A member
-that names twenty times its samples shows twenty times too much noise for them. So a large claim
-must be confirmed by gradients, and a small one need not be. Noise of few dimensions varies much by
-chance: in the head for sentence order, where all samples begin alike, it has hardly more than one.
-So the judgement allows for the noise's dimensions (`noise_spread`).
+A mean over n samples differs from the true gradient by noise of energy sigma^2 / n (McCandlish et al. 2018,
+arXiv 1812.06162). A reducer with the parts of three or more members can measure this energy without trusting
+anybody, because two gradients share the signal but not the noise. A member that names twenty times its samples
+shows twenty times too much noise for them. So a large claim must be confirmed by gradients, and a small one
+need not be. Noise of few dimensions varies much by chance: in the head for sentence order, where all samples
+begin alike, it has hardly more than one. So the judgement allows for the noise's dimensions (`noise_spread`).
 
-A reversed gradient points away from the others. A single step's cosine shows little, because honest
-gradients are mostly noise; the mean of several shows more. Each member has one vote, whatever
-weight it names.
+A reversed gradient points away from the others. A single step's cosine shows little, because honest gradients
+are mostly noise; the mean of several shows more. Each member has one vote, whatever weight it names.
 
 Each reducer judges by its own parts only, from the rounds that it has reduced, for later rounds.
 Used by `peer.reduction.guard`.
@@ -235,10 +233,9 @@ def shown_excess(seen: Sequence[tuple[float, float]]) -> float:
 def pointing_away(cosines: Mapping[str, Sequence[float]], deviation: float) -> set[str]:
     """Return the members whose gradients point away from the others' significantly.
 
-    `cosines` holds each member's cosines, the last round last; the last few rounds or all of them
-    may be significant. `deviation` is the standard deviation of one round's cosine. If the others
-    do not agree among each other, as after they have learnt their own samples, no member points
-    away; nor can half of the members.
+    `cosines` holds each member's cosines, the last round last; the last few rounds or all of them may be
+    significant. `deviation` is the standard deviation of one round's cosine. If the others do not agree among
+    each other, as after they have learnt their own samples, no member points away; nor can half of the members.
     """
     away: set[str] = set()
     for rounds in range(LEAST_ROUNDS_AGAINST, REMEMBERED + 1):

@@ -10,9 +10,8 @@ attestations, and those of other reducers show how much could have been counted:
   reducers do.
 - A reducer falls short alone if its parts lack the batch's samples only by its own cuts.
 
-Either may happen to an honest reducer, but seldom in two successive rounds. So no reducer is
-reported, and a reducer loses its share only after two such rounds (`peer.averaging.averager`). The
-module is pure.
+Either may happen to an honest reducer, but seldom in two successive rounds. So no reducer is reported, and a
+reducer loses its share only after two such rounds (`peer.averaging.averager`). The module is pure.
 """
 
 from __future__ import annotations
@@ -77,9 +76,8 @@ class Accounts:
     def _usual(self, *, beside_named: bool = False) -> list[float]:
         """Return the weight of each sender that most other members' reducers count.
 
-        It is 0 without other members. A member has one vote, that of its device that counts most.
-        With `beside_named`, if only one member reduces, the weight that the sender named is a
-        second vote.
+        It is 0 without other members. A member has one vote, that of its device that counts most. With
+        `beside_named`, if only one member reduces, the weight that the sender named is a second vote.
         """
         voices: dict[str, list[Attestation]] = {}
         for reducer, attestation in self.attestations.items():

@@ -1,9 +1,8 @@
 """The whole data path: `open_batches` turns a run's documents into an endless stream of masked batches.
 
-`BatchStream` makes batches ahead in a thread, so that training does not wait for text.
-`PhasedBatches` opens the stream of the swarm's current phase, so that the training loop need not
-handle phases. `parts_of` divides a batch into smaller ones, for evaluation and when memory is
-short.
+`BatchStream` makes batches ahead in a thread, so that training does not wait for text. `PhasedBatches` opens
+the stream of the swarm's current phase, so that the training loop need not handle phases. `parts_of` divides a
+batch into smaller ones, for evaluation and when memory is short.
 """
 
 from __future__ import annotations
@@ -348,9 +347,8 @@ def _rows(tensor: Tensor | None, rows: slice) -> Tensor | None:
 class PhasedBatches:
     """An endless iterator that opens a new stream for each phase of the swarm.
 
-    Close it, or use a `with` block. It checks the step before each batch, so no batch of one phase
-    is computed in another. A stream saves its position in the data when it is closed, and the next
-    stream continues there.
+    Close it, or use a `with` block. It checks the step before each batch, so no batch of one phase is computed
+    in another. A stream saves its position in the data when it is closed, and the next stream continues there.
     """
 
     def __init__(

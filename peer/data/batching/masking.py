@@ -1,14 +1,12 @@
 """Labels, the tokens to predict: tokens masked anew for each use of a sample, or each next token.
 
-Dynamic masking: the same number of tokens, `mask_probability` of the places (at least one), is
-chosen in each sample at random without replacement. An exact number instead of a coin toss for each
-token gives the head the same work in every batch, as compiled backends need, and makes the loss
-less noisy. Of the chosen tokens 80 % become [MASK], 10 % a random token, and 10 % stay (Devlin et
-al. 2019).
+Dynamic masking: the same number of tokens, `mask_probability` of the places (at least one), is chosen in each
+sample at random without replacement. An exact number instead of a coin toss for each token gives the head the
+same work in every batch, as compiled backends need, and makes the loss less noisy. Of the chosen tokens 80 %
+become [MASK], 10 % a random token, and 10 % stay (Devlin et al. 2019).
 
-With whole words, either all tokens of a word are chosen or none. Words are taken in random order
-while they fit into the same number of tokens; a word longer than this number is treated as single
-tokens.
+With whole words, either all tokens of a word are chosen or none. Words are taken in random order while they fit
+into the same number of tokens; a word longer than this number is treated as single tokens.
 """
 
 from __future__ import annotations

@@ -3,12 +3,11 @@
 `open_packer` picks the packer for the run's objective and model family. Tokens are packed into
 samples of exactly the sequence length, without loss, padding or another tokenization.
 
-For sentence order (`PairPacker`), documents are cut into *pieces*: as many whole sentences of one
-document as fit into a sample. The first piece of a long document has a random size, so that each
-pass over a text cuts other pieces; if they were always the same, a model would soon memorize their
-order. The best pieces become *anchors*, one for each sample. All others are *filler*, a run of
-tokens that fills the samples and is cut wherever a sample is full. The rest of it starts the next
-chunk's samples.
+For sentence order (`PairPacker`), documents are cut into *pieces*: as many whole sentences of one document as
+fit into a sample. The first piece of a long document has a random size, so that each pass over a text cuts
+other pieces; if they were always the same, a model would soon memorize their order. The best pieces become
+*anchors*, one for each sample. All others are *filler*, a run of tokens that fills the samples and is cut
+wherever a sample is full. The rest of it starts the next chunk's samples.
 
     [CLS] first part of the anchor [SEP] second part of the anchor, filler [SEP]     in order
     [CLS] second part of the anchor [SEP] first part of the anchor, filler [SEP]     swapped
@@ -18,14 +17,12 @@ reveals it: both orders begin at the start of a sentence, break at the end of on
 filler in the same place. An anchor of a single sentence (a document of one sentence, or a sentence
 longer than a sample) has no order to learn, and no label.
 
-`n` tokens fill `n // capacity` samples, and there are never fewer pieces than that, because a piece
-is at most one capacity long and the carried filler is shorter. So any pieces can become the
-anchors.
+`n` tokens fill `n // capacity` samples, and there are never fewer pieces than that, because a piece is at most
+one capacity long and the carried filler is shorter. So any pieces can become the anchors.
 
-Without sentence order (`ContiguousPacker`), samples are cut from one plain run of text, as
-RoBERTa's full sentences (Liu et al. 2019, arXiv 1907.11692, section 4.2): documents follow each
-other, each followed by a separator, and the run is cut wherever a sample is full. So nearly all
-context comes from the same text.
+Without sentence order (`ContiguousPacker`), samples are cut from one plain run of text, as RoBERTa's full
+sentences (Liu et al. 2019, arXiv 1907.11692, section 4.2): documents follow each other, each followed by a
+separator, and the run is cut wherever a sample is full. So nearly all context comes from the same text.
 """
 
 from __future__ import annotations
@@ -240,8 +237,7 @@ def _arrange(tokens: Tokens, filler: Tokens, anchors: _Anchors, filler_starts: I
 class ContiguousPacker:
     """Cuts plain text from one run; encoders get it between [CLS] and [SEP].
 
-    `between` holds the tokens after each document: a separator and optionally the next document's
-    first token.
+    `between` holds the tokens after each document: a separator and optionally the next document's first token.
     """
 
     def __init__(

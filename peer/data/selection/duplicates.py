@@ -43,8 +43,7 @@ def open_duplicates(kind: Duplicates) -> DocumentFilter | None:
 class ExactDuplicates:
     """A filter by 64-bit hashes, with hardly one wrong match in a hundred million documents.
 
-    The memory is a table of rows; a full row drops one of its documents, chosen by the new one's
-    hash.
+    The memory is a table of rows; a full row drops one of its documents, chosen by the new one's hash.
     """
 
     def __init__(self, remembered: int = EXACT_REMEMBERED) -> None:

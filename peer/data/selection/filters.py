@@ -1,8 +1,7 @@
 """Filters that select a source's documents, block by block, before they are shuffled.
 
-All peers must decide alike, so a filter depends only on the documents and the run's configuration;
-only duplicates depend on what a device has read. `peer.data.sources.reader` applies the filters of
-`build_filters`.
+All peers must decide alike, so a filter depends only on the documents and the run's configuration; only
+duplicates depend on what a device has read. `peer.data.sources.reader` applies the filters of `build_filters`.
 """
 
 from __future__ import annotations

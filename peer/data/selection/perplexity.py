@@ -132,8 +132,7 @@ def _rounded(value: float) -> float:
 class PerplexityTally:
     """Numbers of documents before and after sampling, by quartile and histogram bin.
 
-    `manyhands corpus sample` shows them. Only counts are stored, so memory does not grow with the
-    corpus.
+    `manyhands corpus sample` shows them. Only counts are stored, so memory does not grow with the corpus.
     """
 
     def __init__(self, sample: Floats, quartiles: tuple[float, float, float]) -> None:

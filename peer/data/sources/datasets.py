@@ -1,7 +1,6 @@
 """Hugging Face datasets, streamed by `datasets`; a shard is a Parquet row group or another file.
 
-Only this module imports `datasets`, and only if a run names such a source, as the import takes a
-second.
+Only this module imports `datasets`, and only if a run names such a source, as the import takes a second.
 """
 
 from __future__ import annotations
@@ -80,8 +79,7 @@ def _open(source: Source) -> Any:
 def require_hub(source: Source) -> None:
     """Raise `UnreachableError` if the dataset is on the hub and the hub does not respond at all.
 
-    A dataset in a local folder needs no hub. `HF_HUB_OFFLINE` and `HF_DATASETS_OFFLINE` disable the
-    check.
+    A dataset in a local folder needs no hub. `HF_HUB_OFFLINE` and `HF_DATASETS_OFFLINE` disable the check.
     """
     name = source.paths[0]
     if source.kind != "hub" or Path(name).exists() or REPOSITORY.fullmatch(name) is None:

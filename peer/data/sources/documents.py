@@ -42,8 +42,7 @@ LOST_TURN_TOKENS = 500  # that a failing source loses with each turn
 class SourceStream:
     """The endless documents of one source, read ahead in a thread.
 
-    At most three blocks are in memory: the current, the next, and one that waits for room in the
-    queue.
+    At most three blocks are in memory: the current, the next, and one that waits for room in the queue.
     """
 
     def __init__(self, plan: SourcePlan, position: BlockPosition | None, report: Report, pauses: Pauses) -> None:

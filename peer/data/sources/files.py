@@ -159,8 +159,7 @@ def line_documents(
 def paragraph_documents(file: BinaryIO, offset: int, end: int | None, whole_paragraph: bool) -> Iterator[Found]:
     """Yield the paragraphs after all blank lines that begin before `end`.
 
-    `file` is at `offset`; the text before the first blank line is skipped unless it is a
-    `whole_paragraph`.
+    `file` is at `offset`; the text before the first blank line is skipped unless it is a `whole_paragraph`.
     """
     paragraph, ours, at = _Gathered(), whole_paragraph, offset
     for start, chunk, at in _lines(file, offset):

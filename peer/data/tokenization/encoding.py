@@ -1,9 +1,8 @@
 """Encoding of documents as chunks of token ids, with each text tokenized at most once.
 
-Tokenizing is nearly all the work of the data path, and nearly all words of a text have occurred
-before. If a tokenizer treats words independently, only new words are tokenized, many in one call to
-use all cores, and the ids of known words are cached. Any other tokenizer gets whole sentences.
-Packing works on ids alone.
+Tokenizing is nearly all the work of the data path, and nearly all words of a text have occurred before. If a
+tokenizer treats words independently, only new words are tokenized, many in one call to use all cores, and the
+ids of known words are cached. Any other tokenizer gets whole sentences. Packing works on ids alone.
 """
 
 from __future__ import annotations

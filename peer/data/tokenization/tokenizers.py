@@ -1,8 +1,7 @@
 """The run's tokenizer: trained or imported by the operator, loaded from its folder by every peer.
 
-transformers' `AutoTokenizer` can load the folder as a plain fast tokenizer. transformers' classes
-for single families are avoided because they replace parts of the tokenizer; ALBERT's strips Bengali
-vowel signs.
+transformers' `AutoTokenizer` can load the folder as a plain fast tokenizer. transformers' classes for single
+families are avoided because they replace parts of the tokenizer; ALBERT's strips Bengali vowel signs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Training of the run's tokenizer on a stream of documents that is read once.
 
-The libraries' trainers keep each distinct word with its count, in about a kilobyte. Half of the
-distinct words of a text occur only once; a long text has millions of them, which do not improve a
-vocabulary. So the rare words of a long text are left out (`RareWordFilter`): a word passes from its
-n-th occurrence on, where n doubles with every `free_words` words that have passed. All words of a
-short text pass, and the frequent ones of a long text. Without spaces between words, a whole clause
-takes the place of a word and hardly ever recurs. So clauses are sampled: all of them at first, then
-every second one, every fourth, and so on as the sample grows.
+The libraries' trainers keep each distinct word with its count, in about a kilobyte. Half of the distinct words
+of a text occur only once; a long text has millions of them, which do not improve a vocabulary. So the rare
+words of a long text are left out (`RareWordFilter`): a word passes from its n-th occurrence on, where n doubles
+with every `free_words` words that have passed. All words of a short text pass, and the frequent ones of a long
+text. Without spaces between words, a whole clause takes the place of a word and hardly ever recurs. So clauses
+are sampled: all of them at first, then every second one, every fourth, and so on as the sample grows.
 """
 
 from __future__ import annotations

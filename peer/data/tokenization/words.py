@@ -1,17 +1,15 @@
 """Words of a text: tokenized separately with a cache, and their starts among token ids.
 
-Nearly every tokenizer treats words independently, so the encoder tokenizes each word once
-(`find_cut`, `WordMemory`). Most tokenizers first split at white space and ignore its amount;
-byte-level ones (RoBERTa, GPT-2) attach white space to the word after it. A trial on text shows
-which kind a tokenizer is.
+Nearly every tokenizer treats words independently, so the encoder tokenizes each word once (`find_cut`,
+`WordMemory`). Most tokenizers first split at white space and ignore its amount; byte-level ones (RoBERTa,
+GPT-2) attach white space to the word after it. A trial on text shows which kind a tokenizer is.
 
-For masking whole words, `WordStarts` finds where words begin. Nearly every tokenizer marks it in
-the tokens: "▁" or "Ġ" is the space before a word (sentencepiece, byte level), and "##" a
-continuation (WordPiece). Without spaces a tokenizer cuts between kinds of characters, such as
-letters, punctuation and digits; a trial shows between which. So a table of the tokens' first and
-last kinds of characters suffices, and masking needs no text. Scripts without spaces (Chinese,
-Japanese, Thai, Lao, Khmer, Burmese, Tibetan) do not show where words begin: there each token counts
-as a word, or each character with its marks if it consists of several tokens.
+For masking whole words, `WordStarts` finds where words begin. Nearly every tokenizer marks it in the tokens:
+"▁" or "Ġ" is the space before a word (sentencepiece, byte level), and "##" a continuation (WordPiece). Without
+spaces a tokenizer cuts between kinds of characters, such as letters, punctuation and digits; a trial shows
+between which. So a table of the tokens' first and last kinds of characters suffices, and masking needs no text.
+Scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan) do not show where words begin:
+there each token counts as a word, or each character with its marks if it consists of several tokens.
 """
 
 from __future__ import annotations
@@ -281,8 +279,7 @@ def _kinds_of_bytes(token: bytes) -> Kinds:
 def _kind_of_cut(character: bytes) -> CharacterKind:
     """Guess the kind of a character from its first bytes: that of the first character with them.
 
-    Of the characters that begin like spaces and controls (C2, E2), nearly all in use are
-    punctuation.
+    Of the characters that begin like spaces and controls (C2, E2), nearly all in use are punctuation.
     """
     for lowest in (b"\x80", b"\x90", b"\xa0"):  # the lowest second bytes that UTF-8 allows
         for missing in range(1, 4):
