@@ -82,7 +82,7 @@ class Dashboard(Section):
 
 
 class RunConfig(Section):
-    """A whole run; see the module's docstring."""
+    """The configuration of a run: the sections of its run file, validated together."""
 
     run: Run = Run()
     model: Model = Model()
