@@ -233,6 +233,8 @@ def test_a_receipt_can_come_too_late(ledger: Ledger, database: Database, clock: 
     keeper_receives(ledger, {"bob": 30}, 2)
     assert counted(ledger) == {"Ada": (30, 0), "Bob": (0, 30)}
     assert refused(database) == [("receipt", "bad-request", "keeper")]
+    with database() as session:
+        assert session.scalars(select(Refusal.reason)).one().endswith("came 7 days after its first report.")
 
 
 def test_a_refused_report_brings_no_receipt(ledger: Ledger, database: Database) -> None:

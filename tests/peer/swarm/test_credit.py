@@ -55,6 +55,12 @@ def test_of_a_false_claim_and_a_cut_weight_the_less_is_believed() -> None:
     assert claims.believed == {"bad": 1, "other": 0}
 
 
+def test_who_has_claimed_falsely_is_believed_a_little_more_with_patience() -> None:
+    """A hundredth of a batch: else a step that only such a device can fill would never come."""
+    claimant = replace(BAD, record=BAD.record.model_copy(update={"samples": 900}))
+    assert Allowances(target=1000, doubted={"bad": 3}, patience=2.0).samples(claimant) == 3 + 2 * 10
+
+
 @pytest.mark.parametrize(("brought", "missing"), [(10.0, {}), (9.0, {"bad": 1}), (1.0, {"bad": 9})])
 def test_only_samples_that_were_not_brought_are_missing(brought: float, missing: dict[str, int]) -> None:
     """A peer that brings all it is believed to have owes nothing, though the round was short."""
