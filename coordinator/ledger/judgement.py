@@ -88,17 +88,17 @@ class Judgement:
 
     @property
     def stored(self) -> bool:
-        """Whether the report is stored as a row."""
+        """True if the report becomes a row of the ledger."""
         return self.outcome in (ReportOutcome.COUNTED, ReportOutcome.UNDONE)
 
     @property
     def refused(self) -> bool:
-        """Whether the report is refused and need not be sent again."""
+        """True if the report is refused for good, so that the device need not send it again."""
         return self.outcome in (ReportOutcome.SECOND, ReportOutcome.REFUSED)
 
     @property
     def brings_receipt(self) -> bool:
-        """Whether the report's receipt is used; the receipt of an implausible report is not."""
+        """True if the report's receipt is used; an implausible report's receipt is not."""
         return self.stored or self.outcome is ReportOutcome.SECOND
 
     @property

@@ -356,7 +356,7 @@ class DeviceLogin(Base):
 
 
 class Naming(Base):
-    """Whether the public sees a member's name; without a row it does."""
+    """A member's choice to show or hide the name; without a row the public sees it."""
 
     __tablename__ = "namings"
 

@@ -56,7 +56,7 @@ class LoginLink(BaseModel):
 
 
 class Needs(BaseModel):
-    """What a machine needs to take part; null before the first checkpoint or step."""
+    """The requirements on a machine; null before the first checkpoint or step."""
 
     state_bytes: int | None  # of the model and its optimizer, to download at joining
     memory_bytes: int | None  # about: of the libraries, that state, and the copies of the model that averaging needs
@@ -66,7 +66,7 @@ class Needs(BaseModel):
 
 
 class Joining(BaseModel):
-    """How to take part in this run."""
+    """Instructions for joining this run."""
 
     run: str
     join_link: str
