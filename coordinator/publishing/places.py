@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ from coordinator.run.publish_settings import HUB, PlaceSettings, Secret, read_se
 LATEST = "latest.json"
 
 
-class Place:
+class Place(ABC):
     """A repository or folder to publish checkpoints to."""
 
     remedy = ""
@@ -46,8 +47,8 @@ class Place:
                 f"{self._settings.to} does not take the checkpoint ({self._secret.reason(error)}): {self.remedy}."
             ) from None  # the cause may contain credentials, or the request with its headers
 
-    def _bring(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _bring(self, folder: Path, checkpoint: StoredCheckpoint) -> str: ...
 
 
 def open_place(base: Path, settings: PlaceSettings) -> Place:
