@@ -127,12 +127,26 @@ class SessionServer:
         )
         session = LiveSession(session_id, token, self._door.caller(context))
         try:
+            await self._queue_welcome(session)  # before news can be queued: it is the first message
             self._add(session)
             with services.telemetry.sessions_open.track_inprogress(), about_session(session_id):
                 await _Conversation(services, session, context, self._reports, self._presences).run()
         finally:
             self._remove(session)
             await asyncio.to_thread(close_session, services.database, session_id, services.clock())
+
+    async def _queue_welcome(self, session: LiveSession) -> None:
+        services, token = self._services, session.token
+        welcome = control_pb2.Welcome(
+            session_id=session.id,
+            member=token.member,
+            software_version=software_version(),
+            hears_suspicions=True,
+            hears_losses=True,
+            software_address=services.software_address,
+            last_seq=await asyncio.to_thread(services.ledger.last_seq, token.device_id),
+        )
+        session.push(control_pb2.CoordinatorMessage(welcome=welcome))
 
     def _add(self, session: LiveSession) -> None:
         """Register a session; an older one of the same device ends."""
@@ -187,7 +201,7 @@ class _Conversation:
 
     async def run(self) -> None:
         """Write queued messages until the session ends, while a task reads."""
-        await self._queue_welcome()
+        await self._queue_state()
         reading = asyncio.create_task(self._read_all())
         try:
             while not isinstance(item := await self._session.outgoing.get(), End):
@@ -201,18 +215,9 @@ class _Conversation:
         if item.error is not None:
             raise item.error
 
-    async def _queue_welcome(self) -> None:
+    async def _queue_state(self) -> None:
+        """Queue what a new session must know: revocations, the keeper's addresses and recent announcements."""
         session = self._session
-        welcome = control_pb2.Welcome(
-            session_id=session.id,
-            member=session.token.member,
-            software_version=software_version(),
-            hears_suspicions=True,
-            hears_losses=True,
-            software_address=self._services.software_address,
-            last_seq=await asyncio.to_thread(self._services.ledger.last_seq, session.token.device_id),
-        )
-        session.push(control_pb2.CoordinatorMessage(welcome=welcome))
         revocations = await asyncio.to_thread(self._services.membership.revocations_jwt)
         session.push(control_pb2.CoordinatorMessage(revocations=revocations))
         status = await asyncio.to_thread(read_swarm_status, self._services.database)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from sqlalchemy import event, select
 
 from auth.errors import ExpiredTokenError, RequestError, TokenError
 from auth.keys import DeviceKey, challenge_bytes
-from coordinator.control import session as server_side
+from coordinator.control import server, session as server_side
 from coordinator.control.session import PresenceBook
 from coordinator.ledger.sessions import PresenceClaim, close_session, online_sessions, open_session
+from coordinator.ledger.steering import Steersman
 from coordinator.statistics.people import newest_hardware
 from coordinator.store.engine import Database
 from coordinator.store.models import LostSamples
@@ -23,7 +25,7 @@ from peer.reporting.messages import Lost
 from peer.reporting.wire import lost_to_wire, report_to_wire
 from tests.support.control_plane import TestCoordinator, a_report, joined, samples_of, serving
 from tests.support.raw_sessions import drained, greeted, next_of
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 async def test_an_impossible_presence_is_dropped_and_the_session_goes_on(tmp_path: Path) -> None:
@@ -99,6 +101,34 @@ async def test_the_newest_session_of_a_device_counts(tmp_path: Path) -> None:
         with pytest.raises(RequestError, match="twice"):
             await drained(first)
         second.cancel()
+
+
+async def test_a_session_begins_with_its_welcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """News for all sessions that come while one is being opened do not overtake its welcome."""
+    monkeypatch.setattr(server, "REFRESH_EVERY_S", 0.01)
+    async with (
+        serving(tmp_path) as coordinator,
+        joined(coordinator, tmp_path) as ada,
+        joined(coordinator, tmp_path, "Bob") as bob,
+    ):
+        first = await greeted(ada)
+        ledger, looked_up, told = coordinator.services.ledger, threading.Event(), threading.Event()
+        last_seq = ledger.last_seq
+
+        def last_seq_once_all_are_told(device_id: str) -> int:
+            looked_up.set()
+            assert told.wait(PATIENCE_S)
+            return last_seq(device_id)
+
+        monkeypatch.setattr(ledger, "last_seq", last_seq_once_all_are_told)
+        opening = asyncio.create_task(greeted(bob))
+        await eventually("Bob's session is being opened", looked_up.is_set)
+        services = coordinator.services
+        Steersman(services.database, services.config, "root", services.clock).announce("Hello")
+        await next_of(first, "notice")
+        told.set()
+        (await opening).cancel()
+        first.cancel()
 
 
 async def test_a_flood_of_messages_is_slowed_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
