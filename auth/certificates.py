@@ -1,8 +1,8 @@
 """Certificates of contribution: a member's share in a run, signed by the run's authority.
 
-A certificate is a statement (`auth.statements`). Anybody with the file and the authority's key can
-check it offline. It names the pseudonyms of the member's devices (`auth.keys.ReceiptKey`), so a
-member can prove with a device's key that the certificate is theirs.
+A certificate is a statement (`auth.statements`). Anyone with the file and the authority's key can
+check it offline. It lists the pseudonyms of the member's devices (`auth.keys.ReceiptKey`), so a
+member can prove ownership of the certificate with a device's key.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ _Device = Annotated[str, Field(pattern=r"^([0-9a-f]{64}|[1-9A-HJ-NP-Za-km-z]{1,6
 
 
 class Certificate(Statement):
-    """A certificate of a member's contribution up to the moment of issue."""
+    """The contribution of one member up to the time of issue."""
 
     noun: ClassVar[str] = "certificate"
     certificate: Literal["manyhands-certificate-v1", "manyhands-certificate-v2"] = "manyhands-certificate-v2"
     run: _Name
-    member: _Name  # public name of the member
+    member: _Name  # the member's public name
     number: _Count  # the member's number in this run
-    samples: _Count  # confirmed by receipts
-    steps: _Count  # global steps that contain these samples
-    active_days: _Count  # UTC days with contributions
-    first_day: _Day  # such as 2026-11-22
+    samples: _Count  # number of samples confirmed by receipts
+    steps: _Count  # number of global steps that contain these samples
+    active_days: _Count  # number of UTC days with at least one contribution
+    first_day: _Day  # ISO 8601 date, UTC
     last_day: _Day
-    training_s: _Count  # seconds of computation, summed over devices
-    averaged_bytes: _Count  # others' values that the devices averaged, by their own reports
-    # pseudonyms in receipts of the newest devices; version 1 has libp2p identities (base58) instead
+    training_s: _Count  # computation time in seconds, summed over the member's devices
+    averaged_bytes: _Count  # bytes received from other peers and averaged, as reported by the devices
+    # Receipt pseudonyms of the newest devices; version 1 has libp2p peer IDs (base58) instead.
     devices: Annotated[tuple[_Device, ...], Field(max_length=MAX_DEVICES)]
-    issued_at: _Count  # Unix seconds
+    issued_at: _Count  # Unix time in seconds
 
 
 class SignedCertificate(BaseModel):
-    """A certificate's text, its signature and the signing key, as they are written to a file."""
+    """A certificate's text, its signature and the signing key: the content of a certificate file."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     body: Annotated[str, Field(max_length=MAX_CERTIFICATE_CHARS)]
     signature: Annotated[str, Field(max_length=128)]  # base64
-    authority_key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # Ed25519
+    authority_key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # Ed25519 public key, hexadecimal
 
 
 def sign_certificate(authority: AuthorityKey, certificate: Certificate) -> SignedCertificate:
@@ -62,12 +62,12 @@ def sign_certificate(authority: AuthorityKey, certificate: Certificate) -> Signe
 
 
 def write_certificate(signed: SignedCertificate) -> str:
-    """Return the file's text: JSON that holds the signed body as one string, so it stays intact."""
+    """Serialize a certificate as JSON; the signed body is one string, so reformatting cannot change it."""
     return json.dumps(signed.model_dump(), indent=1) + "\n"
 
 
 def read_certificate(text: str) -> SignedCertificate:
-    """Parse a certificate file without verifying it. Raises `RequestError` for any other text."""
+    """Parse a certificate file without verifying it. Raises `RequestError` if the text is malformed."""
     if len(text) > MAX_CERTIFICATE_CHARS:
         raise RequestError(f"A certificate has at most {MAX_CERTIFICATE_CHARS} characters, not {len(text)}.")
     try:
@@ -77,10 +77,10 @@ def read_certificate(text: str) -> SignedCertificate:
 
 
 def open_certificate(signed: SignedCertificate) -> Certificate:
-    """Return the certificate.
+    """Return a certificate's contents after verifying its signature.
 
-    Raises `UnverifiedError` unless the key that it names signed its canonical form. The caller has
-    to check that this key is the run's own.
+    Raises `UnverifiedError` unless the body is canonical and signed with the key in the file.
+    Callers must check that this key belongs to the run.
     """
     try:
         return Certificate.opened(signed.body, is_signed_by(signed.authority_key, signed.signature))

@@ -1,8 +1,8 @@
-"""Swarm time: the coordinator's clock, which peers use in place of their own.
+"""Swarm time: the coordinator's clock, which peers use instead of their own.
 
-hivemind's nodes treat each other as unreachable if their clocks differ by more than three seconds,
-as happens after a machine was suspended. So a peer follows the coordinator's time; between two of
-its messages the peer uses a clock that nobody can set.
+hivemind nodes consider each other unreachable if their clocks differ by more than three seconds,
+for example after a suspend. Peers therefore follow the coordinator's clock, and use a monotonic
+clock between its messages, because nobody can set that one.
 """
 
 from __future__ import annotations
@@ -13,34 +13,33 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-READINGS = 8  # newest messages that are compared
-NOTABLE_S = 0.5  # a smaller difference changes nothing
+READINGS = 8  # number of recent messages compared
+NOTABLE_S = 0.5  # smallest change of the offset that is applied, in seconds
 
-# Swarm time minus steady time, in shared memory: the processes that hivemind forks take no messages
-# of ours.
+# Swarm time minus steady time. In shared memory because hivemind's forks get no control messages.
 _offset_s = multiprocessing.Value("d", math.nan, lock=False)
 
 
 def steady_time() -> float:
-    """Return the seconds of a monotonic clock of all processes; on Linux it counts suspended time."""
+    """Return the seconds of a system-wide monotonic clock; on Linux, time spent suspended is included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def follow_coordinator(offset_s: float) -> None:
-    """Set swarm time to steady time plus `offset_s`, in this process and those forked from it."""
+    """Set swarm time to steady time plus `offset_s`, in this process and its forks."""
     _offset_s.value = offset_s
 
 
 def swarm_time() -> float:
-    """Return Unix seconds by the coordinator's clock, or by this machine's until it is known."""
+    """Return the Unix time of the coordinator's clock, or of the local clock before the first message."""
     offset_s = float(_offset_s.value)
     return time.time() if math.isnan(offset_s) else steady_time() + offset_s
 
 
 class ReadClock:
-    """An estimate of the coordinator's clock from its newest messages.
+    """An estimator of the coordinator's clock from its most recent messages.
 
-    A delayed message shows an earlier time, so the message with the least delay counts.
+    Network delay makes a message's time look earlier, so the largest offset is the most accurate.
     """
 
     def __init__(self, steady: Callable[[], float] = steady_time) -> None:
@@ -49,7 +48,7 @@ class ReadClock:
         self._told_s = math.nan
 
     def read(self, server_time: float) -> float | None:
-        """Add a message's time (0 if it has none). Return the new offset, or None if it has hardly changed."""
+        """Add a message's time (0: none). Return the new offset, or None if the offset has hardly changed."""
         if server_time <= 0 or not math.isfinite(server_time):
             return None
         self._offsets.append(server_time - self._steady())

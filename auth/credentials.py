@@ -1,8 +1,8 @@
-"""A device's credentials: its key, the run's authority, its token and the newest revocation list.
+"""A device's credentials: its key, the run's authority, its token and the latest revocation list.
 
-Several processes share one directory: the agent writes what the coordinator sends; the worker and
-its forked children read it to check other peers. So each read checks whether the file has changed,
-and no lock is held across a fork.
+Several processes share one directory. The agent writes the files it receives from the coordinator;
+the worker and its forks read them to verify other peers. Each read therefore checks whether the
+file has changed, and no lock is held across a fork.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ DEVICE_KEY_FILE = "device.key"
 
 @dataclass(frozen=True)
 class JoinedRun:
-    """The run that the credentials are for, and the authority keys that it accepts."""
+    """A joined run: its name and the authority keys accepted for it."""
 
     name: str
     authorities: Authorities
 
 
 class Credentials:
-    """One device's credentials for one run, in a directory of private files."""
+    """The credentials of one device for one run, stored as private files in a directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = Path(directory)
@@ -39,12 +39,12 @@ class Credentials:
         self._revocations_file = WatchedFile(self.directory / "revoked.jwt", self._parse_revocations)
 
     def __reduce__(self) -> tuple[type[Credentials], tuple[Path]]:
-        """Pickle the directory's path; the other process opens the directory itself."""
+        """Pickle only the directory's path; the receiving process opens the directory itself."""
         return Credentials, (self.directory,)
 
     @cached_property
     def device_key(self) -> DeviceKey:
-        """The device's key, created at first use."""
+        """The device's key, created on first use."""
         return DeviceKey.load_or_create(self.directory / DEVICE_KEY_FILE)
 
     @property
@@ -59,26 +59,27 @@ class Credentials:
 
     @property
     def token_jwt(self) -> str:
-        """This device's own token as a JWT. Raises `TokenError` if the device has not joined."""
+        """This device's own token as a JWT. Raises `TokenError` if the device has not joined a run."""
         token = self._token_file.read()
         if token is None:
             raise TokenError(f"{self.directory} holds no access token: join the run first.")
         return token
 
     def member_of(self, run: str) -> str | None:
-        """Return this device's member if it has ever joined the run, else None."""
+        """Return this device's member name in `run`, or None if the device has never joined it."""
         try:
-            token = self._joined_run().authorities.read_token(self.token_jwt, run, now=0.0)  # also by a replaced key
+            # At time 0, signatures of a replaced key are accepted as well.
+            token = self._joined_run().authorities.read_token(self.token_jwt, run, now=0.0)
         except TokenError:
             return None
         return token.member
 
     def access_token(self, now: float) -> AccessToken:
-        """Check this device's own token and return it. Raises `ExpiredTokenError` once it has expired."""
+        """Return this device's own token. Raises `ExpiredTokenError` if it has expired."""
         return self.check(self.token_jwt, now)
 
     def check(self, jwt: str, now: float) -> AccessToken:
-        """Check a device's token against the authority, the time and the revocation list."""
+        """Return a token after checking its signature, its dates and the revocation list."""
         run = self._joined_run()
         token = run.authorities.read_token(jwt, run.name, now)
         require_usable(token, now)
@@ -87,54 +88,54 @@ class Credentials:
         return token
 
     def is_revoked(self, peer_id: str) -> bool:
-        """Return whether the newest known revocation list names this libp2p identity."""
+        """Return whether the latest known revocation list contains this libp2p peer ID."""
         revocations = self._revocations_file.read()
         return revocations is not None and peer_id in revocations.peer_ids
 
     def store_grant(self, run: str, authority_public: bytes, token_jwt: str, revocations_jwt: str) -> None:
-        """Store the grant of a join. Raises `TokenError`, before anything is written, if its parts do not match."""
+        """Store the response to a join. Raises `TokenError`, without writing anything, if its parts disagree."""
         self._require_own(read_token(token_jwt, authority_public, run))
         verify_revocations(revocations_jwt, authority_public, run)
         granted = JoinedRun(run, Authorities(authority_public).after(token_jwt, run))
         if not self._is_known(granted):
-            self._forget_revocations()  # signed by another authority: its serial numbers mean nothing here
+            self._forget_revocations()  # serial numbers of different authorities cannot be compared
         write_private(self.directory / "authority.pub", granted.authorities.to_bytes())
         write_private(self.directory / "run", run.encode())
         write_private(self.directory / "token.jwt", token_jwt.encode())
         self.store_revocations(revocations_jwt)
 
     def store_token(self, jwt: str) -> None:
-        """Store a renewed token of this device."""
+        """Store a renewed token for this device."""
         run = self._joined_run()
         self._require_own(read_token(jwt, run.authorities.current, run.name))
         self._follow(run, jwt)
         write_private(self.directory / "token.jwt", jwt.encode())
 
     def store_revocations(self, jwt: str) -> None:
-        """Store a revocation list if it is newer than the known one.
+        """Store a revocation list if it is newer than the stored one.
 
-        So replaying an old list cannot bring a revoked peer back. A list with the same serial
-        number but a new signature is stored as well, because the key that signed the known one may
-        have been replaced.
+        Replaying an old list therefore cannot reinstate a revoked peer. A list with the same serial
+        number but a different signature is stored too, because the signing key may have been
+        replaced.
         """
         run = self._joined_run()
         new = verify_revocations(jwt, run.authorities.current, run.name)
         self._follow(run, jwt)
         try:
             known = self._revocations_file.read()
-        except TokenError:  # signed by a key that is no longer known
+        except TokenError:  # signed by a key that is no longer accepted
             known = None
         if known is None or new.serial > known.serial or (new.serial == known.serial and new != known):
             write_private(self.directory / "revoked.jwt", jwt.encode())
 
     def _follow(self, run: JoinedRun, checked: str) -> None:
-        """Store the authority's new key if this checked token or list carries a handover to it."""
+        """Store the authority's new key if this verified token or list carries a handover to it."""
         after = run.authorities.after(checked, run.name)
         if after != run.authorities:
             write_private(self.directory / "authority.pub", after.to_bytes())
 
     def _is_known(self, granted: JoinedRun) -> bool:
-        """Return whether the stored credentials are for this run, under its key or the previous."""
+        """Return whether the stored credentials are for this run, under its current or previous key."""
         known = self._known_run()
         keys = (granted.authorities.current, granted.authorities.previous)
         return known is not None and known.name == granted.name and known.authorities.current in keys

@@ -1,43 +1,43 @@
-"""The error tree of manyhands: one class for each thing a person can be told to mend.
+"""The root of the manyhands exceptions: one class per problem that a user can solve.
 
-Every class carries a stable `code` (sent over gRPC and HTTP) and a process `exit_code` (a contract: scripts use it).
-A class's docstring says what happened and, in a second paragraph, what to do: the guide's list of exit codes has both.
-`auth` is the lowest package, so the root lives here; each package adds its own leaves to this tree:
+Every class has a `code`, sent over gRPC and HTTP, and a process `exit_code`. Both are stable,
+because scripts depend on them. A class's docstring states the problem and, in a second paragraph,
+the remedy; the guide's list of exit codes is generated from both. Other packages add subclasses:
 
     ManyhandsError                  1
-    ├── ConfigError                 3   run.yaml or settings are wrong
-    ├── UnreachableError            4   the coordinator, or a web server, does not answer
-    ├── LinkError                   5   the join link is malformed
-    ├── FingerprintError            6   the coordinator is not the one the link names
-    ├── NotInvitedError             7   no invite was given and the device is unknown
+    ├── ConfigError                 3   invalid run.yaml or settings
+    ├── UnreachableError            4   no answer from the coordinator or a web server
+    ├── LinkError                   5   malformed join link
+    ├── FingerprintError            6   coordinator's certificate differs from the join link
+    ├── NotInvitedError             7   unknown device without an invite code
     ├── UnknownInviteError          8   no such invite code
-    ├── UsedInviteError             9   the code was used already
-    ├── ExpiredInviteError         10   the code is too old
-    ├── RevokedError               11   the member or device was revoked
-    │   └── QuarantinedError       27   ... for as long as its quarantine lasts
-    ├── VersionError               12   peer and coordinator speak different versions
-    ├── PortTakenError             13   a port to listen on is taken
-    ├── StorageError               14   disk full, or a file cannot be written or verified
-    │   └── DatabaseError          31   ... the run's database, which is missing, empty or damaged
-    ├── ClockError                 15   the two clocks differ too much
-    ├── SwarmError                 16   the swarm cannot be reached or its daemon does not start
-    ├── TokenError                 17   an access token is invalid
-    │   └── ExpiredTokenError      17   ... because its time is over
-    ├── WorkerError                18   the training process failed again and again
-    ├── RequestError               19   a request breaks the protocol (schema, size, range)
-    ├── UnfitError                 20   the doctor found what keeps this machine from taking part
+    ├── UsedInviteError             9   invite code already used
+    ├── ExpiredInviteError         10   invite code expired
+    ├── RevokedError               11   member or device revoked
+    │   └── QuarantinedError       27   ... temporarily, by a quarantine
+    ├── VersionError               12   incompatible protocol versions of peer and coordinator
+    ├── PortTakenError             13   listening port already in use
+    ├── StorageError               14   disk full, or file not writable or not verifiable
+    │   └── DatabaseError          31   ... the run's database is missing, empty or damaged
+    ├── ClockError                 15   clocks of peer and coordinator differ too much
+    ├── SwarmError                 16   swarm unreachable, or its daemon does not start
+    ├── TokenError                 17   invalid access token
+    │   └── ExpiredTokenError      17   ... because it has expired
+    ├── WorkerError                18   training process failed repeatedly
+    ├── RequestError               19   request violates the protocol (schema, size, range)
+    ├── UnfitError                 20   the doctor found a problem that prevents taking part
     ├── MemoryLimitError           21   not even one sample fits into the device's memory
-    ├── LoginDeniedError           22   the person refused the login at the identity provider
-    ├── LoginExpiredError          23   nobody completed the login in time
-    ├── NotAllowedError            24   who logged in is not on the run's allowlist
-    ├── ProviderError              25   the identity provider does not answer, or not as it should
-    │   └── IdTokenError           25   ... because its ID token proves nothing to this coordinator
-    ├── DeviceLimitError           26   the member has as many devices in the run as it may
-    ├── UnverifiedError            28   what was published does not follow from what was signed
-    ├── UnsoundWeightsError        29   exported weights do not compute what the checkpoint says of them
-    ├── PublicationError           30   a place to publish to does not take a checkpoint
-    └── UnconfirmedError           32   an act has consequences that a person must confirm first
-        └── ShrunkenRunError       33   ... a run holds far less than its last backup, or than its checkpoints imply
+    ├── LoginDeniedError           22   user refused the login at the identity provider
+    ├── LoginExpiredError          23   login not completed in time
+    ├── NotAllowedError            24   account not on the run's allowlist
+    ├── ProviderError              25   identity provider unreachable, or its response invalid
+    │   └── IdTokenError           25   ... because its ID token is invalid
+    ├── DeviceLimitError           26   member has reached the run's limit of devices
+    ├── UnverifiedError            28   published results do not match the signed data
+    ├── UnsoundWeightsError        29   exported weights do not reproduce the checkpoint's loss
+    ├── PublicationError           30   a publishing target rejects a checkpoint
+    └── UnconfirmedError           32   operation with consequences needs confirmation
+        └── ShrunkenRunError       33   ... run much smaller than its last backup or its checkpoints imply
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from typing import ClassVar
 
 
 class ManyhandsError(Exception):
-    """Something went wrong that a person can act on; `str(error)` is one sentence with the remedy."""
+    """The base class of errors that a user can act on; `str(error)` is one sentence with the remedy."""
 
     code: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
@@ -373,7 +373,7 @@ class UnconfirmedError(ManyhandsError):
 
     def __init__(self, consequences: str) -> None:
         super().__init__(f"{consequences} Nothing is done yet: add --yes to do it.")
-        self.consequences = consequences  # in whole sentences, for forms that confirm in another way
+        self.consequences = consequences  # complete sentences, for forms that ask for confirmation differently
 
 
 class ShrunkenRunError(UnconfirmedError):

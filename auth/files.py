@@ -1,7 +1,7 @@
-"""Atomic writes of files and directories, files reread when they are replaced, and file digests.
+"""Atomic writes of files and directories, cached reads of files that change, and file digests.
 
-Every process that keeps state on disk uses these functions, so neither a crash nor a second process
-leaves a partial file.
+All processes with state on disk use these functions, so neither a crash nor a concurrent process
+leaves a partial file behind.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _Version = tuple[int, int, int]  # mtime_ns, size, inode
 
 
 def write_private(path: Path, content: bytes, replace: bool = True) -> None:
-    """Write a file of mode 0600 atomically: readers see either the old or the new content.
+    """Write a file of mode 0600 atomically, so readers see either the old or the new content.
 
-    With `replace=False` an existing file stays unchanged: if two processes create the file, both
-    then read the content of the first.
+    With `replace=False` an existing file is kept. Two processes that create a file at the same time
+    then both read the content of the first.
     """
     aside: Path | None = None
     try:
@@ -57,7 +57,7 @@ def _link_unless_present(aside: Path, path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or a directory's list of names, to disk; raises `OSError`."""
+    """Flush a file or the entries of a directory to disk. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -66,7 +66,7 @@ def sync(path: Path) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Create a directory (and its parents) that only its owner can enter."""
+    """Create a directory and its parents, accessible to the owner only."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -83,7 +83,7 @@ def require_free(path: Path, remedy: str = OTHER_DIRECTORY) -> None:
 def new_directory(path: Path, mode: int = 0o755, remedy: str = OTHER_DIRECTORY) -> Iterator[Path]:
     """Yield a temporary directory; rename it to `path` on success, and remove it on failure.
 
-    Raises `ConfigError` with the remedy if `path` is not empty, is a symbolic link or a mount
+    Raises `ConfigError` with the remedy if `path` is not empty, is a symbolic link or is a mount
     point.
     """
     path = path.absolute()
@@ -102,7 +102,7 @@ def new_directory(path: Path, mode: int = 0o755, remedy: str = OTHER_DIRECTORY) 
 
 
 class WatchedFile(Generic[Value]):
-    """A file's parsed content, parsed again whenever another process has replaced the file."""
+    """The parsed content of a file; a file that another process has replaced is parsed again."""
 
     def __init__(self, path: Path, parse: Callable[[bytes], Value]) -> None:
         self.path = path
@@ -110,7 +110,7 @@ class WatchedFile(Generic[Value]):
         self._seen: tuple[_Version, Value] | None = None
 
     def read(self) -> Value | None:
-        """Return the parsed content, or None if there is no file. An unchanged file costs one `stat`."""
+        """Return the parsed content, or None without a file. Costs one `stat` while the file is unchanged."""
         try:
             version = _version(self.path.stat())
             if self._seen is None or self._seen[0] != version:
@@ -127,7 +127,7 @@ def _version(status: os.stat_result) -> _Version:
 
 
 def sha256_of(path: Path) -> bytes:
-    """Compute the SHA-256 of a file's content."""
+    """Return the SHA-256 digest of a file's content."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):

@@ -1,34 +1,34 @@
-"""One-time invite codes: issued by the operator to prove a person's name, and stored as hashes."""
+"""One-time invite codes, which the operator issues to named people; the store holds only their hashes."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
 
-# Crockford's base 32 has no I, L, O or U, so a code can be read aloud and typed without errors.
+# Crockford's base 32 omits I, L, O and U to avoid errors when a code is read aloud or typed.
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _LOOKALIKES = str.maketrans("ILO", "110")
-_GROUPS, _GROUP_LENGTH = 4, 5  # 20 characters of 5 bits: 100 bits, so a plain hash cannot be reversed by guessing
+_GROUPS, _GROUP_LENGTH = 4, 5  # 20 characters of 5 bits = 100 bits, too many to guess from a hash
 _LABEL = b"manyhands-invite-v1:"
 
 
 def new_invite_code() -> str:
-    """Draw a random code such as 7K2QM-0XW9P-C4RTB-3ZJ5D."""
+    """Return a random code such as 7K2QM-0XW9P-C4RTB-3ZJ5D."""
     groups = ("".join(secrets.choice(_ALPHABET) for _ in range(_GROUP_LENGTH)) for _ in range(_GROUPS))
     return "-".join(groups)
 
 
 def hash_invite_code(code: str) -> bytes:
-    """Return the 32 bytes under which a code is stored; case, dashes, blanks and look-alikes do not matter."""
+    """Return a code's 32-byte hash for storage, ignoring case, dashes, spaces and look-alike characters."""
     return hashlib.sha256(_LABEL + _letters(code).encode()).digest()
 
 
 def tidy_invite_code(code: str) -> str:
-    """Return a typed code in the form in which it was issued: letters, digits and dashes only."""
+    """Return a typed code in its issued form: letters, digits and dashes only."""
     letters = _letters(code)
     return "-".join(letters[start : start + _GROUP_LENGTH] for start in range(0, len(letters), _GROUP_LENGTH))
 
 
 def _letters(code: str) -> str:
-    """Return a code's letters and digits in capitals, with look-alikes replaced."""
+    """Return a code's letters and digits in upper case, with look-alikes replaced."""
     return "".join(character for character in code.upper() if character.isalnum()).translate(_LOOKALIKES)

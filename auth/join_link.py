@@ -1,10 +1,10 @@
-"""The join link: everything a volunteer needs to find a run and to authenticate it.
+"""The join link, with which a volunteer's machine finds a run and authenticates it.
 
     manyhands://HOST:PORT[,HOST:PORT...]/RUN#sha256=FINGERPRINT
 
 The fingerprint of the coordinator's certificate authenticates the first connection without a
-certificate authority. The addresses are tried in turn, so the link stays valid when the coordinator
-moves to another of them.
+certificate authority. Addresses are tried in order, so a link stays valid if the coordinator moves
+to another listed address.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _SHAPE = "manyhands://HOST:PORT/RUN#sha256=FINGERPRINT"
 
 
 class Address(NamedTuple):
-    """A host and port at which a coordinator may answer; `str()` is HOST:PORT."""
+    """A host and port of the coordinator; `str()` returns HOST:PORT."""
 
-    host: str  # a name or an address, IPv6 without brackets
+    host: str  # name or IP address; IPv6 without brackets
     port: int
 
     @classmethod
@@ -54,11 +54,11 @@ class Address(NamedTuple):
 class JoinLink:
     """A parsed join link; `str()` returns the link."""
 
-    host: str  # of the first address, as in `Address`
+    host: str  # host of the first address, in the format of `Address.host`
     port: int
     run: str
-    fingerprint: str  # SHA-256 of the certificate's DER form, 64 lowercase hex digits
-    others: tuple[Address, ...] = ()  # further addresses, in the order to try them
+    fingerprint: str  # SHA-256 of the certificate in DER, 64 lowercase hex digits
+    others: tuple[Address, ...] = ()  # alternative addresses, in order of preference
 
     @classmethod
     def parse(cls, text: str) -> JoinLink:
@@ -68,7 +68,7 @@ class JoinLink:
             raise _bad_link(text, f"it does not begin with {SCHEME}://")
         place, _, fragment = rest.partition("#")
         addresses, _, run = place.partition("/")
-        pieces = addresses.split(",")  # `urlsplit` rejects a list with an IPv6 address after the first
+        pieces = addresses.split(",")  # `urlsplit` rejects lists with an IPv6 address after the first entry
         if len(pieces) > MAX_ADDRESSES:
             raise _bad_link(text, f"it has more than {MAX_ADDRESSES} addresses")
         try:
@@ -88,7 +88,7 @@ class JoinLink:
         return Address(self.host, self.port)
 
     def each(self) -> tuple[JoinLink, ...]:
-        """Return one link for each address, in the order to try them."""
+        """Return one link per address, in order of preference."""
         addresses = dict.fromkeys((self.address, *self.others))
         return tuple(replace(self, host=host, port=port, others=()) for host, port in addresses)
 

@@ -1,12 +1,12 @@
 """Keys of the run's authority, of devices and of the coordinator's TLS; libp2p's RSA encoding.
 
-The authority (Ed25519) signs tokens and revocations. A device has one RSA key (hivemind signs with
-RSA), which is also its libp2p identity, so the transport, the DHT's records and the control plane
-all prove the same identity. Receipts are published, so a device signs them with another key, one
-for each run, which does not reveal that identity. The coordinator's TLS certificate is self-signed;
-peers trust it because the join link carries its fingerprint.
+The authority (Ed25519) signs tokens and revocations. A device's RSA key is also its libp2p identity
+(hivemind signs with RSA), so the transport, DHT records and the control plane all prove the same
+identity. Receipts are published, so they are signed with a separate key per run, which does not
+reveal that identity. The coordinator's TLS certificate is self-signed; peers trust it because the
+join link contains its fingerprint.
 
-libp2p's encoding is implemented here because hivemind's own would import torch into the agent.
+libp2p's encoding is reimplemented here because hivemind's would load torch into the agent.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from cryptography.x509.oid import NameOID
 from auth.errors import RequestError, StorageError
 from auth.files import write_private
 
-_RSA = b"\x08\x00\x12"  # protobuf: field 1 (key type) = 0 (RSA), then the tag of field 2 (the key's DER form)
-_SHA256 = b"\x12\x20"  # multihash: the code of SHA-256, then its length
+_RSA = b"\x08\x00\x12"  # protobuf field 1 (key type) = 0 (RSA), then the tag of field 2 (the key in DER)
+_SHA256 = b"\x12\x20"  # multihash prefix: code of SHA-256, then the digest's length
 Purpose = Literal["join", "login", "name", "renew", "session"]
 RSA_BITS = 2048
 RSA_EXPONENT = 65537
 MAX_RSA_BITS = 4096
 MAX_PUBLIC_KEY_BYTES = 1024
-TLS_NAME = "manyhands"  # the only name in the certificate; clients verify it whatever the address is
-# Trust rests on the fingerprint, so validity dates would only cause failures on machines with a
-# wrong clock. The end is RFC 5280's "no well-defined expiration date".
+TLS_NAME = "manyhands"  # the certificate's only name; clients verify it regardless of the address
+# Trust is based on the fingerprint, so validity dates would only cause failures on machines with a
+# wrong clock. The end date is RFC 5280's "no well-defined expiration date".
 _VALID_FROM = datetime(2020, 1, 1, tzinfo=timezone.utc)
 _VALID_UNTIL = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc)
 CHALLENGE_LABEL = b"manyhands-challenge-v1"
 RECEIPT_KEY_LABEL = b"manyhands receipt key v1"
-RECEIPT_KEY_BYTES = 32  # of the public key
+RECEIPT_KEY_BYTES = 32  # size of the public key
 _RSA_PADDING = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=padding.PSS.MAX_LENGTH)
 
 
 @dataclass(frozen=True)
 class AuthorityKey:
-    """The run's Ed25519 key, whose holder decides who takes part."""
+    """The run's Ed25519 key; its holder controls admission to the run."""
 
     private_key: ed25519.Ed25519PrivateKey
-    handover: str = ""  # the previous key's signature over this one (see auth.tokens); sent with all that it signs
+    handover: str = ""  # previous key's signature over this one (`auth.tokens`), sent with each signature
 
     @classmethod
     def generate(cls) -> AuthorityKey:
@@ -61,36 +61,36 @@ class AuthorityKey:
 
     @classmethod
     def load(cls, path: Path) -> AuthorityKey:
-        """Read a key file that `save` wrote."""
+        """Read a key file written by `save`."""
         try:
             return cls(ed25519.Ed25519PrivateKey.from_private_bytes(_read_key(path)))
         except ValueError as error:
             raise StorageError(f"{path} does not hold an authority key of 32 bytes.") from error
 
     def save(self, path: Path) -> None:
-        """Write the raw key, readable by its owner only."""
+        """Write the raw key to a file that only its owner can read."""
         write_private(path, self.private_key.private_bytes_raw())
 
     @property
     def public_bytes(self) -> bytes:
-        """The raw public key (32 bytes); every peer receives it at join."""
+        """The raw public key (32 bytes), which every peer receives when it joins."""
         return self.private_key.public_key().public_bytes_raw()
 
 
 @dataclass(frozen=True)
 class ReceiptKey:
-    """The Ed25519 key of a device's receipts in one run; it reveals neither the device nor other runs."""
+    """The Ed25519 key for a device's receipts in one run; it cannot be linked to the device or other runs."""
 
     private_key: ed25519.Ed25519PrivateKey
 
     @property
     def public_bytes(self) -> bytes:
-        """The raw public key (32 bytes); the coordinator receives it at each join."""
+        """The raw public key (32 bytes), which the coordinator receives at every join."""
         return self.private_key.public_key().public_bytes_raw()
 
     @property
     def pseudonym(self) -> str:
-        """The name of the device in receipts: the public key in hexadecimal."""
+        """The device's name in receipts: the public key in hexadecimal."""
         return self.public_bytes.hex()
 
 
@@ -102,7 +102,7 @@ class DeviceKey:
 
     @classmethod
     def load_or_create(cls, path: Path) -> DeviceKey:
-        """Load the device's key, or create it at first use. Two processes that start together get the same key."""
+        """Load the device's key, or create it on first use; processes that start together get the same key."""
         if not path.exists():
             private_key = rsa.generate_private_key(public_exponent=RSA_EXPONENT, key_size=RSA_BITS)
             write_private(path, encode_key(cls(private_key).private_der), replace=False)
@@ -116,19 +116,19 @@ class DeviceKey:
 
     @property
     def private_der(self) -> bytes:
-        """The private key in PKCS#1 DER, the form in the identity file."""
+        """The private key in PKCS#1 DER, the format of the identity file."""
         return self.private_key.private_bytes(
             serialization.Encoding.DER, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
         )
 
     @property
     def public_key(self) -> bytes:
-        """The public key in OpenSSH format, as hivemind writes it into DHT records."""
+        """The public key in OpenSSH format, as in hivemind's DHT records."""
         return _openssh(self.private_key.public_key())
 
     @property
     def peer_id(self) -> str:
-        """The libp2p peer ID, base58."""
+        """The libp2p peer ID in base58."""
         return peer_id_of(self.public_key)
 
     def sign(self, data: bytes) -> bytes:
@@ -136,13 +136,13 @@ class DeviceKey:
         return self.private_key.sign(data, _RSA_PADDING, hashes.SHA256())
 
     def receipt_key(self, run: str) -> ReceiptKey:
-        """Derive the key of this device's receipts in a run from the device key, so it need not be stored."""
+        """Derive the device's receipt key for a run from the device key; the result need not be stored."""
         derivation = HKDF(hashes.SHA256(), RECEIPT_KEY_BYTES, salt=None, info=RECEIPT_KEY_LABEL + run.encode())
         return ReceiptKey(ed25519.Ed25519PrivateKey.from_private_bytes(derivation.derive(self.private_der)))
 
 
 def verify_signature(public_key: bytes, data: bytes, signature: bytes) -> bool:
-    """Return whether `signature` is `DeviceKey.sign(data)` by the holder of `public_key`."""
+    """Return whether `signature` was made by `DeviceKey.sign(data)` with the key `public_key`."""
     try:
         _parse_public_key(public_key).verify(signature, data, _RSA_PADDING, hashes.SHA256())
     except (RequestError, InvalidSignature):
@@ -153,7 +153,7 @@ def verify_signature(public_key: bytes, data: bytes, signature: bytes) -> bool:
 def peer_id_of(public_key: bytes) -> str:
     """Return the libp2p peer ID of an OpenSSH public key: the multihash of its libp2p encoding.
 
-    Raises `RequestError` for an unacceptable key.
+    Raises `RequestError` if the key is not acceptable.
     """
     info = _parse_public_key(public_key).public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -162,18 +162,18 @@ def peer_id_of(public_key: bytes) -> str:
 
 
 def challenge_bytes(purpose: Purpose, run: str, nonce: bytes, public_key: bytes, *further: bytes) -> bytes:
-    """Build the versioned challenge that a device signs to prove its key.
+    """Return the versioned challenge that a device signs to prove possession of its key.
 
-    Different fields give different bytes. The challenge contains the purpose and the run, so that a
-    signature made for one is invalid for another. `further` holds more fields to sign, such as the
-    public key of the device's receipts.
+    The encoding is unambiguous: different fields give different bytes. The purpose and the run are
+    included, so a signature is valid for one purpose and one run only. `further` adds fields, such
+    as the public key for receipts.
     """
     fields = (CHALLENGE_LABEL, purpose.encode(), run.encode(), nonce, public_key, *further)
     return b"".join(len(field).to_bytes(4, "big") + field for field in fields)
 
 
 def create_tls_certificate(path_key: Path, path_cert: Path) -> None:
-    """Write a new key (PEM, mode 0600) and its self-signed certificate (PEM)."""
+    """Write a new private key (PEM, mode 0600) and its self-signed certificate (PEM)."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, TLS_NAME)])
     certificate = (
@@ -196,7 +196,7 @@ def create_tls_certificate(path_key: Path, path_cert: Path) -> None:
 
 
 def certificate_fingerprint(certificate: str | bytes) -> str:
-    """Compute the SHA-256 of a certificate's DER form, as 64 hex digits; takes PEM or DER."""
+    """Return the SHA-256 of a certificate (PEM or DER) in its DER form, as 64 hex digits."""
     if isinstance(certificate, bytes) and not certificate.startswith(b"-----BEGIN"):
         der = certificate
     else:
@@ -206,7 +206,7 @@ def certificate_fingerprint(certificate: str | bytes) -> str:
 
 
 def _parse_public_key(public_key: bytes) -> rsa.RSAPublicKey:
-    """Parse an OpenSSH RSA key. Only the canonical spelling is accepted, so that one device cannot appear as two."""
+    """Parse an OpenSSH RSA key. Other spellings of the same key are rejected, so a device has only one."""
     if len(public_key) > MAX_PUBLIC_KEY_BYTES:
         raise RequestError(f"The public key has {len(public_key)} bytes; {MAX_PUBLIC_KEY_BYTES} are allowed.")
     try:
@@ -232,23 +232,23 @@ def _read_key(path: Path) -> bytes:
 
 
 def encode_key(der: bytes) -> bytes:
-    """Encode an RSA key as libp2p's `PublicKey` or `PrivateKey`; the latter is the identity file's content."""
+    """Encode an RSA key as libp2p's `PublicKey` or `PrivateKey` (the content of the identity file)."""
     return _RSA + _varint(len(der)) + der
 
 
 def decode_key(message: bytes) -> bytes:
-    """Return the DER form in an `encode_key` message.
+    """Return the DER form from the output of `encode_key`.
 
-    Raises `ValueError` if the message is not one of an RSA key with 2048 bits or more.
+    Raises `ValueError` unless the message holds an RSA key of at least 2048 bits.
     """
-    der = message[len(_RSA) + 2 :]  # a DER form of 128 to 16 383 bytes, so its length takes two varint bytes
+    der = message[len(_RSA) + 2 :]  # DER forms of 128 to 16 383 bytes only: their varint length has two bytes
     if encode_key(der) != message:
         raise ValueError("not a libp2p RSA key")
     return der
 
 
 def peer_id_from(public_info_der: bytes) -> str:
-    """Return the base58 peer ID of a public key (DER, SubjectPublicKeyInfo): its message's multihash."""
+    """Return the base58 peer ID of a public key (DER, SubjectPublicKeyInfo): the multihash of its encoding."""
     digest = hashlib.sha256(encode_key(public_info_der)).digest()
     return base58.b58encode(_SHA256 + digest).decode("ascii")
 

@@ -1,8 +1,8 @@
-"""Detection of confusable names: the part of Unicode Technical Standard 39 that names need.
+"""Detection of confusable names, with the parts of Unicode Technical Standard 39 that apply to names.
 
-Each word of a new name must use one script, so that no letter of another script hides in it. The
-name's skeleton, in which letters that look alike are equal, must be free. Existing names stay
-valid.
+Each word of a new name must use a single script, so a letter of another script cannot be hidden in
+it. Names with equal skeletons look alike, so the skeleton of a new name must not be in use.
+Existing names remain valid.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 
 from auth.errors import ConfigError
 
-# Japanese and Korean words mix letters of several scripts, and Latin ones, which do not look alike.
+# Japanese and Korean words mix several scripts, including Latin; their letters do not look alike.
 _EAST_ASIAN = frozenset({"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "LATIN"})
 
-# Lower-case Latin letters and their look-alikes: Cyrillic, Greek, Armenian and other Latin letters,
-# and digits.
+# Lowercase Latin letters, each with its look-alikes: digits and Cyrillic, Greek, Armenian and other
+# Latin letters.
 _LOOKS = {
     "a": "\u0430\u03b1\u0251",
     "b": "\u0432\u03b2\u044c\u00df",
@@ -48,12 +48,12 @@ _LATIN_OF = str.maketrans({other: latin for latin, others in _LOOKS.items() for 
 
 
 def skeleton(name: str) -> str:
-    """Return a name's skeleton, which is equal for names that look alike."""
+    """Return a name's skeleton; names that look alike have the same skeleton."""
     return unicodedata.normalize("NFKC", name).casefold().translate(_LATIN_OF)
 
 
 def mixed_scripts(name: str) -> list[str]:
-    """Return the scripts of the first word that mixes several; empty if each word keeps to one."""
+    """Return the scripts of the first word with more than one, or an empty list if there is none."""
     for word in _words(unicodedata.normalize("NFKC", name)):
         scripts = {_script(letter) for letter in word}
         if len(scripts) > 1 and not scripts <= _EAST_ASIAN:
@@ -62,7 +62,7 @@ def mixed_scripts(name: str) -> list[str]:
 
 
 def check_new_name(name: str, taken: Iterable[str]) -> None:
-    """Raise `ConfigError` if a word of the name mixes scripts, or if a taken name looks like it."""
+    """Raise `ConfigError` if a word of the name mixes scripts or the name looks like a taken name."""
     mixed = mixed_scripts(name)
     if mixed:
         raise ConfigError(f"The name {name!r} has letters of several scripts in a word ({', '.join(mixed)}): use one.")
@@ -84,5 +84,5 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _script(letter: str) -> str:
-    """Return the script of a letter: the first word of its Unicode name."""
+    """Return a letter's script, the first word of its Unicode name."""
     return unicodedata.name(letter, "?").partition(" ")[0]

@@ -1,9 +1,9 @@
-"""Receipts: each sender's samples in a global step, signed by a peer that reduced a part of it.
+"""Receipts: each sender's samples in a global step, signed by a peer that reduced part of the gradient.
 
-A peer's own report is only a claim; a receipt records what another peer received. A receipt is a
-statement (`auth.statements`) that names run, era and step, and for each sender its pseudonym and
-its samples. Receipts are published, so a pseudonym is a public key that is used for receipts only
-(`auth.keys.ReceiptKey`); the device signs its own receipts with it.
+A peer's own report is only a claim; a receipt records the samples that another peer received. It is
+a statement (`auth.statements`) with the run, the era, the step, and each sender's pseudonym and
+number of samples. Receipts are published, so a pseudonym is a public key used for receipts only
+(`auth.keys.ReceiptKey`). A device signs its own receipts with the matching private key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from auth.keys import ReceiptKey
 from auth.statements import Statement, is_signed_by, sign_body
 
 MAX_SENDERS = 512
-MAX_RECEIPT_CHARS = 48 * 1024  # body and signature; a message to the coordinator has at most 64 KiB
+MAX_RECEIPT_CHARS = 48 * 1024  # limit for body and signature; a message to the coordinator has at most 64 KiB
 MAX_COUNT = 2**31 - 1
 
 _Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
@@ -28,20 +28,20 @@ _Pseudonym = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class ReceiptBody(Statement):
-    """A receipt for the samples that one peer received in a step."""
+    """The number of samples that one peer received from each sender in a step."""
 
     noun: ClassVar[str] = "receipt"
-    receipt: Literal["manyhands-receipt-v2"] = "manyhands-receipt-v2"  # the first version named libp2p identities
+    receipt: Literal["manyhands-receipt-v2"] = "manyhands-receipt-v2"  # version 1 used libp2p peer IDs
     run: Annotated[str, Field(min_length=1, max_length=1024)]
     era: _Count
-    step: Annotated[int, Field(ge=1, le=MAX_COUNT)]  # the number of the completed global step
-    # pseudonym -> samples of this sender; senders without samples are left out
+    step: Annotated[int, Field(ge=1, le=MAX_COUNT)]  # number of the completed global step
+    # Map from a sender's pseudonym to its number of samples; senders without samples are omitted.
     samples: Annotated[dict[_Pseudonym, Annotated[int, Field(ge=1, le=MAX_COUNT)]], Field(max_length=MAX_SENDERS)]
 
 
 @dataclass(frozen=True)
 class SignedReceipt:
-    """A receipt's text and the signature over it."""
+    """A receipt's text and its signature."""
 
     body: str
     signature: str  # base64
@@ -51,7 +51,7 @@ class SignedReceipt:
 
 
 def whole_samples(weights: Mapping[str, float]) -> dict[str, int]:
-    """Round a round's weights to the positive whole numbers of a receipt. Only the largest `MAX_SENDERS` are kept."""
+    """Round the weights of a round to the positive integers of a receipt; keep the `MAX_SENDERS` largest."""
     whole = {peer: min(MAX_COUNT, round(weight)) for peer, weight in weights.items() if math.isfinite(weight)}
     largest = sorted((peer for peer in whole if whole[peer] > 0), key=lambda peer: -whole[peer])
     return {peer: whole[peer] for peer in largest[:MAX_SENDERS]}
@@ -64,13 +64,13 @@ def sign_receipt(key: ReceiptKey, receipt: ReceiptBody) -> SignedReceipt:
 
 
 def read_receipt(text: str) -> SignedReceipt:
-    """Parse the `str` of a signed receipt without verifying it (`open_receipt` does)."""
+    """Parse the `str()` of a signed receipt. Use `open_receipt` to verify it."""
     body, _, signature = text.partition("\n")
     return SignedReceipt(body, signature)
 
 
 def open_receipt(signed: SignedReceipt, signer: str) -> ReceiptBody:
-    """Verify a receipt and return it; raises `RequestError` unless `signer` signed its canonical form."""
+    """Return a receipt after verifying it. Raises `RequestError` unless `signer` signed its canonical form."""
     if (length := len(signed.body) + len(signed.signature)) > MAX_RECEIPT_CHARS:
         raise RequestError(f"A receipt has at most {MAX_RECEIPT_CHARS} characters, not {length}.")
     return ReceiptBody.opened(signed.body, is_signed_by(signer, signed.signature))

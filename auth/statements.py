@@ -1,9 +1,9 @@
-"""Signed statements: canonical JSON, the signature over its bytes, and its verification.
+"""Signed statements: canonical JSON, its signature, and verification.
 
-A statement is one line of JSON that names its purpose and version. It begins with a brace. Nothing
-else that the same keys sign does so (challenges begin with a length, DHT records with a MessagePack
-array, tokens with base64), so no other signature passes for a statement's. Each content has one
-canonical form; any other form is refused.
+A statement is one line of JSON that contains its purpose and version. Statements begin with a
+brace; no other data signed with the same keys does. Challenges begin with a length, DHT records
+with a MessagePack array, and tokens with base64, so their signatures cannot be used for a
+statement. Each content has exactly one canonical form; other forms are rejected.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _AnyStatement = TypeVar("_AnyStatement", bound="Statement")
 
 
 class Statement(BaseModel):
-    """The content that a key signs. Each kind adds its fields; one of them names purpose and version."""
+    """A base class for signed content; each subclass adds fields, one of them for purpose and version."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-    noun: ClassVar[str]  # for messages
+    noun: ClassVar[str]  # name of the kind of statement in error messages
 
     @property
     def body(self) -> str:
-        """The canonical form: sorted keys, no spaces, ASCII only. No two statements have the same."""
+        """The canonical form: JSON with sorted keys, no spaces, ASCII only; unique for each content."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def opened(cls: type[_AnyStatement], body: str, is_signed: Callable[[bytes], bool]) -> _AnyStatement:
-        """Return the statement. Raises `RequestError` unless it is signed and in canonical form."""
+        """Parse a statement. Raises `RequestError` unless it is signed and in canonical form."""
         if not (body.isascii() and is_signed(body.encode())):
             raise RequestError(f"The {cls.noun} was changed, or was not signed with the key that belongs to it.")
         try:
             statement = cls.model_validate_json(body)
             canonical = statement.body
-        except ValueError as error:  # also for numbers that JSON does not have
+        except ValueError as error:  # includes numbers that JSON cannot represent
             raise RequestError(f"The {cls.noun} is not of the form that this version knows.") from error
         if canonical != body:
             raise RequestError(f"The {cls.noun} is not in its canonical form.")
@@ -54,7 +54,7 @@ def sign_body(key: Ed25519PrivateKey, body: str) -> str:
 
 
 def is_signed_by(key: str, signature: str) -> Callable[[bytes], bool]:
-    """Return a check of bytes against a base64 signature by a hexadecimal Ed25519 key."""
+    """Return a function that checks bytes against a base64 signature by a hexadecimal Ed25519 key."""
 
     def is_signed(content: bytes) -> bool:
         try:

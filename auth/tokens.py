@@ -1,13 +1,13 @@
-"""Access tokens, revocation lists and handovers signed by a run's authority, and its valid keys.
+"""Access tokens, revocation lists and handovers signed by a run's authority, and the run's valid keys.
 
-All are JWTs signed with Ed25519. Their `typ` headers differ, so that none can pass for another (RFC
-8725, 3.11). A token is bound to a device's key and libp2p identity, so it can be public and is
-useless to a thief.
+All are JWTs signed with Ed25519. Their `typ` headers differ, so one kind cannot be used as another
+(RFC 8725, section 3.11). A token is bound to a device's key and libp2p identity, so it can be
+public: without the key it is useless.
 
-An authority key is replaced by a *handover*: the old key's signature over the new one. Everything
-that the new key signs carries the handover in its header, so a peer that knows only the old key can
-verify it without asking anybody. For a time the old key's signatures remain valid: `Authorities`
-holds both keys in one small file, so that no reader sees half of a change.
+An authority key is replaced by a *handover*: the old key's signature over the new key. Everything
+the new key signs carries the handover in its header, so a peer that knows only the old key can
+verify it offline. The old key's signatures remain valid for a limited time. `Authorities` stores
+both keys in one small file, so readers never see a partial change.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HANDOVER_TYPE = "manyhands-handover-v1+jwt"
 MAX_HANDOVER_CHARS = 1024
 MAX_TOKEN_CHARS = 4096
 MAX_REVOCATIONS_CHARS = 4_000_000
-MAX_CLOCK_SKEW_S = 60.0  # that a token's issue may be ahead of the verifier's clock
+MAX_CLOCK_SKEW_S = 60.0  # maximum time by which a token's issue may lie in the verifier's future
 _ALGORITHM = "EdDSA"
 _Text = Annotated[str, Field(min_length=1, max_length=1024)]
 _Time = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
@@ -49,22 +49,22 @@ _BOTH = struct.Struct(f">{KEY_BYTES}s{KEY_BYTES}sd")
 
 @dataclass(frozen=True)
 class AccessToken:
-    """A permit for a member's device, known by its key, to take part in a role until it expires."""
+    """A permit for a member's device, identified by its key, to act in one role until it expires."""
 
     member: str
     device_id: str
-    peer_id: str  # libp2p identity, base58
-    public_key: str  # RSA, OpenSSH format: signs DHT records
+    peer_id: str  # libp2p peer ID, base58
+    public_key: str  # RSA key in OpenSSH format; signs DHT records
     role: Role
     run: str
-    issued_at: float  # Unix seconds
+    issued_at: float  # Unix time in seconds
     expires_at: float
-    receipt_key: str  # Ed25519, 64 hex digits: the device's name in receipts; empty in tokens of older versions
+    receipt_key: str  # Ed25519, 64 hex digits: the device's name in receipts; empty in tokens from old versions
 
 
 @dataclass(frozen=True)
 class RevocationList:
-    """The identities that are revoked, with a serial number that only increases."""
+    """The revoked libp2p identities of a run, with a serial number that only increases."""
 
     run: str
     serial: int
@@ -74,17 +74,17 @@ class RevocationList:
 
 @dataclass(frozen=True)
 class Handover:
-    """A statement that another key is the run's authority from now on; keys are Ed25519, 32 raw bytes."""
+    """A transfer of authority over a run to a new key. Keys are Ed25519, 32 raw bytes."""
 
     run: str
-    issued_at: float  # Unix seconds
-    old_key: bytes  # signs the handover
+    issued_at: float  # Unix time in seconds
+    old_key: bytes  # key that signs the handover
     new_key: bytes
-    until: float  # the old key's signatures stay valid until then
+    until: float  # time at which the old key's signatures become invalid
 
 
 class _Claims(BaseModel):
-    """The claims of every kind of token: the run as audience, and the time of issue."""
+    """The claims common to all tokens: the run as audience, and the time of issue."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
     aud: _Text
@@ -92,7 +92,7 @@ class _Claims(BaseModel):
 
 
 class _TokenClaims(_Claims):
-    sub: _Text  # the device
+    sub: _Text  # device ID
     exp: _Time
     member: _Text
     peer_id: _Text
@@ -116,7 +116,7 @@ _AnyClaims = TypeVar("_AnyClaims", bound=_Claims)
 
 
 def issue_token(authority: AuthorityKey, token: AccessToken) -> str:
-    """Sign a token."""
+    """Return a token as a JWT signed by the authority."""
     claims = asdict(token)
     claims["sub"], claims["aud"] = claims.pop("device_id"), claims.pop("run")
     claims["iat"], claims["exp"] = claims.pop("issued_at"), claims.pop("expires_at")
@@ -124,7 +124,7 @@ def issue_token(authority: AuthorityKey, token: AccessToken) -> str:
 
 
 def read_token(text: str, authority_public: bytes, run: str) -> AccessToken:
-    """Check a token's signature and contents but not whether it may be used now; raises `TokenError`."""
+    """Return a token after verifying its signature and contents, not its dates. Raises `TokenError`."""
     signed = _read(text, MAX_TOKEN_CHARS)
     claims = _verify(signed, _signer(text, authority_public, run), run, TOKEN_TYPE, _TokenClaims)
     return AccessToken(
@@ -143,8 +143,8 @@ def read_token(text: str, authority_public: bytes, run: str) -> AccessToken:
 def require_usable(token: AccessToken, now: float) -> None:
     """Raise `ExpiredTokenError` for an expired token, `TokenError` for one issued in the future.
 
-    `now` is in Unix seconds. A token without a receipt key counts as expired: no receipt could name
-    its device, so its claims would look false.
+    `now` is in Unix seconds. A token without a receipt key is treated as expired, because its
+    device's samples could not be confirmed by any receipt.
     """
     if not token.receipt_key:
         raise ExpiredTokenError(f"{token.member}'s access token is of an older version, and names no receipt key.")
@@ -157,7 +157,7 @@ def require_usable(token: AccessToken, now: float) -> None:
 
 
 def issue_revocations(authority: AuthorityKey, revocations: RevocationList) -> str:
-    """Sign a revocation list."""
+    """Return a revocation list as a JWT signed by the authority."""
     claims = {
         "aud": revocations.run,
         "iat": revocations.issued_at,
@@ -168,14 +168,14 @@ def issue_revocations(authority: AuthorityKey, revocations: RevocationList) -> s
 
 
 def verify_revocations(text: str, authority_public: bytes, run: str) -> RevocationList:
-    """Verify a revocation list (which never expires) and return it; raises `TokenError`."""
+    """Return a revocation list after verifying it; lists never expire. Raises `TokenError`."""
     signed = _read(text, MAX_REVOCATIONS_CHARS)
     claims = _verify(signed, _signer(text, authority_public, run), run, REVOCATIONS_TYPE, _RevocationClaims)
     return RevocationList(claims.aud, claims.serial, claims.iat, frozenset(claims.peer_ids))
 
 
 def issue_handover(authority: AuthorityKey, handover: Handover) -> str:
-    """Sign a handover with the old key."""
+    """Return a handover as a JWT signed by the old key."""
     claims = {
         "aud": handover.run,
         "iat": handover.issued_at,
@@ -187,7 +187,7 @@ def issue_handover(authority: AuthorityKey, handover: Handover) -> str:
 
 
 def verify_handover(text: str, run: str) -> Handover:
-    """Verify a handover by the old key that it names. The caller has to check that key. Raises `TokenError`."""
+    """Return a handover verified with its own `old_key`, which callers must check. Raises `TokenError`."""
     signed = _read(text, MAX_HANDOVER_CHARS)
     try:
         old_key = bytes.fromhex(_HandoverClaims.model_validate_json(signed.payload).old_key)
@@ -198,7 +198,7 @@ def verify_handover(text: str, run: str) -> Handover:
 
 
 def handover_in(text: str, run: str) -> Handover | None:
-    """Return the handover that a token or list carries, after `verify_handover`; None if there is none."""
+    """Return the verified handover in a token's or list's header, or None if there is no valid one."""
     try:
         handover = _read(text, MAX_REVOCATIONS_CHARS).headers().get("handover")
         return verify_handover(handover, run) if isinstance(handover, str) else None
@@ -207,18 +207,18 @@ def handover_in(text: str, run: str) -> Handover | None:
 
 
 class _EdDSA(jws.JWSRegistry):
-    """EdDSA only, by its name in RFC 8037, which peers know; the readers limit the size."""
+    """A registry with EdDSA only, under its name of RFC 8037, which peers know. Callers limit sizes."""
 
     max_header_length = max_payload_length = MAX_REVOCATIONS_CHARS
 
     def get_alg(self, name: str) -> Any:
-        """Return the algorithm without joserfc's warning of the newer name Ed25519 (RFC 9864)."""
+        """Return the algorithm without joserfc's warning about the newer name Ed25519 (RFC 9864)."""
         if name != _ALGORITHM:
             raise UnsupportedAlgorithmError(f"{name!r:.20} is not {_ALGORITHM}")
         return self.algorithms[name]
 
 
-# Later versions may add fields to the header, but no critical ones.
+# Later versions may add header fields, but no critical ones.
 _REGISTRY = _EdDSA({"crit": HeaderParameter("Critical", "none")}, strict_check_header=False)
 
 
@@ -230,12 +230,12 @@ def _sign(authority: AuthorityKey, claims: dict[str, Any], kind: str) -> str:
 
 
 def _read(text: str, max_chars: int) -> jws.CompactSignature:
-    """Parse a token without verifying it. Raises `TokenError`."""
+    """Parse a token without verifying it. Raises `TokenError` if it is malformed."""
     if len(text) > max_chars:
         raise TokenError(f"The token has {len(text)} characters; {max_chars} are allowed.")
     try:
         signed = jws.extract_compact(text.encode(), registry=_REGISTRY)
-    except (JoseError, ValueError, TypeError, RecursionError) as error:  # the last: deeply nested JSON
+    except (JoseError, ValueError, TypeError, RecursionError) as error:  # RecursionError: deeply nested JSON
         raise TokenError(f"The token cannot be read: {error}.") from error
     if not isinstance(signed.headers(), dict):
         raise TokenError("The token cannot be read: its header is no object.")
@@ -243,7 +243,7 @@ def _read(text: str, max_chars: int) -> jws.CompactSignature:
 
 
 def _signer(text: str, authority_public: bytes, run: str) -> bytes:
-    """Return the key for verification: the authority's, or the one that it handed over to."""
+    """Return the verification key: the authority's key, or its successor if the header has a handover."""
     handover = handover_in(text, run)
     return authority_public if handover is None or handover.old_key != authority_public else handover.new_key
 
@@ -257,7 +257,7 @@ def _public_key(raw: bytes) -> OKPKey:
 def _verify(
     signed: jws.CompactSignature, public_key: bytes, run: str, kind: str, schema: type[_AnyClaims]
 ) -> _AnyClaims:
-    """Verify signature, kind, run and schema, and return the claims. The caller checks the times."""
+    """Verify signature, kind, run and schema, and return the claims; callers check the times."""
     try:
         if not jws.validate_compact(signed, _public_key(public_key), registry=_REGISTRY):
             raise TokenError(f"The token is not signed by the authority of the run {run!r}.")
@@ -278,21 +278,22 @@ def _utc(time: float) -> str:
     return datetime.fromtimestamp(time, tz=timezone.utc).isoformat(sep=" ", timespec="seconds")
 
 
-# Signatures never change, so each is checked once per process; expiry and revocation are checked every time.
+# A signature stays valid, so each is verified once per process; expiry and revocation are always
+# checked.
 _read_token = lru_cache(maxsize=CACHED_TOKENS)(read_token)
 
 
 @dataclass(frozen=True)
 class Authorities:
-    """The keys of a run, Ed25519, 32 raw bytes each."""
+    """A run's valid keys (Ed25519, 32 raw bytes each)."""
 
     current: bytes
     previous: bytes | None = None
-    until: float = 0.0  # Unix seconds: end of the previous key's validity
+    until: float = 0.0  # Unix time at which the previous key's signatures become invalid
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Authorities:
-        """Parse the content that `to_bytes` wrote; raises `TokenError`."""
+        """Parse the output of `to_bytes`. Raises `TokenError` if it is malformed."""
         if len(content) == KEY_BYTES:
             return cls(content)
         if len(content) != _BOTH.size:
@@ -300,21 +301,21 @@ class Authorities:
         return cls(*_BOTH.unpack(content))
 
     def to_bytes(self) -> bytes:
-        """Return the file's content: the current key, and the previous one with its end, if any."""
+        """Return the file content: the current key; after a handover also the previous key and its end."""
         return self.current if self.previous is None else _BOTH.pack(self.current, self.previous, self.until)
 
     @classmethod
     def of(cls, current: bytes, handover: Handover | None) -> Authorities:
-        """Return the current key, with the previous one if this is the handover between the two."""
+        """Return the current key, and the previous key if the handover is from that key to the current one."""
         if handover is None or handover.new_key != current:
             return cls(current)
         return cls(current, handover.old_key, handover.until)
 
     def after(self, signed: str, run: str) -> Authorities:
-        """Return the authorities after the handover that a token or list carries, if any.
+        """Return the authorities after applying the handover in a token or list, if there is one.
 
-        The token or list must have been verified by the current key; only then is its handover the
-        authority's.
+        The token or list must have been verified with the current key; otherwise the handover is
+        not the authority's.
         """
         handover = handover_in(signed, run)
         if handover is None or self.current not in (handover.old_key, handover.new_key):
@@ -322,7 +323,7 @@ class Authorities:
         return self.of(handover.new_key, handover)
 
     def read_token(self, jwt: str, run: str, now: float) -> AccessToken:
-        """Check a token's signature and contents but not whether it may be used now; raises `TokenError`."""
+        """Return a token after verifying its signature and contents, not its dates. Raises `TokenError`."""
         try:
             return _read_token(jwt, self.current, run)
         except TokenError:
@@ -334,7 +335,7 @@ class Authorities:
         return token
 
     def read_revocations(self, jwt: str, run: str) -> RevocationList:
-        """Verify a revocation list signed by either key and return it; raises `TokenError`."""
+        """Return a revocation list after verifying it with either key. Raises `TokenError`."""
         try:
             return verify_revocations(jwt, self.current, run)
         except TokenError:

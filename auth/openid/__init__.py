@@ -1,5 +1,5 @@
-"""OpenID Connect: a provider's metadata, its ID tokens, and login by code flow or device flow.
+"""OpenID Connect: provider metadata, ID tokens, and login by authorization-code or device flow.
 
-The coordinator imports `provider`, `relying_party` and `flows`. Nothing here imports gRPC, web
-pages or the database; the coordinator decides what an identity may do.
+The coordinator imports `provider`, `relying_party` and `flows`. This package does not depend on
+gRPC, web pages or the database; the coordinator decides what an authenticated identity may do.
 """

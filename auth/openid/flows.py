@@ -1,7 +1,7 @@
-"""The two ways to log in: the device flow (RFC 8628) and the authorization-code flow with PKCE (RFC 7636).
+"""Login by the device flow (RFC 8628) or the authorization-code flow with PKCE (RFC 7636).
 
-In the device flow the person enters a short code at the provider, on any machine with a browser. In
-the code flow the browser returns to a page of the coordinator. Both result in an `Identity`.
+In the device flow, users enter a short code on the provider's site with any browser. In the code
+flow, the provider redirects the browser to a page of the coordinator. Both return an `Identity`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ FAILURES_IN_A_ROW = 5
 
 @dataclass(frozen=True)
 class CodeLogin:
-    """One login by the code flow: a browser's visit to the provider, valid for one return."""
+    """A pending login by the code flow, valid for one redirect from the provider."""
 
     redirect_uri: str
     state: str = field(repr=False)
     nonce: str = field(repr=False)
     verifier: str = field(repr=False)
-    since: float = field(repr=False)  # Unix seconds
+    since: float = field(repr=False)  # Unix time in seconds
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def new_code_login(party: RelyingParty, redirect_uri: str) -> CodeLogin:
 
 
 async def authorization_address(party: RelyingParty, login: CodeLogin) -> str:
-    """Return the address of the login page. Raises `ProviderError` if the provider has none."""
+    """Return the URL of the provider's login page. Raises `ProviderError` if the provider has none."""
     endpoints = await party.endpoints()
     if endpoints.authorization_endpoint is None:
         raise ProviderError(f"{party.title} has neither a device flow nor an authorization page.")
@@ -68,7 +68,7 @@ async def authorization_address(party: RelyingParty, login: CodeLogin) -> str:
 async def finish_code_login(party: RelyingParty, login: CodeLogin, returned: AuthorizationResponse) -> Identity:
     """Exchange the returned code for tokens, and return the identity in them.
 
-    Raises `LoginDeniedError`, `ProviderError`, `IdTokenError`.
+    Raises `LoginDeniedError`, `ProviderError` or `IdTokenError` if the login fails.
     """
     endpoints = await party.endpoints()
     _check_return(party, login, returned, endpoints.issuer, endpoints.authorization_response_iss_parameter_supported)
@@ -112,20 +112,20 @@ class _DeviceAnswer(BaseModel):
 
 @dataclass(frozen=True)
 class DeviceAuthorization:
-    """One pending login by the device flow."""
+    """A pending login by the device flow."""
 
     user_code: str
     address: str
-    complete_address: str  # includes the code; equals `address` if the provider offers none
+    complete_address: str  # URL with the code included; equal to `address` if the provider offers none
     interval_s: float
-    expires_at: float  # by the monotonic clock
+    expires_at: float  # monotonic clock, seconds
     device_code: str = field(repr=False)
     nonce: str = field(repr=False)
-    since: float = field(repr=False)  # Unix seconds
+    since: float = field(repr=False)  # Unix time in seconds
 
 
 async def begin_device_login(party: RelyingParty, endpoint: str) -> DeviceAuthorization:
-    """Request a code from the provider; raises `ProviderError`."""
+    """Request a code from the provider. Raises `ProviderError` on failure."""
     nonce, since = new_nonce(), party.clock()
     data = {"client_id": party.provider.client_id, "scope": " ".join(party.provider.scopes), "nonce": nonce}
     with asking(party.title):
@@ -149,9 +149,9 @@ async def begin_device_login(party: RelyingParty, endpoint: str) -> DeviceAuthor
 
 
 async def finish_device_login(party: RelyingParty, login: DeviceAuthorization) -> Identity:
-    """Poll the provider until the person has decided, and return the identity.
+    """Poll the provider until the user has decided, and return the identity.
 
-    Raises `LoginDeniedError`, `LoginExpiredError`, `ProviderError`, `IdTokenError`.
+    Raises `LoginDeniedError`, `LoginExpiredError`, `ProviderError` or `IdTokenError` on failure.
     """
     interval_s, failures = login.interval_s, 0
     endpoints = await party.endpoints()
@@ -167,15 +167,15 @@ async def finish_device_login(party: RelyingParty, login: DeviceAuthorization) -
                 interval_s = min(2 * interval_s, MOST_INTERVAL_S)
                 continue
             if isinstance(answer, dict):
-                # the provider may omit the nonce here; the secret device code binds the token to
-                # this login as well
+                # Providers may omit the nonce here; the secret device code also binds the token to
+                # this login.
                 return await party.identify(client, answer, login.nonce, nonce_required=False, since=login.since)
             failures, interval_s = 0, interval_s + answer
     raise LoginExpiredError(f"Nobody completed the login at {party.title} in time: start again.")
 
 
 async def _ask(party: RelyingParty, client: Any, endpoint: str, login: DeviceAuthorization) -> dict[str, Any] | float:
-    """Poll once: return the tokens, or the seconds to add to the polling interval."""
+    """Poll once. Return the tokens, or the number of seconds to add to the polling interval."""
     with asking(party.title):
         try:
             asked = client.fetch_token(endpoint, grant_type=GRANT, device_code=login.device_code)

@@ -1,4 +1,4 @@
-"""HTTPS requests to a provider, without redirects and with limits on time and response size."""
+"""HTTPS requests to a provider, with no redirects and with limits on time and response size."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from auth.errors import ProviderError
 from auth.openid.provider import require_safe_url
 
 MAX_ANSWER_BYTES = 512 * 1024
-STEP_TIMEOUT_S = 10.0  # to connect, or between two pieces of a response
-TIMEOUT_S = 20.0  # for the whole response
-# A compressed response could expand to any size.
+STEP_TIMEOUT_S = 10.0  # timeout for connecting, and between two parts of a response
+TIMEOUT_S = 20.0  # timeout for the whole response
+# Compressed responses are refused because they could expand to any size.
 HEADERS = {"accept": "application/json", "accept-encoding": "identity", "user-agent": "manyhands"}
 
 
@@ -41,13 +41,13 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """A transport that refuses unsafe addresses and limits the size of responses."""
+    """A transport that rejects unsafe URLs and limits the size of responses."""
 
     def __init__(self) -> None:
         self._inner = httpx2.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one request. Raises `TransportError` for a compressed response."""
+        """Send one request. Raises `TransportError` if the response is compressed."""
         require_safe_url(str(request.url))
         response = await self._inner.handle_async_request(request)
         if response.headers.get("content-encoding", "identity") != "identity":
@@ -68,7 +68,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
 @asynccontextmanager
 async def oauth_client(**options: Any) -> AsyncIterator[Any]:
-    """Open Authlib's client over the bounded transport; closing it drops its tokens."""
+    """Open an Authlib client with the bounded transport; its tokens are discarded when it is closed."""
     client = AsyncOAuth2Client(
         transport=BoundedTransport(), timeout=STEP_TIMEOUT_S, follow_redirects=False, headers=HEADERS, **options
     )
@@ -80,7 +80,7 @@ async def oauth_client(**options: Any) -> AsyncIterator[Any]:
 
 @contextmanager
 def asking(title: str) -> Iterator[None]:
-    """Turn every failure of a request to the provider into a `ProviderError`."""
+    """Convert every failure of a request to the provider into a `ProviderError`."""
     try:
         yield
     except OAuthError as error:
@@ -94,7 +94,7 @@ def asking(title: str) -> Iterator[None]:
 
 
 async def fetch_json(title: str, url: str) -> dict[str, Any]:
-    """Fetch a JSON object; raises `ProviderError`."""
+    """Fetch a JSON object. Raises `ProviderError` on failure."""
     with asking(title):
         async with oauth_client() as client:
             response = await asyncio.wait_for(client.get(url, auth=None), TIMEOUT_S)
@@ -102,7 +102,7 @@ async def fetch_json(title: str, url: str) -> dict[str, Any]:
 
 
 def json_object(response: Any) -> dict[str, Any]:
-    """Parse a response's JSON object; raises `httpx2.HTTPError` or `ValueError`."""
+    """Parse a response as a JSON object. Raises `httpx2.HTTPError` or `ValueError` on failure."""
     if response.status_code != 200:
         raise httpx2.TransportError(f"its answer has the status {response.status_code}")
     content = json.loads(response.content)
@@ -112,5 +112,5 @@ def json_object(response: Any) -> dict[str, Any]:
 
 
 def printable(text: str) -> str:
-    """Reduce untrusted text to at most 300 printable characters for a message."""
+    """Reduce untrusted text to at most 300 printable characters, for use in a message."""
     return "".join(character for character in text if character.isprintable())[:300].rstrip(".")

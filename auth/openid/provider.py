@@ -1,6 +1,6 @@
-"""The configuration of an identity provider, the addresses it may use, and a login's identity.
+"""Settings of an identity provider, validation of its URLs, and the identity that results from a login.
 
-An `Identity` holds the few claims of an ID token that are kept.
+An `Identity` holds the few claims of an ID token that the coordinator uses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 WELL_KNOWN = "/.well-known/openid-configuration"
 HUGGING_FACE = "hf"
 MAX_URL_CHARS = 2000
-# Defaults for providers that then need only a client id; a run's own settings take precedence.
+# Defaults for well-known providers, which need only a client ID; a run's settings take precedence.
 _KNOWN: dict[str, dict[str, Any]] = {
     HUGGING_FACE: {
         "title": "Hugging Face",
@@ -26,14 +26,14 @@ _KNOWN: dict[str, dict[str, Any]] = {
         "organisation_claim": "orgs[].preferred_username",
     },
 }
-ProviderName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]{0,15}$")]  # no dash: `hf-org:` must stay unambiguous
+ProviderName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]{0,15}$")]  # a dash would make `hf-org:` ambiguous
 MAX_NAME_CHARS = 64
 MAX_ORGANISATIONS = 1000
 _LOWER = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz")
 
 
 def require_safe_url(url: str) -> str:
-    """Return the address. Raises `ValueError` unless it is HTTPS, or HTTP on this machine."""
+    """Return the URL. Raises `ValueError` unless it uses HTTPS, or HTTP on this machine."""
     parts = urlsplit(url)
     if len(url) > MAX_URL_CHARS or not url.isascii() or not url.isprintable() or " " in url or not parts.hostname:
         raise ValueError(f"the address {url!r:.80} cannot be used")
@@ -45,7 +45,7 @@ def require_safe_url(url: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host names this machine, without asking a name server."""
+    """Return whether a host is this machine, without a DNS query."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -71,7 +71,7 @@ class Provider(BaseModel):
     """Name of the provider for volunteers; by default its name here."""
     scopes: tuple[str, ...] = Field(("openid", "profile"), strict=False)
     """Scopes to ask for; `openid` must be among them."""
-    # Lengths are separate from patterns: a bounded Unicode class in a regex takes 15 MB in each
+    # Length limits are separate from patterns: a bounded Unicode class in a regex takes 15 MB per
     # process.
     username_claim: str = Field("preferred_username", max_length=200, pattern=r"^[\w.\[\]:/-]+$")
     """Claim that holds the user name; `email` counts only if the provider has verified it."""
@@ -92,7 +92,7 @@ class Provider(BaseModel):
 
 
 def with_known(providers: Any) -> Any:
-    """Return the providers' settings with the defaults of known providers filled in."""
+    """Return the providers' settings, completed with the defaults of well-known providers."""
     if not isinstance(providers, dict):
         return providers
     return {
@@ -103,34 +103,34 @@ def with_known(providers: Any) -> Any:
 
 @dataclass(frozen=True)
 class Identity:
-    """An account at a provider. The subject never changes; the user name may."""
+    """An account at a provider. The subject never changes; the username can change."""
 
-    provider: str  # its name in the settings
+    provider: str  # name of the provider in the settings
     issuer: str
     subject: str
-    username: str  # empty if the provider gives none
-    organisations: frozenset[str]  # normalised; read at this login and never stored
+    username: str  # empty if the provider reports none
+    organisations: frozenset[str]  # normalised names from this login, never stored
 
     @property
     def label(self) -> str:
-        """The account as allowlists spell it: `hf:alice`, or `hf-sub:1234` without a user name."""
+        """The account in allowlist notation: `hf:alice`, or `hf-sub:1234` without a username."""
         return f"{self.provider}:{self.username}" if self.username else f"{self.provider}-sub:{self.subject}"
 
 
 def normalise(name: str) -> str:
-    """Return the form of a name by which names are compared.
+    """Return a name in the form used for comparisons: ASCII letters in lower case, then Unicode NFC.
 
-    ASCII letters become lower case, and the text is put into Unicode's form NFC. Merging more
-    letters (full-width ones, the Kelvin sign) would let somebody register another's name.
+    Folding more letters (full-width ones, the Kelvin sign) would let users register others' names.
     """
-    return unicodedata.normalize("NFC", name.strip().translate(_LOWER))  # in this order: NFC turns a Kelvin sign into K
+    # NFC must come last, because it turns the Kelvin sign into K.
+    return unicodedata.normalize("NFC", name.strip().translate(_LOWER))
 
 
 def identity_of(name: str, provider: Provider, issuer: str, claims: dict[str, Any]) -> Identity:
-    """Build the identity from verified claims. Values that are missing, too long or not printable are left out."""
+    """Build an identity from verified claims; missing, overlong and unprintable values are left empty."""
     usernames = [text for text in _texts(claims, provider.username_claim) if _is_name(text)]
     if provider.username_claim == "email" and claims.get("email_verified") is not True:
-        usernames = []  # anybody can claim an unverified address
+        usernames = []  # anyone can claim an unverified address
     organisations = _texts(claims, provider.organisation_claim) if provider.organisation_claim else iter(())
     return Identity(
         provider=name,
@@ -144,13 +144,13 @@ def identity_of(name: str, provider: Provider, issuer: str, claims: dict[str, An
 
 
 def names_missing(provider: Provider, claims: dict[str, Any]) -> bool:
-    """Return whether claims named in the settings are missing, so that userinfo has to be asked."""
+    """Return whether claims named in the settings are missing, so the userinfo endpoint must be queried."""
     paths = [provider.username_claim] + ([provider.organisation_claim] if provider.organisation_claim else [])
     return any(path not in claims and re.split(r"\.|\[\]", path)[0] not in claims for path in paths)
 
 
 def _texts(claims: Any, path: str) -> Iterator[str]:
-    """Yield the strings at a path such as `orgs[].preferred_username`; a claim named like the path wins."""
+    """Yield the strings at a path such as `orgs[].preferred_username`; a claim of that name comes first."""
     if isinstance(claims, dict) and path in claims:
         found = claims[path]
         yield from (text for text in (found if isinstance(found, list) else [found]) if isinstance(text, str))

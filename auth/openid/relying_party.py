@@ -1,8 +1,8 @@
-"""The coordinator as a provider's client: it turns token responses into identities or errors.
+"""The coordinator as an OpenID client: it converts token responses into identities or errors.
 
-The provider's endpoints follow OpenID Connect Discovery 1.0; they and its keys are fetched when
-needed, at a limited rate, and cached. Only asymmetric keys of sufficient length in the key set (RFC
-7517) may verify an ID token.
+Endpoints follow OpenID Connect Discovery 1.0. Endpoints and keys are fetched on demand, at a
+limited rate, and cached. Only asymmetric keys of sufficient length in the key set (RFC 7517) can
+verify an ID token.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ MAX_SPENT = 4096
 MAX_ID_TOKEN_CHARS = 32_768
 MAX_SUBJECT_CHARS = 255
 MAX_CLOCK_SKEW_S = 60
-# Asymmetric algorithms only: with HS256 anybody could sign who knows the client's secret, or uses a
-# public key as one.
+# Asymmetric algorithms only: an HS256 signature can be forged with the client's secret, or with a
+# public key used as a secret.
 ALGORITHMS_OF: dict[str, tuple[str, ...]] = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     "EC": ("ES256", "ES384", "ES512"),
@@ -44,22 +44,22 @@ ALGORITHMS = tuple(algorithm for algorithms in ALGORITHMS_OF.values() for algori
 MAX_KEYS = 64
 LEAST_RSA_BITS = 2048
 CACHED_S = 3600.0
-KEYS_AT_MOST_EVERY_S = 60.0  # even if many tokens name unknown keys
+KEYS_AT_MOST_EVERY_S = 60.0  # minimum interval between fetches, even if many tokens name unknown keys
 
 
 def new_nonce() -> str:
-    """Draw a nonce, which binds an ID token to one login."""
+    """Return a random nonce, which binds an ID token to one login."""
     return secrets.token_urlsafe(32)
 
 
 class SpentTokens:
-    """The digests of accepted ID tokens, kept until the tokens have expired."""
+    """Digests of accepted ID tokens, kept until the tokens expire."""
 
     def __init__(self) -> None:
         self._until: dict[bytes, float] = {}
 
     def spend(self, text: str, expires_at: float, now: float) -> None:
-        """Accept a token once; raises `IdTokenError` the second time."""
+        """Record a token as used. Raises `IdTokenError` if it was used before."""
         self._until = {digest: until for digest, until in self._until.items() if until > now}
         digest = hashlib.sha256(text.encode()).digest()
         if digest in self._until:
@@ -71,26 +71,26 @@ class SpentTokens:
 
 @dataclass(frozen=True)
 class Expected:
-    """The expected contents of one login's ID token."""
+    """The values that the ID token of one login must contain."""
 
-    title: str  # the provider's, for messages
+    title: str  # provider's name for messages
     issuer: str
-    audience: str  # the coordinator's client id
+    audience: str  # client ID of the coordinator
     nonce: str
-    nonce_required: bool  # False: it may be missing, but must not differ
-    since: float  # Unix seconds: start of the login; older tokens belong to another
+    nonce_required: bool  # False: the nonce may be absent, but must match if present
+    since: float  # Unix time at which the login started; older tokens belong to another login
 
 
 @dataclass(frozen=True)
 class Header:
-    """The unverified header of an ID token."""
+    """The header of an ID token, not yet verified."""
 
     algorithm: str
     key_id: str | None
 
 
 def read_header(text: str) -> Header:
-    """Read an ID token's header. Raises `IdTokenError` if it is malformed, or not signed by an asymmetric key."""
+    """Read an ID token's header. Raises `IdTokenError` if it is malformed or its algorithm is not asymmetric."""
     if len(text) > MAX_ID_TOKEN_CHARS or text.count(".") != 2:
         raise IdTokenError(f"The ID token is none: it has {len(text)} characters and {text.count('.')} dots.")
     try:
@@ -108,9 +108,10 @@ def read_header(text: str) -> Header:
 def verify_id_token(
     text: str, keys: tuple[Key, ...], expected: Expected, now: float, access_token: str | None = None
 ) -> dict[str, Any]:
-    """Check an ID token, and return its claims. Raises `IdTokenError` if anything in it is wrong.
+    """Verify an ID token and return its claims. Raises `IdTokenError` if any check fails.
 
-    `access_token` came with the ID token; if the ID token contains its hash, they must match.
+    `access_token` is the access token of the same response. If the ID token contains a hash of an
+    access token, the two must match.
     """
     header = read_header(text)
     token = _verify_signature(text, fitting_keys(keys, header.key_id, header.algorithm), header, expected.title)
@@ -122,7 +123,7 @@ def _verify_signature(text: str, keys: list[Key], header: Header, title: str) ->
     for key in keys:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SecurityWarning)  # as EdDSA has a newer name
+                warnings.simplefilter("ignore", SecurityWarning)  # about EdDSA, which RFC 9864 renamed
                 return jwt.decode(text, key, algorithms=[header.algorithm])
         except BadSignatureError:
             continue
@@ -160,7 +161,7 @@ def _check_claims(token: jwt.Token, expected: Expected, now: float, access_token
 
 
 class Endpoints(BaseModel):
-    """The part of OpenID Connect Discovery 1.0 (section 3) and RFC 8628 (section 4) that a login needs."""
+    """The parts of OpenID Connect Discovery 1.0 (section 3) and RFC 8628 (section 4) that a login needs."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
@@ -181,7 +182,7 @@ class _Fetched:
 
 
 class Discovery:
-    """One provider's published endpoints and keys, used from one event loop. `clock` is monotonic, in seconds."""
+    """A provider's published endpoints and keys, for one event loop. `clock` is monotonic, in seconds."""
 
     def __init__(self, title: str, provider: Provider, clock: Callable[[], float]) -> None:
         self._title, self._provider, self._clock = title, provider, clock
@@ -191,7 +192,7 @@ class Discovery:
         self._lock = asyncio.Lock()
 
     async def endpoints(self) -> Endpoints:
-        """Return the provider's endpoints. Raises `ProviderError` if they cannot be had."""
+        """Return the provider's endpoints. Raises `ProviderError` if they cannot be fetched."""
         async with self._lock:
             if self._fetched is None or self._clock() >= self._fetched.at + CACHED_S:
                 endpoints = self._check(await fetch_json(self._title, self._provider.discovery))
@@ -199,7 +200,7 @@ class Discovery:
             return self._fetched.endpoints
 
     async def keys(self, key_id: str | None) -> tuple[Key, ...]:
-        """Return the provider's keys; an unknown `key_id` causes a new fetch, at a limited rate."""
+        """Return the provider's keys. An unknown `key_id` triggers a new fetch, at a limited rate."""
         endpoints = await self.endpoints()
         async with self._lock:
             age_s = self._clock() - self._keys_at
@@ -217,15 +218,14 @@ class Discovery:
             raise ProviderError(
                 f"{self._title} publishes an unusable `{field}` at {self._provider.discovery}."
             ) from error
-        # else one issuer could sign in the name of another (OpenID Connect Discovery 1.0, section
-        # 4.3)
+        # Otherwise one issuer could sign for another (OpenID Connect Discovery 1.0, section 4.3).
         if endpoints.issuer.rstrip("/") + WELL_KNOWN != self._provider.discovery:
             raise ProviderError(f"{self._title} calls itself {endpoints.issuer:.200}, which `discovery` does not.")
         return endpoints
 
 
 def parse_keys(title: str, key_set: dict[str, Any]) -> tuple[Key, ...]:
-    """Return the usable keys of a JSON Web Key Set. Unknown ones are skipped (RFC 7517, section 5)."""
+    """Return the usable keys of a JSON Web Key Set, skipping unknown types (RFC 7517, section 5)."""
     entries = key_set.get("keys")
     if not isinstance(entries, list) or len(entries) > MAX_KEYS:
         raise ProviderError(f"{title} publishes no list of up to {MAX_KEYS} keys.")
@@ -237,7 +237,7 @@ def _parse_key(entry: Any) -> Key | None:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SecurityWarning)  # for short keys, which the next lines drop
+            warnings.simplefilter("ignore", SecurityWarning)  # about short keys, which are dropped below
             key = JWKRegistry.import_key(entry)
             short = isinstance(key, RSAKey) and key.public_key.key_size < LEAST_RSA_BITS
     except (JoseError, ValueError, TypeError, KeyError, AttributeError):
@@ -246,7 +246,7 @@ def _parse_key(entry: Any) -> Key | None:
 
 
 def fitting_keys(keys: tuple[Key, ...], key_id: str | None, algorithm: str) -> list[Key]:
-    """Return the keys that may have made a signature by `algorithm`; without a key id, all of its type."""
+    """Return the keys that can verify a signature by `algorithm`; without a key ID, all of its type."""
     return [
         key
         for key in keys
@@ -257,7 +257,7 @@ def fitting_keys(keys: tuple[Key, ...], key_id: str | None, algorithm: str) -> l
 
 
 class RelyingParty:
-    """This coordinator as a client of one provider; used from one event loop."""
+    """The coordinator as a client of one provider, for one event loop."""
 
     def __init__(
         self,
@@ -276,11 +276,11 @@ class RelyingParty:
         self._spent = SpentTokens()
 
     async def endpoints(self) -> Endpoints:
-        """Return the provider's endpoints. Raises `ProviderError` if they cannot be had."""
+        """Return the provider's endpoints. Raises `ProviderError` if they cannot be fetched."""
         return await self._discovery.endpoints()
 
     def client(self, endpoints: Endpoints, **options: Any) -> AbstractAsyncContextManager[Any]:
-        """Open Authlib's client with this coordinator's credentials."""
+        """Open an Authlib client with the coordinator's credentials."""
         methods = endpoints.token_endpoint_auth_methods_supported
         by_secret = "client_secret_basic" if "client_secret_basic" in methods else "client_secret_post"
         return oauth_client(
@@ -294,10 +294,9 @@ class RelyingParty:
     async def identify(
         self, client: Any, answer: dict[str, Any], nonce: str, nonce_required: bool, since: float
     ) -> Identity:
-        """Return the identity in the token endpoint's answer, whose tokens are not stored.
+        """Return the identity in a token response, without storing the tokens.
 
-        Raises `IdTokenError` if the ID token is wrong, and `ProviderError` if the provider's answer
-        is.
+        Raises `IdTokenError` if the ID token is invalid, `ProviderError` if the response is malformed.
         """
         endpoints = await self.endpoints()
         text, access_token = answer.get("id_token"), answer.get("access_token")
@@ -313,7 +312,7 @@ class RelyingParty:
         return identity_of(self.name, self.provider, endpoints.issuer, claims)
 
     async def _with_userinfo(self, client: Any, url: str, claims: dict[str, Any]) -> dict[str, Any]:
-        """Add the userinfo endpoint's claims; raises `IdTokenError` for another subject (Core 1.0, 5.3.2)."""
+        """Add the userinfo claims. Raises `IdTokenError` if the subject differs (OIDC Core 1.0, 5.3.2)."""
         with asking(self.title):
             more = json_object(await asyncio.wait_for(client.get(url), TIMEOUT_S))
         if more.get("sub") != claims["sub"]:

@@ -1,6 +1,6 @@
-"""Authorization within the swarm: signed DHT records, and calls that only admitted peers may make.
+"""Authorization within the swarm: signed DHT records, and RPCs restricted to admitted peers.
 
-`authorizer` guards the DHT, `directory` lists the admitted peers, `access` guards averagers, and
-`hivemind_patches` corrects hivemind. Only processes with a node of the swarm and the doctor's
-helper import these modules, because they import hivemind.
+`authorizer` controls access to the DHT, `directory` lists the admitted peers, `access` restricts
+averagers, and `hivemind_patches` fixes hivemind. These modules import hivemind, so only processes
+with a swarm node and the doctor's helper process import them.
 """

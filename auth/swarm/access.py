@@ -1,9 +1,9 @@
-"""Access control in the swarm: who may join averaging groups and download state.
+"""Access control for averaging groups and state downloads.
 
-hivemind authorizes DHT requests only. Here every peer publishes its access token in the DHT, whose
-nodes refuse records without a valid token. An averager accepts RPCs from, and sends tensors to,
-only those libp2p identities that a valid, non-revoked token names. (The transport proves a remote's
-identity.)
+hivemind authorizes DHT requests only. Here every peer publishes its access token in the DHT, and
+DHT nodes reject records without a valid token. An averager exchanges RPCs and tensors only with
+libp2p identities that have a valid, unrevoked token. The transport authenticates the remote
+identity.
 
 Only the worker and the keeper import this module, because hivemind imports torch.
 """
@@ -32,23 +32,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SwarmAccess:
-    """The credentials and roles by which an averager, in its forked process, checks others."""
+    """The credentials and roles that an averager, in its forked process, uses to check other peers."""
 
     credentials: Credentials
     run: str
-    donor_roles: frozenset[str]  # whose state this peer downloads
+    donor_roles: frozenset[str]  # roles of the peers from which this peer downloads state
     clock: Clock = swarm_time
 
 
 class AuthorizedAverager:
-    """Mixin before a hivemind averager that admits only peers with valid tokens."""
+    """A mixin for hivemind averagers that admits only peers with valid tokens."""
 
     access: SwarmAccess
     _directory: PeerDirectory | None = None
 
     @property
     def directory(self: Any) -> PeerDirectory:
-        """The directory of admitted peers, created at first use in the averager's own process."""
+        """The directory of admitted peers, created on first use in the averager's process."""
         if self._directory is None:
             self._directory = PeerDirectory(self.dht, self.access.credentials, self.access.run, self.access.clock)
         return self._directory
@@ -56,7 +56,7 @@ class AuthorizedAverager:
     async def rpc_join_group(
         self, request: averaging_pb2.JoinRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.MessageFromLeader]:
-        """Serve requests to join a group from members only."""
+        """Handle a request to join a group; reject peers that are not members."""
         if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
             yield averaging_pb2.MessageFromLeader(code=averaging_pb2.PROTOCOL_VIOLATION)
             return
@@ -67,7 +67,7 @@ class AuthorizedAverager:
     async def rpc_aggregate_part(
         self, stream: AsyncIterator[averaging_pb2.AveragingData], context: P2PContext
     ) -> AsyncIterator[averaging_pb2.AveragingData]:
-        """Serve members only. A member without samples sends no parts and gets the averages."""
+        """Exchange parts with members only. Members without samples send no parts but receive the averages."""
         if not await self.directory.admits(context.remote_id, TRAINING_ROLES):
             yield averaging_pb2.AveragingData(code=averaging_pb2.PROTOCOL_VIOLATION)
             return
@@ -79,18 +79,18 @@ class AuthorizedAverager:
     async def rpc_download_state(
         self, request: averaging_pb2.DownloadRequest, context: P2PContext
     ) -> AsyncIterator[averaging_pb2.DownloadData]:
-        """Serve state to members only, observers included."""
-        if not await self.directory.admits(context.remote_id, STATE_READERS):  # checked before the state is copied
+        """Send state to members only, including observers."""
+        if not await self.directory.admits(context.remote_id, STATE_READERS):  # check before copying the state
             return
         state = super().rpc_download_state(request, context)  # type: ignore[misc]
         async for message in while_admitted(self.directory, context.remote_id, STATE_READERS, state):
             yield message
 
     async def _declare_for_download_periodically(self) -> None:
-        """Do nothing: tokens identify donors, and no node stores hivemind's key for them."""
+        """Do nothing: donors are identified by their tokens, and no node stores hivemind's key for donors."""
 
     async def may_contribute(self, peer: PeerID) -> bool:
-        """Return whether a peer's gradients may have a weight; if not, log a warning."""
+        """Return whether a peer's gradients may have a weight; log a warning if not."""
         if await self.directory.admits(peer, CONTRIBUTING_ROLES):
             return True
         token = self.directory.token_of(peer)
@@ -99,7 +99,7 @@ class AuthorizedAverager:
         return False
 
     async def _aggregate_with_group(self, group_info: GroupInfo, *args: Any, **kwargs: Any) -> Any:
-        """Send tensors to members only. Raises `AllreduceException` for a group that contains any other peer."""
+        """Send tensors to members only. Raises `AllreduceException` if the group contains any other peer."""
         strangers = set(group_info.peer_ids) - await self.directory.admitted(group_info.peer_ids, TRAINING_ROLES)
         if strangers:
             size = len(group_info.peer_ids)

@@ -1,9 +1,9 @@
 """Members' network addresses, published in the swarm's DHT, which serves members only.
 
-The p2p daemon has a DHT of its own, in which hivemind's peers find each other. It would give
-anybody the address of every peer, even of one that has left, so it is switched off here. A peer's
-addresses are stored beside its record and its token, and signed like the record. If the daemon
-cannot reach a peer, the call is repeated after the daemon has received the peer's addresses
+By default hivemind peers find each other through the p2p daemon's own DHT. That DHT would reveal
+the addresses of all peers, including former ones, to anyone, so it is disabled here. Instead, a
+peer's addresses are stored next to its record and token, signed like the record. If the daemon
+cannot reach a peer, it is given the peer's addresses and the call is retried
 (`MemberProtocol.reach`).
 """
 
@@ -20,11 +20,11 @@ from hivemind.p2p.p2p_daemon_bindings.utils import raise_if_failed, read_pbmsg_s
 from hivemind.proto import p2pd_pb2
 
 MAX_ADDRESSES = 8
-CONNECT_S = 10  # for all addresses of a peer together, which may include a relay's
-# Parts of the daemon's errors for a peer without a known address, or at none of its addresses.
+CONNECT_S = 10  # timeout for all addresses of a peer together, possibly including a relay's
+# Parts of the daemon's messages for a peer with no known address, or with no reachable address.
 UNREACHED = ("failed to dial", "failed to find any peer", "routing: not found")
-# https://github.com/multiformats/multiaddr in bytes: a host, TCP or QUIC, and optionally a relay
-# with an RSA key
+# Binary https://github.com/multiformats/multiaddr: a host, TCP or QUIC, and an optional relay with
+# an RSA key.
 _HOST = rb"(?:\x04.{4}|\x29.{16}|[\x35-\x37][\x01-\x7f][A-Za-z0-9._-]{1,127})"
 _TRANSPORT = rb"(?:\x06..|\x91\x02..\xcd\x03)"
 _CIRCUIT = b"\xa2\x02"
@@ -35,7 +35,7 @@ Reach = Callable[[PeerID], Awaitable[bool]]
 
 
 def are_addresses(value: object) -> bool:
-    """Return whether a value is a list of well-formed addresses, fit for the p2p daemon."""
+    """Return whether a value is a list of well-formed addresses that the p2p daemon accepts."""
     return (
         isinstance(value, list)
         and 0 < len(value) <= MAX_ADDRESSES
@@ -44,10 +44,10 @@ def are_addresses(value: object) -> bool:
 
 
 async def own_addresses(p2p: P2P, *, relayed: bool) -> list[bytes]:
-    """Return this peer's addresses, as its daemon knows them.
+    """Return this peer's addresses as known to its daemon.
 
-    A relayed peer has none before a relay accepts it. Loopback addresses are returned only if there
-    are no others.
+    A relayed peer has no addresses until a relay accepts it. Loopback addresses are returned only
+    if there are no others.
     """
     _, visible = await p2p._client.identify()
     addresses = [address.to_bytes() for address in visible if _ADDRESS.fullmatch(address.to_bytes())]
@@ -63,7 +63,7 @@ def _through_relay(address: bytes) -> bool:
 
 
 async def connect(p2p: P2P, peer_id: PeerID, addresses: Sequence[bytes]) -> None:
-    """Connect the daemon to a peer at one of these addresses. Raises `P2PDaemonError` if it fails."""
+    """Connect the daemon to a peer at one of the addresses. Raises `P2PDaemonError` on failure."""
     wanted = p2pd_pb2.ConnectRequest(peer=peer_id.to_bytes(), addrs=addresses, timeout=CONNECT_S)
     reader, writer = await p2p._client.control.daemon_connector.open_connection()
     with closing(writer):
@@ -74,6 +74,6 @@ async def connect(p2p: P2P, peer_id: PeerID, addresses: Sequence[bytes]) -> None
 
 
 async def is_reached(p2p: Any, peer_id: PeerID, error: P2PDaemonError) -> bool:
-    """Return whether to repeat a call that failed with this error: the peer is reached now."""
+    """Return whether to retry a call that failed with this error because the peer is now reachable."""
     reach: Reach | None = getattr(p2p, "reach", None)
     return reach is not None and any(reason in str(error) for reason in UNREACHED) and await reach(peer_id)

@@ -1,15 +1,15 @@
-"""Access control of the swarm's DHT: it serves members and stores records signed by their owners.
+"""Access control for the swarm's DHT: requests from members only, records signed by their owners.
 
-The transport proves the libp2p identity at the other end of a call, and a token names its member.
-So a node sends its token only to nodes that do not know it yet, and calls need no signature. A
-record passes through many nodes, so it carries its owner's signature.
+The transport authenticates the remote peer's libp2p identity, and a token maps that identity to a
+member. A node therefore sends its token only to nodes that do not know it yet, and requests are not
+signed. Records pass through many nodes, so each carries its owner's signature.
 
-A run has two keys, and no node stores anything under any other key. Under the peers' key each
-device has up to three entries, named by its identity: its record, its token until it expires, and
-its network addresses if it can be reached (`auth.swarm.addresses`). Under the group's key it has
-one entry while it looks for a group, which says whether it still does. The authority signs tokens,
-so any node may pass them on; the later of two counts. Devices sign the other entries. So each node
-holds at most four entries of a device, of bounded size.
+A run uses two DHT keys; nodes store nothing under any other key. Under the peers' key, a device has
+up to three entries: its record, its token (until the token expires), and its network addresses if
+it is reachable (`auth.swarm.addresses`). Under the group's key, a device has one entry while it
+looks for a group; its value says whether the search is still on. Tokens are signed by the
+authority, so any node may forward them; of two tokens the one that expires later is kept. Devices
+sign the other entries. Each node thus stores at most four entries of bounded size per device.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ from auth.swarm.addresses import are_addresses
 from auth.tokens import AccessToken
 
 Clock = Callable[[], float]
-Kind = Literal["record", "token", "addresses"]  # entries under the group's key are named like records
+Kind = Literal["record", "token", "addresses"]  # entries under the group's key use the subkeys of records
 TRAINING_ROLES = frozenset({"trainer", "auxiliary", "keeper"})
-CONTRIBUTING_ROLES = frozenset({"trainer"})  # their gradients have a weight
+CONTRIBUTING_ROLES = frozenset({"trainer"})  # roles whose gradients have a weight
 STATE_READERS = TRAINING_ROLES | {"observer"}
-MAX_RECORD_BYTES = 2048  # with its signature; also for addresses
-MAX_BEACON_BYTES = 8192  # of the keeper's record
-MOST_ENTRY_S = 86_400.0  # to an entry's expiration: above any run's `statistics_expiration_s`; tokens have their own
-MOST_SEARCH_S = 300.0  # likewise for a search; exceeds any run's `matchmaking_time_s` by more than clocks differ
-MAX_TOKENS = 4096  # that a node remembers before it drops the invalid ones
+MAX_RECORD_BYTES = 2048  # limit for a record or addresses, signature included
+MAX_BEACON_BYTES = 8192  # limit for the keeper's record
+MOST_ENTRY_S = 86_400.0  # maximum lifetime of records and addresses; above any `statistics_expiration_s`
+MOST_SEARCH_S = 300.0  # maximum for a group search; above any run's `matchmaking_time_s` plus clock skew
+MAX_TOKENS = 4096  # number of remembered tokens above which a node drops invalid ones
 _TOKEN, _ADDRESSES = b"token ", b"at "
 _KNOWN = b"+"
 _dumps, _loads = DHTProtocol.serializer.dumps, DHTProtocol.serializer.loads
 
 
 def peers_key(run: str) -> str:
-    """Return the DHT key under which every peer of `run` has its token, record and addresses."""
+    """Return the DHT key of the tokens, records and addresses of all peers of `run`."""
     return f"{run}_peers"
 
 
 def gradients_prefix(run: str) -> str:
-    """Return the name of `run`'s gradient averager; hivemind's key of its groups contains it."""
+    """Return the name of `run`'s gradient averager, which hivemind uses in the DHT key of its groups."""
     return f"{run}_grad_averager"
 
 
 def group_key(run: str) -> str:
-    """Return hivemind's DHT key under which peers look for a group. It has no bits of a smaller group."""
+    """Return hivemind's DHT key for group search, with zero group bits: all peers look for the same group."""
     return f"{gradients_prefix(run)}.0b"
 
 
 def key_id(key: str) -> bytes:
-    """Return a key's ID in the form that requests and records carry."""
+    """Return a key's ID as used in requests and records."""
     return bytes(DHTID.generate(source=key).to_bytes())
 
 
@@ -84,7 +84,7 @@ def addresses_subkey(peer_id: str) -> bytes:
 
 
 def owner_of(subkey: object) -> tuple[str, Kind]:
-    """Return the owner and the kind of a subkey. Raises `ValueError` if it belongs to no peer."""
+    """Return the owner and the kind of a subkey. Raises `ValueError` if the subkey belongs to no peer."""
     if not isinstance(subkey, bytes):
         raise ValueError("a peer's subkey must be bytes")
     kind: Kind = "record"
@@ -96,12 +96,12 @@ def owner_of(subkey: object) -> tuple[str, Kind]:
 
 
 def tokens_in(entries: object) -> Iterator[tuple[str, str]]:
-    """Yield the owner (libp2p identity) and the JWT of each token entry under the peers' key."""
+    """Yield the owner (libp2p peer ID) and the JWT of each token under the peers' key."""
     return ((owner, value) for owner, value in read_entries(entries, "token") if isinstance(value, str))
 
 
 def read_entries(entries: object, wanted: Kind) -> Iterator[tuple[str, Any]]:
-    """Yield the owner and the value of each entry of this kind under the peers' key."""
+    """Yield the owner and the value of each entry of the given kind under the peers' key."""
     for subkey, entry in entries.items() if isinstance(entries, dict) else ():
         try:
             owner, kind = owner_of(subkey)
@@ -112,45 +112,45 @@ def read_entries(entries: object, wanted: Kind) -> Iterator[tuple[str, Any]]:
 
 
 class RecordKey(RSAPrivateKey):
-    """The device's RSA key in the form in which hivemind signs requests and records."""
+    """The device's RSA key in the form that hivemind uses to sign requests and records."""
 
     def __init__(self, private_der: bytes) -> None:
         self._private_key = serialization.load_der_private_key(private_der, password=None)
 
 
 class MemberTokens:
-    """The tokens that a node has seen: for each device the one that expires last."""
+    """The tokens that a node has seen; for each device, the token with the latest expiration."""
 
     def __init__(self, credentials: Credentials, clock: Clock = swarm_time) -> None:
         self._credentials, self._clock = credentials, clock
-        self._seen: dict[str, str] = {}  # libp2p identity -> JWT
+        self._seen: dict[str, str] = {}  # libp2p peer ID -> JWT
         self._own = ""
         self.on_new: Callable[[AccessToken, str], object] = lambda _token, _jwt: None
 
     def now(self) -> float:
-        """Return the time for checks of tokens, in Unix seconds."""
+        """Return the current Unix time, used to check tokens."""
         return self._clock()
 
     def own_jwt(self) -> str:
-        """Return this device's current token, and remember it."""
+        """Return this device's current token and remember it."""
         jwt = self._credentials.token_jwt
         if jwt != self._own and self.show(jwt) is not None:
             self._own = jwt
         return jwt
 
     def show(self, jwt: object) -> AccessToken | None:
-        """Return the token if it is valid, and remember it."""
+        """Return a token and remember it, or return None if it is invalid."""
         token = self.read(jwt)
         if token is not None:
             self._keep(token, jwt.decode() if isinstance(jwt, bytes) else str(jwt))
         return token
 
     def read(self, jwt: object) -> AccessToken | None:
-        """Return the token if it is valid, unexpired and not revoked, else None."""
+        """Return a token, or None if it is invalid, expired or revoked."""
         return checked_token(self._credentials, jwt, self._clock())
 
     def of(self, peer_id: str) -> AccessToken | None:
-        """Return the valid token of a device, or None if none is known."""
+        """Return a device's valid token, or None if no valid one is known."""
         return self.read(self._seen.get(peer_id))
 
     def _keep(self, token: AccessToken, jwt: str) -> None:
@@ -164,14 +164,14 @@ class MemberTokens:
 
 
 class SwarmAuthorizer:
-    """Sends this node's token to peers that lack it, and refuses peers without a valid one."""
+    """An authorizer that sends this node's token to peers without it and rejects peers without a valid one."""
 
     def __init__(self, tokens: MemberTokens, run: str) -> None:
         self.tokens, self.run = tokens, run
-        self._shown: dict[PeerID, str] = {}  # the token of this node that each peer knows
+        self._shown: dict[PeerID, str] = {}  # this node's token as last sent to each peer
 
     def sign_request(self, request: AuthorizedRequestBase, service: PeerID) -> bool:
-        """Add to a request what its receiver lacks. Return whether that includes this node's token."""
+        """Add the missing credentials to a request. Return whether this node's token was added."""
         if self.tokens.of(service.to_base58()) is not None:
             request.auth.service_public_key = _KNOWN
         if self._shown.get(service) == self.tokens.own_jwt():
@@ -184,31 +184,31 @@ class SwarmAuthorizer:
         request.auth.client_access_token.signature = self.tokens.own_jwt().encode()
 
     def validate_request(self, request: AuthorizedRequestBase, client: PeerID) -> bool:
-        """Return whether to serve this peer's request."""
+        """Return whether to serve a request from this peer."""
         return self._token_of(client, request.auth.client_access_token.signature) is not None
 
     def sign_response(self, response: AuthorizedResponseBase, request: AuthorizedRequestBase) -> None:
-        """Add this node's token to a response to a peer that does not know it."""
+        """Add this node's token to the response if the client does not know it yet."""
         if not request.auth.service_public_key:
             response.auth.service_access_token.signature = self.tokens.own_jwt().encode()
 
     def validate_response(
         self, response: AuthorizedResponseBase, request: AuthorizedRequestBase, service: PeerID
     ) -> bool:
-        """Return whether to accept a peer's response. Records that the peer now knows this node's token."""
+        """Return whether to accept a response, and remember that the peer now knows this node's token."""
         if request.auth.client_access_token.signature:
             self._shown[service] = request.auth.client_access_token.signature.decode()
         return self._token_of(service, response.auth.service_access_token.signature) is not None
 
     def _token_of(self, peer: PeerID, shown: bytes) -> AccessToken | None:
-        """Return a peer's valid token, either attached or already known."""
+        """Return a peer's valid token, from the message if attached, else from memory."""
         peer_id = peer.to_base58()
         token = self.tokens.show(shown) if shown else self.tokens.of(peer_id)
         return token if token is not None and token.peer_id == peer_id else None
 
 
 class PeerRecordValidator(RecordValidatorBase):
-    """Signs this device's entries under the run's keys; refuses invalid entries and other keys."""
+    """A validator that signs this device's entries and rejects invalid entries and keys of other runs."""
 
     def __init__(self, credentials: Credentials, tokens: MemberTokens, run: str) -> None:
         self._key = credentials.device_key
@@ -226,7 +226,7 @@ class PeerRecordValidator(RecordValidatorBase):
                 shown = self._tokens.show(_loads(record.value))
                 return shown is not None and (shown.peer_id, shown.expires_at) == (owner, record.expiration_time)
             value, signature = _parts(record.value)
-            said = _loads(value)  # an unreadable value would spoil each reader's whole search
+            said = _loads(value)  # an unreadable value would break every reader's whole search
         except Exception:  # noqa: BLE001 - a fault boundary: the owner may have written anything
             return False
         token = self._tokens.of(owner)
@@ -237,7 +237,7 @@ class PeerRecordValidator(RecordValidatorBase):
         )
 
     def _may_say(self, record: DHTRecord, kind: Kind, said: object, role: str) -> bool:
-        """Return whether this role may have such an entry. An expiration time of NaN is refused."""
+        """Return whether a device of this role may store the entry; an expiration time of NaN is rejected."""
         left_s = record.expiration_time - self._tokens.now()
         if record.key == self._group_id:
             looks_or_not = kind == "record" and isinstance(said, bool)
@@ -247,10 +247,10 @@ class PeerRecordValidator(RecordValidatorBase):
         return is_sound and len(record.value) <= most_bytes and left_s <= MOST_ENTRY_S
 
     def sign_value(self, record: DHTRecord) -> bytes:
-        """Return the value with this device's signature, if the entry is its own."""
+        """Return the value, signed with this device's key if the entry is its own."""
         if record.key not in (self._peers_id, self._group_id) or record.subkey not in self._own:
             return record.value
-        self._tokens.own_jwt()  # remembered, so that this node can validate its own entry
+        self._tokens.own_jwt()  # remembered, because this node validates its own entry too
         return bytes(_dumps([record.value, self._key.sign(_signed_bytes(record, record.value))]))
 
     def strip_value(self, record: DHTRecord) -> bytes:
@@ -259,7 +259,7 @@ class PeerRecordValidator(RecordValidatorBase):
 
 
 def _parts(signed: bytes) -> tuple[bytes, bytes]:
-    """Split a signed value from its signature; raises `ValueError` or `TypeError`."""
+    """Split a signed value into value and signature. Raises `ValueError` or `TypeError` if malformed."""
     value, signature = _loads(signed)
     if not isinstance(value, bytes) or not isinstance(signature, bytes):
         raise TypeError("a signed value and its signature are bytes")
@@ -271,7 +271,7 @@ def _signed_bytes(record: DHTRecord, value: bytes) -> bytes:
 
 
 def checked_token(credentials: Credentials, jwt: object, now: float) -> AccessToken | None:
-    """Verify an untrusted JWT. Return its token, or None if it is invalid, expired or revoked."""
+    """Return the token in an untrusted JWT, or None if it is invalid, expired or revoked."""
     try:
         text = jwt.decode("ascii") if isinstance(jwt, bytes) else jwt
         return credentials.check(text, now) if isinstance(text, str) else None

@@ -1,4 +1,4 @@
-"""The peers with valid tokens in the DHT, and streams that end when a peer's token does."""
+"""The peers with valid tokens in the DHT, and message streams that end when a peer's token does."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ Message = TypeVar("Message")
 
 
 class PeerDirectory:
-    """The libp2p identities with valid tokens in the DHT, read again when an unknown peer calls."""
+    """The libp2p identities with valid tokens in the DHT, refreshed when an unknown peer calls."""
 
     def __init__(
         self, dht: DHT, credentials: Credentials, run: str, clock: Clock = time.time, timer: Clock = time.monotonic
     ) -> None:
-        """Use `clock` to check expiration, and `timer` to limit the rate of look-ups."""
+        """Create a directory; `clock` is used for expiration, `timer` to limit the rate of lookups."""
         self._dht = dht
         self._credentials = credentials
         self._key = peers_key(run)
         self._clock, self._timer = clock, timer
         self._tokens: dict[str, str] = {}  # libp2p peer ID -> JWT
         self._began_at = float("-inf")
-        self._newest: asyncio.Task[None] | None = None  # the look-up that began last
-        self._next: asyncio.Task[None] | None = None  # the look-up that waits for the period's end
+        self._newest: asyncio.Task[None] | None = None  # most recently started lookup
+        self._next: asyncio.Task[None] | None = None  # lookup scheduled for the end of the refresh period
 
-    REFRESH_PERIOD_S = 0.5  # between look-ups, however many unknown peers call
+    REFRESH_PERIOD_S = 0.5  # minimum interval between lookups, however many unknown peers call
 
     def token_of(self, peer_id: PeerID) -> AccessToken | None:
-        """Return the peer's valid token if it is known, without a look-up."""
+        """Return the peer's valid token if it is known; do not start a lookup."""
         jwt = self._tokens.get(peer_id.to_base58())
         return None if jwt is None else checked_token(self._credentials, jwt, self._clock())
 
     async def admits(self, peer_id: PeerID, roles: Collection[str]) -> bool:
-        """Return whether the peer holds a valid token with one of these roles; look an unknown one up."""
+        """Return whether the peer has a valid token with one of these roles; an unknown peer is looked up."""
         return bool(await self.admitted([peer_id], roles))
 
     async def admitted(self, peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
-        """Return the peers that hold a valid token with one of these roles. Unknown ones share one look-up."""
+        """Return the peers with valid tokens in one of these roles; one lookup serves all unknown peers."""
         found = self._known(peers, roles)
-        if len(found) < len(set(peers)):  # a known peer may also have returned in another role
+        if len(found) < len(set(peers)):  # a known peer may have rejoined in another role
             await self.refresh()
             found = self._known(peers, roles)
         return found
@@ -56,20 +56,20 @@ class PeerDirectory:
         return {peer for peer in peers if (token := self.token_of(peer)) is not None and token.role in roles}
 
     async def with_role(self, roles: Collection[str]) -> list[PeerID]:
-        """Return every peer that holds a valid token with one of these roles, after a look-up."""
+        """Return every peer with a valid token in one of these roles, after a lookup."""
         await self.refresh()
         return list(self._known([PeerID.from_base58(peer_id) for peer_id in self._tokens], roles))
 
     async def refresh(self) -> None:
-        """Read the peers' records again. Calls made before a look-up begins share it and its errors."""
+        """Read the peers' records again. Concurrent calls share the next lookup and its errors."""
         if self._next is None:
             self._next = asyncio.create_task(self._look_up(self._newest))
-        await asyncio.shield(self._next)  # cancelling one caller must not cancel it for the others
+        await asyncio.shield(self._next)  # cancelling one caller must not affect the others
 
     async def _look_up(self, previous: asyncio.Task[None] | None) -> None:
         if previous is not None:
             await asyncio.wait({previous})
-            previous = None  # else the traceback of a failed look-up keeps all previous ones alive
+            previous = None  # otherwise a failed lookup's traceback would keep all earlier lookups alive
         await asyncio.sleep(max(0.0, self._began_at + self.REFRESH_PERIOD_S - self._timer()))
         self._newest, self._next = self._next, None
         self._began_at = self._timer()
@@ -88,7 +88,7 @@ class PeerDirectory:
 async def while_admitted(
     directory: PeerDirectory, peer_id: PeerID, roles: Collection[str], messages: AsyncIterator[Message]
 ) -> AsyncIterator[Message]:
-    """Yield the messages until the peer is no longer admitted: a revocation ends its calls."""
+    """Yield messages while the peer is admitted, so a revocation ends its calls."""
     try:
         async for message in messages:
             if not await directory.admits(peer_id, roles):

@@ -1,35 +1,34 @@
-"""Corrections of hivemind's classes, applied by `patch_hivemind()` before the first node of a process.
+"""Fixes for hivemind, applied by `patch_hivemind()` before a process creates its first node.
 
-Streams between peers end completely, or with an error. hivemind's server closes a stream after its
-last message, and its p2p daemon then resets it. Over QUIC a reset drops data in flight, and the
-client takes what has arrived for everything: it gets 60 of a state's 128 tensors, and a peer that
-asked to join a group may get no answer. Here the server sends an end marker and waits for the
-client to close the stream. A client without the marker knows that its stream broke off. A client
-that is answered before it has sent all requests says that it has stopped, and lets the server
-close: requests dropped in flight would use up the connection's flow-control window, and block all
-later streams.
+Streams between peers end completely or with an error. hivemind's server closes a stream after its
+last message, and its p2p daemon then resets the stream. Over QUIC, a reset drops data in flight,
+and the client takes the partial data for all of it: it receives 60 of a state's 128 tensors, or no
+response to a request to join a group. Here the server sends an end marker and waits for the client
+to close the stream; a missing marker tells the client that the stream was cut off. A client that
+has its response before it has sent all requests announces that it stops, and lets the server close.
+Otherwise, requests dropped in flight would use up the connection's flow-control window and block
+all later streams.
 
-Messages are nested no deeper than `MAX_NESTING`. hivemind writes a tuple as a message within a
-message, and its reader recurses for each of them without a limit: ten kilobytes of nested tuples
-overflow the C stack and kill the process. So one member's record could kill every node that reads
-it.
+Messages may be nested at most `MAX_NESTING` levels deep. hivemind encodes a tuple as a message
+within a message and decodes it recursively without a limit. Ten kilobytes of nested tuples overflow
+the C stack, so a single record could kill every node that reads it.
 
-The DHT's nodes use `auth.swarm.protocol`, which serves members only and sends only new entries. A
-storage keeps the version of an entry that expires later. hivemind's storage refuses the earlier
-version, but deletes the later one when the earlier one expires. It also remembers the expiration
-times of earlier versions. Here it drops these times when there are many more of them than entries,
-as an entry that is stored again and again would fill the memory.
+DHT nodes use `auth.swarm.protocol`, which serves members only and sends only new entries. Storage
+keeps the version of an entry that expires later. hivemind's storage does too, but deletes that
+version when the earlier one expires. hivemind also keeps the expiration times of old versions. Here
+they are dropped when they far outnumber the entries, because frequent updates of an entry would
+otherwise fill the memory.
 
-A node can be reached through named relays at once; hivemind has no option for that and takes
-minutes to find relays. The daemon's own DHT can be switched off; unknown addresses then come from
-`P2P.reach`, if it is set (`auth.swarm.addresses`).
+A node can use named relays immediately; hivemind has no such option and takes minutes to find
+relays. The daemon's own DHT can be disabled; unknown addresses are then resolved by `P2P.reach`, if
+it is set (`auth.swarm.addresses`).
 
-The death of a p2p daemon is logged with its exit code and its last lines, which are kept nowhere
+When a p2p daemon dies, its exit code and last lines are logged, because they are stored nowhere
 else.
 
-Time is the coordinator's (`auth.clock`). MANYHANDS_P2PD may name another p2p daemon. The sockets to
-the daemon are in the directory for temporary files rather than always in /tmp, as hivemind never
-deletes them.
+Time is the coordinator's (`auth.clock`). MANYHANDS_P2PD can select another p2p daemon. The daemon's
+sockets are in the directory for temporary files instead of /tmp, because hivemind never deletes
+them.
 """
 
 from __future__ import annotations
@@ -63,28 +62,28 @@ from auth.swarm.addresses import is_reached
 from auth.swarm.protocol import MemberProtocol
 
 logger = logging.getLogger(__name__)
-LINGER_S = 60.0  # for the other end's last message: a slow line may still have to carry a full window
+LINGER_S = 60.0  # timeout for the last message; a slow connection may still have a full window to transmit
 END = RPCError(message="end of the stream")
-STOPPED = RPCError(message="stopped asking")  # unlike the end of the requests, after which the client closes
-SPARE_TIMES = 64  # expiration times of earlier versions, beyond the number of entries
-SHOWN_CHARS = 200  # of another peer's error, and of a line of the daemon
-LAST_LINES = 8  # of the daemon's output, logged when it dies
-DAEMON, DAEMON_VARIABLE = "p2pd", "MANYHANDS_P2PD"  # its name, and the variable that names a replacement
+STOPPED = RPCError(message="stopped asking")  # unlike the end of the requests, leaves closing to the server
+SPARE_TIMES = 64  # number of outdated expiration times kept beyond the number of entries
+SHOWN_CHARS = 200  # length limit for a logged remote error or line of the daemon
+LAST_LINES = 8  # number of the daemon's last output lines that are logged when it dies
+DAEMON, DAEMON_VARIABLE = "p2pd", "MANYHANDS_P2PD"  # program name, and environment variable for a replacement
 MAX_NESTING = 16  # hivemind's own messages have three levels
 _reading = threading.local()
-_decode: Any = MSGPackSerializer._decode_ext_types  # hivemind's own
+_decode: Any = MSGPackSerializer._decode_ext_types  # original function
 Handler = Callable[[AsyncIterator[Message], P2PContext], AsyncGenerator[Message, None]]
 
 
 @cache
 def patch_hivemind() -> None:
-    """Patch hivemind in this process and those that it forks; further calls change nothing.
+    """Patch hivemind in this process and its forks; repeated calls have no effect.
 
     Raises `ConfigError` if MANYHANDS_P2PD is not the path of an executable named `p2pd`.
     """
     if own := os.environ.get(DAEMON_VARIABLE):
         program = _daemon_at(Path(own))
-        vars(hivemind.p2p.p2p_daemon)["path"] = lambda *_: nullcontext(program)  # hivemind's look-up of the daemon
+        vars(hivemind.p2p.p2p_daemon)["path"] = lambda *_: nullcontext(program)  # replaces hivemind's lookup
     P2P._add_protobuf_stream_handler = _add_stream_handler
     P2P._iterate_protobuf_stream_handler = _call_stream_handler
     P2P._call_unary_protobuf_handler = _call_reached
@@ -97,12 +96,12 @@ def patch_hivemind() -> None:
     hivemind.dht.node.DHTProtocol = MemberProtocol
     TimedStorage.store = _store_newer
     for module in [module for name, module in sys.modules.items() if name.split(".")[0] == "hivemind"]:
-        if hasattr(module, "get_dht_time"):  # each module imported the name
+        if hasattr(module, "get_dht_time"):  # every module has imported the name
             vars(module)["get_dht_time"] = swarm_time
 
 
 def _daemon_at(program: Path) -> Path:
-    """Check and return the path of the operator's daemon, whose processes are recognised by its name."""
+    """Return the checked path of the operator's daemon; its processes are recognised by the file name."""
     if program.name != DAEMON or not program.is_file() or not os.access(program, os.X_OK):
         raise ConfigError(
             f"{DAEMON_VARIABLE} names {program}, which is no program `{DAEMON}` that can be run: name the one that you "
@@ -115,13 +114,13 @@ _store = TimedStorage.store
 
 
 def _store_newer(storage: Any, key: Any, value: Any, expiration_time: float) -> bool:
-    """Store a value if it expires later than the stored one; return whether it was stored."""
+    """Store a value if it expires later than the stored one. Return whether it was stored."""
     held = storage.data.get(key)
     if held is not None and expiration_time <= held.expiration_time:
         return False
     is_stored = bool(_store(storage, key, value, expiration_time))
     if len(storage.expiration_heap) > 2 * len(storage.data) + SPARE_TIMES:
-        storage.expiration_heap = sorted(storage.key_to_heap.values())  # a sorted list is a heap
+        storage.expiration_heap = sorted(storage.key_to_heap.values())  # a sorted list is a valid heap
     return is_stored
 
 
@@ -138,7 +137,7 @@ def _decode_bounded(type_code: int, data: bytes) -> Any:
 
 
 async def _follow_daemon(p2p: P2P, ready: asyncio.Future[None]) -> None:
-    """Log the daemon's output and its unexpected end; an ordinary stop cancels this task."""
+    """Log the daemon's output and any unexpected exit; a normal shutdown cancels this task."""
     child: asyncio.subprocess.Process = p2p._child
     assert child.stdout is not None
     lines = deque[str](maxlen=LAST_LINES)
@@ -193,7 +192,7 @@ async def _add_stream_handler(
                 await asyncio.wait({answering, receiving}, return_when=asyncio.FIRST_COMPLETED)
                 if not receiving.done():
                     answered.set()
-                    if not requests.empty():  # unblock a writer that waits for room
+                    if not requests.empty():  # unblock a task waiting for space in the queue
                         requests.get_nowait()
                     await asyncio.wait({receiving}, timeout=LINGER_S)
             finally:
@@ -209,14 +208,14 @@ async def _taken(requests: asyncio.Queue[Message | None]) -> AsyncIterator[Messa
 
 
 async def _answer(responses: AsyncGenerator[Message, None], writer: asyncio.StreamWriter, context: P2PContext) -> None:
-    """Send the handler's responses, then an end marker or the kind of error that ended them."""
+    """Send the handler's responses, then an end marker, or the type of the exception that ended them."""
     last = END
     try:
         async with aclosing(responses):
             async for response in responses:
                 await P2P.send_protobuf(response, writer)
-    except Exception as error:  # noqa: BLE001 - a fault boundary: the client receives the error, as in hivemind
-        level = logging.DEBUG if isinstance(error, ConnectionError) else logging.WARNING  # usually the client hung up
+    except Exception as error:  # noqa: BLE001 - fault boundary: the client receives the error, as in hivemind
+        level = logging.DEBUG if isinstance(error, ConnectionError) else logging.WARNING  # usually a disconnect
         logger.log(level, "`%s` for %s failed: %.300r", context.handle_name, context.remote_id, error)
         last = RPCError(message=type(error).__name__)
     with suppress(ConnectionError):
@@ -229,7 +228,7 @@ async def _receive(
     requests: asyncio.Queue[Message | None],
     answered: asyncio.Event,
 ) -> None:
-    """Queue the client's requests until it is answered; return once the stream may be closed."""
+    """Queue the client's requests until it has its response; return when the stream may be closed."""
     try:
         while True:
             request, word = await P2P.receive_protobuf(request_type, reader)  # None: end of the requests
@@ -246,7 +245,7 @@ async def _receive(
 async def _call_stream_handler(
     p2p: P2P, peer_id: PeerID, name: str, requests: AsyncIterator[Message], response_type: type[Message]
 ) -> AsyncIterator[Message]:
-    """Call a handler. The iterator raises `P2PHandlerError` if the server fails or the stream breaks off."""
+    """Call a handler. The iterator raises `P2PHandlerError` if the server fails or the stream is cut off."""
     _, reader, writer = await p2p.call_binary_stream_handler(peer_id, name)
     asking = _Asking(requests, writer)
     return _received(f"`{name}` of {peer_id}", asking, reader, writer, response_type)
@@ -269,7 +268,7 @@ async def _received(
 
 
 async def _next_response(server: str, reader: asyncio.StreamReader, response_type: type[Message]) -> Message | None:
-    """Return the next response, or None after the last one. Raises `P2PHandlerError`."""
+    """Return the next response, or None after the last one. Raises `P2PHandlerError` on failure."""
     try:
         response, error = await P2P.receive_protobuf(response_type, reader)
     except (asyncio.IncompleteReadError, OSError, TypeError, DecodeError) as broken:
@@ -280,11 +279,11 @@ async def _next_response(server: str, reader: asyncio.StreamReader, response_typ
 
 
 class _Asking:
-    """The task that sends a client's requests."""
+    """A task that sends a client's requests."""
 
     def __init__(self, requests: AsyncIterator[Message], writer: asyncio.StreamWriter) -> None:
         self._requests, self._writer = requests, writer
-        self._writing = asyncio.Lock()  # held while a message is sent
+        self._writing = asyncio.Lock()  # held while a message is being sent
         self.task = asyncio.create_task(self._send_all())
 
     async def _send_all(self) -> None:
@@ -295,7 +294,7 @@ class _Asking:
             await P2P.send_protobuf(P2P.END_OF_STREAM, self._writer)
 
     async def end(self, reader: asyncio.StreamReader) -> None:
-        """Stop sending requests after the last response. Raises the error of the caller's requests."""
+        """Stop sending requests after the last response; re-raise an error of the request iterator."""
         if self.task.done():
             self.task.result()
             return

@@ -1,14 +1,14 @@
-"""The protocol of the swarm's DHT nodes: hivemind's, but for members only and for new entries only.
+"""The DHT protocol of the swarm: hivemind's, restricted to members and extended to send only new entries.
 
-hivemind's nodes answer a search with all entries of a key, and each search asks many nodes. So a
-node that repeatedly looks up the peers' records receives each record dozens of times. Here a search
-contains a mark of each entry that the node holds, and the answer contains only new entries. A node
-keeps the entries that it has read, and serves them in turn.
+A hivemind node answers a search with all entries of a key, and each search queries many nodes, so a
+node that polls the peers' records receives each of them dozens of times. Here a search includes a
+mark for each entry that the node already has, and the response contains only new entries. Nodes
+store the entries they have read and serve them to others.
 
-A node finds others by the addresses among these entries, so it first reads them from one of its
-initial peers.
+These entries include the addresses of other nodes, so a new node first reads the entries from one
+of its initial peers.
 
-`patch_hivemind()` replaces hivemind's protocol with this one.
+`patch_hivemind()` installs this protocol in place of hivemind's.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from auth.tokens import AccessToken
 logger = logging.getLogger(__name__)
 MARK_BYTES = 6
 KEY_BYTES = DHTID.HASH_NBYTES
-MAX_KEYS = 64  # in one search
-MAX_ENTRIES = 6144  # under one key: three for each device of the largest run
+MAX_KEYS = 64  # limit per search
+MAX_ENTRIES = 6144  # limit per key: three entries for each device of the largest run
 Found = dict[DHTID, tuple["ValueWithExpiration[Any] | None", dict[DHTID, PeerID]]]
 Call = Callable[..., Awaitable[Any]]
 
 
 def mark_of(subkey: object, expiration_time: float) -> bytes:
-    """Return a short mark of one version of an entry."""
+    """Return a short hash that identifies one version of an entry."""
     named = DHTProtocol.serializer.dumps(subkey) + struct.pack(">d", expiration_time)
     return hashlib.blake2b(named, digest_size=MARK_BYTES).digest()
 
 
 def node_id_of(peer: PeerID) -> DHTID:
-    """Return a node's ID in the DHT. It is derived from the identity, so that no node can have several."""
+    """Return a peer's node ID, derived from its identity because no peer may have several IDs."""
     return DHTID.generate(source=peer.to_bytes())
 
 
 class MemberProtocol(DHTProtocol):  # type: ignore[misc]
-    """hivemind's protocol with an authorizer, and with searches that return new entries only."""
+    """hivemind's protocol with an authorizer and with searches that return only new entries."""
 
-    _rpc_handlers = _stub_type = None  # not the ones collected for hivemind's own class
+    _rpc_handlers = _stub_type = None  # prevents reuse of the handlers and stub collected for hivemind's class
     authorizer: SwarmAuthorizer | None
 
     @classmethod
@@ -63,7 +63,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
 
     @classmethod
     async def create(cls, *arguments: Any, **options: Any) -> MemberProtocol:
-        """Create the protocol; its storage also holds each valid token that a caller sends."""
+        """Create the protocol; valid tokens sent by callers are stored in its storage."""
         protocol: MemberProtocol = await super().create(*arguments, **options)
         protocol._hold_tokens()
         if protocol.authorizer is not None:
@@ -79,25 +79,25 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         self.storage.store_subkey(key, subkey, self.serializer.dumps(jwt), token.expires_at)
 
     async def add_p2p_handlers(self, p2p: P2P, _wrapper: Any = None, **options: Any) -> None:
-        """Serve members only, if there is an authorizer."""
-        self._hold_tokens()  # before the first call is served
+        """Register the handlers; with an authorizer, they serve members only."""
+        self._hold_tokens()  # must precede the first call
         guarded = None if self.authorizer is None else _Service(self, self.authorizer)
         await super().add_p2p_handlers(p2p, guarded, **options)
 
     def get_stub(self, peer: PeerID) -> Any:
-        """Return a stub whose calls carry this node's token if the peer does not know it."""
+        """Return a stub that adds this node's token to calls if the peer does not know it."""
         stub = super(DHTProtocol, self).get_stub(self.p2p, peer)
         return stub if self.authorizer is None else _Client(stub, peer, self.authorizer)
 
     async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
-        """Ping a node. When joining through it (`validate`), then read the members' entries from it."""
+        """Ping a node; with `validate` (used to join the DHT), also read the members' entries from it."""
         node_id: DHTID | None = await super().call_ping(peer, validate, strict)
         if validate and node_id is not None and self.authorizer is not None:
             await self.call_find(peer, [DHTID.generate(source=peers_key(self.authorizer.run))])
         return node_id
 
     async def reach(self, peer: PeerID) -> bool:
-        """Connect the p2p daemon to a member at its addresses in the DHT. Return whether it worked."""
+        """Connect the p2p daemon to a member at its addresses in the DHT. Return whether it succeeded."""
         addresses = self._addresses_of(peer)
         try:
             if addresses:
@@ -108,14 +108,14 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         return bool(addresses)
 
     def told_addresses(self, key: DHTID) -> list[PeerID]:
-        """Return the members whose addresses this node holds under the key."""
+        """Return the members with addresses stored under the key on this node."""
         entries = self.storage.get(key)
         if entries is None or not isinstance(entries.value, DictionaryDHTValue):
             return []
         return [PeerID.from_base58(owner) for owner, _ in read_entries(dict(entries.value.items()), "addresses")]
 
     def _addresses_of(self, peer: PeerID) -> list[bytes]:
-        assert self.authorizer is not None  # only set with an authorizer
+        assert self.authorizer is not None  # `reach` is set only with an authorizer
         key, subkey = DHTID.generate(source=peers_key(self.authorizer.run)), addresses_subkey(peer.to_base58())
         entries = self.storage.get(key)
         entry = entries.value.get(subkey) if entries is not None else None
@@ -126,7 +126,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         return addresses
 
     async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> Found | None:
-        """Search at one node, store the new entries, and return all entries of each key; None on failure."""
+        """Search on one node, store new entries, and return all entries of each key; None on failure."""
         request = dht_pb2.FindRequest(keys=[key.to_bytes() + self._marks(key) for key in keys], peer=self.node_info)
         try:
             async with self.rpc_semaphore:
@@ -136,19 +136,19 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
             found = {key: self._take(key, result) for key, result in zip(keys, response.results, strict=True)}
             if response.peer.node_id:
                 await self.update_routing_table(node_id_of(peer), peer, responded=True)
-        except Exception:  # a fault boundary, as in hivemind: the other end may send anything
+        except Exception:  # fault boundary, as in hivemind: a remote peer may send anything
             logger.debug("the search at %s failed", peer, exc_info=True)
             await self.update_routing_table(self.routing_table.get(peer_id=peer), peer, responded=False)
             return None
         return found
 
     async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
-        """Update the routing table by the ID of the peer's identity, whatever `node_id` is."""
+        """Update the routing table; the node ID is always derived from the peer's identity."""
         known = node_id is not None or self.routing_table.get(peer_id=peer_id) is not None
         await super().update_routing_table(node_id_of(peer_id) if known else None, peer_id, responded)
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
-        """Return the entries that the caller lacks, by the marks that follow each key."""
+        """Return the entries that the caller lacks; its keys are followed by the marks of known entries."""
         if len(request.keys) > MAX_KEYS or any(len(key) > KEY_BYTES + MAX_ENTRIES * MARK_BYTES for key in request.keys):
             raise ValueError("a search for too much at once")
         asked = dht_pb2.FindRequest(keys=[key[:KEY_BYTES] for key in request.keys], peer=request.peer)
@@ -180,7 +180,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
     def _take(
         self, key: DHTID, result: dht_pb2.FindResult
     ) -> tuple[ValueWithExpiration[Any] | None, dict[DHTID, PeerID]]:
-        """Store a result's valid entries; return all entries of the key, and the nodes near it."""
+        """Store a result's valid entries; return all entries of the key, and the nodes closest to it."""
         nearest = {node_id_of(peer): peer for peer in map(PeerID, result.nearest_peer_ids)}
         if result.type == dht_pb2.FOUND_DICTIONARY:
             news = self.serializer.loads(result.value)
@@ -189,10 +189,9 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         return self.storage.get(key), nearest
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
-        """Store valid entries in the storage only: cached entries would hide the stored ones.
+        """Store valid entries, never in the cache, because cached entries would hide stored ones.
 
-        Dictionaries are stored here because hivemind stops at the first entry that it already
-        holds.
+        Dictionaries are stored here because hivemind stops at the first entry that it already has.
         """
         request.in_cache[:] = [False] * len(request.in_cache)
         for at, tag in enumerate(request.subkeys):
@@ -215,12 +214,12 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
         return has_room and bool(super()._validate_record(key_bytes, subkey_bytes, value, expiration_time))
 
     def _validate_dictionary(self, key_bytes: bytes, dictionary: DictionaryDHTValue) -> bool:
-        """Drop the invalid entries, which must not affect the others. Return whether any entry is left."""
+        """Remove the invalid entries without affecting the others. Return whether any entry remains."""
         if len(dictionary.data) > MAX_ENTRIES:
             return False
         with dictionary.freeze():
             refused = self._refused(key_bytes, dictionary, list(dictionary.data))
-            for subkey in self._refused(key_bytes, dictionary, refused):  # again, as a record's token may follow it
+            for subkey in self._refused(key_bytes, dictionary, refused):  # a token may come after its record
                 del dictionary[subkey]
         return bool(dictionary)
 
@@ -234,7 +233,7 @@ class MemberProtocol(DHTProtocol):  # type: ignore[misc]
 
 
 class _Service:
-    """Wrapper of the served calls that refuses peers without a valid token."""
+    """A wrapper of the protocol's handlers that rejects peers without a valid token."""
 
     def __init__(self, protocol: MemberProtocol, authorizer: SwarmAuthorizer) -> None:
         self._protocol, self._authorizer = protocol, authorizer
@@ -253,7 +252,7 @@ class _Service:
 
 
 class _Client:
-    """Wrapper of calls to another node, to which it sends this node's token if needed."""
+    """A wrapper of a stub that adds this node's token to calls if needed."""
 
     def __init__(self, stub: Any, peer: PeerID, authorizer: SwarmAuthorizer) -> None:
         self._stub, self._peer, self._authorizer = stub, peer, authorizer
@@ -268,7 +267,7 @@ class _Client:
             except P2PHandlerError:
                 if has_shown:
                     raise
-                self._authorizer.introduce(request)  # the peer may have forgotten the token, or restarted
+                self._authorizer.introduce(request)  # the peer may have restarted or dropped the token
                 response = await call(request, timeout=timeout)
             if not self._authorizer.validate_response(response, request, self._peer):
                 raise PermissionError(f"{self._peer} has shown no valid token")
