@@ -1,6 +1,6 @@
-"""Judgement of reports and receipts: which are plausible, which samples count, and a step's sums.
+"""Validation of reports, counting of samples from receipts, and the sums of a step.
 
-All functions are pure: `coordinator.ledger.ledger` reads the facts and writes the results.
+All functions are pure; `coordinator.ledger.ledger` reads their inputs and writes their results.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from peer.reporting.messages import CLAIM_BOUNDS, MAX_LONG, MAX_REASON_CHARS, Lo
 from peer.verification.receipts import Confirmation, credited
 
 STEPS_AHEAD = 2
-STEPS_PER_SECOND = 2.0  # faster than any swarm; bounds the steps taken since the keeper last wrote
-KEPT_OTHERS = 4  # beside the keeper's: without that and the claimant's own, three decide, and one may lie
-SPREAD = 0.25  # fraction of the median loss, either way: small microbatches differ by some percent
-LEAST_SPREAD = 0.05  # added, for losses close to zero
+STEPS_PER_SECOND = 2.0  # faster than any swarm; bounds the steps taken since the keeper's last status
+KEPT_OTHERS = 4  # receipts besides the keeper's; without it and the claimant's own, three decide and one may be false
+SPREAD = 0.25  # tolerance as a fraction of the median loss; small microbatches differ by a few percent
+LEAST_SPREAD = 0.05  # additional absolute tolerance, for losses near zero
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """A report, with the device and the session that sent it."""
+    """A report with the device and session that sent it."""
 
     device_id: str
     session_id: str | None
-    seq: int  # unique within the device
+    seq: int  # unique per device
     report: StepReport
-    completed_at: float  # Unix seconds, by the peer's clock
+    completed_at: float  # Unix time by the peer's clock
 
     @property
     def number(self) -> tuple[str, int]:
-        """The key that identifies a report that is sent again."""
+        """The device and sequence number, which identify a retransmitted report."""
         return self.device_id, self.seq
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """The device, era and step: a device may report each step of an era only once."""
+        """The device, era and step; a device may report each step of an era only once."""
         return self.device_id, self.report.era, self.report.step
 
 
 @dataclass(frozen=True)
 class ReportVerdict:
-    """The answer to a report; a peer resends a refused one only if it is ahead of the keeper."""
+    """The response to a report; a peer retransmits a rejected report only if it is ahead of the keeper."""
 
     accepted: bool
     reason: str = ""
@@ -57,61 +57,61 @@ class Facts:
     """The state of the ledger when a report arrives."""
 
     now: float
-    joined_at: float  # when the device joined the run
+    joined_at: float  # time at which the device joined the run
     current_era: int
-    last_counting_step: int | None  # of the report's era; None: all its steps count
-    horizon_step: int  # the highest plausible step now, in the report's era
+    last_counting_step: int | None  # last valid step of the report's era; None: all are valid
+    horizon_step: int  # highest plausible step of the report's era at present
     target_batch_size: int
-    known: bool  # this report is already in the ledger
-    reported_already: bool  # this device has another report for this step and era
+    known: bool  # True if the ledger already contains this report
+    reported_already: bool  # True if the ledger has another report of the device for this step and era
 
 
 class ReportOutcome(Enum):
-    """The result of judging a report."""
+    """The possible results of judging a report."""
 
-    COUNTED = "counted"  # stored; receipts decide how many of its samples count
-    UNDONE = "undone"  # stored, but not counted: a return to a checkpoint has undone its step
-    KNOWN = "known"  # sent again: accepted, and counted only once
-    AHEAD = "ahead"  # not stored: the peer sends it again once its step is known
-    SECOND = "second"  # the device has another report for this step: refused, but its receipt is used
-    REFUSED = "refused"  # implausible
+    COUNTED = "counted"  # stored; receipts determine the number of its samples that count
+    UNDONE = "undone"  # stored but not counted, because its step was undone by a return to a checkpoint
+    KNOWN = "known"  # retransmission: accepted, but not counted again
+    AHEAD = "ahead"  # not stored; the peer retransmits it when the keeper has reached its step
+    SECOND = "second"  # rejected as the device's second report for the step, but its receipt is used
+    REFUSED = "refused"  # rejected as implausible
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The outcome of a report, its reason, and the lost samples and the time to record for it."""
+    """The outcome for a report, with the reason, and the lost samples and the time to record."""
 
     outcome: ReportOutcome
     reason: str = ""
-    lost: Mapping[str, int] = field(default_factory=dict)  # samples by cause
-    at: float = 0.0  # time of the step, or of the refusal: Unix seconds
+    lost: Mapping[str, int] = field(default_factory=dict)  # cause -> samples
+    at: float = 0.0  # Unix time of the step, or of the rejection
 
     @property
     def stored(self) -> bool:
-        """True if the report becomes a row of the ledger."""
+        """True if the report is added to the ledger."""
         return self.outcome in (ReportOutcome.COUNTED, ReportOutcome.UNDONE)
 
     @property
     def refused(self) -> bool:
-        """True if the report is refused for good, so that the device need not send it again."""
+        """True if the report is rejected permanently; the device need not retransmit it."""
         return self.outcome in (ReportOutcome.SECOND, ReportOutcome.REFUSED)
 
     @property
     def brings_receipt(self) -> bool:
-        """True if the report's receipt is used; an implausible report's receipt is not."""
+        """True if the receipt in the report is used; receipts in implausible reports are ignored."""
         return self.stored or self.outcome is ReportOutcome.SECOND
 
     @property
     def verdict(self) -> ReportVerdict:
-        """The answer to the peer."""
+        """The response to the peer."""
         accepted = self.stored or self.outcome is ReportOutcome.KNOWN
         return ReportVerdict(accepted, self.reason, self.outcome is ReportOutcome.AHEAD)
 
 
 def judge(delivery: Delivery, facts: Facts) -> Judgement:
-    """Decide whether a report is plausible, and which of its figures to record.
+    """Decide whether a report is plausible, and what to record for it.
 
-    In its era, a step beyond the keeper's is plausible: the swarm trains on while the keeper hangs.
+    Steps slightly beyond the keeper's are plausible: the swarm also trains while the keeper hangs.
     """
     report = delivery.report
     if facts.known:
@@ -126,12 +126,12 @@ def judge(delivery: Delivery, facts: Facts) -> Judgement:
         reason = f"step {report.step} is ahead of the keeper, which knows those up to {facts.horizon_step}"
         return Judgement(ReportOutcome.AHEAD, reason)
     undone = facts.last_counting_step is not None and report.step > facts.last_counting_step
-    at = min(max(delivery.completed_at, facts.joined_at), facts.now)  # the peer's clock may be wrong
+    at = min(max(delivery.completed_at, facts.joined_at), facts.now)  # limits the effect of a wrong clock
     return Judgement(ReportOutcome.UNDONE if undone else ReportOutcome.COUNTED, "", report.lost, at)
 
 
 def _fault(delivery: Delivery, facts: Facts) -> str:
-    """Return why a report is implausible, in a few words; empty if it is plausible."""
+    """Return a short reason why a report is implausible, or an empty string."""
     report = delivery.report
     claims = {each.name: getattr(report, each.name) for each in fields(report)}
     claims |= {"seq": delivery.seq, "completed_at": delivery.completed_at}
@@ -151,31 +151,31 @@ def _fault(delivery: Delivery, facts: Facts) -> str:
 
 
 def _limits(facts: Facts) -> dict[str, float]:
-    """Return the highest plausible value of each number in a report; the lowest is 0."""
+    """Return the upper limit of each number in a report; the lower limit is 0."""
     claims = {name: bound.at(facts.target_batch_size) for name, bound in CLAIM_BOUNDS.items()}
     return claims | {"seq": MAX_LONG, "era": facts.current_era}
 
 
 def step_horizon(known_step: int, known_for_s: float) -> int:
-    """Return the highest plausible step, `known_for_s` seconds after `known_step`."""
+    """Return the highest plausible step `known_for_s` seconds after `known_step` was current."""
     return known_step + STEPS_AHEAD + int(max(0.0, known_for_s) * STEPS_PER_SECOND)
 
 
 def judge_lost(lost: Lost, target_batch_size: int) -> str:
-    """Return why losses sent apart from reports are implausible; empty if they are plausible."""
+    """Return why losses reported separately are implausible, or an empty string."""
     claimed, most = sum(lost.by_cause.values()), int(CLAIM_BOUNDS["lost_samples"].at(target_batch_size))
     return f"{claimed} lost samples are more than {most}" if claimed > most else ""
 
 
 class SampleClaim(NamedTuple):
-    """The fields of a report that counting needs; a tuple, because a step may have thousands."""
+    """The fields of a report needed for counting. A tuple for speed, as a step may have thousands."""
 
     report_id: int
     device_id: str
     device_number: int
     member_id: int
     samples: int
-    counted: int | None  # the last count; None before any receipt
+    counted: int | None  # result of the last count; None before any receipt
     loss: float | None
     era: int
     completed_at: float
@@ -183,7 +183,7 @@ class SampleClaim(NamedTuple):
 
 @dataclass(frozen=True)
 class KeptReceipt:
-    """A stored receipt: samples received from each device, by the device's number."""
+    """A stored receipt: the number of samples received from each device, by its number."""
 
     receipt_id: int
     device_id: str
@@ -193,7 +193,7 @@ class KeptReceipt:
 
 
 class StepSums(NamedTuple):
-    """The sums over one step's reports."""
+    """The sums over the reports of one step."""
 
     devices: int
     completed_at: float
@@ -203,9 +203,10 @@ class StepSums(NamedTuple):
 
 
 def chosen(step: int, receipts: Sequence[KeptReceipt]) -> set[int]:
-    """Choose which receipts of one step to keep, by id: the keeper's first and one of four members.
+    """Return the ids of the receipts to keep for a step: the keeper's and those of up to four members.
 
-    A hash of step and device draws the four: arriving early or owning many devices does not help.
+    Members are ranked by a hash of step and device, with at most one receipt each, so neither early
+    arrival nor a large number of devices helps.
     """
     keepers = [receipt.receipt_id for receipt in receipts if receipt.is_keeper][:1]
     of_each_member: dict[int, int] = {}
@@ -220,9 +221,9 @@ def _lot(step: int, device_id: str) -> bytes:
 
 
 def count(claims: Sequence[SampleClaim], receipts: Sequence[KeptReceipt]) -> dict[int, int | None]:
-    """Return how many samples of each claim count, by report id; None before any receipt.
+    """Return the number of samples that count for each claim, by report id; None before any receipt.
 
-    Claims are in the order of arrival. If a device reports a step in two eras, the first counts.
+    `claims` must be in order of arrival: if a device reports a step twice, only the first counts.
     """
     counted: dict[int, int | None] = {}
     devices: set[str] = set()
@@ -232,13 +233,13 @@ def count(claims: Sequence[SampleClaim], receipts: Sequence[KeptReceipt]) -> dic
             continue
         devices.add(claim.device_id)
         confirmed = credited(claim.samples, str(claim.member_id), _words(claim, receipts))
-        # without a receipt, the last count stays
+        # Without a receipt the previous count is kept.
         counted[claim.report_id] = claim.counted if confirmed is None else confirmed
     return counted
 
 
 def _words(claim: SampleClaim, receipts: Sequence[KeptReceipt]) -> list[Confirmation]:
-    """Return what each receipt confirms for the device of a claim."""
+    """Return the number of samples that each receipt confirms for the claim's device."""
     return [
         Confirmation(str(receipt.member_id), receipt.is_keeper, receipt.samples.get(claim.device_number, 0))
         for receipt in receipts
@@ -246,9 +247,10 @@ def _words(claim: SampleClaim, receipts: Sequence[KeptReceipt]) -> list[Confirma
 
 
 def step_sums(claims: Sequence[SampleClaim], counted: Mapping[int, int | None], loss_before: float | None) -> StepSums:
-    """Return the sums of a step, which include samples that no receipt confirms yet.
+    """Return the sums of a step, including samples not yet confirmed by any receipt.
 
-    Losses are weighted by confirmed samples, else by claimed ones. `loss_before`: the last step's.
+    Losses are weighted by confirmed samples, or by claimed samples if none are confirmed.
+    `loss_before` is the loss of the previous step.
     """
     confirmed = [claim for claim in claims if counted[claim.report_id]]
     losses = [(claim.loss, counted[claim.report_id] or 0) for claim in claims if claim.loss is not None]
@@ -263,11 +265,11 @@ def step_sums(claims: Sequence[SampleClaim], counted: Mapping[int, int | None], 
 
 
 def loss_sums(reported: Sequence[tuple[float, int]], before: float | None) -> tuple[float, int]:
-    """Return the sums of loss times samples and of samples, over (loss, samples) pairs, if any.
+    """Return the sum of loss * samples and the sum of samples over (loss, samples) pairs.
 
-    No receipt confirms a loss. But the devices of one step have the same parameters and similar
-    samples, so their losses are close together: each loss is clamped to the weighted median plus or
-    minus 25 % and 0.05. `before`, the previous step's loss, breaks a tie between two medians.
+    Losses cannot be confirmed by receipts. However, all devices use the same parameters and similar
+    samples in a step, so their losses are close. Each loss is therefore clamped to the weighted
+    median plus or minus (25 % + 0.05). `before`, the previous step's loss, decides between two medians.
     """
     reported = [(loss, samples) for loss, samples in reported if samples > 0]
     if not reported:
@@ -280,7 +282,7 @@ def loss_sums(reported: Sequence[tuple[float, int]], before: float | None) -> tu
 
 
 def _median(ordered: Sequence[tuple[float, int]], before: float | None) -> float:
-    """Return the weighted median loss; of two, the one nearer to `before`, else the lower."""
+    """Return the weighted median loss; of two medians, the one closer to `before`, or else the lower."""
     half, passed = sum(samples for _, samples in ordered) / 2, 0
     for place, (loss, samples) in enumerate(ordered):
         passed += samples

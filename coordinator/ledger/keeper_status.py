@@ -1,4 +1,4 @@
-"""Status of the swarm: a row that the keeper rewrites about once a second for the service."""
+"""The status of the swarm, one row that the keeper updates about once a second for the service."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from coordinator.store.eras import current_era
 from coordinator.store.models import SwarmStatus
 from coordinator.store.notify import Topic, tell
 
-KEEPER_SILENT_S = 120.0  # long enough for a round on a busy machine, or for a restart
+KEEPER_SILENT_S = 120.0  # exceeds a round on a busy machine, and a restart
 _STATUS_ROW = 1
 
 
 @dataclass(frozen=True)
 class KeeperView:
-    """The status of the swarm, as the keeper sees it."""
+    """The status of the swarm, as seen by the keeper."""
 
-    step: int  # global steps completed
+    step: int  # number of completed global steps
     era: int
-    samples_accumulated: int  # towards the next global step
+    samples_accumulated: int  # samples accumulated for the next global step
     target_batch_size: int
     peers: int
-    samples_per_second: float  # of the run (`coordinator.ledger.speed`)
-    eta_s: float | None  # until the batch is full, at that speed
-    addresses: tuple[str, ...]  # the keeper's libp2p multiaddresses
-    updated_at: float  # when the keeper's p2p daemon last answered
+    samples_per_second: float  # speed of the run (`coordinator.ledger.speed`)
+    eta_s: float | None  # seconds until the batch is full at that speed
+    addresses: tuple[str, ...]  # libp2p multiaddresses of the keeper
+    updated_at: float  # time of the last response of the keeper's p2p daemon
 
 
 def write_swarm_status(
@@ -42,7 +42,7 @@ def write_swarm_status(
     addresses: Sequence[str],
     now: float,
 ) -> None:
-    """Replace the keeper's view of the swarm."""
+    """Replace the status of the swarm."""
     with database.begin() as session:
         session.merge(
             SwarmStatus(
@@ -62,7 +62,7 @@ def write_swarm_status(
 
 
 def tell_keeper_addresses(database: Database, addresses: Sequence[str]) -> bool:
-    """Write a restarted keeper's addresses, before its first view; returns whether they are new."""
+    """Store the addresses of a restarted keeper before its first status. Return whether they are new."""
     with database.begin() as session:
         row = session.get(SwarmStatus, _STATUS_ROW)
         if row is None:
@@ -72,7 +72,7 @@ def tell_keeper_addresses(database: Database, addresses: Sequence[str]) -> bool:
 
 
 def read_swarm_status(database: Database) -> KeeperView | None:
-    """Return the keeper's last view of the swarm; None before its first."""
+    """Return the latest status of the swarm, or None before the first one."""
     with database() as session:
         row = session.get(SwarmStatus, _STATUS_ROW)
         if row is None:

@@ -1,13 +1,14 @@
-"""The ledger: sums reports into steps and contributions, as far as receipts confirm their samples.
+"""The ledger: adds reports to steps and contributions, as far as receipts confirm their samples.
 
-This module reads facts and writes rows; `coordinator.ledger.judgement` decides, and
+This module does the I/O for writing; `coordinator.ledger.judgement` makes the decisions, and
 `coordinator.ledger.reading` reads. The transaction that stores a report or a receipt also updates
-all sums that depend on it: counted samples, the step's sums, the device's daily sums and losses. So
-the order of arrival does not matter, and reading the sums costs little.
+all sums that depend on it: counted samples, the step's sums, and the device's daily sums and
+losses. The order of arrival is therefore irrelevant, and reading the sums is cheap.
 
-Lost samples were computed but are part of no step. They are summed by device, day and cause, for
-members to see. A device reports its losses with its reports or, when it leaves, apart from them.
-The coordinator adds those that it refuses or cuts off. Losses earn nothing, so lies gain nothing.
+Lost samples were computed but not used in any step. They are summed by device, day and cause, for
+display to members. Devices report losses with their reports, or separately when they leave. The
+coordinator adds the samples of reports it rejects and of devices it cuts off. Losses earn nothing,
+so there is no incentive to exaggerate them.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ _AMOUNTS = ("reports", "claimed", "counted", "pending", "undone", "elapsed_s", "
 
 
 class Ledger(LedgerReader):
-    """Records reports and receipts as steps and contributions."""
+    """A ledger that records reports and receipts as steps and contributions."""
 
     def __init__(self, database: Database, config: RunConfig, clock: Callable[[], float] = time.time) -> None:
         super().__init__(database, clock)
         self._config = config
 
     def record_all(self, deliveries: Sequence[Delivery]) -> list[ReportVerdict | Exception]:
-        """Count or refuse each report, in one transaction; a report that is sent again counts once.
+        """Count or reject each report, in one transaction; retransmitted reports are counted once.
 
         A report that cannot be recorded yields its exception and does not affect the others.
         """
@@ -83,7 +84,7 @@ class Ledger(LedgerReader):
 
         try:
             return list(self._database.transact(record))
-        except OperationalError as error:  # the database fails: smaller batches would fail as well
+        except OperationalError as error:  # the database failed, so smaller batches would fail too
             return [error] * len(deliveries)
         except Exception as error:  # noqa: BLE001 - fault boundary: smaller batches isolate the bad report
             if len(deliveries) == 1:
@@ -92,7 +93,7 @@ class Ledger(LedgerReader):
             return [*self.record_all(deliveries[:middle]), *self.record_all(deliveries[middle:])]
 
     def record_lost(self, device_id: str, seq: int, lost: Lost, at: float) -> str:
-        """Count losses sent apart from reports, once even if sent again; returns why not, or ""."""
+        """Record losses reported separately, once per `seq`. Return the reason if rejected, else ""."""
 
         def record(session: Session) -> str:
             now = self._clock()
@@ -111,7 +112,7 @@ class Ledger(LedgerReader):
         return self._database.transact(record)
 
     def take_receipt(self, device_id: str, step: int, receipt: str) -> None:
-        """Store the keeper's receipt of this step and recount; a bad one is logged as refused."""
+        """Store the keeper's receipt for a step and recount the step; log an invalid receipt as refused."""
 
         def take(session: Session) -> None:
             beside_others(session, Lock.ERA)
@@ -123,10 +124,10 @@ class Ledger(LedgerReader):
         self._database.transact(take)
 
     def roll_back(self, step: int) -> int:
-        """Undo all steps after `step`, to which the swarm has returned; returns the new era.
+        """Undo all steps after `step`, the checkpoint to which the swarm has returned. Return the new era.
 
-        Reports of the undone steps stay, marked as undone, and so do those that arrive later. Their
-        receipts, the undone checkpoints and the results of evaluating these are deleted.
+        Reports of undone steps are kept, marked as undone, as are those that arrive later. Receipts
+        of undone steps, undone checkpoints and their evaluation results are deleted.
         """
 
         def undo(session: Session) -> int:
@@ -144,11 +145,11 @@ class Ledger(LedgerReader):
 
 
 class _Intake:
-    """Reports of one transaction, with the same results as if each were recorded on its own.
+    """The reports of one transaction, recorded as if each had a transaction of its own.
 
-    Each is judged in the order of arrival, with the changes by those before it. Shared rows are
-    read once, and each step is counted once, at the end. The transaction holds the locks of all
-    these steps, so nothing is counted twice, even if another replica records at the same time.
+    Reports are judged in order of arrival, including the effects of the preceding ones. Shared rows
+    are read once, and each step is counted once, at the end. The transaction holds the locks of all
+    steps involved, so replicas that record at the same time count nothing twice.
     """
 
     def __init__(self, session: Session, config: RunConfig, deliveries: Sequence[Delivery], now: float) -> None:
@@ -164,11 +165,11 @@ class _Intake:
         self._joined_at: dict[str, float] = dict(session.execute(joined).all())
         self._numbers = self._found((Report.device_id, Report.seq), {each.number for each in deliveries})
         self._places = self._found((Report.device_id, Report.era, Report.step), {each.place for each in deliveries})
-        self._rows: list[dict[str, Any]] = []  # to store
+        self._rows: list[dict[str, Any]] = []  # rows to insert
         self._to_count: set[int] = set()
 
     def record(self) -> list[ReportVerdict]:
-        """Store the plausible reports and count their steps."""
+        """Store the plausible reports and count their steps. Return the verdicts in order."""
         verdicts = [self._take(delivery) for delivery in self._deliveries]
         if self._rows:
             enter_reports(self._session, self._rows)
@@ -177,7 +178,7 @@ class _Intake:
         return verdicts
 
     def _found(self, columns: Sequence[Any], wanted: set[Any]) -> set[Any]:
-        """Return those of `wanted` for which there is a report."""
+        """Return the elements of `wanted` that have a report."""
         query = select(*columns).where(tuple_(*columns).in_(sorted(wanted)))
         return {tuple(row) for row in self._session.execute(query)}
 
@@ -211,19 +212,19 @@ class _Intake:
         )
 
     def _horizon(self, era: int) -> int:
-        """Return the highest step that can have been completed in this era by now."""
+        """Return the highest step that may have been completed in an era by now."""
         if self._status is not None:
             horizon = step_horizon(self._status.step, self._now - self._status.updated_at)
         else:  # before the keeper's first status: the ledger's last step
             counting = (row["step"] for row in self._rows if not row["superseded"])
             horizon = step_horizon(max([self._last_step(), *counting]), 0.0)
-        if era < self._era:  # an earlier era may have gone further than the current one
+        if era < self._era:  # an earlier era may have more steps than the current one
             reported = (row["step"] for row in self._rows if row["era"] == era)
             horizon = max(horizon, step_horizon(max([self._last_reported(era), *reported]), 0.0))
         return horizon
 
     def _row(self, delivery: Delivery, judgement: Judgement) -> dict[str, Any]:
-        """Return a report's columns; its receipt and its losses are stored in other tables."""
+        """Return the columns of a report's row; receipts and losses have tables of their own."""
         claims = {name: value for name, value in asdict(delivery.report).items() if name in _REPORTS.c}
         return claims | {
             "device_id": delivery.device_id,
@@ -236,7 +237,7 @@ class _Intake:
 
 
 def _count_step(session: Session, step: int, target_batch_size: int) -> None:
-    """Count the reports of a step and write its sums; without a report, write nothing."""
+    """Count the reports of a step and update its sums; without reports, do nothing."""
     receipts, claims = kept_receipts(session, step), _claims(session, step)
     if not claims:
         return
@@ -256,17 +257,17 @@ def _count_step(session: Session, step: int, target_batch_size: int) -> None:
 
 
 def _claims(session: Session, step: int) -> list[SampleClaim]:
-    """Return the reports of a step that count, in the order of arrival."""
+    """Return the valid reports of a step in order of arrival."""
     table = _REPORTS.join(_DEVICES, _DEVICES.c.id == _REPORTS.c.device_id)
     named = {"report_id": _REPORTS.c.id, "device_number": _DEVICES.c.number, "member_id": _DEVICES.c.member_id}
     columns = [named[name] if name in named else _REPORTS.c[name] for name in SampleClaim._fields]
     counting = select(*columns).select_from(table).where(_REPORTS.c.step == step, _REPORTS.c.superseded.is_(False))
-    # bypasses the ORM, which is slow with thousands of rows
+    # The ORM is bypassed because it is slow for thousands of rows.
     return [SampleClaim._make(row) for row in session.connection().execute(counting.order_by(_REPORTS.c.id))]
 
 
 def _recount(session: Session, changed: Sequence[SampleClaim], counted: Mapping[int, int | None]) -> None:
-    """Write the new counts of these reports, and correct the daily sums of their devices."""
+    """Store the new counts of reports, and adjust the daily sums of their devices."""
     session.execute(update(Report), [{"id": each.report_id, "counted": counted[each.report_id]} for each in changed])
     changes = []
     for claim in changed:
@@ -278,7 +279,7 @@ def _recount(session: Session, changed: Sequence[SampleClaim], counted: Mapping[
 
 
 def enter_reports(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Store reports, given as columns of the table, and add them to the devices' daily sums."""
+    """Insert reports, given as rows of the table, and add them to the devices' daily sums."""
     session.execute(insert(Report), rows)
     _add_to_days(session, ((row["device_id"], day_of(row["completed_at"]), _amounts(row)) for row in rows))
 
@@ -299,7 +300,7 @@ def _amounts(report: Mapping[str, Any]) -> dict[str, float]:
 
 
 def undo_reports(session: Session, after_step: int) -> None:
-    """Mark the reports of all later steps as undone, and subtract them from the daily sums."""
+    """Mark the reports of all steps after `after_step` as undone, and subtract them from the daily sums."""
     days, later = Report.completed_at / literal(DAY_S), Report.step > after_step
     day = (func.floor(days) if is_postgresql(session) else days).cast(BigInteger)  # SQLite's cast truncates
     counted = {
@@ -323,7 +324,7 @@ def undo_reports(session: Session, after_step: int) -> None:
 
 
 def _add_to_days(session: Session, changes: Iterable[tuple[str, int, Mapping[str, float]]]) -> None:
-    """Add amounts to the daily sums, always in the same order, so that writers do not deadlock."""
+    """Add amounts to the daily sums, in sorted order to prevent deadlocks between writers."""
     sums: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: dict.fromkeys(_AMOUNTS, 0))
     for device_id, day, amounts in changes:
         row = sums[device_id, day]
@@ -334,7 +335,7 @@ def _add_to_days(session: Session, changes: Iterable[tuple[str, int, Mapping[str
 
 
 def count_losses(session: Session, device_id: str, step: int, by_cause: Mapping[str, int], at: float) -> None:
-    """Add samples, by cause, to the losses of this device on the day of `at` (Unix seconds)."""
+    """Add samples, by cause, to a device's losses on the day of `at` (Unix time)."""
     rows = [
         {"device_id": device_id, "day": day_of(at), "cause": cause, "samples": samples, "times": 1, "last_step": step}
         for cause, samples in sorted(by_cause.items())
@@ -344,7 +345,7 @@ def count_losses(session: Session, device_id: str, step: int, by_cause: Mapping[
 
 
 def count_cut_off(session: Session, device: Device, now: float) -> None:
-    """Count as lost the samples that a device held, by its last message, when it was cut off."""
+    """Record the samples in a device's last reported state as lost, because the device was cut off."""
     newest = (
         select(DeviceSession)
         .where(DeviceSession.device_id == device.id, DeviceSession.ended_at.is_(None))

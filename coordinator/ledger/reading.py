@@ -1,14 +1,14 @@
-"""Reading of the ledger: the run's steps, and contributions by member and by kind of hardware.
+"""Read access to the ledger: the run's steps, and contributions by member and by hardware.
 
-The sums of each step and of each device's day are kept up to date as reports arrive
-(`coordinator.ledger.ledger`), so reading them costs little.
+The sums of each step and of each device's day are updated as reports arrive
+(`coordinator.ledger.ledger`), so reading them is cheap.
 
-Contributions by hardware are summed over reports. A run has hundreds of thousands of reports, and
-the dashboard refreshes every second. So all reports are read once, and then only those of the
-newest steps; older sums are cached. A return to a checkpoint or a very late report changes older
-sums, so all reports are read again every 15 minutes.
+Contributions by hardware are summed over individual reports. A run has hundreds of thousands of
+reports, and the dashboard refreshes every second, so sums of older steps are cached and only
+reports of recent steps are read again. Returns to a checkpoint and very late reports change older
+sums; all reports are therefore reread every 15 minutes.
 
-A session describes its machine's hardware: `cuda:0,1, 4 cores`, `tpu, 96 cores`.
+The hardware is described by the session, for example `cuda:0,1, 4 cores` or `tpu, 96 cores`.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from coordinator.store.ledger_models import LossMark
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, DeviceSession, Member, Receipt, Report, Step
 from coordinator.throttling.shared_work import LITTLE_S, REST, Costly
 
-SETTLED_S = 30.0  # after a step, until its reports are in; peers that were offline deliver theirs later
+SETTLED_S = 30.0  # time for the reports of a step to arrive; peers that were offline are later
 Kind = Literal["gpu", "tpu", "apple", "cpu", "other"]
 KINDS: tuple[Kind, ...] = ("gpu", "tpu", "apple", "cpu", "other")
-_SEVERAL = re.compile(r"\b(\d{1,2}) × cuda\b")  # as workers describe them: `2 × cuda (Tesla T4, 15 GiB)`
+_SEVERAL = re.compile(r"\b(\d{1,2}) × cuda\b")  # workers' description, such as `2 × cuda (Tesla T4, 15 GiB)`
 _CUDA = re.compile(r"cuda(?::(\d+(?:,\d+)*))?(?![\w])")
-LATE_STEPS = 200  # the newest steps, whose reports and receipts still arrive
-READ_WHOLE_S = 900.0  # all reports are read again this often
+LATE_STEPS = 200  # number of recent steps whose reports and receipts may still arrive
+READ_WHOLE_S = 900.0  # interval between full rereads
 
 
 @dataclass(frozen=True)
 class StepRow:
-    """One global step, summed over the reports that have arrived."""
+    """One global step, with sums over the reports received so far."""
 
     step: int
     samples: int
-    loss: float | None  # mean over samples; None before any reported loss
+    loss: float | None  # mean over samples; None without a reported loss
     devices: int
     completed_at: float
     target_batch_size: int
@@ -52,36 +52,36 @@ class StepRow:
 
 @dataclass(frozen=True)
 class Contribution:
-    """The sums of a member's work so far."""
+    """The total contribution of a member."""
 
     member: str
     samples: int  # confirmed by receipts
     devices: int
-    online: int  # devices online now
+    online: int  # number of devices online now
     last_seen_at: float | None
-    samples_per_second: float  # of the online devices
-    elapsed_s: float  # training time, summed over devices; undone steps excluded
-    data_wait_s: float  # of `elapsed_s`, waiting for data
-    averaged_bytes: int  # that its devices averaged for other peers, as they report themselves
-    pending_samples: int = 0  # claimed, and neither confirmed nor denied by any receipt
+    samples_per_second: float  # total of the online devices
+    elapsed_s: float  # training time over all devices, without undone steps
+    data_wait_s: float  # part of `elapsed_s` spent waiting for data
+    averaged_bytes: int  # bytes averaged for other peers, as reported by the devices
+    pending_samples: int = 0  # claimed, but neither confirmed nor denied by any receipt
 
 
 def data_wait_share(contributions: Sequence[Contribution]) -> float | None:
-    """Return the fraction of training time spent waiting for data; None before any training."""
+    """Return the fraction of training time spent waiting for data; None without any training time."""
     elapsed_s = sum(row.elapsed_s for row in contributions)
     return min(1.0, sum(row.data_wait_s for row in contributions) / elapsed_s) if elapsed_s else None
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """The kind and number of processors that a machine trains on."""
+    """The kind and number of processors that a machine uses for training."""
 
     kind: Kind
-    accelerators: int  # GPUs that it trains on; 1 for any other hardware
+    accelerators: int  # number of GPUs used for training; 1 for other hardware
 
 
 def hardware_of(said: str) -> Hardware:
-    """Parse a session's description of its machine; peers may write anything there."""
+    """Parse the hardware description of a session; peers can send arbitrary text."""
     text = said.strip().lower()
     if several := _SEVERAL.findall(text):
         return Hardware("gpu", min(64, sum(map(int, several))))
@@ -94,13 +94,13 @@ def hardware_of(said: str) -> Hardware:
 
 @dataclass(frozen=True)
 class Gift:
-    """Sums over reports; undone steps contribute only their time."""
+    """Sums over reports; undone steps contribute only to `undone_s`."""
 
     samples: int = 0  # confirmed by receipts
     pending_samples: int = 0  # neither confirmed nor denied by any receipt
     averaged_bytes: int = 0
-    elapsed_s: float = 0.0  # training time of steps that count
-    data_wait_s: float = 0.0  # of `elapsed_s`, waiting for data
+    elapsed_s: float = 0.0  # training time of valid steps
+    data_wait_s: float = 0.0  # part of `elapsed_s` spent waiting for data
     undone_s: float = 0.0  # training time of undone steps
 
     def __add__(self, other: Gift) -> Gift:
@@ -108,22 +108,22 @@ class Gift:
 
 
 _NAMES = tuple(field.name for field in fields(Gift))
-Key = tuple[int, Hardware]  # member's id and hardware
+Key = tuple[int, Hardware]  # member id and hardware
 Gifts = Mapping[Key, Gift]
 
 
 @dataclass(frozen=True)
 class Giving:
-    """All sums at one moment, and the part of them that is cached."""
+    """All sums at one point in time, including the cached part."""
 
-    read_at: float  # when all reports were last read
-    settled_step: int  # `settled` sums the steps up to this one
+    read_at: float  # time of the last full read
+    settled_step: int  # last step included in `settled`
     settled: Gifts
     gifts: Gifts
-    good_until: float = 0.0  # Unix seconds; later for sums that took long to read
+    good_until: float = 0.0  # Unix time; extended for sums that took long to read
 
     def by_member(self) -> dict[int, Gift]:
-        """Return the sums of each member, by the member's id."""
+        """Return the sums of each member, by member id."""
         return folded(self.gifts, lambda key: key[0])
 
     def by_hardware(self) -> dict[Hardware, Gift]:
@@ -138,9 +138,9 @@ def read_giving(
     now: float,
     timer: Callable[[], float] = time.monotonic,
 ) -> Giving:
-    """Return current sums, or somewhat older ones if reading takes long; `before`: the last result.
+    """Return current sums, or slightly older ones if reading is slow; `before` is the last result.
 
-    With thousands of devices the newest steps alone have a million reports.
+    With thousands of devices, the recent steps alone have a million reports.
     """
     if before is not None and now < before.good_until:
         return before
@@ -161,7 +161,7 @@ def _read_giving(session: Session, before: Giving | None, newest_step: int, now:
 
 
 def read_gifts(session: Session, after: int = 0, until: int | None = None) -> dict[Key, Gift]:
-    """Sum the reports of the steps above `after`, up to `until` if given, without the keeper's."""
+    """Sum the reports of steps above `after`, up to `until` if given, except the keeper's."""
     within = Report.step > after if until is None else and_(Report.step > after, Report.step <= until)
     found: dict[Key, Gift] = {}
     for member, said, *sums in session.execute(_query().where(within)):
@@ -207,7 +207,7 @@ def folded(gifts: Gifts, group: Callable[[Key], Any]) -> dict[Any, Gift]:
 
 
 def gifts_by_member(session: Session) -> dict[int, Gift]:
-    """Return the sums of each member, by the member's id, from the daily sums."""
+    """Return the sums of each member, by member id, computed from the daily sums."""
     query = (
         select(
             Device.member_id,
@@ -228,29 +228,29 @@ def gifts_by_member(session: Session) -> dict[int, Gift]:
 
 
 class LedgerReader:
-    """Read-only access to the ledger of a run."""
+    """Read-only access to a run's ledger."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database, self._clock = database, clock
-        self.recent_contributions = Costly(self.contributions)  # cached: somewhat older in a long run
+        self.recent_contributions = Costly(self.contributions)  # cached; slightly older in a long run
 
     def current_era(self) -> int:
-        """Return the current era: the number of returns to a checkpoint."""
+        """Return the current era: the number of returns to a checkpoint so far."""
         with self._database() as session:
             return current_era(session)
 
     def last_counting_step(self, era: int) -> int | None:
-        """Return the last step of `era` that no later era undid; None if nothing was undone."""
+        """Return the last step of `era` that no later era has undone; None for the current era."""
         with self._database() as session:
             return last_counting_step(session, era)
 
     def last_step(self) -> int:
-        """Return the highest reported step; 0 before the first."""
+        """Return the highest reported step; 0 before the first report."""
         with self._database() as session:
             return session.scalar(select(func.max(Step.step))) or 0
 
     def last_seq(self, device_id: str) -> int:
-        """Return the highest recorded number of this device's reports and losses; 0 if none."""
+        """Return the highest recorded sequence number of a device's reports and losses; 0 if none."""
         numbers = (
             select(func.max(Report.seq)).where(Report.device_id == device_id),
             select(LossMark.seq).where(LossMark.device_id == device_id),
@@ -259,7 +259,7 @@ class LedgerReader:
             return max(session.scalar(query) or 0 for query in numbers)
 
     def last_known_step(self) -> int:
-        """Return the highest step with a report or a receipt; its report may still arrive."""
+        """Return the highest step with a report or a receipt, because receipts may precede reports."""
         with self._database() as session:
             return max(session.scalar(select(func.max(column))) or 0 for column in (Step.step, Receipt.step))
 
@@ -267,7 +267,7 @@ class LedgerReader:
         """Return all steps above `after`, in order."""
         columns = (Step.step, Step.samples, Step.loss_sum, Step.loss_samples, Step.devices, Step.completed_at)
         query = select(*columns, Step.target_batch_size).where(Step.step > after).order_by(Step.step)
-        with self._database() as session:  # plain columns: for a long run, ORM objects would take a second
+        with self._database() as session:  # plain columns, because ORM objects take a second in a long run
             return [
                 StepRow(
                     step=step,
@@ -281,9 +281,9 @@ class LedgerReader:
             ]
 
     def contributions(self, gifts: Mapping[int, Gift] | None = None) -> list[Contribution]:
-        """Return each member with a device except the keeper, by samples, then by averaged bytes.
+        """Return every member with a device, except the keeper, by samples, then by averaged bytes.
 
-        `gifts`: the members' sums, by id, if they are already known.
+        `gifts` are the members' sums by id, if already known.
         """
         now = self._clock()
         present = (
@@ -310,13 +310,13 @@ class LedgerReader:
         return sorted(found, key=lambda row: (-row.samples, -row.averaged_bytes, row.member))
 
     def contributions_after(self, step: int) -> list[Contribution]:
-        """Return the same as `contributions`, for the steps above `step` only."""
+        """Return `contributions` for the steps above `step` only."""
         with self._database() as session:
             gifts = read_gifts(session, step)
         return self.contributions(folded(gifts, lambda key: key[0]))
 
     def standing(self, member: str) -> tuple[int, int, int]:
-        """Return a member's samples, rank (from 1; ties share one) and the number of members."""
+        """Return a member's samples, rank (from 1; equal values share a rank), and the number of members."""
         samples = {row.member: row.samples for row in self.contributions()}
         own = samples.get(member, 0)
         return own, 1 + sum(other > own for other in samples.values()), len(samples)

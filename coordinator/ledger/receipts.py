@@ -1,8 +1,8 @@
-"""Receipts: the coordinator checks each one and keeps a few for each step.
+"""Verification of receipts, and selection of the few that are kept for each step.
 
-For each step it keeps the keeper's receipt and those of four other members, who are drawn by lot;
-neither arriving early nor owning many devices improves a member's chances. So the table grows with
-the steps, not with the swarm. All functions here run inside the ledger's transactions.
+For each step, the keeper's receipt and those of four randomly drawn members are kept. Neither early
+arrival nor many devices improve a member's chances. The table therefore grows with the number of
+steps, not with the size of the swarm. These functions run inside the ledger's transactions.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from coordinator.store.models import KEEPER_ROLE, Device, Receipt, Report
 from coordinator.store.refusals import add_refusal
 from coordinator.store.standing import require_active
 
-WAIT_S = 7 * 86_400.0  # receipts of a step are accepted until so long after its first report
+WAIT_S = 7 * 86_400.0  # period after a step's first report in which its receipts are accepted
 WITNESSES = frozenset({"trainer", "auxiliary", "keeper", "admin"})  # roles that average; observers do not
 
 
 def take_receipt(session: Session, run: str, device_id: str, step: int, text: str, now: float) -> bool:
-    """Store a device's receipt of this step; returns whether it is kept. Errors become refusals."""
+    """Store a device's receipt for a step. Return whether it is kept; errors are recorded as refusals."""
     try:
         return _take(session, run, device_id, step, text, now)
     except ManyhandsError as error:
@@ -35,7 +35,7 @@ def take_receipt(session: Session, run: str, device_id: str, step: int, text: st
 
 
 def kept_receipts(session: Session, step: int) -> list[KeptReceipt]:
-    """Return the kept receipts of one step."""
+    """Return the stored receipts for a step, in order of arrival."""
     query = (
         select(Receipt.id, Receipt.device_id, Device.member_id, Device.role, Receipt.samples)
         .join(Device, Device.id == Receipt.device_id)
@@ -49,7 +49,7 @@ def kept_receipts(session: Session, step: int) -> list[KeptReceipt]:
 
 
 def samples_by_number(stored: str) -> dict[int, int]:
-    """Parse the column `samples`: samples by device number."""
+    """Parse the column `samples`: a map from device number to samples."""
     return {int(number): samples for number, samples in json.loads(stored).items()}
 
 
@@ -70,7 +70,7 @@ def _take(session: Session, run: str, device_id: str, step: int, text: str, now:
     if undone_after is not None and step > undone_after:
         return False
     _require_in_time(session, step, now)
-    if _has_signed(session, device, receipt):  # the first counts: a device that was killed may repeat a step
+    if _has_signed(session, device, receipt):  # the first is kept; a killed device may repeat a step
         return False
     samples = json.dumps(_by_number(session, receipt), sort_keys=True, separators=(",", ":"))
     row = Receipt(
@@ -106,7 +106,7 @@ def _require_in_time(session: Session, step: int, now: float) -> None:
 
 
 def _by_number(session: Session, receipt: ReceiptBody) -> dict[int, int]:
-    """Return the receipt's samples by device number; raises `RequestError` if one is unknown."""
+    """Return a receipt's samples by device number. Raises `RequestError` for an unknown device."""
     query = select(Device.receipt_key, Device.number).where(Device.receipt_key.in_(receipt.samples))
     numbers: dict[str | None, int] = dict(session.execute(query).all())
     unknown = receipt.samples.keys() - numbers.keys()

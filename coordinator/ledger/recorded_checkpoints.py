@@ -20,7 +20,7 @@ class CheckpointRow:
     size_bytes: int
     manifest_sha256: str
     created_at: float
-    withheld: str  # why it may not be published; "": it may
+    withheld: str  # reason against publication; "": none
 
 
 def record_checkpoint(
@@ -33,7 +33,7 @@ def record_checkpoint(
     removed: Sequence[int] = (),
     withheld: str = "",
 ) -> None:
-    """Record a checkpoint and delete the rows of `removed`; `withheld`: why not to publish it."""
+    """Record a checkpoint and delete the rows of `removed`; `withheld` is a reason against publication."""
     row = Checkpoint(
         step=step,
         size_bytes=size_bytes,
@@ -49,17 +49,17 @@ def record_checkpoint(
 
 
 def forget_checkpoints(database: Database, steps: Sequence[int]) -> None:
-    """Delete the rows of these steps' checkpoints."""
+    """Delete the rows of the checkpoints of these steps."""
     with database.begin() as session:
         session.execute(delete(Checkpoint).where(Checkpoint.step.in_(steps)))
 
 
 def checkpoints(database: Database) -> list[CheckpointRow]:
-    """Return all recorded checkpoints, the newest first."""
+    """Return all recorded checkpoints, newest first."""
     with database() as session:
         return [checkpoint_row(row) for row in session.scalars(select(Checkpoint).order_by(Checkpoint.step.desc()))]
 
 
 def checkpoint_row(row: Checkpoint) -> CheckpointRow:
-    """Copy a row, so that it can be used after its database session ends."""
+    """Copy a row for use after its database session has ended."""
     return CheckpointRow(row.step, row.size_bytes, row.manifest_sha256, row.created_at, row.withheld)

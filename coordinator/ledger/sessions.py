@@ -1,4 +1,4 @@
-"""Sessions of devices with their last reported state; the service updates the rows each second."""
+"""Sessions of devices and their last reported state, which the service updates every second."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from coordinator.store.notify import Topic, tell
 from coordinator.store.service_models import RelayOffer
 from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
 
-ONLINE_S = 15.0  # a session is online if its last message is no older
-RECENT_S = 600.0  # a mass departure is reported for so long; then the devices that stayed are the run
+ONLINE_S = 15.0  # maximum age of an online session's last message
+RECENT_S = 600.0  # a mass departure is reported for this long; then the remaining devices are the normal size
 APART = "apart"  # state of a device that trains or assists without seeing the keeper in the swarm
 STATES = frozenset(
     {"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping", "standby", APART}
@@ -46,19 +46,19 @@ class OnlineSession:
 
 
 def is_online(now: float) -> ColumnElement[bool]:
-    """Return the SQL condition for a session to be online at `now`."""
+    """Return the SQL condition that a session is online at `now`."""
     return and_(DeviceSession.ended_at.is_(None), DeviceSession.last_seen_at > now - ONLINE_S)
 
 
 def open_session(database: Database, device_id: str, hardware: str, software_version: str, now: float) -> str:
-    """Open a session for a device and return its id; end those left open by a lost connection."""
+    """Open a session for a device and return its id; end sessions left open by lost connections."""
     session_id = secrets.token_hex(16)
     with database.begin() as session:
         turn = select(Device.id).where(Device.id == device_id).with_for_update(key_share=True)
-        session.execute(turn)  # else two sessions opened at once, at two replicas, miss each other
+        session.execute(turn)  # locks the device; otherwise concurrent sessions on two replicas would miss each other
         left_open = update(DeviceSession).where(DeviceSession.device_id == device_id, DeviceSession.ended_at.is_(None))
         ended = session.scalars(left_open.values(ended_at=DeviceSession.last_seen_at).returning(DeviceSession.id)).all()
-        if ended:  # another replica may serve it
+        if ended:  # another replica may be serving it
             session.execute(delete(RelayOffer).where(RelayOffer.session_id.in_(ended)))
             tell(session, Topic.SESSIONS)
         session.add(
@@ -76,20 +76,20 @@ def open_session(database: Database, device_id: str, hardware: str, software_ver
 
 @dataclass(frozen=True)
 class PresenceClaim:
-    """The state that a device reports, after a check for plausible values."""
+    """A device's reported state, checked for plausibility."""
 
     step: int
     own_samples: int
     samples_per_second: float
     state: str
-    last_seen_at: float  # Unix seconds, by our clock
-    hardware: str | None = None  # the device that computes; None: unchanged
+    last_seen_at: float  # Unix time by the coordinator's clock
+    hardware: str | None = None  # hardware used for training; None: unchanged
 
 
 def checked_claim(
     step: int, own_samples: int, samples_per_second: float, state: str, now: float, device: str = ""
 ) -> PresenceClaim:
-    """Check a reported state (`device`: its hardware); raises `RequestError` if implausible."""
+    """Check a reported state; `device` is its hardware. Raises `RequestError` if it is implausible."""
     if state not in STATES:
         raise RequestError(f"`state` ({state!r:.40}) must be one of {', '.join(sorted(STATES))}.")
     _require_range("step", step, MAX_STEP)
@@ -100,11 +100,11 @@ def checked_claim(
 
 
 def touch_sessions(database: Database, claims: Mapping[str, PresenceClaim]) -> None:
-    """Store the reported states of these sessions in one transaction; skip ended sessions."""
+    """Store the reported states of sessions in one transaction; skip ended sessions."""
     open_still = update(_STAYS).where(_STAYS.c.id == bindparam("stay"), _STAYS.c.ended_at.is_(None))
     names: dict[str, Any] = {field.name: bindparam(field.name) for field in fields(PresenceClaim)}
     names["hardware"] = func.coalesce(bindparam("hardware", type_=String), _STAYS.c.hardware)
-    in_order = sorted(claims.items())  # to avoid deadlocks between replicas
+    in_order = sorted(claims.items())  # prevents deadlocks between replicas
     rows = [{"stay": session_id, **asdict(claim)} for session_id, claim in in_order]
     database.transact(lambda session: session.connection().execute(open_still.values(names), rows))
 
@@ -118,7 +118,7 @@ def close_session(database: Database, session_id: str, now: float) -> None:
 
 
 def online_sessions(database: Database, now: float) -> list[OnlineSession]:
-    """Return all online sessions, in the order in which they began."""
+    """Return all online sessions, ordered by start time."""
     query = (
         select(
             DeviceSession.id,
@@ -143,7 +143,7 @@ def online_sessions(database: Database, now: float) -> list[OnlineSession]:
 
 
 def recent_devices(database: Database, now: float) -> int:
-    """Return how many devices were online within the last ten minutes."""
+    """Return the number of devices that were online within the last ten minutes."""
     with database() as session:
         devices = select(func.count(DeviceSession.device_id.distinct()))
         return session.scalar(devices.where(DeviceSession.last_seen_at > now - RECENT_S)) or 0
@@ -155,5 +155,5 @@ def _require_range(name: str, value: float, most: float) -> None:
 
 
 def _printable(text: str, most: int) -> str:
-    """Return a text from a peer without control characters, truncated to `most` characters."""
+    """Return untrusted text without control characters, truncated to `most` characters."""
     return "".join(character for character in text if character.isprintable())[:most]

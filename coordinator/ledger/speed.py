@@ -1,8 +1,8 @@
-"""Speed of the run: samples of the steps that count, over the elapsed time with rounds and waits.
+"""The speed of the run: samples of valid steps per second of elapsed time, rounds and waits included.
 
-The keeper writes the speed into its view of the swarm. The page, the API, metrics, `coordinator
-status`, the doctor and the volunteers' panels read it there. The rates by which peers divide their
-work (`peer.swarm.view`) are peers' own claims, capped; they do not measure the run.
+The keeper writes the speed into the status of the swarm, where pages, API, metrics, `coordinator
+status`, the doctor and volunteers' panels read it. The rates used by peers to divide their work
+(`peer.swarm.view`) are capped claims of those peers; they do not measure the run.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from coordinator.store.engine import Database
 from coordinator.store.models import Step
 from peer.config.run import RunConfig
 
-WINDOW_S = 300.0  # the speed is measured over the steps of this period
-LEAST_STEPS = 5  # or over these, if the period has fewer
-MOST_STEPS = 600  # in one period: no swarm takes more than two steps a second
+WINDOW_S = 300.0  # length of the measuring window
+LEAST_STEPS = 5  # minimum number of steps, even if they exceed the window
+MOST_STEPS = 600  # maximum number of steps; no swarm takes more than two steps a second
 
 
 class Done(NamedTuple):
     """A completed step."""
 
     samples: int
-    completed_at: float  # Unix seconds
+    completed_at: float  # Unix time in seconds
 
 
 def run_speed(database: Database, now: float) -> float:
-    """Return the run's samples per second over the newest steps; 0 before the second step."""
+    """Return the run's samples per second over the latest steps; 0 before the second step."""
     newest = select(Step.samples, Step.completed_at).order_by(Step.step.desc()).limit(MOST_STEPS)
     with database() as session:
         return speed_of([Done(*row) for row in session.execute(newest)][::-1], now)
 
 
 def speed_of(steps: Sequence[Done], now: float) -> float:
-    """Return samples per second over `steps`, in order, with the delay of an overdue next step."""
+    """Return samples per second over `steps` (in order); the delay of an overdue next step is included."""
     recent = sum(step.completed_at > now - WINDOW_S for step in steps)
     before, *counted = steps[-max(recent, LEAST_STEPS + 1) :] or [Done(0, now)]
     if not counted:
@@ -50,19 +50,19 @@ def speed_of(steps: Sequence[Done], now: float) -> float:
 
 
 def batch_left_s(accumulated: int, target: int, speed: float) -> float | None:
-    """Return the seconds until the next step's batch is full; None while the speed is unknown."""
+    """Return the seconds until the next step's batch is full; None if the speed is unknown."""
     return max(0, target - accumulated) / speed if speed > 0 else None
 
 
 def total_steps(config: RunConfig, helm: Helm) -> int:
-    """Return the run's total of global steps, set by an operator or the last phase's schedule."""
+    """Return the run's total number of steps, from the operator's command or the last phase's schedule."""
     if helm.last_step is not None:
         return helm.last_step
     return config.at_step(max(_changes(config, helm), default=0)).schedule.total_steps
 
 
 def time_left_s(config: RunConfig, helm: Helm, swarm: KeeperView | None) -> float | None:
-    """Return the seconds until the run's last step; None while the speed is unknown."""
+    """Return the seconds until the run's last step; None if the speed is unknown."""
     if swarm is None:
         return None
     changes, last = _changes(config, helm), total_steps(config, helm)
@@ -75,6 +75,6 @@ def time_left_s(config: RunConfig, helm: Helm, swarm: KeeperView | None) -> floa
 
 
 def _changes(config: RunConfig, helm: Helm) -> list[int]:
-    """Return the steps at which settings change, or at which the batch stops growing."""
+    """Return the steps at which settings change or the batch size stops growing."""
     phases = (phase.from_step for phase in config.phases)
     return [*phases, config.averaging.batch_warmup_steps, *(order.from_step for order in helm.orders)]

@@ -1,7 +1,7 @@
-"""Steering a live run: operators' commands, a row each, and the settings that result from them.
+"""Steering of a live run: operators' commands, one row each, and the resulting settings.
 
-The keeper puts these settings into its beacon (`peer.config.steering`), so that every peer changes
-at the same step. Announcements go through the sessions (`coordinator.control.news`).
+The keeper publishes these settings in its beacon (`peer.config.steering`), so all peers change at
+the same step. Announcements are sent over the sessions (`coordinator.control.news`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from peer.config.training import Averaging
 from peer.reduction.sizes import VALUE_BYTES
 
 Act = Literal["pause", "resume", "stop", "change", "announce"]
-LEAD_STEPS = 3  # steps between a command and its change, so that every peer hears of it in time
-FAR = 10.0  # a change by a larger factor, up or down, must be confirmed
-MANY_BYTES = 3.0  # a change that multiplies a round's bytes by this factor must be confirmed
+LEAD_STEPS = 3  # minimum steps before a change takes effect, so that every peer receives it in time
+FAR = 10.0  # a change by a larger factor in either direction must be confirmed
+MANY_BYTES = 3.0  # an increase of a round's bytes by this factor must be confirmed
 MAX_ANNOUNCEMENT_CHARS = 500
 MOST_STEP = 2**40
-AUTO = "auto"  # as a compression: the keeper chooses one
+AUTO = "auto"  # compression chosen by the keeper
 OFFERED: tuple[str, ...] = (*COMPRESSIONS, AUTO)
-BY_KEEPER = "run:keeper"  # the actor of the keeper's own choices
+BY_KEEPER = "run:keeper"  # actor name of the keeper's own choices
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,20 @@ class Announcement:
     """A message to all volunteers."""
 
     id: int
-    at: float  # Unix seconds
+    at: float  # Unix time in seconds
     text: str
 
 
 @dataclass(frozen=True)
 class Orders:
-    """The steered settings in force from a step on."""
+    """The steered settings in effect from a given step."""
 
     from_step: int
     learning_rate_scale: float = 1.0
-    target_batch_size: int | None = None  # None: the run file's
-    checkpoint_every: int | None = None  # steps; None: the run file's
-    compression: str | None = None  # None: the run file's
-    powersgd_rank: int | None = None  # None: the run file's
+    target_batch_size: int | None = None  # None: value of the run file
+    checkpoint_every: int | None = None  # steps; None: value of the run file
+    compression: str | None = None  # None: value of the run file
+    powersgd_rank: int | None = None  # None: value of the run file
 
     @property
     def change(self) -> Change:
@@ -61,45 +61,46 @@ class Orders:
         return Change.model_validate({name: getattr(self, name) for name in Change.model_fields})
 
 
-CHANGED = tuple(field.name for field in fields(Orders) if field.name != "from_step")  # settings that a change may name
+# Settings that a change can include.
+CHANGED = tuple(field.name for field in fields(Orders) if field.name != "from_step")
 
 
 @dataclass(frozen=True)
 class Helm:
-    """The result of all steering commands."""
+    """The combined result of all steering commands."""
 
     orders: tuple[Orders, ...] = ()  # sorted by step
     paused: bool = False
     last_step: int | None = None
-    is_automatic: bool | None = None  # the keeper chooses how to average; None: as in the run file
-    why: str = ""  # the reason for the keeper's choice; "" if an operator has chosen since
+    is_automatic: bool | None = None  # True: the keeper chooses how to average; None: as in the run file
+    why: str = ""  # reason for the keeper's choice; "" if an operator has chosen since
 
     def chooses(self, config: RunConfig) -> bool:
-        """Return whether the keeper chooses how to average, by the run file or the last command."""
+        """Return whether the keeper chooses how to average, according to the last command or the run file."""
         return config.averaging.compression == AUTO if self.is_automatic is None else self.is_automatic
 
     def at(self, step: int) -> Orders:
-        """Return the settings in force after `step` steps."""
+        """Return the settings in effect after `step` steps."""
         past = [order for order in self.orders if order.from_step <= step]
         return past[-1] if past else Orders(from_step=0)
 
     def batch_after(self, step: int, config: RunConfig) -> int:
-        """Return the samples of the step after `step`: an operator's target or the phase's."""
+        """Return the batch size of the step after `step`: the operator's target, or else the phase's."""
         return self.at(step).target_batch_size or config.at_step(step).averaging.target_batch_size
 
     def averaging_after(self, step: int, config: RunConfig) -> Averaging:
-        """Return the averaging settings after `step` steps, with the compression in force there."""
+        """Return the averaging settings after `step` steps, with the compression in effect then."""
         return self.at(step).change.averaging(config.averaging)
 
     def beacon(self, step: int) -> Steering:
-        """Return the steering to put into the beacon of `step`."""
+        """Return the steering for the beacon at `step`."""
         changes = [order.change for order in self.orders]
         return Steering(changes=in_force(changes, step), paused=self.paused, last_step=self.last_step)
 
 
 @dataclass(frozen=True)
 class PresentValues:
-    """The values in force at a step, and the trainers online; changes are compared with these."""
+    """The settings in effect at a step and the number of online trainers, to compare a change with."""
 
     learning_rate_scale: float
     target_batch_size: int
@@ -117,7 +118,7 @@ class PresentValues:
         compression: str | None = None,
         rank: int | None = None,
     ) -> list[str]:
-        """Return sentences that warn of the effects of a large change; none for a small one."""
+        """Return warnings about the effects of a large change; an empty list for a small one."""
         found = []
         if (times := _far(scale, self.learning_rate_scale)) is not None:
             if times > 1:
@@ -163,14 +164,14 @@ class PresentValues:
 
 
 def _far(wanted: float | None, now: float) -> float | None:
-    """Return the ratio of the wanted to the present value, if it exceeds `FAR` either way."""
+    """Return the ratio of the new value to the current one if it is beyond `FAR` in either direction."""
     if wanted is None or now / FAR <= wanted <= now * FAR:
         return None
     return float(f"{wanted / now:.3g}")
 
 
 def helm_of(session: Session) -> Helm:
-    """Return the result of all commands; a change keeps the settings that it does not name."""
+    """Return the combined result of all commands; a change keeps all settings that it does not mention."""
     acts = session.scalars(select(SteeringAct).where(SteeringAct.act != "announce").order_by(SteeringAct.id)).all()
     holds = [act for act in acts if act.act in ("pause", "resume")]
     ends = [act for act in acts if act.act == "stop"]
@@ -203,20 +204,20 @@ def undo_choices(session: Session, after_step: int) -> None:
 
 
 def read_helm(database: Database) -> Helm:
-    """Return the settings in force and those to come."""
+    """Return the current and scheduled settings."""
     with database() as session:
         return helm_of(session)
 
 
 def announcements(database: Database, after: int = 0, since: float = 0.0) -> list[Announcement]:
-    """Return announcements with an id above `after`, made since `since`, the oldest first."""
+    """Return announcements with ids above `after`, made at or after `since`, oldest first."""
     wanted = select(SteeringAct).where(SteeringAct.act == "announce", SteeringAct.id > after, SteeringAct.at >= since)
     with database() as session:
         return [Announcement(row.id, row.at, row.text) for row in session.scalars(wanted.order_by(SteeringAct.id))]
 
 
 class Steersman:
-    """An operator's commands; each returns a confirmation, or raises `ConfigError` if refused."""
+    """A writer of operators' commands; methods return a confirmation or raise `ConfigError`."""
 
     def __init__(self, database: Database, config: RunConfig, actor: str, clock: Callable[[], float]) -> None:
         self._database, self._config, self._actor, self._clock = database, config, actor, clock
@@ -232,7 +233,7 @@ class Steersman:
         return "The run goes on."
 
     def stop_at(self, step: int | None) -> str:
-        """End the run with this step; None: the run has no end."""
+        """End the run at `step`; None: no end."""
         if step is None:
             self._act("stop")
             return "The run does not end by itself."
@@ -257,15 +258,14 @@ class Steersman:
         confirmed: bool = False,
         why: str = "",
     ) -> str:
-        """Change settings from a step on; None: the first of which every peer hears in time.
+        """Change settings from a step on; None: the first step that leaves every peer time to receive it.
 
-        While all volunteers stand by for faster lines, that is the present step, because no further
-        step would come. The keeper knows the run's step exactly and may name any.
+        If all volunteers are on standby for faster connections, that is the current step, because
+        no further step would occur. The keeper knows the current step exactly and may specify any
+        step. With `compression="auto"` the keeper chooses from now on. Any other compression or a
+        rank ends that, unless it is the keeper's own choice, with the reason in `why`.
 
-        `compression` may be `auto`: the keeper chooses from now on. Another compression or a rank
-        ends that at once, unless it is the keeper's own choice, which gives its reason in `why`.
-
-        Raises `UnconfirmedError` for a large change that is not confirmed.
+        Raises `UnconfirmedError` for a large change without confirmation.
         """
         values = {
             "learning_rate_scale": learning_rate_scale,
@@ -290,7 +290,8 @@ class Steersman:
             if self._actor != BY_KEEPER and not first <= begin <= MOST_STEP:
                 raise ConfigError(f"A change can begin at step {first}, not before: every peer must hear of it first.")
             helm = helm_of(session)
-            if self._actor == BY_KEEPER and not helm.chooses(self._config):  # a command since the keeper last looked
+            # An operator may have sent a command since the keeper last looked.
+            if self._actor == BY_KEEPER and not helm.chooses(self._config):
                 raise ConfigError("An operator has ended the keeper's choice.")
             to_come = {order.from_step for order in helm.orders if order.from_step >= first}
             if len(to_come | {begin}) >= MAX_CHANGES:
@@ -315,7 +316,7 @@ class Steersman:
         return " ".join([*said, *(["The keeper chooses the way to average."] if compression == AUTO else [])])
 
     def all_stand_by(self) -> bool:
-        """Return whether any volunteers are online and all of them wait for faster lines."""
+        """Return whether at least one volunteer is online and all of them are on standby."""
         with self._database() as session:
             return self._all_stand_by(session)
 
@@ -333,7 +334,7 @@ class Steersman:
         return "All who are connected are told now, others when they come within a day."
 
     def _present_values(self, session: Session, step: int) -> PresentValues:
-        """Return the values in force after `step` steps, and how many trainers are online now."""
+        """Return the settings in effect after `step` steps, and the current number of online trainers."""
         helm = helm_of(session)
         averaging = helm.averaging_after(step, self._config)
         online = select(func.count()).select_from(DeviceSession).join(DeviceSession.device)
@@ -402,6 +403,6 @@ def _require_hold(*, not_yet: bool) -> Callable[[Session], None]:
 
 
 def _reached(session: Session) -> int:
-    """Return the swarm's step, by the keeper's status or the ledger."""
+    """Return the swarm's current step, from the keeper's status or the ledger."""
     told = session.scalar(select(SwarmStatus.step)) or 0
     return max(told, session.scalar(select(func.max(Step.step))) or 0)

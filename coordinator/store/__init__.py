@@ -1,4 +1,4 @@
-"""The database: engine, locks, migrations and tables.
+"""The database layer: engine, locks, migrations and table definitions.
 
-All packages above import the tables and `engine`; each writes its own SQL statements.
+Other coordinator packages import the tables and `engine`, and write their own SQL statements.
 """

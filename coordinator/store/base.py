@@ -6,4 +6,4 @@ from sqlalchemy.orm import DeclarativeBase
 
 
 class Base(DeclarativeBase):
-    """Base class of all tables; a test compares them with the tables of the migrations."""
+    """The declarative base of all tables; a test compares its metadata with the migrations."""

@@ -1,4 +1,4 @@
-"""Tables about checkpoints: evaluations, publications, unnamed members, alarms, alarm figures."""
+"""Tables for checkpoints: evaluations, publications, unnamed members, alarms and their inputs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class Evaluation(Base):
 
     __tablename__ = "evaluations"
 
-    manifest_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)  # which checkpoint
+    manifest_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)  # identifies the checkpoint
     task: Mapped[str] = mapped_column(String(40), primary_key=True)
     step: Mapped[int] = mapped_column(Integer)
-    evaluator: Mapped[str] = mapped_column(String(40))  # that reported the result
-    task_sha256: Mapped[str] = mapped_column(String(64))  # of data and recipe; results with the same one are comparable
-    result: Mapped[str] = mapped_column(Text)  # JSON, as `coordinator.evaluation.tasks.results` writes it
+    evaluator: Mapped[str] = mapped_column(String(40))  # name of the evaluator that reported the result
+    task_sha256: Mapped[str] = mapped_column(String(64))  # digest of data and recipe, equal for comparable results
+    result: Mapped[str] = mapped_column(Text)  # JSON written by `coordinator.evaluation.tasks.results`
     evaluated_at: Mapped[float] = mapped_column(Float)
 
 
 class AllowedEvaluator(Base):
-    """An evaluator on another machine and its key; results signed with this key are accepted."""
+    """A remote evaluator whose results are accepted if they are signed with its key."""
 
     __tablename__ = "evaluators"
 
@@ -37,18 +37,18 @@ class Publication(Base):
 
     __tablename__ = "publications"
 
-    place: Mapped[str] = mapped_column(String(500), primary_key=True)  # the address in settings.yaml
-    manifest_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)  # which checkpoint
+    place: Mapped[str] = mapped_column(String(500), primary_key=True)  # address in settings.yaml
+    manifest_sha256: Mapped[str] = mapped_column(String(64), primary_key=True)  # identifies the checkpoint
     step: Mapped[int] = mapped_column(Integer)
-    location: Mapped[str] = mapped_column(Text, default="")  # address of the published checkpoint; "": none yet
-    attempts: Mapped[int] = mapped_column(Integer, default=0)  # failed ones
-    error: Mapped[str] = mapped_column(Text, default="")  # of the last attempt
+    location: Mapped[str] = mapped_column(Text, default="")  # address of the checkpoint there; "": not published yet
+    attempts: Mapped[int] = mapped_column(Integer, default=0)  # number of failed attempts
+    error: Mapped[str] = mapped_column(Text, default="")  # error message of the last attempt
     published_at: Mapped[float | None] = mapped_column(Float)
     updated_at: Mapped[float] = mapped_column(Float)
 
 
 class UnnamedMember(Base):
-    """A member who asked not to be named in the model card."""
+    """A member who asked to be left out of the model card."""
 
     __tablename__ = "unnamed_members"
 
@@ -56,7 +56,7 @@ class UnnamedMember(Base):
 
 
 class UpdateNorm(Base):
-    """The norm of one global step's update of the parameters, as the keeper measured it."""
+    """The norm of the parameter update in one global step, measured by the keeper."""
 
     __tablename__ = "update_norms"
 
@@ -74,11 +74,11 @@ class UnigramBaseline(Base):
 
 
 class RaisedAlarm(Base):
-    """A current alarm; at most one of each kind."""
+    """An active alarm; at most one of each kind."""
 
     __tablename__ = "alarms"
 
     kind: Mapped[str] = mapped_column(String(32), primary_key=True)
-    step: Mapped[int] = mapped_column(Integer)  # at which it began
+    step: Mapped[int] = mapped_column(Integer)  # step at which the alarm was raised
     detail: Mapped[str] = mapped_column(Text)
     raised_at: Mapped[float] = mapped_column(Float)

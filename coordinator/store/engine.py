@@ -1,6 +1,6 @@
-"""Opening the database: SQLite by default, or PostgreSQL; service, keeper and commands all write.
+"""The database engine: SQLite by default, or PostgreSQL; the service, keeper and commands all write.
 
-SQLAlchemy is used synchronously everywhere; the service calls it in threads.
+SQLAlchemy is used synchronously; the service calls it in threads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _PATIENCE = {
     "tcp_user_timeout": 30_000,
 }
 
-_TROUBLE: tuple[tuple[re.Pattern[str], type[StorageError], str], ...] = tuple(  # databases' errors about their files
+# Database messages about files, and the errors to raise for them.
+_TROUBLE: tuple[tuple[re.Pattern[str], type[StorageError], str], ...] = tuple(
     (re.compile(words), family, sentence)
     for words, family, sentence in (
         (
@@ -77,20 +78,20 @@ _TROUBLE: tuple[tuple[re.Pattern[str], type[StorageError], str], ...] = tuple(  
 
 _MIGRATING = threading.Lock()
 
-_WHILE_LOCKED = Retrying(  # SQLite fails at once if two processes switch to WAL together
+_WHILE_LOCKED = Retrying(  # SQLite fails immediately if two processes switch to WAL at the same time
     retry=retry_if_exception_message("database is locked"),
     stop=stop_after_delay(BUSY_TIMEOUT_S),
     wait=wait_random(0.01, 0.1),
     reraise=True,
 )
 
-_WRITES = "manyhands_writes"  # execution option of transactions that write
+_WRITES = "manyhands_writes"  # execution option that marks writing transactions
 
 Result = TypeVar("Result")
 
 
 class Database(sessionmaker[Session]):
-    """The database: `with database() as session` to read, `with database.begin()` to write."""
+    """A session factory: `with database() as session` to read, `with database.begin()` to write."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine, expire_on_commit=False)
@@ -99,11 +100,11 @@ class Database(sessionmaker[Session]):
 
     @contextmanager
     def begin(self) -> Iterator[Session]:
-        """Open a transaction that writes, and commit it at the end.
+        """Open a writing transaction, and commit it on exit.
 
-        On SQLite it takes the write lock at once: one that read first would fail instead of waiting
-        for the lock, because its rows may be out of date. Threads of one process take turns first:
-        SQLite retries only every tenth of a second, and others would get the lock.
+        On SQLite the write lock is acquired at the start. A transaction that reads first would fail
+        instead of waiting for the lock, because its snapshot may be outdated. Threads of a process
+        queue on a mutex before that: SQLite retries only every 100 ms, so others would get the lock.
         """
         with self._in_turn(), super().begin() as session:
             session.connection(execution_options={_WRITES: True})
@@ -111,7 +112,7 @@ class Database(sessionmaker[Session]):
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
-        """Hold this thread's turn to write for the block; wait for it up to SQLite's time limit."""
+        """Hold the process-wide write mutex for the block; wait for at most SQLite's busy timeout."""
         has_turn = self._turn is not None and self._turn.acquire(timeout=BUSY_TIMEOUT_S)
         try:
             yield
@@ -137,9 +138,9 @@ def _is_conflict(error: DBAPIError) -> bool:
 
 
 def open_engine(url: str, *, create: bool = False) -> Engine:
-    """Open the engine for a database address; raises `ConfigError` if the address is invalid.
+    """Create the engine for a database URL. Raises `ConfigError` if the URL is invalid.
 
-    A missing SQLite file is created only with `create`: an empty one would look like a new run.
+    A missing SQLite file is created only with `create`, as an empty file would look like a new run.
     """
     try:
         parsed = make_url(url)
@@ -154,24 +155,24 @@ def open_engine(url: str, *, create: bool = False) -> Engine:
                 _create_private(engine)
             return engine
         return create_engine(parsed, pool_pre_ping=True, connect_args=patience(parsed))
-    except (ArgumentError, ImportError) as error:  # do not repeat the address: it may contain a password
+    except (ArgumentError, ImportError) as error:  # the URL is not repeated, because it may contain a password
         raise ConfigError(f"`database_url` cannot be used: {' '.join(str(error).split())[:200]}.") from error
 
 
 def patience(url: URL) -> dict[str, int]:
-    """Return our time limits for PostgreSQL, except those that its address sets itself.
+    """Return connection timeouts for PostgreSQL, except those that the URL sets.
 
-    With them a lost server is noticed within half a minute, not after the system's two hours.
+    With these, a dead server is detected in half a minute instead of the system's two hours.
     """
     return {name: value for name, value in _PATIENCE.items() if name not in url.query}
 
 
 def _prepare_sqlite(engine: Engine) -> None:
-    """Set up SQLite: WAL, foreign keys, secure deletion, and transactions that we begin."""
+    """Configure SQLite: WAL, foreign keys, secure deletion, and explicit transactions."""
 
     @event.listens_for(engine, "connect")
     def _on_connect(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # sqlite3 must not begin transactions by itself
+        connection.isolation_level = None  # disables sqlite3's implicit transactions
         _WHILE_LOCKED(connection.execute, "PRAGMA journal_mode = WAL")
         for pragma in ("foreign_keys = ON", "secure_delete = ON"):
             connection.execute(f"PRAGMA {pragma}")
@@ -190,24 +191,24 @@ def _refuse_to_create(engine: Engine) -> None:
 
 
 def _create_private(engine: Engine) -> None:
-    """Create the file, and so SQLite's files beside it, with mode 0600 before SQLite writes it.
+    """Create the database file with mode 0600 before SQLite does; its companion files inherit the mode.
 
-    An existing file is not opened: closing it would release all of this process's locks on it
-    (SQLite, "How To Corrupt An SQLite Database File", 2.2), and others could delete its WAL file.
+    An existing file is not opened: closing it would release all locks of this process on the file
+    (SQLite, "How To Corrupt An SQLite Database File", 2.2), and others could delete its WAL.
     """
 
     @event.listens_for(engine, "do_connect")
     def _on_do_connect(_dialect: Any, _record: Any, arguments: list[Any], _options: dict[str, Any]) -> None:
-        with suppress(OSError):  # SQLite reports the reason itself
+        with suppress(OSError):  # SQLite itself reports the reason
             os.close(os.open(arguments[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def migrate(engine: Engine) -> None:
-    """Upgrade the database to this version's tables; of concurrent upgrades one waits.
+    """Upgrade the database to this version's tables; concurrent upgrades are serialised.
 
     Raises `StorageError` if the database is newer than this version or cannot be changed.
     """
-    from alembic.util import CommandError  # loads 10 MB, which most processes do not need
+    from alembic.util import CommandError  # takes 10 MB, which most processes do not need
 
     try:
         with engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
@@ -222,9 +223,9 @@ def migrate(engine: Engine) -> None:
 
 
 def upgrade(connection: Connection) -> None:
-    """Upgrade to this version's tables, in the connection's transaction and its first schema.
+    """Upgrade to this version's tables, within the connection's transaction and first schema.
 
-    Threads take turns, because Alembic has one context per process.
+    Threads are serialised, because Alembic has one context per process.
     """
     from alembic import command
     from alembic.config import Config
@@ -237,7 +238,7 @@ def upgrade(connection: Connection) -> None:
 
 
 def trouble(error: BaseException | None) -> StorageError | None:
-    """Return an error for the operator if the database's file, disk or server failed, else None."""
+    """Return a `StorageError` if the database's file, disk or server failed, else None."""
     if not isinstance(error, DBAPIError):
         return None
     words = own_words(error)
@@ -251,7 +252,7 @@ def trouble(error: BaseException | None) -> StorageError | None:
 
 @contextmanager
 def in_one_sentence() -> Iterator[None]:
-    """Turn database errors that the operator can fix into a `StorageError` of one sentence."""
+    """Convert database errors that the operator can fix into a one-sentence `StorageError`."""
     try:
         yield
     except DBAPIError as error:
@@ -262,12 +263,12 @@ def in_one_sentence() -> Iterator[None]:
 
 
 def own_words(error: DBAPIError) -> str:
-    """Return the database driver's message in one line."""
+    """Return the database driver's message on one line, shortened to 300 characters."""
     return " ".join(str(error.orig).split()).rstrip(".")[:300]
 
 
 def is_empty(connection: Connection) -> bool:
-    """Return whether the database has no rows, and perhaps no tables."""
+    """Return whether all tables are empty or missing."""
     known = inspect(connection).get_table_names()
     tables = [table for table in Base.metadata.sorted_tables if table.name in known]
     return not any(connection.scalar(select(func.count()).select_from(table)) for table in tables)

@@ -1,7 +1,7 @@
-"""Eras: which reports still count after the swarm returned to a checkpoint and repeated steps.
+"""Eras, which determine whether a report is still valid after the swarm returned to a checkpoint.
 
-Each return begins an era. Steps of earlier eras count up to the checkpoint's step. Their later
-steps are undone, however late the reports arrive.
+Each return to a checkpoint starts an era. Steps of earlier eras remain valid up to the checkpoint's
+step. Later steps of those eras are undone, even if their reports arrive after the return.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from coordinator.store.models import Era
 
 
 def current_era(session: Session) -> int:
-    """Return the newest era; 0 until the swarm first returns to a checkpoint."""
+    """Return the current era; 0 until the swarm first returns to a checkpoint."""
     return session.scalar(select(func.max(Era.era))) or 0
 
 
 def last_counting_step(session: Session, era: int) -> int | None:
-    """Return the last step of `era` that no later era undid; None for the current era."""
+    """Return the last step of `era` that no later era has undone; None for the current era."""
     return session.scalar(select(func.min(Era.after_step)).where(Era.era > era))
 
 
 def begin_era(session: Session, after_step: int, now: float) -> int:
-    """Begin the era that repeats everything after `after_step`; returns its number."""
+    """Start an era that repeats all steps after `after_step`, and return its number."""
     era = current_era(session) + 1
     session.add(Era(era=era, after_step=after_step, began_at=now))
     session.flush()

@@ -1,6 +1,6 @@
-"""Tables of the ledger: receipts, each device's daily sums and losses, and steering commands.
+"""Tables of the ledger: receipts, daily sums and losses per device, and steering commands.
 
-With the daily sums no view needs to read all reports.
+Views read the daily sums instead of all reports.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ DAY_S = 86_400
 
 
 def day_of(at: float) -> int:
-    """Return the UTC day of a time in Unix seconds, as days since 1970-01-01."""
+    """Return the UTC day of a Unix time, in days since 1970-01-01."""
     return int(at // DAY_S)
 
 
 class Receipt(Base):
-    """A device's signed receipt of a global step; `coordinator.ledger.receipts` keeps a few."""
+    """A device's signed receipt for a global step; `coordinator.ledger.receipts` keeps only a few."""
 
     __tablename__ = "receipts"
     __table_args__ = (
@@ -28,35 +28,35 @@ class Receipt(Base):
     )
 
     id: Mapped[int] = mapped_column(primary_key=True)
-    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"))  # the signer
+    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"))  # device that signed the receipt
     era: Mapped[int] = mapped_column(Integer)
     step: Mapped[int] = mapped_column(Integer)
-    samples: Mapped[str] = mapped_column(Text)  # JSON: device's number -> samples; the signed bytes are rebuilt from it
-    # null for a receipt that named libp2p identities; it counts, but is not published
+    samples: Mapped[str] = mapped_column(Text)  # JSON, device number -> samples; the signed bytes follow from it
+    # Null for receipts with libp2p identities, which are valid but not published.
     signature: Mapped[bytes | None] = mapped_column(LargeBinary(512))
     received_at: Mapped[float] = mapped_column(Float)
 
 
 class DailyShare(Base):
-    """The sums over one device's reports of one UTC day, kept by `coordinator.ledger.ledger`."""
+    """The sums over one device's reports of one UTC day, maintained by `coordinator.ledger.ledger`."""
 
     __tablename__ = "daily_shares"
     __table_args__ = (Index("ix_daily_shares_day", "day"),)
 
     device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), primary_key=True)
-    day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)  # since 1970-01-01
+    day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)  # days since 1970-01-01
     reports: Mapped[int] = mapped_column(Integer, default=0)
-    claimed: Mapped[int] = mapped_column(BigInteger, default=0)  # samples
-    counted: Mapped[int] = mapped_column(BigInteger, default=0)  # of `claimed`: confirmed by receipts
-    pending: Mapped[int] = mapped_column(BigInteger, default=0)  # of `claimed`: without any receipt yet
-    undone: Mapped[int] = mapped_column(BigInteger, default=0)  # not in `claimed`: samples of undone steps
+    claimed: Mapped[int] = mapped_column(BigInteger, default=0)  # number of samples in reports
+    counted: Mapped[int] = mapped_column(BigInteger, default=0)  # part of `claimed` confirmed by receipts
+    pending: Mapped[int] = mapped_column(BigInteger, default=0)  # part of `claimed` without any receipt yet
+    undone: Mapped[int] = mapped_column(BigInteger, default=0)  # samples of undone steps, not included in `claimed`
     elapsed_s: Mapped[float] = mapped_column(Float, default=0.0)
     data_wait_s: Mapped[float] = mapped_column(Float, default=0.0)
     averaged_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
 class LostSamples(Base):
-    """One device's samples lost for one cause on one UTC day; see `coordinator.ledger.ledger`."""
+    """A device's samples lost for one cause on one UTC day; see `coordinator.ledger.ledger`."""
 
     __tablename__ = "lost_samples"
 
@@ -69,7 +69,7 @@ class LostSamples(Base):
 
 
 class LossMark(Base):
-    """The highest number of a device's counted losses; repeated messages up to it are ignored."""
+    """The sequence number of a device's last recorded loss; messages up to it are duplicates."""
 
     __tablename__ = "loss_marks"
 
@@ -78,7 +78,7 @@ class LossMark(Base):
 
 
 class SteeringAct(Base):
-    """One steering command; see `coordinator.ledger.steering`, which combines them."""
+    """One steering command; `coordinator.ledger.steering` combines all commands."""
 
     __tablename__ = "steering_acts"
 
@@ -86,8 +86,8 @@ class SteeringAct(Base):
     at: Mapped[float] = mapped_column(Float)
     actor: Mapped[str] = mapped_column(String(100))
     act: Mapped[str] = mapped_column(String(16))  # coordinator.ledger.steering.Act
-    step: Mapped[int | None] = mapped_column(BigInteger)  # from which a change holds, or with which the run ends
-    learning_rate_scale: Mapped[float | None] = mapped_column(Float)  # null: as before the change
+    step: Mapped[int | None] = mapped_column(BigInteger)  # first step of a change, or last step of the run
+    learning_rate_scale: Mapped[float | None] = mapped_column(Float)  # null: unchanged
     target_batch_size: Mapped[int | None] = mapped_column(BigInteger)
     checkpoint_every: Mapped[int | None] = mapped_column(Integer)
     compression: Mapped[str | None] = mapped_column(String(32))

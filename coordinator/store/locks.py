@@ -1,7 +1,7 @@
-"""Concurrent writers: locks for work that one process may do at a time, and atomic sums.
+"""Concurrency control: locks for work that only one process may do at a time, and atomic sums.
 
-The locks are PostgreSQL's advisory locks, held until their transaction ends; SQLite, with one
-writer, needs none. A sum is an upsert: one statement adds to a row's numbers, or inserts the row.
+The locks are PostgreSQL advisory locks, held until the end of the transaction. SQLite has a single
+writer and needs none. A sum is an upsert: one statement adds to a row or inserts it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _LARGEST_KEY = 2**31 - 1
 
 
 class Lock(IntEnum):
-    """Spaces of lock keys; versions that run side by side rely on the same numbers."""
+    """Namespaces of lock keys. The numbers must not change, because versions may run side by side."""
 
-    COUNTING = 0x6D68  # a step's sums; "mh"
+    COUNTING = 0x6D68  # sums of a step; "mh"
     DEVICE_NUMBERS = 0x6D69
-    REVOCATIONS = 0x6D6A  # the list's serial numbers
+    REVOCATIONS = 0x6D6A  # serial numbers of the revocation list
     MIGRATION = 0x6D6B
     LOGIN_TRIES = 0x6D6C
-    ERA = 0x6D6D  # exclusive to begin an era, shared to work in one
+    ERA = 0x6D6D  # exclusive to start an era, shared to work within one
 
 
 def is_postgresql(bound: Session | Connection) -> bool:
@@ -37,22 +37,22 @@ def is_postgresql(bound: Session | Connection) -> bool:
 
 
 def one_at_a_time(bound: Session | Connection, lock: Lock, key: int = 0) -> None:
-    """Take `lock` exclusively for this key, and hold it until the transaction ends.
+    """Acquire `lock` for a key in exclusive mode, until the end of the transaction.
 
-    Keys beyond 31 bits may share a lock, which only causes some waiting.
+    Keys of more than 31 bits may share a lock, which only causes unnecessary waiting.
     """
     if is_postgresql(bound):
         bound.execute(select(func.pg_advisory_xact_lock(int(lock), key & _LARGEST_KEY)))
 
 
 def all_for_oneself(session: Session, lock: Lock, keys: Iterable[int]) -> None:
-    """Take `lock` exclusively for several keys, always in the same order, to avoid deadlocks."""
+    """Acquire `lock` for several keys in exclusive mode, in sorted order to prevent deadlocks."""
     for key in sorted({key & _LARGEST_KEY for key in keys}):
         one_at_a_time(session, lock, key)
 
 
 def beside_others(session: Session, lock: Lock) -> None:
-    """Take `lock` in shared mode, and hold it until the transaction ends."""
+    """Acquire `lock` in shared mode, until the end of the transaction."""
     if is_postgresql(session):
         session.execute(select(func.pg_advisory_xact_lock_shared(int(lock), 0)))
 
@@ -66,11 +66,11 @@ def add_up(
 ) -> None:
     """Add each of `rows` to the row of `model` with the same primary key (`key`), or insert it.
 
-    Values of the columns `newest` replace the stored ones. All rows must have the same columns.
+    Columns in `newest` are replaced instead of added. All rows must have the same columns.
     """
     if not rows:
         return
-    table = cast(Table, model.__table__)  # bypasses the ORM, which is slow with hundreds of rows
+    table = cast(Table, model.__table__)  # bypasses the ORM, which is slow for hundreds of rows
     dialect = postgresql if is_postgresql(session) else sqlite
     insert = dialect.insert(table)
     changes = {

@@ -1,7 +1,7 @@
 """The main tables: members, devices, sessions, reports, steps, checkpoints, and administration.
 
-Service, keeper and the operator's commands share only the database. Times are UTC, stored as Unix
-seconds. The `..._models` modules are imported here, so that the metadata is complete.
+The service, the keeper and the operator's commands share state only through the database. Times are
+Unix times in seconds. The `..._models` modules are imported to complete the metadata.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from coordinator.store.service_models import (
     SwarmFigures,
 )
 
-KEEPER_ROLE = "keeper"  # the role of the keeper's device
-KEEPER = "keeper"  # the name of the member that owns the keeper's device
+KEEPER_ROLE = "keeper"  # role of the keeper's device
+KEEPER = "keeper"  # name of the member that owns the keeper's device
 
 __all__ = [
     "AllowedEvaluator",
@@ -76,7 +76,7 @@ class Member(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(64), unique=True)
-    display_name: Mapped[str | None] = mapped_column(String(64))  # shown to the public instead of `name`
+    display_name: Mapped[str | None] = mapped_column(String(64))  # public name, if different from `name`
     created_at: Mapped[float] = mapped_column(Float)
     revoked_at: Mapped[float | None] = mapped_column(Float)
     revoked_reason: Mapped[str] = mapped_column(Text, default="")
@@ -84,7 +84,7 @@ class Member(Base):
 
 
 class Invite(Base):
-    """A member's one-time invite code, stored hashed."""
+    """A one-time invite code for a member, stored as a hash."""
 
     __tablename__ = "invites"
 
@@ -106,20 +106,20 @@ class Device(Base):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), index=True)
-    number: Mapped[int] = mapped_column(Integer, unique=True)  # in the order of joining, from 0
+    number: Mapped[int] = mapped_column(Integer, unique=True)  # order of joining, starting at 0
     peer_id: Mapped[str] = mapped_column(String(64), unique=True)
     public_key: Mapped[bytes] = mapped_column(LargeBinary)
     role: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[float] = mapped_column(Float)
     revoked_at: Mapped[float | None] = mapped_column(Float)
     quarantined_at: Mapped[float | None] = mapped_column(Float)  # null: not in quarantine
-    token_until: Mapped[float | None] = mapped_column(Float)  # expiry of the newest token issued to it
+    token_until: Mapped[float | None] = mapped_column(Float)  # expiration of the newest token issued to the device
     receipt_key: Mapped[str | None] = mapped_column(String(64), unique=True, index=True)  # null: not registered yet
     member: Mapped[Member] = relationship(back_populates="devices")
 
 
 class DeviceSession(Base):
-    """One connection of a device to the coordinator, from opening to end."""
+    """One connection of a device to the coordinator."""
 
     __tablename__ = "sessions"
 
@@ -138,7 +138,7 @@ class DeviceSession(Base):
 
 
 class Report(Base):
-    """One device's report of one global step."""
+    """One device's report on one global step."""
 
     __tablename__ = "reports"
     __table_args__ = (
@@ -150,11 +150,11 @@ class Report(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"))
     session_id: Mapped[str | None] = mapped_column(ForeignKey("sessions.id"))
-    seq: Mapped[int] = mapped_column(BigInteger)  # starts at the time of the outbox's creation, in milliseconds
+    seq: Mapped[int] = mapped_column(BigInteger)  # starts at the Unix time, in ms, of the outbox's creation
     era: Mapped[int] = mapped_column(Integer)
     step: Mapped[int] = mapped_column(Integer)
-    samples: Mapped[int] = mapped_column(Integer)  # as claimed
-    counted: Mapped[int | None] = mapped_column(Integer)  # confirmed by receipts; null before any receipt
+    samples: Mapped[int] = mapped_column(Integer)  # number of samples claimed by the device
+    counted: Mapped[int | None] = mapped_column(Integer)  # confirmed by receipts; null before the first receipt
     loss: Mapped[float | None] = mapped_column(Float)
     mlm_loss: Mapped[float | None] = mapped_column(Float)
     sop_loss: Mapped[float | None] = mapped_column(Float)
@@ -169,32 +169,32 @@ class Report(Base):
     averaged_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     completed_at: Mapped[float] = mapped_column(Float)
     received_at: Mapped[float] = mapped_column(Float)
-    superseded: Mapped[bool] = mapped_column(Boolean, default=False)  # its step was undone by a return to a checkpoint
+    superseded: Mapped[bool] = mapped_column(Boolean, default=False)  # step undone by a return to a checkpoint
 
 
 class Step(Base):
-    """One global step: the sums over its reports, kept up to date as they arrive."""
+    """One global step, with sums over its reports that are updated as reports arrive."""
 
     __tablename__ = "steps"
 
     step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     era: Mapped[int] = mapped_column(Integer)
     samples: Mapped[int] = mapped_column(Integer)
-    loss_sum: Mapped[float] = mapped_column(Float)  # sum over reports of loss * samples
-    loss_samples: Mapped[int] = mapped_column(Integer)  # samples in `loss_sum`
+    loss_sum: Mapped[float] = mapped_column(Float)  # sum of loss * samples over reports
+    loss_samples: Mapped[int] = mapped_column(Integer)  # number of samples in `loss_sum`
     devices: Mapped[int] = mapped_column(Integer)
     target_batch_size: Mapped[int] = mapped_column(Integer)
     completed_at: Mapped[float] = mapped_column(Float)
 
 
 class Refusal(Base):
-    """A refused join, request or report, and the reason."""
+    """A refused join, request or report, with the reason."""
 
     __tablename__ = "refusals"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     at: Mapped[float] = mapped_column(Float, index=True)
-    kind: Mapped[str] = mapped_column(String(16))  # see coordinator.store.refusals.Kind
+    kind: Mapped[str] = mapped_column(String(16))  # value of coordinator.store.refusals.Kind
     code: Mapped[str] = mapped_column(String(32))
     reason: Mapped[str] = mapped_column(Text)
     device_id: Mapped[str | None] = mapped_column(ForeignKey("devices.id"))
@@ -214,18 +214,18 @@ class AuditEntry(Base):
 
 
 class Administrator(Base):
-    """A person who may administer the run over the web."""
+    """An account for administering the run over the web."""
 
     __tablename__ = "administrators"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(64), unique=True)
-    password_hash: Mapped[str] = mapped_column(Text)  # argon2id, in its own notation
+    password_hash: Mapped[str] = mapped_column(Text)  # argon2id, encoded string
     created_at: Mapped[float] = mapped_column(Float)
 
 
 class AdminSession(Base):
-    """One login of an administrator; its token is stored hashed."""
+    """One login of an administrator; its token is stored as a hash."""
 
     __tablename__ = "admin_sessions"
 
@@ -239,7 +239,7 @@ class AdminSession(Base):
 
 
 class Revocation(Base):
-    """A change of the revocation list; its id is the list's serial number."""
+    """A change to the revocation list; the row's id is the list's serial number."""
 
     __tablename__ = "revocations"
 
@@ -248,8 +248,8 @@ class Revocation(Base):
     peer_id: Mapped[str] = mapped_column(String(64))
     at: Mapped[float] = mapped_column(Float)
     reason: Mapped[str] = mapped_column(Text, default="")
-    change: Mapped[str] = mapped_column(String(16), server_default="revoked")  # coordinator.members.revocations.Change
-    actor: Mapped[str] = mapped_column(String(100), server_default="")  # who quarantined or readmitted the device
+    change: Mapped[str] = mapped_column(String(16), server_default="revoked")  # see coordinator.members.revocations
+    actor: Mapped[str] = mapped_column(String(100), server_default="")  # administrator or rule behind the change
 
 
 class Checkpoint(Base):
@@ -261,26 +261,26 @@ class Checkpoint(Base):
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     manifest_sha256: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[float] = mapped_column(Float)
-    withheld: Mapped[str] = mapped_column(Text, default="")  # why it may not be published; "": it may
+    withheld: Mapped[str] = mapped_column(Text, default="")  # reason against publication; "": none
 
 
 class Validation(Base):
-    """Losses and accuracies of a checkpoint on held-out samples; null if a loss is not finite."""
+    """Losses and accuracies of a checkpoint on held-out samples; null for losses that are not finite."""
 
     __tablename__ = "validations"
 
     step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     era: Mapped[int] = mapped_column(Integer)
-    manifest_sha256: Mapped[str] = mapped_column(String(64))  # which checkpoint of that step
-    set_sha256: Mapped[str] = mapped_column(String(64))  # of the samples; losses on the same samples are comparable
+    manifest_sha256: Mapped[str] = mapped_column(String(64))  # identifies the checkpoint
+    set_sha256: Mapped[str] = mapped_column(String(64))  # digest of the samples; equal digests: comparable losses
     sequence_length: Mapped[int] = mapped_column(Integer)
     samples: Mapped[int] = mapped_column(Integer)
     predicted_tokens: Mapped[int] = mapped_column(Integer)
     mlm_loss: Mapped[float | None] = mapped_column(Float)
-    sop_loss: Mapped[float | None] = mapped_column(Float)  # null, like `sop_accuracy`, without sentence order
+    sop_loss: Mapped[float | None] = mapped_column(Float)  # null without sentence order, like `sop_accuracy`
     accuracy: Mapped[float] = mapped_column(Float)
     sop_accuracy: Mapped[float | None] = mapped_column(Float)
-    # With the objective's weight; null, like the next two, without replaced tokens.
+    # Includes the objective's weight. Null without replaced tokens, like the next two columns.
     detection_loss: Mapped[float | None] = mapped_column(Float)
     detection_accuracy: Mapped[float | None] = mapped_column(Float)
     detection_f1: Mapped[float | None] = mapped_column(Float)
@@ -289,7 +289,7 @@ class Validation(Base):
 
 
 class SwarmStatus(Base):
-    """The keeper's view of the swarm, one row, rewritten about once a second."""
+    """The keeper's view of the swarm: one row, updated about once a second."""
 
     __tablename__ = "swarm_status"
 
@@ -306,7 +306,7 @@ class SwarmStatus(Base):
 
 
 class Era(Base):
-    """One return to a checkpoint, which undid all steps of earlier eras after `after_step`.
+    """A return to a checkpoint, which undid all steps of earlier eras after `after_step`.
 
     The first era is 0 and has no row.
     """
@@ -319,7 +319,7 @@ class Era(Base):
 
 
 class Account(Base):
-    """A member's account at an identity provider; `subject` identifies it and never changes."""
+    """A member's account at an identity provider, identified by `subject`, which never changes."""
 
     __tablename__ = "accounts"
     __table_args__ = (UniqueConstraint("issuer", "subject", name="uq_accounts_issuer_subject"),)
@@ -328,13 +328,13 @@ class Account(Base):
     member_id: Mapped[int] = mapped_column(ForeignKey("members.id"), index=True)
     issuer: Mapped[str] = mapped_column(Text)
     subject: Mapped[str] = mapped_column(String(255))
-    label: Mapped[str] = mapped_column(String(320))  # such as hf:alice, at the newest login
-    role: Mapped[str] = mapped_column(String(16))  # allowed by the allowlist at the newest login
+    label: Mapped[str] = mapped_column(String(320))  # account at the last login, such as hf:alice
+    role: Mapped[str] = mapped_column(String(16))  # role granted by the allowlist at the last login
     member: Mapped[Member] = relationship()
 
 
 class AllowedEntry(Base):
-    """A line of the allowlist: an account by its user name or subject, or an organisation's members."""
+    """An allowlist entry: an account by username or subject, or all members of an organisation."""
 
     __tablename__ = "allowlist"
 
@@ -342,12 +342,12 @@ class AllowedEntry(Base):
     entry: Mapped[str] = mapped_column(String(320), unique=True)  # normalised: hf:alice, hf-sub:1, hf-org:neuropark
     role: Mapped[str] = mapped_column(String(16))
     created_at: Mapped[float] = mapped_column(Float)
-    member_id: Mapped[int | None] = mapped_column(ForeignKey("members.id"))  # null for an organisation
-    account_id: Mapped[int | None] = mapped_column(ForeignKey("accounts.id"))  # the first account that matched it
+    member_id: Mapped[int | None] = mapped_column(ForeignKey("members.id"))  # null for organisations
+    account_id: Mapped[int | None] = mapped_column(ForeignKey("accounts.id"))  # first account that matched the entry
 
 
 class DeviceLogin(Base):
-    """The account with which a device was admitted."""
+    """The account that was used to admit a device."""
 
     __tablename__ = "device_logins"
 
@@ -356,7 +356,7 @@ class DeviceLogin(Base):
 
 
 class Naming(Base):
-    """A member's choice to show or hide the name; without a row the public sees it."""
+    """A member's choice to show or hide their name; without a row, the name is shown."""
 
     __tablename__ = "namings"
 
@@ -366,14 +366,14 @@ class Naming(Base):
 
 
 class StoredSuspicion(Base):
-    """A device's suspicion about another device; see `coordinator.members.quarantine`."""
+    """One device's suspicion of another; see `coordinator.members.quarantine`."""
 
     __tablename__ = "suspicions"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     at: Mapped[float] = mapped_column(Float, index=True)
-    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)  # the suspect
+    device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)  # suspected device
     witness_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), index=True)
-    kind: Mapped[str] = mapped_column(String(16))  # see peer.reporting.suspicions.SuspicionKind
+    kind: Mapped[str] = mapped_column(String(16))  # value of peer.reporting.suspicions.SuspicionKind
     step: Mapped[int] = mapped_column(BigInteger)
     detail: Mapped[str] = mapped_column(Text)

@@ -1,8 +1,8 @@
-"""Notification of all processes of a run about changes in the database, by PostgreSQL's NOTIFY.
+"""Notification of all processes of a run about database changes, using PostgreSQL's NOTIFY.
 
-A notification is delivered when the transaction commits, and contains only a topic. A process that
-misses it polls within a second, as all do on SQLite. Frequent writes (devices' reported states)
-send no notification: they would wake all replicas for nothing.
+A notification contains only a topic and is delivered on commit. Processes also poll every second,
+in case they miss one; on SQLite, polling is the only mechanism. Frequent writes, such as device
+states, send no notifications, because each one wakes all replicas.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ CHANNEL = "manyhands"
 class Topic(str, Enum):
     """The topic of a notification."""
 
-    REVOCATIONS = "revocations"  # the revocation list
-    SESSIONS = "sessions"  # a device has opened a new session
-    PROGRESS = "progress"  # data of the dashboards: steps, the keeper's view, checkpoints, validations
+    REVOCATIONS = "revocations"  # changes to the revocation list
+    SESSIONS = "sessions"  # a device has opened a session
+    PROGRESS = "progress"  # dashboard data: steps, keeper's view, checkpoints, validations
 
 
 def tell(session: Session, topic: Topic) -> None:
-    """Notify all listeners once this transaction commits; repeated calls send one notification."""
+    """Notify all listeners when the transaction commits; duplicates are merged."""
     if is_postgresql(session):
         session.execute(select(func.pg_notify(CHANNEL, topic.value)))

@@ -1,4 +1,4 @@
-"""Refused requests and reasons: only the newest are kept, so that a flood cannot fill the disk."""
+"""Refused requests and their reasons, limited to the newest so a flood of requests cannot fill the disk."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ MAX_REASON_CHARS = 500
 
 @dataclass(frozen=True)
 class RefusalRow:
-    """A refused request and the reason."""
+    """A refused request, with the reason."""
 
-    at: float  # Unix seconds
+    at: float  # Unix time in seconds
     kind: str
     code: str
     reason: str
-    member: str = ""  # owner of the device, if the request proved which device sent it
+    member: str = ""  # owner of the device, if the request was authenticated
     device_id: str = ""
 
 
 def add_refusal(session: Session, kind: Kind, code: str, reason: str, device_id: str | None, now: float) -> None:
-    """Store a refusal; delete the oldest if there are more than `KEPT_REFUSALS`."""
-    text = reason[:MAX_REASON_CHARS].replace("\0", "?")  # PostgreSQL takes no NUL in a text
+    """Store a refusal, and delete the oldest above the limit of `KEPT_REFUSALS`."""
+    text = reason[:MAX_REASON_CHARS].replace("\0", "?")  # PostgreSQL rejects NUL in text
     refusal = Refusal(at=now, kind=kind, code=code, reason=text, device_id=device_id)
     session.add(refusal)
     session.flush()
@@ -40,7 +40,7 @@ def add_refusal(session: Session, kind: Kind, code: str, reason: str, device_id:
 
 
 def newest_refusals(database: Database, limit: int, offset: int = 0, search: str = "") -> list[RefusalRow]:
-    """Return refusals with this text in a column, the newest first: `limit` from `offset` on."""
+    """Return up to `limit` refusals from `offset`, newest first, that contain `search` in any column."""
     columns = (Member.name, Refusal.device_id, Refusal.kind, Refusal.code, Refusal.reason)
     query = (
         select(Refusal, Member.name)

@@ -1,6 +1,6 @@
-"""Tables of the service: database owner, questions, notices, replicas' state, keeper's counts.
+"""Tables of the service: database owner, questions, notices, replica state, and the keeper's counters.
 
-Nonces, relay offers and login tries are short-lived rows that the replicas of the service share.
+Nonces, relay offers and login attempts are short-lived rows shared by the service's replicas.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from coordinator.store.base import Base
 
 
 class DatabaseOwner(Base):
-    """The run that owns this database: name and both keys; see `coordinator.run.database_owner`."""
+    """The run that owns this database: its name and both keys; see `coordinator.run.database_owner`."""
 
     __tablename__ = "database_owner"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     run: Mapped[str] = mapped_column(String(64))
-    certificate_sha256: Mapped[str] = mapped_column(String(64))  # as in the join link
-    authority_key: Mapped[str] = mapped_column(String(64))  # public, hexadecimal
+    certificate_sha256: Mapped[str] = mapped_column(String(64))  # fingerprint as in the join link
+    authority_key: Mapped[str] = mapped_column(String(64))  # public key, hexadecimal
 
 
 class Question(Base):
-    """A sentence for a checkpoint, and its answer; see `coordinator.playground.questions`."""
+    """A sentence submitted to a checkpoint, and the answer; see `coordinator.playground.questions`."""
 
     __tablename__ = "questions"
 
@@ -32,8 +32,8 @@ class Question(Base):
     step: Mapped[int] = mapped_column(BigInteger)
     text: Mapped[str] = mapped_column(Text)
     asked_at: Mapped[float] = mapped_column(Float, index=True)
-    answer: Mapped[str] = mapped_column(Text, default="")  # JSON; "": none yet, or a failure
-    reason: Mapped[str] = mapped_column(Text, default="")  # of the failure
+    answer: Mapped[str] = mapped_column(Text, default="")  # JSON; "": pending or failed
+    reason: Mapped[str] = mapped_column(Text, default="")  # reason for a failure
     answered_at: Mapped[float | None] = mapped_column(Float)
 
 
@@ -42,17 +42,17 @@ class MilestoneNotice(Base):
 
     __tablename__ = "notices"
 
-    milestone: Mapped[str] = mapped_column(String(64), primary_key=True)  # such as samples:1000000
-    webhook: Mapped[str] = mapped_column(String(64), primary_key=True)  # such as discord:1a2b3c4d
+    milestone: Mapped[str] = mapped_column(String(64), primary_key=True)  # for example samples:1000000
+    webhook: Mapped[str] = mapped_column(String(64), primary_key=True)  # for example discord:1a2b3c4d
     attempts: Mapped[int] = mapped_column(Integer, default=0)
-    begun_at: Mapped[float | None] = mapped_column(Float)  # start of an attempt with an unknown outcome
+    begun_at: Mapped[float | None] = mapped_column(Float)  # start of an attempt whose outcome is unknown
     next_at: Mapped[float] = mapped_column(Float, default=0.0)  # earliest time of the next attempt
-    ended: Mapped[str] = mapped_column(String(16), default="")  # final `DeliveryOutcome`; "": to be tried again
-    error: Mapped[str] = mapped_column(Text, default="")  # of the last attempt
+    ended: Mapped[str] = mapped_column(String(16), default="")  # final `DeliveryOutcome`; "": pending
+    error: Mapped[str] = mapped_column(Text, default="")  # error message of the last attempt
 
 
 class SpentNonce(Base):
-    """A redeemed nonce, kept until it expires; see `coordinator.control.nonces`."""
+    """A used nonce, stored until it expires; see `coordinator.control.nonces`."""
 
     __tablename__ = "spent_nonces"
 
@@ -80,13 +80,13 @@ class LoginTry(Base):
 
 
 class SwarmFigures(Base):
-    """The keeper's counts since it started, one row; see `coordinator.statistics.swarm_health`."""
+    """The keeper's counters since its start, in one row; see `coordinator.statistics.swarm_health`."""
 
     __tablename__ = "swarm_figures"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     rounds_failed: Mapped[int] = mapped_column(Integer)
-    rounds_by_duration: Mapped[str] = mapped_column(Text)  # JSON list: successful rounds, by `BOUNDS_S`
-    rounds_seconds: Mapped[float] = mapped_column(Float)  # total duration of the successful rounds
+    rounds_by_duration: Mapped[str] = mapped_column(Text)  # JSON list: successful rounds per bucket of `BOUNDS_S`
+    rounds_seconds: Mapped[float] = mapped_column(Float)  # total duration of successful rounds
     census: Mapped[str] = mapped_column(Text)  # JSON list of [role, reachable, peers]
-    missing_auxiliaries: Mapped[int | None] = mapped_column(Integer)  # NULL before the first round
+    missing_auxiliaries: Mapped[int | None] = mapped_column(Integer)  # null before the first round

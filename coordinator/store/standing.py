@@ -1,4 +1,4 @@
-"""Standing of members and devices: removed, in quarantine, or active."""
+"""The standing of members and devices: active, quarantined or removed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coordinator.store.models import Device, Member, Revocation
 
 
 def revocation_of(session: Session, member: Member, device: Device | None) -> RevokedError | None:
-    """Return the error if a member or device was removed or is in quarantine, else None."""
+    """Return the error for a removed or quarantined member or device, else None."""
     if member.revoked_at is not None:
         return RevokedError(
             f"{member.name} was removed from this run by its operator{_because(member.revoked_reason)}."
@@ -30,7 +30,7 @@ def revocation_of(session: Session, member: Member, device: Device | None) -> Re
 
 
 def require_active(session: Session, member: Member, device: Device | None = None) -> None:
-    """Raise `RevokedError` if member or device was removed, `QuarantinedError` if in quarantine."""
+    """Raise `RevokedError` for a removed member or device, `QuarantinedError` for a quarantined device."""
     error = revocation_of(session, member, device)
     if error is not None:
         raise error
@@ -41,6 +41,6 @@ def _because(reason: str) -> str:
 
 
 def newest_reason(session: Session, device_id: str) -> str:
-    """Return the reason of a device's newest revocation entry; empty if none was given."""
+    """Return the reason in a device's latest revocation entry, or an empty string if none was given."""
     changes = select(Revocation.reason).where(Revocation.device_id == device_id)
     return session.scalar(changes.order_by(Revocation.id.desc()).limit(1)) or ""
