@@ -36,7 +36,7 @@ HANDOVER_TYPE = "manyhands-handover-v1+jwt"
 MAX_HANDOVER_CHARS = 1024
 MAX_TOKEN_CHARS = 4096
 MAX_REVOCATIONS_CHARS = 4_000_000
-MAX_CLOCK_SKEW_S = 60.0  # maximum time by which a token's issue may lie in the verifier's future
+MAX_CLOCK_SKEW_S = 60.0  # tolerance for tokens that seem to be issued in the future
 _ALGORITHM = "EdDSA"
 _Text = Annotated[str, Field(min_length=1, max_length=1024)]
 _Time = Annotated[float, Field(ge=0, lt=1e11, allow_inf_nan=False)]
@@ -278,8 +278,7 @@ def _utc(time: float) -> str:
     return datetime.fromtimestamp(time, tz=timezone.utc).isoformat(sep=" ", timespec="seconds")
 
 
-# A signature stays valid, so each is verified once per process; expiry and revocation are always
-# checked.
+# Signatures remain valid, so each is verified once per process, unlike expiration and revocation.
 _read_token = lru_cache(maxsize=CACHED_TOKENS)(read_token)
 
 
@@ -314,8 +313,7 @@ class Authorities:
     def after(self, signed: str, run: str) -> Authorities:
         """Return the authorities after applying the handover in a token or list, if there is one.
 
-        The token or list must have been verified with the current key; otherwise the handover is
-        not the authority's.
+        The token or list must have been verified with the current key.
         """
         handover = handover_in(signed, run)
         if handover is None or self.current not in (handover.old_key, handover.new_key):

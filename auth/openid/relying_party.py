@@ -123,7 +123,7 @@ def _verify_signature(text: str, keys: list[Key], header: Header, title: str) ->
     for key in keys:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SecurityWarning)  # about EdDSA, which RFC 9864 renamed
+                warnings.simplefilter("ignore", SecurityWarning)  # RFC 9864 renamed EdDSA
                 return jwt.decode(text, key, algorithms=[header.algorithm])
         except BadSignatureError:
             continue
@@ -237,7 +237,7 @@ def _parse_key(entry: Any) -> Key | None:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SecurityWarning)  # about short keys, which are dropped below
+            warnings.simplefilter("ignore", SecurityWarning)  # short keys are dropped below
             key = JWKRegistry.import_key(entry)
             short = isinstance(key, RSAKey) and key.public_key.key_size < LEAST_RSA_BITS
     except (JoseError, ValueError, TypeError, KeyError, AttributeError):

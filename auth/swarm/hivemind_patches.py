@@ -6,8 +6,7 @@ and the client takes the partial data for all of it: it receives 60 of a state's
 response to a request to join a group. Here the server sends an end marker and waits for the client
 to close the stream; a missing marker tells the client that the stream was cut off. A client that
 has its response before it has sent all requests announces that it stops, and lets the server close.
-Otherwise, requests dropped in flight would use up the connection's flow-control window and block
-all later streams.
+Otherwise, dropped requests would use up the connection's flow-control window and block its streams.
 
 Messages may be nested at most `MAX_NESTING` levels deep. hivemind encodes a tuple as a message
 within a message and decodes it recursively without a limit. Ten kilobytes of nested tuples overflow
@@ -16,19 +15,16 @@ the C stack, so a single record could kill every node that reads it.
 DHT nodes use `auth.swarm.protocol`, which serves members only and sends only new entries. Storage
 keeps the version of an entry that expires later. hivemind's storage does too, but deletes that
 version when the earlier one expires. hivemind also keeps the expiration times of old versions. Here
-they are dropped when they far outnumber the entries, because frequent updates of an entry would
-otherwise fill the memory.
+they are dropped when they far outnumber the entries; frequent updates would fill the memory.
 
 A node can use named relays immediately; hivemind has no such option and takes minutes to find
 relays. The daemon's own DHT can be disabled; unknown addresses are then resolved by `P2P.reach`, if
 it is set (`auth.swarm.addresses`).
 
-When a p2p daemon dies, its exit code and last lines are logged, because they are stored nowhere
-else.
+When a p2p daemon dies, its exit code and last lines are logged; they are stored nowhere else.
 
 Time is the coordinator's (`auth.clock`). MANYHANDS_P2PD can select another p2p daemon. The daemon's
-sockets are in the directory for temporary files instead of /tmp, because hivemind never deletes
-them.
+sockets are in the temporary directory instead of /tmp, because hivemind never deletes them.
 """
 
 from __future__ import annotations
@@ -71,7 +67,7 @@ LAST_LINES = 8  # number of the daemon's last output lines that are logged when 
 DAEMON, DAEMON_VARIABLE = "p2pd", "MANYHANDS_P2PD"  # program name, and environment variable for a replacement
 MAX_NESTING = 16  # hivemind's own messages have three levels
 _reading = threading.local()
-_decode: Any = MSGPackSerializer._decode_ext_types  # original function
+_decode: Any = MSGPackSerializer._decode_ext_types  # hivemind's original function
 Handler = Callable[[AsyncIterator[Message], P2PContext], AsyncGenerator[Message, None]]
 
 
