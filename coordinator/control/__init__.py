@@ -1,4 +1,4 @@
-"""The control plane's gRPC server: admission, sessions, relays, and calls without an account.
+"""The gRPC server of the control plane: admission, sessions, relays, and calls without an account.
 
-The service imports `server` and the limits in `door`; the other modules are parts of the server.
+The service imports `server` and the limits in `door`; the other modules are internal.
 """

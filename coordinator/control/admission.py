@@ -1,8 +1,8 @@
-"""Admission to the control plane: limits on calls, before their callers are authenticated.
+"""Admission to the control plane: limits on calls, applied before callers are authenticated.
 
-They concern number, rate and time; `coordinator.control.door` limits connections, and gRPC the
-messages and streams of one. gRPC would wait for ever for a request's first message, so a unary call
-is received as a stream of one message, with a time limit.
+The limits concern the number, rate and duration of calls. `coordinator.control.door` limits
+connections, and gRPC limits the messages and streams of a connection. gRPC would wait indefinitely
+for the request of a unary call, so that is received as a stream of one message, with a timeout.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from peer.protocol.errors import metadata_of, status_of
 
 
 class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no annotations
-    """The interceptor that applies the limits before all handlers; used from one event loop."""
+    """An interceptor that applies the limits before any handler runs; used from one event loop."""
 
     def __init__(self, limits: DoorLimits, door: Door, clock: Callable[[], float]) -> None:
         self._limits, self._door = limits, door
@@ -33,7 +33,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any | None:
-        """Wrap a method's handler in the limits; return None if there is no such method."""
+        """Wrap a method's handler with the limits. Return None if there is no such method."""
         handler = await continuation(handler_call_details)
         return None if handler is None else self._bounded(handler)
 
@@ -56,12 +56,12 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
             return grpc.stream_unary_rpc_method_handler(one_answer, _parsed(parse, _Malformed), serialize)
         if handler.unary_stream is not None:
             return grpc.stream_stream_rpc_method_handler(many_answers, _parsed(parse, _Malformed), serialize)
-        empty = partial(parse, b"")  # for a malformed message: no conversation accepts an empty one
+        empty = partial(parse, b"")  # replaces a malformed message; no conversation accepts an empty one
         return grpc.stream_stream_rpc_method_handler(conversation, _parsed(parse, empty), serialize)
 
     @asynccontextmanager
     async def _admitted(self, context: Any) -> AsyncIterator[None]:
-        """Hold a place during the block, or refuse the call for now; this is not recorded."""
+        """Occupy a slot for the block, or reject the call temporarily without recording a refusal."""
         try:
             caller = network_of(self._door.caller(context))
         except ManyhandsError as error:
@@ -73,7 +73,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
         try:
             self._door.welcome(context)
             yield
-        except RequestError as error:  # raised here: handlers answer their own refusals
+        except RequestError as error:  # raised above; handlers respond to their own errors
             await _refuse(context, error)
         finally:
             self._places.leave(caller)
@@ -94,11 +94,11 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
 
 
 class _Malformed:
-    """Stands for a message that cannot be parsed."""
+    """A placeholder for a message that cannot be parsed."""
 
 
 def _parsed(parse: Callable[[bytes], Any], malformed: Callable[[], Any]) -> Callable[[bytes], Any]:
-    """Wrap a parser: bytes that it rejects become `malformed()`, not gRPC's internal error."""
+    """Wrap a parser to return `malformed()` on a parse error, instead of gRPC's internal error."""
 
     def parse_or_note(data: bytes) -> Any:
         try:

@@ -1,13 +1,13 @@
-"""The control plane's door accepts connections on the public port and relays them to gRPC.
+"""The front proxy of the control plane, which accepts TCP connections and relays them to gRPC.
 
-gRPC cannot limit the connections of one address: a single address could take all places, at some
-26 KiB per connection. So gRPC listens on a UNIX socket that only this user can reach, and the door
-listens on the port. A connection takes a place before any byte is read, and is passed to gRPC once
-its first TLS record is complete.
+gRPC cannot limit connections per address, so a single address could use up all of them, at about 26
+KiB each. gRPC therefore listens on a UNIX socket that only this user can access, and the door
+listens on the public port. A connection takes a slot before any byte is read, and is passed to gRPC
+when its first TLS record is complete.
 
-A connection that has made no call yet is a stranger. Strangers have places of their own, so they
-cannot take those of sessions. When these are full, the newest stranger replaces the oldest one of
-the address that has the most.
+Connections that have made no call yet are called strangers. They have slots of their own, so they
+cannot displace sessions. When these slots are full, a new stranger replaces the oldest one of the
+address with the most strangers.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from peer.runtime.temporary import make_short_folder
 
 logger = logging.getLogger(__name__)
 
-SPARE_CALLS = 2048  # besides sessions: joins, renewals, downloads and visitors' calls
-DESCRIPTORS = 3  # file descriptors of a connection: the door's two ends, and gRPC's
+SPARE_CALLS = 2048  # calls in addition to sessions: joins, renewals, downloads and visitors' calls
+DESCRIPTORS = 3  # file descriptors per connection: two of the door, one of gRPC
 BACKLOG = 512
 PIECE_BYTES = 64 * 1024
-RECORD_HEAD_BYTES, RECORD_BYTES, HANDSHAKE_RECORD = 5, 16 * 1024, 0x16  # of TLS
+RECORD_HEAD_BYTES, RECORD_BYTES, HANDSHAKE_RECORD = 5, 16 * 1024, 0x16  # TLS record layer
 CONNECT_AGAIN_S = 0.05
 FLUSH_S = 10.0
 TOUCH_EVERY_S = 3600.0
@@ -45,22 +45,22 @@ TOUCH_EVERY_S = 3600.0
 
 @dataclass(frozen=True)
 class DoorLimits:
-    """Limits of the control plane, for all callers together and for each address."""
+    """Limits of the control plane, in total and per address."""
 
     sessions: int = MAX_SESSIONS
-    calls: int = MAX_SESSIONS + SPARE_CALLS  # open at once; a session is one
-    calls_per_caller: int = CALLS_PER_ADDRESS  # also of connections: one without a call is useless
-    calls_per_minute: int = CALLS_PER_ADDRESS_PER_MINUTE  # of one address
+    calls: int = MAX_SESSIONS + SPARE_CALLS  # concurrent calls, counting a session as one
+    calls_per_caller: int = CALLS_PER_ADDRESS  # also limits connections, which are useless without a call
+    calls_per_minute: int = CALLS_PER_ADDRESS_PER_MINUTE  # limit per address
     connections: int = MAX_SESSIONS + SPARE_CALLS
-    strangers: int = SPARE_CALLS  # connections that have made no call yet
-    handshake_s: float = 10.0  # until TLS is agreed on
+    strangers: int = SPARE_CALLS  # connections without a call so far
+    handshake_s: float = 10.0  # time for the TLS handshake
     first_message_s: float = 15.0
-    reading_s: float = 60.0  # until the peer has read one message of an answer
-    idle_s: float = 60.0  # a connection without a call
+    reading_s: float = 60.0  # time for the peer to read one message of a response
+    idle_s: float = 60.0  # maximum duration of a connection without a call
 
     @classmethod
     def of(cls, settings: Settings) -> DoorLimits:
-        """Return the limits that the operator has set."""
+        """Return the limits from the operator's settings."""
         most = settings.max_sessions + SPARE_CALLS
         return cls(
             sessions=settings.max_sessions,
@@ -72,12 +72,12 @@ class DoorLimits:
 
     @property
     def first_call_s(self) -> float:
-        """The time from a connection's first record to its first call."""
+        """The time allowed between a connection's first record and its first call."""
         return self.handshake_s + self.first_message_s
 
 
 class Door:
-    """Accepts and relays connections; used from one event loop."""
+    """A server that accepts and relays connections; used from one event loop."""
 
     def __init__(self, limits: DoorLimits, telemetry: Telemetry) -> None:
         self.limits = limits
@@ -93,22 +93,22 @@ class Door:
 
     @property
     def upstream(self) -> Path:
-        """The UNIX socket on which gRPC has to listen."""
+        """The UNIX socket on which gRPC must listen."""
         return self._folder / "grpc"
 
     async def open(self, bound: socket.socket) -> None:
-        """Accept connections on this socket; gRPC must be listening already."""
+        """Accept connections on this socket; gRPC must already be listening."""
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_server(partial(_Visitor, self), sock=bound, backlog=BACKLOG)
         self._touch()
 
     def shut(self) -> None:
-        """Stop accepting connections; relayed ones continue."""
+        """Stop accepting connections; existing ones continue."""
         if self._listening is not None:
             self._listening.close()
 
     def close(self) -> None:
-        """End all connections, and remove the socket."""
+        """Close all connections and remove the socket."""
         self.shut()
         if self._touching is not None:
             self._touching.cancel()
@@ -117,11 +117,11 @@ class Door:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def caller(self, context: Any) -> Address:
-        """Return the address from which a call comes; raises `UnreachableError` if its connection has ended."""
+        """Return the address of a call's peer. Raises `UnreachableError` if the connection has ended."""
         return self._visitor_of(context).address
 
     def welcome(self, context: Any) -> None:
-        """Stop counting the connection of this call as a stranger."""
+        """Stop treating the connection of this call as a stranger."""
         visitor = self._visitor_of(context)
         visitor.stop_waiting()
         self._strangers.remove(visitor)
@@ -133,7 +133,7 @@ class Door:
         return visitor
 
     def admit(self, visitor: _Visitor) -> bool:
-        """Give a new connection a place until `leave`; return False if there is none."""
+        """Reserve a slot for a new connection until `leave`. Return False if none is free."""
         if not self._places.enter(visitor.caller):
             self._refused.inc()
             return False
@@ -145,13 +145,13 @@ class Door:
         return True
 
     def leave(self, visitor: _Visitor) -> None:
-        """Free the place of a connection."""
+        """Free the slot of a connection."""
         self._places.leave(visitor.caller)
         self._strangers.remove(visitor)
         self._visitors.pop(visitor.name, None)
 
     async def connect(self, visitor: _Visitor) -> _End:
-        """Connect a visitor to gRPC from a socket with a unique name; raises `OSError`."""
+        """Connect a visitor to gRPC from a socket with a unique name. Raises `OSError` on failure."""
         visitor.name = next(self._names)
         named = self._folder / visitor.name
         connection = socket.socket(socket.AF_UNIX)
@@ -159,10 +159,10 @@ class Door:
             connection.setblocking(False)
             connection.bind(str(named))
             try:
-                while not _connects(connection, self.upstream):  # noqa: ASYNC110 - the visitor's time limit ends this
+                while not _connects(connection, self.upstream):  # noqa: ASYNC110 - the visitor's timeout ends it
                     await asyncio.sleep(CONNECT_AGAIN_S)
             finally:
-                named.unlink(missing_ok=True)  # gRPC has the name from the socket
+                named.unlink(missing_ok=True)  # gRPC has already read the name
             self._visitors[visitor.name] = visitor
             _, end = await asyncio.get_running_loop().create_unix_connection(_End, sock=connection)
         except BaseException:
@@ -171,7 +171,7 @@ class Door:
         return end
 
     def _touch(self) -> None:
-        """Renew the socket's timestamps: some systems delete old temporary files."""
+        """Update the socket's timestamps, because some systems delete old temporary files."""
         for path in (self._folder, self.upstream):
             with suppress(OSError):
                 os.utime(path)
@@ -179,7 +179,7 @@ class Door:
 
 
 class _Strangers:
-    """Connections that have made no call yet, by caller, the oldest first."""
+    """Connections that have made no call yet, grouped by caller, oldest first."""
 
     def __init__(self) -> None:
         self._of: dict[str, dict[_Visitor, None]] = {}
@@ -190,16 +190,16 @@ class _Strangers:
         self._count += 1
 
     def remove(self, visitor: _Visitor) -> None:
-        """Remove a visitor, if it is still a stranger."""
+        """Remove a visitor if it is still a stranger."""
         others = self._of.get(visitor.caller, {})
         if visitor in others:
             del others[visitor]
             self._count -= 1
         if not others:
-            self._of.pop(visitor.caller, None)  # a caller that has left costs no memory
+            self._of.pop(visitor.caller, None)  # frees the memory of a caller without strangers
 
     def oldest_of_the_most(self) -> _Visitor:
-        """Return the oldest stranger of the caller that has the most."""
+        """Return the oldest stranger of the caller with the most strangers."""
         most = max(self._of, key=lambda caller: len(self._of[caller]))
         return next(iter(self._of[most]))
 
@@ -211,9 +211,9 @@ class _Strangers:
 
 
 class _End(asyncio.BufferedProtocol):
-    """One end of a relayed connection: it forwards data as fast as the other end accepts it."""
+    """One end of a relayed connection, which forwards data as fast as the other end accepts it."""
 
-    _piece = memoryview(bytearray(PIECE_BYTES))  # shared: data is copied before the next read
+    _piece = memoryview(bytearray(PIECE_BYTES))  # shared, because data is copied before the next read
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
@@ -243,7 +243,7 @@ class _End(asyncio.BufferedProtocol):
             self.other.transport.resume_reading()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Close the other end once its buffer is empty, or after `FLUSH_S`."""
+        """Close the other end when its buffer is empty, or after `FLUSH_S`."""
         other, self.other = self.other, None
         if other is None:
             return
@@ -254,7 +254,7 @@ class _End(asyncio.BufferedProtocol):
 
 
 class _Visitor(_End):
-    """A connection from outside; it is relayed once its first TLS record is complete."""
+    """An incoming connection, relayed once its first TLS record is complete."""
 
     def __init__(self, door: Door) -> None:
         super().__init__()
@@ -266,10 +266,10 @@ class _Visitor(_End):
         self._connecting: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a place; abort the connection if there is none."""
+        """Reserve a slot; abort the connection if none is free."""
         super().connection_made(transport)
         peername = transport.get_extra_info("peername")
-        if peername is None:  # it has ended already
+        if peername is None:  # already disconnected
             self.transport.abort()
             return
         self.address = host_address(peername[0])
@@ -295,12 +295,12 @@ class _Visitor(_End):
             self._connecting = asyncio.create_task(self._connect())
 
     def stop_waiting(self) -> None:
-        """Cancel the time limit on the handshake or the first call."""
+        """Cancel the timeout of the handshake or the first call."""
         if self._deadline is not None:
             self._deadline.cancel()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Free the place."""
+        """Free the slot."""
         super().connection_lost(error)
         self.stop_waiting()
         if self._connecting is not None:
@@ -315,7 +315,7 @@ class _Visitor(_End):
     async def _connect(self) -> None:
         try:
             end = await self._door.connect(self)
-        except OSError as error:  # the fault boundary of a connection
+        except OSError as error:  # fault boundary of a connection
             logger.error("The control plane's door cannot reach gRPC (%s): restart the service", error)
             self.transport.abort()
             return
@@ -326,7 +326,7 @@ class _Visitor(_End):
 
 
 def _has_whole_record(arrived: bytearray) -> bool | None:
-    """Return whether the first TLS record is complete; None if it is no handshake or too long."""
+    """Return whether the first TLS record is complete; None if it is not a handshake or is too long."""
     if arrived[0] != HANDSHAKE_RECORD:
         return None
     length = int.from_bytes(arrived[3:RECORD_HEAD_BYTES], "big")
@@ -336,9 +336,9 @@ def _has_whole_record(arrived: bytearray) -> bool | None:
 
 
 def _connects(connection: socket.socket, path: Path) -> bool:
-    """Try to connect; return False if the queue of new connections is full. Raises `OSError`."""
+    """Try to connect. Return False if the listen queue is full. Raises `OSError` for other failures."""
     try:
         connection.connect(str(path))
-    except (BlockingIOError, ConnectionRefusedError):  # a full queue on Linux and on macOS
+    except (BlockingIOError, ConnectionRefusedError):  # full queue on Linux and on macOS
         return False
     return True

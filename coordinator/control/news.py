@@ -1,8 +1,8 @@
-"""News for open sessions: changes in the store since the last message to each session.
+"""Updates for open sessions: changes in the store since the last message to each session.
 
-The store is polled once a second, because other processes (the operator's command, another replica)
-make revocations. A new revocation list goes to all sessions; revoked devices are notified and
-disconnected. The members' standings are read at the same place, once for all sessions.
+The store is polled once a second, because revocations are made by other processes (the operator's
+command, another replica). A new revocation list is sent to all sessions; revoked devices are
+notified and disconnected. Members' standings are also read here, once for all sessions.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from coordinator.ledger.steering import announcements, read_helm
 from peer.protocol import control_pb2
 
 STANDING_EVERY_S = 2.0
-SPEED_CHANGE = 0.05  # relative change of the run's speed that is sent to everybody
-TOLD_AT_ONCE = 250  # sessions per `refresh` that get a message which concerns all and can wait
+SPEED_CHANGE = 0.05  # relative change of the run's speed that triggers an update
+TOLD_AT_ONCE = 250  # sessions per `refresh` that receive a message which concerns all and is not urgent
 PRESENCE_EVERY_S = 3.0
-MOST_PRESENCE_S = 10.0  # well below the time after which a silent session is offline
+MOST_PRESENCE_S = 10.0  # well below the time after which a silent session counts as offline
 PRESENCES_PER_SECOND = 500.0
 TIDYING_EVERY_S = 60.0
-PUSH_TOKEN_AT = 0.5  # of its lifetime: well before the peer asks for a new one by itself
+PUSH_TOKEN_AT = 0.5  # fraction of a token's lifetime; well before the peer requests a new token
 
 
 @dataclass(frozen=True)
 class MemberStanding:
-    """A member's rank among all members, and the speed of the run."""
+    """A member's rank among all members, with the speed of the run."""
 
     own_samples: int
-    rank: int  # from 1; members with equal samples share a rank
+    rank: int  # rank from 1; equal numbers of samples share a rank
     members: int
-    samples_per_second: float = field(default=0.0, compare=False)  # of the run; 0: not known
+    samples_per_second: float = field(default=0.0, compare=False)  # speed of the run; 0: unknown
     time_left_s: float = field(default=0.0, compare=False)
 
     def is_news_to(self, told: MemberStanding | None) -> bool:
-        """Return whether to send this standing to a session whose last one was `told`."""
+        """Return whether to send this standing to a session that was last sent `told`."""
         if told is None or self != told:
             return True
         change = abs(self.samples_per_second - told.samples_per_second)
@@ -55,7 +55,7 @@ class MemberStanding:
 
 
 def standings(contributions: Sequence[Contribution]) -> dict[str, MemberStanding]:
-    """Map each member to a standing: the rank by samples."""
+    """Return the standing of each member, ranked by samples."""
     most_first = sorted(contributions, key=lambda entry: -entry.samples)
     ranked: dict[str, MemberStanding] = {}
     rank, samples = 1, -1
@@ -67,9 +67,9 @@ def standings(contributions: Sequence[Contribution]) -> dict[str, MemberStanding
 
 
 def presence_every_s(sessions: int, told_s: float) -> float:
-    """Return the interval of presence reports for so many sessions, in whole seconds.
+    """Return the interval between presence reports, in whole seconds, for a number of sessions.
 
-    Below `told_s`, the last interval sent, it only falls by 2 s or more, so that it changes rarely.
+    To keep changes rare, decreases of 1 s or less from `told_s`, the last one sent, are ignored.
     """
     wanted = min(max(PRESENCE_EVERY_S, math.ceil(sessions / PRESENCES_PER_SECOND)), MOST_PRESENCE_S)
     return told_s if told_s - 1 <= wanted <= told_s else wanted
@@ -77,14 +77,14 @@ def presence_every_s(sessions: int, told_s: float) -> float:
 
 @dataclass
 class _Told:
-    """The last standing and presence interval sent to a session."""
+    """The standing and presence interval last sent to a session."""
 
     standing: MemberStanding | None = None
     presence_every_s: float = PRESENCE_EVERY_S
 
 
 class SessionNews:
-    """Sends news to the sessions in `live` (by device); used from one event loop."""
+    """A sender of updates to the sessions in `live` (by device); used from one event loop."""
 
     def __init__(self, services: RunServices, live: Mapping[str, LiveSession]) -> None:
         self._services, self._live = services, live
@@ -92,13 +92,13 @@ class SessionNews:
         self._revocations_jwt = ""
         self._revoked: frozenset[str] = frozenset()  # peer IDs
         self._standings_due = self._tidying_due = 0.0
-        self._untold: deque[tuple[LiveSession, MemberStanding]] = deque()  # changed, yet unsent
+        self._untold: deque[tuple[LiveSession, MemberStanding]] = deque()  # changed standings not yet sent
         self._announced = max((news.id for news in announcements(services.database)), default=0)
-        self._addresses: tuple[str, ...] = ()  # the keeper's
+        self._addresses: tuple[str, ...] = ()  # multiaddresses of the keeper
         self._presence_every_s = PRESENCE_EVERY_S
 
     async def refresh(self) -> None:
-        """Send the changes in the store since the last call, and renew tokens that grow old."""
+        """Send all changes in the store since the last call, and renew tokens that are about to expire."""
         jwt = await asyncio.to_thread(self._services.membership.revocations_jwt)
         if jwt != self._revocations_jwt:
             self._announce(jwt)
@@ -129,14 +129,14 @@ class SessionNews:
             session.push(control_pb2.CoordinatorMessage(revocations=jwt))
 
     async def _announce_news(self) -> None:
-        """Send all sessions the operators' announcements since the last call."""
+        """Send new announcements by operators to all sessions."""
         for news in await asyncio.to_thread(announcements, self._services.database, self._announced):
             self._announced = news.id
             for session in self._live.values():
                 session.push(announcement_message(news.text))
 
     async def _tell_addresses(self) -> None:
-        """Send all sessions the keeper's addresses if they have changed."""
+        """Send the keeper's addresses to all sessions if they have changed."""
         status = await asyncio.to_thread(read_swarm_status, self._services.database)
         if status is not None and status.addresses != self._addresses:
             self._addresses = status.addresses
@@ -144,9 +144,9 @@ class SessionNews:
                 session.push(addresses_message(status.addresses))
 
     def _pace_presences(self) -> None:
-        """Adapt the presence interval to the number of sessions, so that step reports do not wait.
+        """Adapt the presence interval to the number of sessions, so presence does not delay step reports.
 
-        Sessions get it one after the other, else all would send their presence at the same time.
+        Sessions receive a new interval in batches; otherwise all would report at the same time.
         """
         self._presence_every_s = presence_every_s(len(self._live), self._presence_every_s)
         pace = control_pb2.CoordinatorMessage(pace=control_pb2.PresencePace(every_s=self._presence_every_s))
@@ -159,11 +159,11 @@ class SessionNews:
             self._told_to(session).presence_every_s = self._presence_every_s
 
     async def _send_revoked_away(self) -> None:
-        """End sessions of revoked devices, on every call: some may be newer than the list."""
+        """End the sessions of revoked devices. Checked on every call: a session may be newer than the list."""
         for session in list(self._live.values()):
             if not session.ended and session.token.peer_id in self._revoked:
                 error = await asyncio.to_thread(self._services.membership.revocation_of, session.token.device_id)
-                if error is not None:  # None: a quarantine that was just lifted
+                if error is not None:  # None: a quarantine was just lifted
                     in_quarantine = isinstance(error, QuarantinedError)
                     notice = control_pb2.RevokedNotice(reason=str(error), quarantined=in_quarantine)
                     session.end(error, last=control_pb2.CoordinatorMessage(revoked=notice))
@@ -175,7 +175,7 @@ class SessionNews:
             by_id[session_id].end(opened_again())
 
     def _pace_of_run(self) -> tuple[float, float]:
-        """Return the run's samples per second and the seconds left; 0 if unknown."""
+        """Return the run's samples per second and remaining seconds; 0 for unknown values."""
         services = self._services
         swarm = read_swarm_status(services.database)
         left_s = time_left_s(services.config, read_helm(services.database), swarm)

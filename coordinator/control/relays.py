@@ -1,12 +1,11 @@
-"""Relays: volunteers that relay for unreachable peers, and the relay addresses sent to joiners.
+"""Relays: volunteers that relay traffic for unreachable peers, and the relays offered to new peers.
 
-A joiner's machine connects to these addresses. So an address counts only if the coordinator itself
-sees the volunteer there, and if it names the same peer as the volunteer's token.
+New peers connect to these addresses. An address is therefore accepted only if the volunteer's
+connection to the coordinator comes from it, and if its peer ID is that of the volunteer's token.
 
-All replicas of the service share the addresses in the database, so that a joiner learns of every
-relay, whichever replica it joins. An address is kept while its device is connected, and five
-minutes longer if the device's replica was killed. A device may also open its next session at
-another replica; `ended_elsewhere` finds the sessions that have ended for that reason.
+Replicas share the addresses in the database, so a new peer learns every relay from any replica. An
+address is stored while its device is connected, and for five more minutes if the replica was
+killed. If a device opens its next session on another replica, `ended_elsewhere` finds the old one.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ from coordinator.throttling.rate_limits import Address
 from peer.network.endpoints import is_peer_address, read_endpoint
 from peer.protocol import MAX_RELAYS
 
-FORGOTTEN_S = 300.0  # a device that is silent for so long has lost its session, or its replica was killed
-_AT_ONCE = 500  # parameters of a query
+FORGOTTEN_S = 300.0  # silence after which a session is considered lost
+_AT_ONCE = 500  # maximum number of query parameters
 MAX_CLAIMED = 8
 
 
 def relay_of(claimed: Sequence[str], peer_id: str, caller: Address) -> str:
-    """Return the first claimed address that counts as this peer's TCP relay; "" if none does."""
+    """Return the first claimed address acceptable as this peer's TCP relay, or "" if there is none."""
     return next((maddr for maddr in claimed[:MAX_CLAIMED] if _counts(maddr, peer_id, caller)), "")
 
 
 def some_of(relays: Iterable[str], peer_id: str, rng: random.Random) -> tuple[str, ...]:
-    """Choose a few relays at random, so that they share the work; never the joiner itself."""
+    """Return a random selection of relays, to spread the load, without the new peer itself."""
     others = sorted(relay for relay in relays if relay and not relay.endswith(f"/{peer_id}"))
     return tuple(rng.sample(others, min(MAX_RELAYS, len(others))))
 
 
 def offer_relay(database: Database, session_id: str, address: str) -> None:
-    """Store the address at which a session's device relays; "": it relays no longer."""
+    """Store the relay address of a session's device; "" withdraws the offer."""
     with database.begin() as session:
         session.execute(delete(RelayOffer).where(RelayOffer.session_id == session_id))
         if address:
@@ -49,7 +48,7 @@ def offer_relay(database: Database, session_id: str, address: str) -> None:
 
 
 def relays(database: Database, now: float) -> list[str]:
-    """Return the relay addresses of the volunteers who are connected now."""
+    """Return the relay addresses of the devices that are online."""
     offered = (
         select(RelayOffer.address).join(DeviceSession, DeviceSession.id == RelayOffer.session_id).where(is_online(now))
     )
@@ -58,7 +57,7 @@ def relays(database: Database, now: float) -> list[str]:
 
 
 def forget_relays_of_the_gone(database: Database, now: float) -> None:
-    """Delete relay offers that a killed replica has left: of ended or long silent sessions."""
+    """Delete relay offers left by a killed replica, whose sessions have ended or been silent for long."""
     offering = select(DeviceSession.id).join(RelayOffer, RelayOffer.session_id == DeviceSession.id)
     gone = offering.where(or_(DeviceSession.ended_at.is_not(None), DeviceSession.last_seen_at <= now - FORGOTTEN_S))
     with database.begin() as session:
@@ -66,7 +65,7 @@ def forget_relays_of_the_gone(database: Database, now: float) -> None:
 
 
 def ended_elsewhere(database: Database, session_ids: Sequence[str]) -> set[str]:
-    """Return the sessions that ended because their device opened another one, at any replica."""
+    """Return the sessions that ended because their device opened another one on any replica."""
     ended: set[str] = set()
     with database() as session:
         for start in range(0, len(session_ids), _AT_ONCE):

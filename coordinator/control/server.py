@@ -1,7 +1,7 @@
-"""The control plane's gRPC server: TLS, limits, health, call metrics, refresh of open sessions.
+"""The control plane's gRPC server: TLS, limits, health checks, call metrics, session updates.
 
 `coordinator.control.door` accepts connections, `coordinator.control.admission` limits calls, and
-`coordinator.control.servicer` answers them.
+`coordinator.control.servicer` handles them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ STOP_GRACE_S = 3.0
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_PEER_MESSAGE_BYTES),
     ("grpc.max_metadata_size", 16 * 1024),
-    ("grpc.max_concurrent_streams", 16),  # per connection; a peer needs two
-    # Peers may ping this often; a peer that answers no ping is disconnected.
+    ("grpc.max_concurrent_streams", 16),  # limit per connection; a peer needs two
+    # Limits on the peers' pings. Peers that do not respond to the server's pings are disconnected.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 15_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
@@ -51,14 +51,14 @@ _OPTIONS = (
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """The paths of the server's key and certificate (PEM)."""
+    """Paths of the server's key and certificate (PEM)."""
 
     key: Path
     certificate: Path
 
 
 class ControlServer:
-    """A running control plane; made by `start`."""
+    """A running control plane; created by `start`."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ class ControlServer:
         host: str,
         port: int,
         tls: TlsFiles,
-        limits: DoorLimits = DoorLimits(),  # noqa: B008  # frozen
+        limits: DoorLimits = DoorLimits(),  # noqa: B008 # the class is frozen
     ) -> ControlServer:
-        """Serve on host:port (0: any free port, see `port`); raises `PortTakenError`."""
+        """Serve on host:port (port 0: any free port, then in `port`). Raises `PortTakenError`."""
         nonces = NonceStore(nonce_key(tls.key), services.database, services.clock)
         credentials = _read_credentials(tls)
         listening = bound_socket(Listener(host, port, "the control plane", "`control_port` in settings.yaml"))
@@ -107,7 +107,7 @@ class ControlServer:
         return cls(server, door, listening.getsockname()[1], sessions, news, visitors, checks, ear)
 
     async def stop(self) -> None:
-        """Stop in order: fail health checks, end sessions (peers will reconnect), stop serving."""
+        """Shut down gracefully: fail health checks, end sessions (peers will reconnect), stop serving."""
         self._watching.cancel()
         await asyncio.gather(self._watching, return_exceptions=True)
         await self._checks.enter_graceful_shutdown()
@@ -123,15 +123,15 @@ class ControlServer:
             ear.look()
             try:
                 await self._news.refresh()
-            except Exception:  # the fault boundary of a poll: the next one may succeed
+            except Exception:  # fault boundary of a poll: the next one may succeed
                 logger.exception("Cannot read the store for the open sessions; trying again")
             await ear.rest(REFRESH_EVERY_S)
 
 
 class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has no annotations
-    """The outermost interceptor: counts every call that reaches a method, refused ones included.
+    """The outermost interceptor, which counts all calls of known methods, including rejected ones.
 
-    The doorkeeper inside it turns every handler into one that takes a stream of requests.
+    The inner `Doorkeeper` turns every handler into one with a stream of requests.
     """
 
     def __init__(self, telemetry: Telemetry) -> None:
@@ -140,7 +140,7 @@ class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any | None:
-        """Wrap a method's handler in a counter; None for unknown methods, so labels stay few."""
+        """Wrap a method's handler with a counter. Unknown methods return None, to bound the label values."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -156,10 +156,10 @@ class CallCounter(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has
 
 
 class _HealthChecks(health.aio.HealthServicer):  # type: ignore[misc]  # gRPC has no annotations
-    """The standard health service without `Watch`, a stream that could be held open for ever."""
+    """The standard health service without `Watch`, whose streams could be held open indefinitely."""
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: ARG002, N802  # the service's names
-        """Refuse: `Check` answers the same."""
+        """Reject the call; `Check` returns the same information."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Use Check.")
         yield
 

@@ -1,15 +1,15 @@
 """The control plane's servicer: challenge, join, login, renewal, names, files, visitors' calls.
 
-Handlers are thin: they check proofs, call the rules (`coordinator.members.membership`,
-`coordinator.ledger`, `coordinator.control.visitors`), and answer. The rules are synchronous and run
-in threads. `answering` records our errors as refusals. `coordinator.control.session` has sessions.
+Handlers verify proofs and respond. They call the business logic in threads, because it is
+synchronous (`coordinator.members.membership`, `coordinator.ledger`, `coordinator.control.visitors`).
+`answering` records expected errors as refusals. `coordinator.control.session` serves sessions.
 
-A device proves its key by signing a nonce, which is short-lived and accepted once, at any replica:
+A device proves possession of its key by signing a nonce, which is valid once, on any replica:
 
     nonce = random (12 bytes) | expiry, Unix seconds (4) | HMAC-SHA256 of these (16)
 
-Issued nonces are not stored: a replica recognizes them by the HMAC, whose key is derived from the
-TLS key that all replicas share. Only redeemed nonces are stored, until they expire.
+Issued nonces are not stored: replicas recognize them by the HMAC, whose key is derived from the TLS
+key that all replicas share. Only redeemed nonces are stored, until they expire.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ logger = logging.getLogger(__name__)
 
 
 class ControlServicer(control_pb2_grpc.ControlServicer):
-    """Answers peers; see `control.proto` for what each call means."""
+    """The handlers of all calls; `control.proto` documents each call."""
 
     def __init__(
         self, services: RunServices, nonces: NonceStore, sessions: SessionServer, visitors: Visitors, door: Door
@@ -78,7 +78,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         self._rng = random.Random()
 
     async def Challenge(self, request: control_pb2.ChallengeRequest, context: Any) -> control_pb2.ChallengeReply:  # noqa: N802
-        """Issue a nonce, with the facts that a peer checks before it trusts its own settings."""
+        """Issue a nonce, with information that a peer checks before it trusts its own settings."""
         async with answering(context, self._services.refusals, "join"):
             if request.protocol_version != PROTOCOL_VERSION:
                 raise VersionError(
@@ -100,7 +100,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
             )
 
     async def Join(self, request: control_pb2.JoinRequest, context: Any) -> control_pb2.JoinReply:  # noqa: N802
-        """Admit a device, new or known; return its token and the run's configuration and files."""
+        """Admit a new or known device; return its token and the run's configuration and files."""
         async with answering(context, self._services.refusals, "join"):
             _check_join_fields(request)
             await self._check_proof("join", request, request.receipt_key)
@@ -116,7 +116,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def Login(  # noqa: N802
         self, request: control_pb2.LoginRequest, context: Any
     ) -> AsyncIterator[control_pb2.LoginUpdate]:
-        """Admit a device of a person whom a provider identifies; the login ends with this call."""
+        """Admit a device after a login at an identity provider; cancelling the call cancels the login."""
         async with answering(context, self._services.refusals, "login"):
             _check_device_fields(request)
             await self._check_proof("login", request, request.receipt_key)
@@ -142,7 +142,7 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def ChooseName(  # noqa: N802
         self, request: control_pb2.ChooseNameRequest, context: Any
     ) -> control_pb2.ChooseNameReply:
-        """Show the member of a known device under another name, under none, or under its own."""
+        """Set the public name of a device's member: a chosen name, no name, or the member's own name."""
         async with answering(context, self._services.refusals, "name"):
             if len(request.display_name) > MAX_NAME_CHARS:
                 raise RequestError(f"`display_name` must not be longer than {MAX_NAME_CHARS} characters.")
@@ -167,30 +167,30 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
     async def Checkpoint(  # noqa: N802
         self, request: control_pb2.CheckpointRequest, context: Any
     ) -> control_pb2.CheckpointReply:
-        """Tell a member where the newest checkpoint is downloaded."""
+        """Return the download address of the newest checkpoint to a member."""
         async with answering(context, self._services.refusals, "file"):
             await asyncio.to_thread(self._services.membership.check, request.token)
             return await asyncio.to_thread(_offered_checkpoint, self._services)
 
     async def Session(self, _request_iterator: Any, context: Any) -> None:  # noqa: N802
-        """Serve one session of a device; it is read and written through `context`."""
+        """Serve one session of a device, reading and writing through `context`."""
         async with answering(context, self._services.refusals, "session"):
             await self._sessions.serve(context)
 
     async def Describe(self, _: control_pb2.DescribeRequest, context: Any) -> control_pb2.DescribeReply:  # noqa: N802
-        """Tell any caller the run's requirements and its swarm's addresses."""
+        """Return the run's requirements and its swarm's addresses to any caller."""
         async with answering(context, self._services.refusals, "visit"):
             return await self._visitors.describe(self._door.caller(context))
 
     async def Probe(self, chunks: AsyncIterator[control_pb2.ProbeUp], context: Any) -> None:  # noqa: N802
-        """Let any caller measure the rate of its line."""
+        """Measure the bandwidth of any caller's connection."""
         async with answering(context, self._services.refusals, "visit"):
             await self._visitors.probe(self._door.caller(context), chunks, context.write)
 
     async def DialBack(  # noqa: N802
         self, request: control_pb2.DialBackRequest, context: Any
     ) -> control_pb2.DialBackReply:
-        """Connect back to the caller, which then knows whether peers can connect to it."""
+        """Connect back to the caller, to test whether other peers can connect to it."""
         async with answering(context, self._services.refusals, "visit"):
             word = self._visitors.dial_back(self._door.caller(context), request.port, request.udp_port)
             return control_pb2.DialBackReply(word=word)
@@ -204,9 +204,9 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
         | control_pb2.ChooseNameRequest,
         *further: bytes,
     ) -> None:
-        """Raise unless the request's key signed a nonce of ours; only a valid proof costs a row.
+        """Raise an error unless the request's key signed a valid nonce; only valid proofs write a row.
 
-        `further`: further bytes that must be signed.
+        `further` are additional bytes covered by the signature.
         """
         self._nonces.check(request.nonce)
         challenge = challenge_bytes(purpose, self._run, request.nonce, request.public_key, *further)
@@ -233,26 +233,26 @@ class ControlServicer(control_pb2_grpc.ControlServicer):
 
 
 class NonceStore:
-    """Issues nonces and accepts each once; safe to call from threads."""
+    """A thread-safe issuer of nonces that accepts each nonce once."""
 
     def __init__(self, key: bytes, database: Database, clock: Callable[[], float]) -> None:
         self._key, self._database, self._clock = key, database, clock
 
     def issue(self) -> bytes:
-        """Return a new nonce, valid for `NONCE_LIFETIME_S` (to whole seconds)."""
+        """Return a new nonce, valid for `NONCE_LIFETIME_S` (rounded down to seconds)."""
         expires_at = int(self._clock() + NONCE_LIFETIME_S)
         body = secrets.token_bytes(_RANDOM_BYTES) + expires_at.to_bytes(_EXPIRY_BYTES, "big")
         return body + self._code(body)
 
     def check(self, nonce: bytes) -> None:
-        """Raise `RequestError` if a nonce is not ours or too old; without reading the database."""
+        """Raise `RequestError` for an expired or foreign nonce, without reading the database."""
         body, code = nonce[:-_CODE_BYTES], nonce[-_CODE_BYTES:]
         ours = len(nonce) == NONCE_BYTES and hmac.compare_digest(code, self._code(body))
         if not ours or self._clock() >= _expiry(nonce):
             raise _stale()
 
     def redeem(self, nonce: bytes) -> None:
-        """Accept a nonce once; raises `RequestError` if it is not ours, used or too old."""
+        """Accept a nonce once. Raises `RequestError` if it is foreign, used or expired."""
         self.check(nonce)
 
         def spend(session: Session) -> None:
@@ -261,7 +261,7 @@ class NonceStore:
             session.execute(delete(SpentNonce).where(SpentNonce.expires_at <= self._clock()))
             session.add(SpentNonce(nonce=nonce, expires_at=float(_expiry(nonce))))
 
-        self._database.transact(spend)  # of two at once, one finds it spent at its second attempt
+        self._database.transact(spend)  # of two concurrent calls, the second fails on retry
 
     def _code(self, body: bytes) -> bytes:
         return hmac.new(self._key, body, hashlib.sha256).digest()[:_CODE_BYTES]
@@ -276,7 +276,7 @@ def _stale() -> RequestError:
 
 
 def nonce_key(tls_key: Path) -> bytes:
-    """Derive the nonce key, equal for all replicas of this TLS key; raises `StorageError`."""
+    """Derive the nonce key, which is equal on all replicas with this TLS key. Raises `StorageError`."""
     try:
         return hmac.digest(tls_key.read_bytes(), b"manyhands-nonces-v1", "sha256")
     except OSError as error:
@@ -285,16 +285,16 @@ def nonce_key(tls_key: Path) -> bytes:
 
 @asynccontextmanager
 async def answering(context: Any, refusals: RefusalRecorder, kind: Kind) -> AsyncIterator[None]:
-    """Handle a request: our errors become recorded refusals, other errors internal ones."""
+    """Handle a request: record `ManyhandsError`s as refusals, and hide other errors from the caller."""
     try:
         yield
-    except UnreachableError as error:  # our own fault, such as stopping: not recorded
+    except UnreachableError as error:  # internal, for example during shutdown; not recorded
         await context.abort(status_of(error), str(error), metadata_of(error))
     except ManyhandsError as error:
-        logger.info("Refused a %s request: %s", kind, error)  # no address: it must not be kept
+        logger.info("Refused a %s request: %s", kind, error)  # the address is left out because it must not be stored
         await refusals.record(kind, error)
         await context.abort(status_of(error), str(error), metadata_of(error))
-    except Exception:  # the fault boundary of a request: the network gets no detail
+    except Exception:  # fault boundary of a request: no details for the caller
         logger.exception("A %s request failed", kind)
         await context.abort(grpc.StatusCode.INTERNAL, "The coordinator failed at this request; its log says why.")
 
@@ -319,14 +319,14 @@ async def _read_chunks(file: RunFile) -> AsyncIterator[bytes]:
 
 
 def _offered_checkpoint(services: RunServices) -> control_pb2.CheckpointReply:
-    """Offer joining peers the newest published checkpoint; without an address if there is none."""
+    """Return the newest published checkpoint for joining peers; without an address if there is none."""
     status = read_swarm_status(services.database)
     newest = next((row for row in checkpoints(services.database) if not row.withheld), None)
     if status is None or newest is None:
         return control_pb2.CheckpointReply()
     try:
         files = _state_files(services.checkpoint_dir(newest.step), newest.manifest_sha256)
-    except (StorageError, KeyError):  # just removed, or of an optimizer with other files
+    except (StorageError, KeyError):  # just removed, or an optimizer with other files
         return control_pb2.CheckpointReply()
     address = f"{services.web_address}/api/v1/checkpoints/{newest.step}"
     return control_pb2.CheckpointReply(address=address, step=newest.step, swarm_step=status.step, files=files)

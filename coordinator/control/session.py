@@ -1,11 +1,11 @@
 """Sessions of devices: admission, a reader of the peer's messages, and a writer with a queue.
 
-A device has one session at a time, the newest. The reader never writes: all messages to the peer go
-through the session's queue, because a gRPC stream allows one write at a time.
-`coordinator.control.news` adds messages about changes in the store.
+A device has one session at a time: a new one ends its predecessor. The reader never writes. All
+messages to the peer go through the session's queue, because a gRPC stream allows only one write at
+a time. `coordinator.control.news` adds messages about changes in the store.
 
-Devices report their presence every few seconds, and only the newest report matters. `PresenceBook`
-writes those of all sessions in one transaction a second, so no session waits for the database.
+Devices report their presence every few seconds, and only the latest report matters. `PresenceBook`
+writes all reports in one transaction per second, so no session waits for the database.
 """
 
 from __future__ import annotations
@@ -44,41 +44,41 @@ logger = logging.getLogger(__name__)
 QUEUE_MESSAGES = 256
 WRITE_EVERY_S = 1.0
 HANDSHAKE_TIMEOUT_S = 15.0
-NEWS_S, NEWS = 86_400.0, 3  # a new session gets the newest announcements of a day
-WRITE_TIMEOUT_S = 30.0  # a peer that does not read for so long is cut off
-MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 100.0, 300.0  # from a peer, also its backlog of reports
+NEWS_S, NEWS = 86_400.0, 3  # age limit and number of the announcements sent to a new session
+WRITE_TIMEOUT_S = 30.0  # timeout after which a peer that does not read is disconnected
+MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 100.0, 300.0  # limits on a peer's messages, including a backlog of reports
 INTERNAL_FAILURE = "The coordinator failed to handle a message; its log says why."
 
 
 @dataclass(frozen=True)
 class End:
-    """The last item in a session's queue: the end of the session, and its error if any."""
+    """The last item in a session's queue: the end of the session, with an error if there was one."""
 
     error: ManyhandsError | None = None
 
 
 @dataclass(eq=False)
 class LiveSession:
-    """One open session, with the messages that its writer has yet to send."""
+    """An open session, with the messages its writer has yet to send."""
 
     id: str
     token: AccessToken
     caller: Address
-    relay: str = ""  # where this device relays for others; "": nowhere
+    relay: str = ""  # address at which the device relays for others; "": none
     ended: bool = False
     outgoing: asyncio.Queue[control_pb2.CoordinatorMessage | End] = field(
         default_factory=lambda: asyncio.Queue(QUEUE_MESSAGES)
     )
 
     def push(self, message: control_pb2.CoordinatorMessage) -> bool:
-        """Queue a message; return False if it is lost because the peer has stopped reading."""
+        """Queue a message. Return False if it is dropped because the peer has stopped reading."""
         has_room = not self.outgoing.full()
         if has_room:
             self.outgoing.put_nowait(message)
         return has_room
 
     def end(self, error: ManyhandsError | None = None, last: control_pb2.CoordinatorMessage | None = None) -> None:
-        """End the stream after the queued messages and `last`; later calls have no effect."""
+        """End the stream after the queued messages and `last`; repeated calls have no effect."""
         if self.ended:
             return
         self.ended = True
@@ -90,28 +90,28 @@ class LiveSession:
 
 
 class SessionServer:
-    """Runs sessions over gRPC streams; a device's newest session replaces an older one."""
+    """A server of sessions over gRPC streams; a device's new session replaces its old one."""
 
     def __init__(self, services: RunServices, door: Door) -> None:
         self._services, self._door = services, door
-        self.live: dict[str, LiveSession] = {}  # by device
+        self.live: dict[str, LiveSession] = {}  # by device ID
         self._closing = False
         self._reports: Batcher[Delivery, ReportVerdict] = Batcher(services.ledger.record_all)
         self._presences = PresenceBook(services.database)
 
     def end_all(self) -> None:
-        """End all sessions because the service stops; the peers will reconnect."""
+        """End all sessions because the service is stopping; peers will reconnect."""
         self._closing = True
         for session in self.live.values():
             session.end(UnreachableError("The coordinator is stopping."))
 
     async def close(self) -> None:
-        """Write all reports and presences received; call it once the streams have ended."""
+        """Write all received reports and presences; call this after the streams have ended."""
         await self._reports.close()
         await self._presences.close()
 
     async def serve(self, context: Any) -> None:
-        """Serve one session from challenge to end; raises the error that refuses or ends it."""
+        """Serve one session from challenge to end. Raises the error that rejects or ends the session."""
         try:
             token, hello = await asyncio.wait_for(self._shake_hands(context), HANDSHAKE_TIMEOUT_S)
         except asyncio.TimeoutError as error:
@@ -127,7 +127,7 @@ class SessionServer:
         )
         session = LiveSession(session_id, token, self._door.caller(context))
         try:
-            await self._queue_welcome(session)  # before news can be queued: it is the first message
+            await self._queue_welcome(session)  # the welcome must be the first message, before any update
             self._add(session)
             with services.telemetry.sessions_open.track_inprogress(), about_session(session_id):
                 await _Conversation(services, session, context, self._reports, self._presences).run()
@@ -149,7 +149,7 @@ class SessionServer:
         session.push(control_pb2.CoordinatorMessage(welcome=welcome))
 
     def _add(self, session: LiveSession) -> None:
-        """Register a session; an older one of the same device ends."""
+        """Register a session, and end an older one of the same device."""
         device_id = session.token.device_id
         if self._closing or (len(self.live) >= self._door.limits.sessions and device_id not in self.live):
             raise UnreachableError("The coordinator takes no more sessions now; it will be tried again.")
@@ -163,8 +163,8 @@ class SessionServer:
             del self.live[session.token.device_id]
 
     async def _shake_hands(self, context: Any) -> tuple[AccessToken, control_pb2.Hello]:
-        """Challenge the peer; return its verified token and its hello."""
-        nonce = secrets.token_bytes(NONCE_BYTES)  # valid in this stream only, so it is not stored
+        """Challenge the peer. Return its verified token and its hello."""
+        nonce = secrets.token_bytes(NONCE_BYTES)  # valid in this stream only, therefore not stored
         challenge = control_pb2.SessionChallenge(nonce=nonce)
         await context.write(control_pb2.CoordinatorMessage(challenge=challenge))
         message = await context.read()
@@ -185,7 +185,7 @@ class SessionServer:
 
 
 class _Conversation:
-    """The exchange of messages in one open session."""
+    """The exchange of messages in an open session."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class _Conversation:
             raise item.error
 
     async def _queue_state(self) -> None:
-        """Queue what a new session must know: revocations, the keeper's addresses and recent announcements."""
+        """Queue the initial state of a session: revocations, keeper's addresses, recent announcements."""
         session = self._session
         revocations = await asyncio.to_thread(self._services.membership.revocations_jwt)
         session.push(control_pb2.CoordinatorMessage(revocations=revocations))
@@ -228,7 +228,7 @@ class _Conversation:
             session.push(announcement_message(news.text))
 
     async def _read_all(self) -> None:
-        """Read messages until the peer's goodbye or an error, which ends the session."""
+        """Read messages until the peer's goodbye or an error, either of which ends the session."""
         error: ManyhandsError | None = None
         try:
             while (message := await self._context.read()) is not grpc.aio.EOF:
@@ -238,7 +238,7 @@ class _Conversation:
                 await self._handle(message)
         except ManyhandsError as refusal:
             error = refusal
-        except Exception:  # the fault boundary of a session: the network gets no detail
+        except Exception:  # fault boundary of a session: no details for the peer
             logger.exception("The session of %s failed", self._session.token.member)
             error = UnreachableError(INTERNAL_FAILURE)
         self._session.end(error)
@@ -259,7 +259,7 @@ class _Conversation:
                 )
 
     async def _take_report(self, message: control_pb2.StepReport) -> None:
-        """Accept a report, refuse it for good, or have it sent again when its step may be known."""
+        """Accept a report, reject it permanently, or request a retransmission when its step may be known."""
         token, services = self._session.token, self._services
         try:
             report = report_from_wire(message)
@@ -274,7 +274,7 @@ class _Conversation:
         await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
 
     async def _take_lost(self, message: control_pb2.Lost) -> None:
-        """Record samples that the device lost outside of its reports, or refuse them for good."""
+        """Record samples lost outside of reports, or reject the message permanently."""
         token, services = self._session.token, self._services
         try:
             lost = lost_from_wire(message)
@@ -288,7 +288,7 @@ class _Conversation:
         await self._session.outgoing.put(control_pb2.CoordinatorMessage(ack=ack))
 
     async def _take_suspicion(self, message: control_pb2.Suspicion) -> None:
-        """Store this member's suspicion of a peer; an invalid one is recorded as a refusal."""
+        """Store this member's suspicion of a peer; record an invalid one as a refusal."""
         services, witness = self._services, self._session.token.device_id
         claim = SuspicionReport(message.peer_id, message.kind, message.step, message.detail)
         try:
@@ -297,7 +297,7 @@ class _Conversation:
             await services.refusals.record("session", error, witness)
 
     async def _take_presence(self, message: control_pb2.Presence) -> None:
-        """Note the device's presence; an impossible claim is dropped and recorded as a refusal."""
+        """Record the device's presence; drop an implausible one and record a refusal."""
         services, session = self._services, self._session
         await self._take_relay(relay_of(message.relay_addresses, session.token.peer_id, session.caller))
         try:
@@ -315,7 +315,7 @@ class _Conversation:
             await services.refusals.record("session", error, self._session.token.device_id)
 
     async def _take_relay(self, relay: str) -> None:
-        """Store this device's relay address for joiners at all replicas, if it has changed."""
+        """Store this device's relay address for new peers on all replicas, if it has changed."""
         services, session = self._services, self._session
         if relay != session.relay:
             session.relay = relay
@@ -323,23 +323,23 @@ class _Conversation:
 
 
 def opened_again() -> RequestError:
-    """Return the error of a session whose device has opened another one, at any replica."""
+    """Return the error for a session whose device has opened another one on any replica."""
     return RequestError("The same device opened another session: is it running twice?")
 
 
 def announcement_message(text: str) -> control_pb2.CoordinatorMessage:
-    """Make the message of an operator's announcement to all volunteers."""
+    """Return the message with an operator's announcement to all volunteers."""
     notice = control_pb2.ServerNotice(level="info", text=f"From the operator: {text}", announced=True)
     return control_pb2.CoordinatorMessage(notice=notice)
 
 
 def addresses_message(addresses: Sequence[str]) -> control_pb2.CoordinatorMessage:
-    """Make the message with the keeper's addresses."""
+    """Return the message with the keeper's addresses."""
     return control_pb2.CoordinatorMessage(swarm=control_pb2.SwarmAddresses(addresses=addresses))
 
 
 class PresenceBook:
-    """Presence claims to be written, one for each session; used from one event loop."""
+    """A buffer of presence claims to be written, one per session; used from one event loop."""
 
     def __init__(self, database: Database, write_every_s: float = WRITE_EVERY_S) -> None:
         self._database, self._write_every_s = database, write_every_s
@@ -348,13 +348,13 @@ class PresenceBook:
         self._closing = asyncio.Event()
 
     def note(self, session_id: str, claim: PresenceClaim) -> None:
-        """Keep a session's newest claim until it is written."""
+        """Store a session's latest claim until it is written."""
         self._unwritten[session_id] = claim
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_while_needed())
 
     async def close(self) -> None:
-        """Write the remaining claims at once."""
+        """Write the remaining claims immediately."""
         self._closing.set()
         if self._writing is not None:
             await asyncio.wait({self._writing})
@@ -366,7 +366,7 @@ class PresenceBook:
                 claims, self._unwritten = self._unwritten, {}
                 try:
                     await asyncio.to_thread(touch_sessions, self._database, claims)
-                except SQLAlchemyError:  # a fault boundary: the devices will report again
+                except SQLAlchemyError:  # fault boundary: the devices will report again
                     logger.exception("Cannot write who is here; trying again")
         finally:
             self._writing = None

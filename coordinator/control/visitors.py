@@ -1,7 +1,7 @@
-"""Calls without an account: the run's requirements, the caller's line rate and reachability.
+"""Calls without an account: the run's requirements, the caller's bandwidth and reachability.
 
-`manyhands doctor` makes them before a person joins. They must cost little: each caller's rate and
-the work at one time are limited, and nothing that callers send is kept.
+`manyhands doctor` makes these calls before a person joins. They must be cheap: the rate per caller
+and the concurrent work are limited, and nothing sent by callers is stored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from peer.config.run import public_part
 from peer.protocol import LOWEST_DIALLED_PORT, MAX_PROBE_BYTES, PROBE_CHUNK_BYTES, WORD_BYTES, control_pb2
 
 DESCRIPTIONS_PER_MINUTE = 30
-PROBES_PER_MINUTE = 20  # a household or a school joins from one address
+PROBES_PER_MINUTE = 20  # households and schools share an address
 DIALS_PER_MINUTE = 20
 PROBES_AT_ONCE = 4
 DIALS_AT_ONCE = 16
@@ -30,7 +30,7 @@ DATAGRAMS, DATAGRAM_EVERY_S = 3, 0.3
 
 
 class Visitors:
-    """Answers calls without an account, within limits; used from one event loop until `close`."""
+    """The handlers of calls without an account, with limits; used from one event loop until `close`."""
 
     def __init__(self, services: RunServices, clock: Callable[[], float]) -> None:
         self._services = services
@@ -41,7 +41,7 @@ class Visitors:
         self._dialling: set[asyncio.Task[None]] = set()
 
     async def describe(self, caller: Address) -> control_pb2.DescribeReply:
-        """Return the run's requirements, its swarm's addresses, and the observed caller address."""
+        """Return the run's requirements, its swarm's addresses, and the caller's observed address."""
         self._descriptions.admit(caller)
         status = await asyncio.to_thread(read_swarm_status, self._services.database)
         config = self._services.config.at_step(0 if status is None else status.step)
@@ -55,7 +55,7 @@ class Visitors:
     async def probe(
         self, caller: Address, chunks: AsyncIterator[control_pb2.ProbeUp], send: Callable[[Any], Awaitable[None]]
     ) -> None:
-        """Receive data, return its size, and send as much as asked for, in `PROBE_TIMEOUT_S`."""
+        """Receive data, return its size, and send the requested amount, within `PROBE_TIMEOUT_S`."""
         self._probes.admit(caller)
         if self._probing >= PROBES_AT_ONCE:
             raise RequestError("The coordinator is measuring other lines: try again in a minute.")
@@ -68,10 +68,10 @@ class Visitors:
             self._probing -= 1
 
     def dial_back(self, caller: Address, port: int, udp_port: int = 0) -> bytes:
-        """Begin to connect to the caller's own address; return the word that will be sent there.
+        """Start connecting to the caller's own address. Return the word that will be sent there.
 
-        A port of 0 is left out. The caller chooses the port but not the content, and success shows
-        only at that port: so nobody can probe a neighbour behind the same address.
+        A port of 0 is skipped. The caller chooses the port but not the content, and only a listener
+        on that port sees whether it worked. Callers thus cannot probe their neighbours.
         """
         _require_port("port", port, may_lack=bool(udp_port))
         _require_port("udp_port", udp_port, may_lack=True)
@@ -85,23 +85,23 @@ class Visitors:
         return word
 
     async def close(self) -> None:
-        """Cancel the connections that are being opened."""
+        """Cancel pending connections."""
         for dialling in self._dialling:
             dialling.cancel()
         await asyncio.gather(*self._dialling, return_exceptions=True)
 
 
 async def _exchange(chunks: AsyncIterator[control_pb2.ProbeUp], send: Callable[[Any], Awaitable[None]]) -> None:
-    await send(control_pb2.ProbeDown())  # admitted: others are refused before they send data
+    await send(control_pb2.ProbeDown())  # signals admission; rejected callers send no data
     received, wanted = await _take_in(chunks)
     await send(control_pb2.ProbeDown(received_bytes=received))
-    noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # so that nothing on the way compresses it
+    noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # incompressible data for the download
     for start in range(0, wanted, PROBE_CHUNK_BYTES):
         await send(control_pb2.ProbeDown(data=noise[: wanted - start]))
 
 
 async def _take_in(chunks: AsyncIterator[control_pb2.ProbeUp]) -> tuple[int, int]:
-    """Return the bytes received and those wanted; raises `RequestError` above the limit."""
+    """Return the numbers of bytes received and requested. Raises `RequestError` above the limit."""
     received = wanted = 0
     async for chunk in chunks:
         received += len(chunk.data)
@@ -117,7 +117,7 @@ def _require_port(name: str, port: int, may_lack: bool) -> None:
 
 
 async def _say(address: Address, port: int, udp_port: int, word: bytes) -> None:
-    """Send the word by TCP and UDP; errors are ignored, for the caller sees what arrives."""
+    """Send the word by TCP and UDP; ignore errors, because the caller sees what arrives."""
     ways = [*([_connect(address, port, word)] if port else []), *([_send(address, udp_port, word)] if udp_port else [])]
     await asyncio.gather(*ways)
 
@@ -131,7 +131,7 @@ async def _connect(address: Address, port: int, word: bytes) -> None:
 
 
 async def _send(address: Address, port: int, word: bytes) -> None:
-    """Send a few datagrams, as each may be lost, from a port new to the caller's router."""
+    """Send several datagrams, as some may be lost, from a port unknown to the caller's router."""
     loop = asyncio.get_running_loop()
     with suppress(OSError):
         transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=(str(address), port))

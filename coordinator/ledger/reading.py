@@ -29,7 +29,7 @@ from coordinator.store.ledger_models import LossMark
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, DeviceSession, Member, Receipt, Report, Step
 from coordinator.throttling.shared_work import LITTLE_S, REST, Costly
 
-SETTLED_S = 30.0  # time for the reports of a step to arrive; peers that were offline are later
+SETTLED_S = 30.0  # time for a step's reports to arrive, except from peers that were offline
 Kind = Literal["gpu", "tpu", "apple", "cpu", "other"]
 KINDS: tuple[Kind, ...] = ("gpu", "tpu", "apple", "cpu", "other")
 _SEVERAL = re.compile(r"\b(\d{1,2}) × cuda\b")  # workers' description, such as `2 × cuda (Tesla T4, 15 GiB)`

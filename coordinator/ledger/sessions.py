@@ -18,7 +18,7 @@ from coordinator.store.service_models import RelayOffer
 from peer.reporting.messages import MAX_SAMPLES_PER_SECOND
 
 ONLINE_S = 15.0  # maximum age of an online session's last message
-RECENT_S = 600.0  # a mass departure is reported for this long; then the remaining devices are the normal size
+RECENT_S = 600.0  # time after which the remaining devices of a mass departure are considered normal
 APART = "apart"  # state of a device that trains or assists without seeing the keeper in the swarm
 STATES = frozenset(
     {"starting", "syncing", "training", "assisting", "averaging", "paused", "stopping", "standby", APART}

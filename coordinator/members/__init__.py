@@ -1,4 +1,4 @@
 """Members and their devices: invites, logins, names, quarantine, revocation, erasure.
 
-`membership` admits devices. `context`, control plane, keeper, web and commands import from here.
+`membership` admits devices. The control plane, the keeper, web pages and commands use this package.
 """

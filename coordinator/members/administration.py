@@ -1,7 +1,7 @@
-"""Administrative acts on members and on the live run, for commands and pages; all are audited.
+"""Administrative actions on members and the live run, for commands and web pages, with an audit log.
 
-An impossible act raises `ConfigError`, which the audit log records, too. The acts of the operator
-alone (keys, administrators, evaluators, backups, publications) are recorded by their commands.
+Impossible actions raise `ConfigError`, and are recorded too. Actions reserved for the operator
+(keys, administrators, evaluators, backups, publications) are recorded by their commands.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from peer.config.run import RunConfig
 
 @dataclass(frozen=True)
 class Administration:
-    """The acts that one operator or administrator can perform on a run."""
+    """The actions available to one operator or administrator of a run."""
 
     database: Database
     membership: Membership
@@ -32,58 +32,58 @@ class Administration:
 
     @property
     def audit(self) -> AuditLog:
-        """The audit log with this person as the actor."""
+        """The audit log, with this person as the actor."""
         return AuditLog(self.database, self.actor, self.clock)
 
     def invite(self, name: str, role: str, days: float, devices: int = 1) -> list[str]:
-        """Invite a member, new or known; returns a code for each device."""
+        """Invite a new or existing member; return one code per device."""
         with self.audit.act("invite", name, f"{role}, {devices} code(s), {days:g} days"):
             return self.membership.invite(name, role, days, devices)
 
     def allow(self, entry: str, role: str, name: str) -> None:
-        """Put an account or an organisation on the allowlist."""
+        """Add an account or an organisation to the allowlist."""
         with self.audit.act("allow", entry, role):
             self.membership.allow(entry, role, name)
 
     def disallow(self, entry: str) -> None:
-        """Take an entry off the allowlist."""
+        """Remove an entry from the allowlist."""
         with self.audit.act("disallow", entry):
             self.membership.disallow(entry)
 
     def revoke(self, name: str, reason: str) -> int:
-        """Revoke a member; returns the number of devices that this newly revokes."""
+        """Revoke a member; return the number of newly revoked devices."""
         with self.audit.act("revoke", name, reason):
             return self.membership.revoke(name, reason)
 
     def revoke_device(self, name: str, device_id: str, reason: str) -> str:
-        """Revoke one device of a member; returns its full id."""
+        """Revoke one device of a member; return its full id."""
         with self.audit.act("revoke-device", name, device_act(device_id, reason)):
             return self.membership.revoke_device(name, device_id, reason)
 
     def quarantine(self, name: str, device_id: str, reason: str) -> str:
-        """Quarantine one device of a member until that is lifted; returns its full id."""
+        """Quarantine one device of a member until the quarantine is lifted; return its full id."""
         with self.audit.act("quarantine", name, device_act(device_id, reason)):
             return quarantine_device(self.database, name, device_id, reason, self.actor, self.clock())
 
     def lift(self, name: str, device_id: str = "") -> list[str]:
-        """Lift the quarantine of a member's device, or of all of them; returns their full ids."""
+        """Lift the quarantine of one or all devices of a member; return their full ids."""
         with self.audit.act("lift-quarantine", name, device_act(device_id, "")):
             return release(self.database, name, device_id, self.actor, self.clock())
 
     def steer(self, config: RunConfig, act: Callable[[Steersman], str]) -> str:
-        """Steer the live run; returns a description of the consequences."""
+        """Steer the live run; return a description of the consequences."""
         done = act(Steersman(self.database, config, self.actor, self.clock))
         self.audit.record("steer", "", done)
         return done
 
     def show_as(self, name: str, display_name: str) -> str:
-        """Set a member's public name ("": the member's own name); returns the name shown."""
+        """Set a member's public name ("": the member's own name); return the name shown."""
         with self.audit.act("display-name", name, display_name):
             set_display_name(self.database, name, display_name)
         return display_name or name
 
     def hide_name(self, name: str, hidden: bool) -> str:
-        """Replace a member's public name by a number, or restore it; returns the name shown."""
+        """Replace a member's public name by a number, or restore it; return the name shown."""
         with self.audit.act("hide-name" if hidden else "show-name", name):
             return hide_name(self.database, name, hidden, self.clock())
 
@@ -93,7 +93,7 @@ class Administration:
             set_named(self.database, name, named)
 
     def erase(self, name: str) -> str:
-        """Erase a member; returns the pseudonym. No refusal is recorded: it would have the name."""
+        """Erase a member; return the pseudonym. Failures are not recorded, because they contain the name."""
         pseudonym = erase(self.database, self.membership, name)
         self.audit.record("erase", pseudonym)
         return pseudonym

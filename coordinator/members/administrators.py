@@ -1,11 +1,10 @@
-"""Administrators over the web: passwords (argon2id), revocable logins, and a limit on attempts.
+"""Web administrators: passwords (argon2id), revocable logins, and rate limits on attempts.
 
-A login is a random token in the browser's cookie. The database holds only its hash, so a copy of
-the database gives no login. Every form must also carry the login's CSRF token.
+A login is a random token in the browser's cookie. The database stores only a hash of the token, so
+a copy of the database does not give access. Every form must include the login's CSRF token.
 
-Password attempts are counted in the database, for all replicas of the service together: more
-replicas do not allow more guesses. The other limits on callers protect one process (memory,
-threads, sockets), so each replica has its own.
+Password attempts are counted in the database, so running more replicas does not allow more guesses.
+Other limits protect a process's own resources (memory, threads, sockets) and apply per replica.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ from coordinator.store.models import Administrator, AdminSession
 from coordinator.store.service_models import LoginTry
 
 MINUTE_S = 60.0
-SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 256  # characters
+SHORTEST_PASSWORD, LONGEST_PASSWORD = 12, 256  # number of characters
 LIFETIME_S, IDLE_S = 12 * 3600.0, 30 * 60.0
 _HASHER = PasswordHasher()
-NOTED_EVERY_S = 30.0  # between two updates of a login's last use
-SESSIONS_KEPT = 16  # of one administrator; the oldest ends
+NOTED_EVERY_S = 30.0  # minimum interval between updates of a login's last use
+SESSIONS_KEPT = 16  # maximum per administrator; the oldest session is ended
 
 
 @dataclass(frozen=True)
 class Login:
-    """An administrator's login: the name, and the token that every form must carry."""
+    """An administrator's login: the name, and the CSRF token required in forms."""
 
     name: str
     csrf_token: str
 
 
 class Administrators:
-    """Passwords and logins, over the database; safe to call from threads."""
+    """Passwords and logins in the database; thread-safe."""
 
     def __init__(
         self, database: Database, clock: Callable[[], float] = time.time, hasher: PasswordHasher = _HASHER
@@ -57,7 +56,7 @@ class Administrators:
         self._nobodys_hash = _nobodys_hash(hasher)
 
     def set_password(self, name: str, password: str) -> None:
-        """Add an administrator, or change a password, which ends the logins by the old one."""
+        """Add an administrator, or change a password, which ends logins made with the old one."""
         name = member_name(name)
         if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
             raise ConfigError(f"A password must have {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters.")
@@ -75,7 +74,7 @@ class Administrators:
         self._database.transact(change)
 
     def remove(self, name: str) -> None:
-        """Remove an administrator and end the logins; raises `ConfigError` for unknown names."""
+        """Remove an administrator and end their logins. Raises `ConfigError` for an unknown name."""
 
         def take(session: Session) -> None:
             known = session.scalar(select(Administrator).where(Administrator.name == member_name(name)))
@@ -87,12 +86,12 @@ class Administrators:
         self._database.transact(take)
 
     def names(self) -> list[str]:
-        """List the administrators' names."""
+        """Return the administrators' names in alphabetical order."""
         with self._database() as session:
             return list(session.scalars(select(Administrator.name).order_by(Administrator.name)))
 
     def log_in(self, name: str, password: str) -> str | None:
-        """Return a new login's token; None, after equal work, if name or password is wrong."""
+        """Return the token of a new login, or None if name or password is wrong, in the same time."""
         with self._database() as session:
             named = select(Administrator).where(Administrator.name == name)
             known = session.scalar(named) if name.isprintable() else None  # PostgreSQL rejects NUL
@@ -104,7 +103,7 @@ class Administrators:
         return token
 
     def login_of(self, token: str) -> Login | None:
-        """Return the login of a token; None if it is unknown, expired or idle for too long."""
+        """Return the login for a token, or None if the token is unknown, expired or idle for too long."""
         now = self._clock()
         found = select(AdminSession).where(AdminSession.token_sha256 == _hash(token))
         with self._database() as session:
@@ -131,7 +130,7 @@ class Administrators:
             return False
 
     def _open(self, session: Session, administrator_id: int, password_hash: str, token: str) -> None:
-        known = session.get(Administrator, administrator_id, with_for_update=True)  # against races
+        known = session.get(Administrator, administrator_id, with_for_update=True)  # prevents races
         if known is None or known.password_hash != password_hash:
             raise ConfigError("The password has just been changed: log in again.")
         now = self._clock()
@@ -152,14 +151,14 @@ class Administrators:
 
 @dataclass(frozen=True)
 class LoginTries:
-    """Counts the login attempts at each account, known or not; safe to call from threads."""
+    """A counter of login attempts per account, including unknown accounts; thread-safe."""
 
     database: Database
     per_minute: int
     clock: Callable[[], float]
 
     def allows(self, account: str) -> bool:
-        """Return whether an attempt is within the limit; only such an attempt is counted."""
+        """Return whether an attempt is within the limit, and count it if so."""
         digest = hashlib.sha256(b"manyhands-account-v1:" + account.encode()).digest()
         return self.database.transact(lambda session: self._count(session, digest))
 
@@ -175,11 +174,11 @@ class LoginTries:
 
 
 def _hash(token: str) -> bytes:
-    """Hash a token; a plain hash is enough, as the token has 256 random bits."""
+    """Hash a token. A plain hash is sufficient for 256 random bits."""
     return hashlib.sha256(b"manyhands-login-v1:" + token.encode()).digest()
 
 
 @cache
 def _nobodys_hash(hasher: PasswordHasher) -> str:
-    """Return the hash to compare a password with for an unknown name; made once, in advance."""
+    """Return a hash to verify against for unknown names; computed in advance, once."""
     return hasher.hash(secrets.token_hex())

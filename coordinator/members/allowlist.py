@@ -1,7 +1,7 @@
-"""The allowlist of accounts at identity providers: who may log in, as whom, and in which role.
+"""The allowlist of accounts at identity providers, each with a member and a role.
 
-Functions run inside transactions of `coordinator.members.membership`. An entry with a user name is
-bound to the first subject that logs in under it: a later owner of the name is somebody else.
+Functions run inside transactions of `coordinator.members.membership`. An entry with a username is
+bound to the first subject that logs in with it, because a username may later change hands.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _ENTRY = re.compile(r"(?P<provider>[a-z][a-z0-9]{0,15})(?P<kind>|-sub|-org):(?P<
 
 @dataclass(frozen=True)
 class Entry:
-    """One parsed entry."""
+    """A parsed entry of the allowlist."""
 
     provider: str
-    kind: str  # "" a user name, "-sub" a subject, "-org" an organisation
+    kind: str  # "": username, "-sub": subject, "-org": organisation
     value: str
 
     @classmethod
     def parse(cls, text: str) -> Entry:
-        """Read `hf:alice`, `hf-sub:1234` or `hf-org:neuropark`; raises `ConfigError`."""
+        """Parse `hf:alice`, `hf-sub:1234` or `hf-org:neuropark`. Raises `ConfigError` if malformed."""
         found = _ENTRY.fullmatch(text.strip())
         if found is None or not found["value"].isprintable():
             raise ConfigError(
@@ -44,22 +44,22 @@ class Entry:
 
     @property
     def is_organisation(self) -> bool:
-        """Return whether the entry stands for many accounts."""
+        """True if the entry represents many accounts."""
         return self.kind == "-org"
 
 
 @dataclass(frozen=True)
 class AllowedRow:
-    """One entry, for the operator's list."""
+    """An entry as listed for the operator."""
 
     entry: str
     role: str
     member: str | None
-    matched: bool  # whether somebody has logged in by it; False for organisations
+    matched: bool  # True if someone has logged in with the entry; False for organisations
 
 
 def add_entry(session: Session, entry: Entry, role: str, member: Member | None, now: float) -> None:
-    """Add an entry; one that exists gets the new role."""
+    """Add an entry, or change the role of an existing one."""
     if role not in ROLE_RANKS:
         raise ConfigError(f"The role {role!r} cannot be allowed; choose one of {', '.join(ROLE_RANKS)}.")
     row = session.scalar(select(AllowedEntry).where(AllowedEntry.entry == str(entry)))
@@ -70,7 +70,7 @@ def add_entry(session: Session, entry: Entry, role: str, member: Member | None, 
 
 
 def _meant_before(session: Session, entry: Entry, member: Member | None) -> int | None:
-    """Return the member's account of this name, in case a removed entry is added again."""
+    """Return the member's account with this name, in case a removed entry is added again."""
     if member is None or entry.kind:
         return None
     accounts = session.scalars(select(Account).where(Account.member_id == member.id))
@@ -78,7 +78,7 @@ def _meant_before(session: Session, entry: Entry, member: Member | None) -> int 
 
 
 def remove_entry(session: Session, entry: Entry) -> None:
-    """Remove an entry; devices that it has admitted stay until their member is revoked."""
+    """Remove an entry. Devices admitted with the entry remain until their member is revoked."""
     row = session.scalar(select(AllowedEntry).where(AllowedEntry.entry == str(entry)))
     if row is None:
         raise ConfigError(f"{entry} is not on the allowlist: `manyhands coordinator allow` shows it.")
@@ -86,14 +86,14 @@ def remove_entry(session: Session, entry: Entry) -> None:
 
 
 def entries(session: Session) -> list[AllowedRow]:
-    """List all entries."""
+    """Return all entries, sorted."""
     query = select(AllowedEntry, Member.name).outerjoin(Member, AllowedEntry.member_id == Member.id)
     rows = session.execute(query.order_by(AllowedEntry.entry))
     return [AllowedRow(row.entry, row.role, name, row.account_id is not None) for row, name in rows]
 
 
 def accounts_by_member(session: Session) -> dict[int, set[str]]:
-    """Map members to their names at providers: accounts that have logged in, and entries not used yet."""
+    """Return members' accounts at providers: those that have logged in, and entries not used yet."""
     found: dict[int, set[str]] = {}
     for member_id, label in session.execute(select(Account.member_id, Account.label)):
         found.setdefault(member_id, set()).add(label)
@@ -105,15 +105,15 @@ def accounts_by_member(session: Session) -> dict[int, set[str]]:
 
 
 def find_account(session: Session, identity: Identity) -> Account | None:
-    """Find the account if it has logged in before, under any user name."""
+    """Return the account if it has logged in before, under any username."""
     query = select(Account).where(Account.issuer == identity.issuer, Account.subject == identity.subject)
     return session.scalar(query)
 
 
 def matching_entries(session: Session, identity: Identity, account: Account | None) -> list[AllowedEntry]:
-    """Return the entries that allow an identity, highest role first; raises `NotAllowedError`.
+    """Return the entries that allow an identity, highest role first. Raises `NotAllowedError` if none does.
 
-    A bound entry allows only the account that it is bound to, not a later one of the same name.
+    A bound entry allows only the account to which it is bound, not another with the same name.
     """
     names = {f"{identity.provider}-sub:{identity.subject}"}
     names |= {f"{identity.provider}-org:{name}" for name in identity.organisations}
@@ -132,7 +132,7 @@ def matching_entries(session: Session, identity: Identity, account: Account | No
 
 
 def bind(session: Session, matched: list[AllowedEntry], account: Account) -> None:
-    """Bind the entries that name one account, rather than an organisation, to this account."""
+    """Bind the entries that name an account, not an organisation, to this account."""
     for row in matched:
         if not Entry.parse(row.entry).is_organisation:
             row.account_id = account.id
@@ -140,7 +140,7 @@ def bind(session: Session, matched: list[AllowedEntry], account: Account) -> Non
 
 
 def record_login(session: Session, device: Device, account: Account) -> None:
-    """Record the account by which a device was admitted."""
+    """Record the account with which a device was admitted."""
     session.merge(DeviceLogin(device_id=device.id, account_id=account.id))
 
 

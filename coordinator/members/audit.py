@@ -1,6 +1,6 @@
-"""The audit log: every administrative act, by command or web page, with its actor; kept for good.
+"""The permanent audit log of administrative actions, by command or web page, with their actors.
 
-Nothing changes an entry but `coordinator.members.erasure`: a pseudonym replaces a member's name.
+Entries change only when `coordinator.members.erasure` replaces a member's name by a pseudonym.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ MAX_DETAIL_CHARS = 500
 
 @dataclass(frozen=True)
 class AuditRow:
-    """One act."""
+    """An entry of the audit log."""
 
-    at: float  # Unix seconds
-    actor: str  # `os:NAME` (a command), `web:NAME` (an administrator's page), `run:...` (automatic)
+    at: float  # Unix time in seconds
+    actor: str  # `os:NAME` (a command), `web:NAME` (a web administrator) or `run:...` (automatic)
     act: str
-    subject: str  # the member, entry or alarm concerned
+    subject: str  # affected member, entry or alarm
     detail: str
 
 
 def os_actor() -> str:
-    """Return the OS user who runs this command, whatever environment variables say."""
+    """Return the OS user who runs this command, regardless of environment variables."""
     uid = os.getuid()
     try:
         return f"os:{pwd.getpwuid(uid).pw_name}"
-    except KeyError:  # a container's arbitrary user
+    except KeyError:  # arbitrary user id of a container
         return f"os:uid {uid}"
 
 
 class AuditLog:
-    """Records acts of one actor."""
+    """A writer of audit entries for one actor."""
 
     def __init__(self, database: Database, actor: str, clock: Callable[[], float] = time.time) -> None:
         self._database, self._actor, self._clock = database, actor, clock
 
     @contextmanager
     def act(self, act: str, subject: str = "", detail: str = "") -> Iterator[None]:
-        """Record the block's act once it is done; a refusal is recorded with its reason."""
+        """Record the action performed in the block, or the reason if it is refused."""
         try:
             yield
         except ManyhandsError as error:
@@ -59,18 +59,18 @@ class AuditLog:
         self.record(act, subject, detail)
 
     def record(self, act: str, subject: str = "", detail: str = "") -> None:
-        """Record an act that has been performed."""
+        """Record an action that has been performed."""
         with self._database.begin() as session:
             add_entry(session, self._actor, act, subject, detail, self._clock())
 
 
 def add_entry(session: Session, actor: str, act: str, subject: str, detail: str, now: float) -> None:
-    """Record an act in the transaction that performs it."""
+    """Record an action in the transaction that performs it."""
     session.add(AuditEntry(at=now, actor=actor, act=act, subject=subject[:128], detail=detail[:MAX_DETAIL_CHARS]))
 
 
 def audit_log(database: Database, limit: int, offset: int = 0, search: str = "") -> list[AuditRow]:
-    """List the acts with `search` in a column, the newest first: `limit` rows from `offset`."""
+    """Return up to `limit` entries from `offset` that contain `search` in any column, newest first."""
     columns = (AuditEntry.actor, AuditEntry.act, AuditEntry.subject, AuditEntry.detail)
     query = (
         select(AuditEntry)

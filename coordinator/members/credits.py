@@ -12,7 +12,7 @@ from coordinator.store.models import Member, UnnamedMember
 
 
 def set_named(database: Database, name: str, named: bool) -> None:
-    """Set whether the model card names the member from now on. Raises `ConfigError` if nobody has that name."""
+    """Set whether the model card names a member. Raises `ConfigError` for an unknown name."""
 
     def change(session: Session) -> None:
         member = find_member(session, name)
@@ -24,7 +24,7 @@ def set_named(database: Database, name: str, named: bool) -> None:
 
 
 def unnamed_members(database: Database) -> frozenset[str]:
-    """Return the members' own names that no model card may show."""
+    """Return the own names of the members that model cards must not name."""
     query = (
         select(Member.name)
         .outerjoin(UnnamedMember, UnnamedMember.member_id == Member.id)

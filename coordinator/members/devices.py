@@ -1,4 +1,4 @@
-"""A member's devices: list, search by id, conditions for a new one, limit on active ones.
+"""A member's devices: listing, lookup by id, requirements for a new one, and the limit on active ones.
 
 Functions that take a session run inside a transaction of `coordinator.members.membership`.
 """
@@ -21,14 +21,14 @@ MIN_PREFIX_CHARS, MAX_ID_CHARS = 4, 32
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """One member's machine, for the operator's list; times in Unix seconds."""
+    """A device as listed for the operator; times are Unix times in seconds."""
 
     device_id: str
     member: str
     role: str
-    created_at: float  # when it joined first
+    created_at: float  # time of the first join
     last_seen_at: float | None
-    hardware: str  # as its newest session says
+    hardware: str  # description from the latest session
     revoked_at: float | None
     revoked_reason: str
     quarantined_at: float | None = None
@@ -36,16 +36,16 @@ class DeviceRow:
 
     @property
     def short_id(self) -> str:
-        """The beginning of the device's id, which people type."""
+        """The start of the device's id, as typed by users."""
         return self.device_id[:SHORT_ID_CHARS]
 
 
 def device_rows(
     database: Database, member: str = "", limit: int | None = None, offset: int = 0, search: str = ""
 ) -> list[DeviceRow]:
-    """List a member's devices, or all but the keeper's: newest first, `limit` rows from `offset`.
+    """Return a member's devices, or all except the keeper's, newest first: `limit` rows from `offset`.
 
-    With `search`, only devices whose member, id, role or hardware contains this text.
+    With `search`, only devices whose member, id, role or hardware contains this text are returned.
     """
     stays = select(DeviceSession).where(DeviceSession.device_id == Device.id)
     seen_at = stays.with_only_columns(func.max(DeviceSession.last_seen_at)).scalar_subquery()
@@ -93,12 +93,12 @@ def _device_row(device: Device, member: str, seen_at: float | None, hardware: st
 
 
 def device_act(device_id: str, reason: str) -> str:
-    """Word the audit log's entry for the revocation of one device."""
+    """Return the audit log's text for an action on one device."""
     return f"{device_id.strip()[:MAX_ID_CHARS]} {reason}".strip()
 
 
 def find_device(session: Session, member: Member, beginning: str) -> Device:
-    """Find the member's device by its id's beginning; raises `ConfigError` unless it is unique."""
+    """Find a member's device by the start of its id. Raises `ConfigError` unless exactly one matches."""
     beginning = beginning.strip().lower()
     if len(beginning) < MIN_PREFIX_CHARS:
         raise ConfigError(f"The device id {beginning!r} is too short: give at least {MIN_PREFIX_CHARS} characters.")
@@ -114,7 +114,7 @@ def find_device(session: Session, member: Member, beginning: str) -> Device:
 
 
 def require_good_standing(session: Session, member: Member) -> None:
-    """Raise `QuarantinedError` if a device is in quarantine: a new one could replace it."""
+    """Raise `QuarantinedError` if a device is in quarantine, because a new device could replace it."""
     quarantined = select(Device.id).where(Device.member_id == member.id, Device.quarantined_at.is_not(None)).limit(1)
     device_id = session.scalar(quarantined)
     if device_id is not None:
@@ -125,7 +125,7 @@ def require_good_standing(session: Session, member: Member) -> None:
 
 
 def tokens_until(database: Database) -> float:
-    """Return the latest expiry of any token ever issued, in Unix seconds; 0 if there is none."""
+    """Return the latest expiration of any token issued so far, as a Unix time; 0 if there is none."""
     with database() as session:
         return session.scalar(select(func.max(Device.token_until))) or 0.0
 
@@ -133,8 +133,8 @@ def tokens_until(database: Database) -> float:
 def require_room(session: Session, member: Member, device: Device | None, most: int, now: float) -> None:
     """Raise `DeviceLimitError` if the device (None: a new one) would exceed the member's limit.
 
-    A device counts while it holds a valid token. The caller has locked the member's row, so that
-    no two devices can take the last place.
+    Devices count while they hold a valid token. The caller must have locked the member's row, so
+    that two devices cannot take the last slot.
     """
     if device is not None and _is_active(device, now):
         return
@@ -153,7 +153,7 @@ def _is_active(device: Device, now: float) -> bool:
 
 
 def keep_receipt_key(session: Session, device: Device, receipt_key: str) -> None:
-    """Store a device's receipt key for good: old receipts stay valid. Raises `RequestError`."""
+    """Store a device's permanent receipt key. Raises `RequestError` if it differs or is in use."""
     if not receipt_key or device.receipt_key == receipt_key:
         return
     if device.receipt_key is not None:

@@ -1,7 +1,7 @@
-"""Erasure of a member: a pseudonym replaces the name in all tables; the devices stay revoked.
+"""Erasure of a member: all tables get a pseudonym in place of the name; the devices remain revoked.
 
-Devices and revocations keep their rows, which prevent old tokens from being used and hold keys, but
-no name. Copies elsewhere (in logs, backups, copied checkpoints) are out of reach.
+The rows of devices and revocations contain keys but no name, and are kept to block old tokens.
+Copies elsewhere (logs, backups, copied checkpoints) cannot be changed.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _TEXTS: tuple[InstrumentedAttribute[str], ...] = (
 
 
 def erase(database: Database, membership: Membership, name: str) -> str:
-    """Revoke a member and delete the name; returns the pseudonym under which the samples stay.
+    """Revoke a member and delete the name. Return the pseudonym under which the samples are kept.
 
-    Raises `ConfigError` for an unknown name. After a failure midway, a second call does the rest.
+    Raises `ConfigError` for an unknown name. If a call fails midway, a second call completes it.
     """
     name = member_name(name)
     membership.revoke(name, REASON)
@@ -70,7 +70,7 @@ def erase(database: Database, membership: Membership, name: str) -> str:
 
 
 def _forget_accounts(session: Session, member: Member) -> None:
-    """Delete the member's accounts at identity providers, with their logins and entries on the allowlist."""
+    """Delete the member's provider accounts, with their logins and allowlist entries."""
     accounts = select(Account.id).where(Account.member_id == member.id)
     session.execute(
         delete(AllowedEntry).where((AllowedEntry.member_id == member.id) | AllowedEntry.account_id.in_(accounts))
@@ -80,7 +80,7 @@ def _forget_accounts(session: Session, member: Member) -> None:
 
 
 def _pseudonym(session: Session, member: Member) -> str:
-    """Return the member's pseudonym: the same one on every call, and nobody else's name."""
+    """Return the member's pseudonym, which is stable and differs from all other names."""
     pseudonym = f"erased-{member.id}"
     while session.scalar(select(Member.id).where(Member.name == pseudonym, Member.id != member.id)) is not None:
         pseudonym += "-"
@@ -88,7 +88,7 @@ def _pseudonym(session: Session, member: Member) -> str:
 
 
 def _replace_everywhere(session: Session, old: str, new: str) -> None:
-    """Replace a name in all texts, in its own spelling and as `repr` escapes it."""
+    """Replace a name in all texts, both verbatim and as escaped by `repr`."""
     for spelling in sorted({old, repr(old)[1:-1]}, key=len, reverse=True):
         whole_name = re.compile(rf"(?<!\w){re.escape(spelling)}(?!\w)")
         for column in _TEXTS:

@@ -1,6 +1,6 @@
-"""Invites: one-time codes, what they allow, and how one is used up.
+"""One-time invite codes: their validity, their roles, and their redemption.
 
-The functions work inside the transaction of `coordinator.members.membership`, which decides when they apply.
+Functions run inside transactions of `coordinator.members.membership`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from coordinator.store.models import Account, Device, DeviceLogin, Invite, Membe
 DAY_S = 86_400.0
 MAX_INVITE_DAYS = 365.0
 MAX_INVITES_AT_ONCE = 1000
-# An invite for a role also allows all roles of lower rank.
+# An invite for a role also permits all lower roles.
 ROLE_RANKS: dict[str, int] = {"observer": 0, "auxiliary": 1, "trainer": 2}
 
 
@@ -34,7 +34,7 @@ def check_invitation(role: str, days: float, devices: int) -> None:
 
 
 def add_invites(session: Session, member: Member, role: str, days: float, codes: Iterable[str], now: float) -> None:
-    """Store codes for a member, hashed."""
+    """Store codes for a member, as hashes."""
     session.add_all(
         Invite(
             member_id=member.id,
@@ -48,10 +48,10 @@ def add_invites(session: Session, member: Member, role: str, days: float, codes:
 
 
 def usable_invite(session: Session, code: str, device: Device | None, now: float) -> Invite | None:
-    """Return the invite to use up for the device (None: a new one); raises if the code is invalid.
+    """Return the invite to redeem for a device (None: a new one). Raises an error for an invalid code.
 
-    Returns None if the device has used this code before (the reply may have been lost), or already
-    has the rights that the code gives.
+    The result is None if the device has already redeemed this code, because a reply may have been
+    lost, or already has the rights that the code grants.
     """
     invite = session.scalar(select(Invite).where(Invite.code_sha256 == hash_invite_code(code)))
     if invite is None:
@@ -70,7 +70,7 @@ def usable_invite(session: Session, code: str, device: Device | None, now: float
 
 
 def use_up(session: Session, invite: Invite, device: Device, now: float) -> None:
-    """Give the device the invite's role; of several devices that try at once, exactly one succeeds."""
+    """Redeem an invite and set the device's role; of several concurrent attempts, exactly one succeeds."""
     used = session.scalar(
         update(Invite)
         .where(Invite.id == invite.id, Invite.used_at.is_(None))
@@ -84,13 +84,13 @@ def use_up(session: Session, invite: Invite, device: Device, now: float) -> None
 
 
 def check_role(role: str) -> None:
-    """Raise `RequestError` if no device may ask for the role; an empty role is accepted."""
+    """Raise `RequestError` if devices cannot request the role; an empty role is accepted."""
     if role and role not in ROLE_RANKS:
         raise RequestError(f"The role {role!r:.40} cannot be asked for; choose one of {', '.join(ROLE_RANKS)}.")
 
 
 def take_role(session: Session, device: Device, asked: str) -> Role:
-    """Give the device the role asked for, if its invites allow it; "" keeps the present role."""
+    """Set the requested role if the device's invites permit it; "" keeps the current role."""
     if asked and device.role != asked:
         if ROLE_RANKS[asked] > _allowed_rank(session, device):
             instead = ", or run `manyhands assist`" if device.role == "auxiliary" else ""
@@ -102,7 +102,7 @@ def take_role(session: Session, device: Device, asked: str) -> Role:
 
 
 def _allowed_rank(session: Session, device: Device) -> int:
-    """Return the highest rank that the device's used codes and its account allow; -1: none."""
+    """Return the highest rank permitted by the device's redeemed codes and its account; -1: none."""
     roles = [*session.scalars(select(Invite.role).where(Invite.used_by_device_id == device.id))]
     by_login = select(Account.role).join(DeviceLogin, DeviceLogin.account_id == Account.id)
     roles += session.scalars(by_login.where(DeviceLogin.device_id == device.id))

@@ -1,4 +1,4 @@
-"""Facts for the page on joining: addresses of the notebook, the state of an invite code, an invitation."""
+"""Data for the page on joining: notebook addresses, the state of an invite code, an invitation."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from peer.runtime.software import FOLDER, INSTALLER, install_commands
 
 InviteState = Literal["open", "used", "expired", "revoked", "unknown"]
 MAX_CODE_CHARS = 64
-IMAGE = "python:3.12-slim"  # it has sha256sum, and no curl
+IMAGE = "python:3.12-slim"  # includes sha256sum, but not curl
 FETCH = "import sys, urllib.request as web; web.urlretrieve(*sys.argv[1:])"
-QUIET_ZONE = 4  # light modules around a QR code, as ISO/IEC 18004 asks for
+QUIET_ZONE = 4  # light modules around a QR code, required by ISO/IEC 18004
 
 
 @dataclass(frozen=True)
 class Notebooks:
-    """Addresses that open the one-cell notebook at a host of free machines."""
+    """Addresses that open the one-cell notebook on free hosted services."""
 
     colab: str
     kaggle: str
@@ -35,16 +35,16 @@ class Notebooks:
 
 @dataclass(frozen=True)
 class InviteFacts:
-    """The state of an invite code; names and times only if the code is known."""
+    """The state of an invite code; names and times are set only if the code is known."""
 
     state: InviteState
-    member: str = ""  # as the public sees the member
+    member: str = ""  # public name
     role: str = ""
-    expires_at: float | None = None  # Unix seconds
+    expires_at: float | None = None  # Unix time in seconds
 
 
 def notebooks_of(notebook_url: str | None) -> Notebooks | None:
-    """Link to hosts for a notebook `https://github.com/OWNER/REPOSITORY/blob/...ipynb`, if any."""
+    """Return the hosts' links for a notebook `https://github.com/OWNER/REPOSITORY/blob/...ipynb`, if given."""
     if notebook_url is None:
         return None
     path = urlsplit(notebook_url).path
@@ -53,7 +53,7 @@ def notebooks_of(notebook_url: str | None) -> Notebooks | None:
 
 
 def invite_facts(database: Database, code: str, now: float) -> InviteFacts:
-    """Look up a code. As codes have 100 random bits, nobody can find another's by guessing."""
+    """Look up an invite code; with 100 random bits, codes cannot be guessed."""
     with database() as session:
         invite = session.scalar(select(Invite).where(Invite.code_sha256 == hash_invite_code(code[:MAX_CODE_CHARS])))
         if invite is None:
@@ -76,24 +76,24 @@ def _state(invite: Invite, now: float) -> InviteState:
 
 
 def joining_line(software: str, command: str) -> str:
-    """Return a line that installs the wheel (its URL ends in the digest) and runs `command`."""
+    """Return a shell line that installs the wheel (its URL ends in the digest) and runs `command`."""
     return " && ".join([*install_commands(software), f"{FOLDER}/bin/{command}"])
 
 
 @dataclass(frozen=True)
 class Invitation:
-    """An invitation for one person and one machine, as the operator hands it out."""
+    """An invitation for one person and one machine, in several forms for the operator to send."""
 
     code: str
-    command: str  # where the run's software is installed
-    one_line: str  # installs the software, and then joins
-    with_uv: str  # the same with a Python that uv brings
-    container: str  # the same in a container of its own
-    page: str  # the code is in the fragment, after the #, which browsers do not send
+    command: str  # requires the run's software to be installed
+    one_line: str  # installs the software, then joins
+    with_uv: str  # `one_line` with a Python installed by uv
+    container: str  # `one_line` in a container
+    page: str  # page with the code in the fragment (after #), which browsers do not send
 
     @classmethod
     def of(cls, code: str, role: str, join_link: str, web_address: str, software: str) -> Invitation:
-        """Make the invitation; `software` is the URL of the run's wheel, with its digest."""
+        """Create an invitation; `software` is the URL of the run's wheel, including its digest."""
         command = f"manyhands {'assist' if role == 'auxiliary' else 'join'} '{join_link}' --invite {code}"
         one_line = joining_line(software, command)
         return cls(
@@ -107,7 +107,7 @@ class Invitation:
 
 
 def _in_container(command: str, code: str, software: str) -> str:
-    """Return the command to verify, install and join in a container; a volume keeps its files."""
+    """Return a command that verifies, installs and joins in a container; a volume holds its files."""
     place, _, digest = software.partition("#sha256=")
     name = place.rpartition("/")[2]
     steps = (
@@ -116,7 +116,7 @@ def _in_container(command: str, code: str, software: str) -> str:
         f"python3 {name}/{INSTALLER}",
         f"exec {FOLDER}/bin/{command}",
     )
-    script = re.sub(r'([\\"$`])', r"\\\1", " && ".join(steps))  # for double quotes
+    script = re.sub(r'([\\"$`])', r"\\\1", " && ".join(steps))  # escapes for double quotes
     return (
         "docker run -it --init --name manyhands --shm-size 1g --stop-timeout 30 --cap-drop ALL "
         "--volume manyhands:/data --workdir /data --env XDG_DATA_HOME=/data "
@@ -126,14 +126,14 @@ def _in_container(command: str, code: str, software: str) -> str:
 
 @dataclass(frozen=True)
 class QrCode:
-    """A QR code as a drawing: dark squares on a light ground, the margin included."""
+    """A QR code as a drawing: dark squares on a light background, including the margin."""
 
-    size: int  # squares in each direction
-    path: str  # an SVG path over all dark squares
+    size: int  # squares per side
+    path: str  # SVG path of all dark squares
 
     @classmethod
     def of(cls, text: str) -> QrCode:
-        """Draw a text."""
+        """Draw the QR code of a text."""
         rows = [bytes(row) for row in segno.make(text, micro=False).matrix_iter(border=QUIET_ZONE)]
         runs = []
         for y, row in enumerate(rows):

@@ -1,9 +1,9 @@
-"""Pending logins by OpenID Connect, from the prompt in the terminal to the identity or expiry.
+"""Pending logins by OpenID Connect, from the prompt in the terminal to the identity or expiration.
 
-The coordinator talks to the provider; the volunteer's machine only shows a code and an address, so
-no third party's token passes through it. The flows are the provider's device flow (RFC 8628) and
-this coordinator's own page. Pending logins are limited, and kept in the memory of the process that
-the volunteer is connected to. The providers come from the run's settings and secret files.
+The coordinator communicates with the provider; the volunteer's machine only displays a code and a
+URL, so it never handles provider tokens. A login uses the provider's device flow (RFC 8628) or the
+coordinator's own page. Pending logins are limited in number and kept in the memory of the process
+that serves the volunteer. Providers come from the run's settings and secret files.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from coordinator.run.directory import RunDirectory
 from coordinator.run.secrets import read_secret
 from coordinator.throttling.rate_limits import Address, CallerPace, CallerPlaces, network_of
 
-LOGINS_PER_MINUTE = 10  # of one address: a household, a class
+LOGINS_PER_MINUTE = 10  # limit per address, which a household or a class may share
 WAITING, WAITING_PER_CALLER = 256, 16
-_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # as RFC 8628, section 6.1, recommends
+_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"  # recommended by RFC 8628, section 6.1
 CALLBACK = "/login/callback"
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """The code and addresses that are shown to the person."""
+    """The code and addresses to show to the user."""
 
     title: str
     user_code: str
@@ -52,19 +52,19 @@ class Prompt:
 
 
 class PendingLogin(Protocol):
-    """A login that has begun."""
+    """A login in progress."""
 
     @property
     def prompt(self) -> Prompt:
-        """The code and addresses to show to the person."""
+        """The code and addresses to show to the user."""
 
     async def identity(self) -> Identity:
-        """Await the identity; raises `LoginDeniedError`, `LoginExpiredError`, `ProviderError`."""
+        """Wait for the identity. Raises `LoginDeniedError`, `LoginExpiredError` or `ProviderError`."""
 
 
 @dataclass(frozen=True)
 class AtProvider:
-    """A login in which the person enters the code at the provider."""
+    """A login in which the user enters the code at the provider."""
 
     party: RelyingParty
     login: DeviceAuthorization
@@ -77,25 +77,25 @@ class AtProvider:
         return Prompt(self.party.title, login.user_code, login.address, login.complete_address, left_s)
 
     async def identity(self) -> Identity:
-        """Poll the provider until the person has decided."""
+        """Poll the provider until the user has decided."""
         return await finish_device_login(self.party, self.login)
 
 
 @dataclass
 class AtPage:
-    """A login by this coordinator's page, where the person checks the code before the provider."""
+    """A login through the coordinator's page, where the user checks the code before the provider."""
 
     party: RelyingParty
     user_code: str
     address: str
-    expires_at: float  # by the monotonic clock
-    trip: CodeLogin | None = None  # the newest login at the provider; it is completed once
-    browser: str = field(default="", repr=False)  # the secret of the browser that was redirected
+    expires_at: float  # monotonic clock, seconds
+    trip: CodeLogin | None = None  # latest login at the provider; completed once
+    browser: str = field(default="", repr=False)  # secret of the browser that was redirected
     outcome: asyncio.Future[Identity] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     @property
     def prompt(self) -> Prompt:
-        """The page's address, which contains the code."""
+        """The page's address, which includes the code."""
         left_s = self.expires_at - self.party.monotonic()
         return Prompt(self.party.title, self.user_code, self.address, self.address, left_s)
 
@@ -110,22 +110,22 @@ class AtPage:
 
 
 class Logins:
-    """All logins of this process, for one event loop; browsers reach it at `web_address`."""
+    """All pending logins of this process, for one event loop; browsers reach it at `web_address`."""
 
     def __init__(self, parties: Mapping[str, RelyingParty], web_address: str, monotonic: Callable[[], float]) -> None:
         self._parties, self._web_address, self._monotonic = parties, web_address, monotonic
         self._pace = CallerPace(LOGINS_PER_MINUTE, monotonic)
         self._places = CallerPlaces(WAITING, WAITING_PER_CALLER)
-        self._pages: dict[str, AtPage] = {}  # by the user's code
+        self._pages: dict[str, AtPage] = {}  # by user code
 
     @property
     def titles(self) -> dict[str, str]:
-        """Map the providers' names to the titles shown to people."""
+        """The providers' display titles by name."""
         return {name: party.title for name, party in self._parties.items()}
 
     @asynccontextmanager
     async def begun(self, caller: Address, provider: str) -> AsyncIterator[PendingLogin]:
-        """Begin a login for the block; raises `ProviderError`, `RequestError` for too many."""
+        """Start a login for the block. Raises `ProviderError`, or `RequestError` if there are too many."""
         party = self._parties.get(provider)
         if party is None:
             known = ", ".join(self._parties) or "none"
@@ -161,21 +161,21 @@ class Logins:
         return page
 
     def page(self, user_code: str) -> AtPage:
-        """Find the login whose terminal shows this code; raises `LoginExpiredError`."""
+        """Return the login with this user code. Raises `LoginExpiredError` if there is none."""
         found = self._pages.get(user_code.upper())
         if found is None or found.outcome.done() or found.expires_at <= self._monotonic():
             raise LoginExpiredError("No login waits under this address: start again in your terminal.")
         return found
 
     async def send_off(self, page: AtPage, browser: str) -> str:
-        """Begin a login at the provider; return the URL for the browser. Raises `ProviderError`."""
+        """Start a login at the provider; return the URL for the browser. Raises `ProviderError` on failure."""
         trip = new_code_login(page.party, self._web_address + CALLBACK)
         address = await authorization_address(page.party, trip)
         page.trip, page.browser = trip, browser
         return address
 
     async def take_back(self, returned: AuthorizationResponse, browser: str) -> AtPage:
-        """Complete a returning browser's login, once; errors are also shown in the terminal."""
+        """Complete the login of a returning browser, once; errors are also shown in the terminal."""
         page = next((page for page in self._pages.values() if _is_from(page, returned, browser)), None)
         if page is None or page.trip is None or page.outcome.done():
             raise LoginExpiredError("This answer belongs to no login of this browser: start again in your terminal.")
@@ -203,7 +203,7 @@ def _is_from(page: AtPage, returned: AuthorizationResponse, browser: str) -> boo
 def open_providers(
     directory: RunDirectory, clock: Callable[[], float], monotonic: Callable[[], float]
 ) -> dict[str, RelyingParty]:
-    """Make a relying party for each provider. Raises `ConfigError` for a secret that is missing or not private."""
+    """Create the client of each provider. Raises `ConfigError` for a missing or unprotected secret."""
     return {
         name: RelyingParty(name, provider, _read_secret(directory.path, name, provider), clock, monotonic)
         for name, provider in directory.settings.providers.items()

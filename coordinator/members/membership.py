@@ -1,6 +1,6 @@
-"""Members, their devices, and revocation: the rules on who may take part.
+"""The admission rules for members and their devices, including revocation.
 
-Every rule is decided inside one writing transaction, so it holds under concurrency. A single
+Every rule is evaluated inside one writing transaction, so it holds under concurrency. A single
 conditional UPDATE ensures that an invite code is used only once.
 """
 
@@ -51,19 +51,19 @@ MAX_NAME_CHARS = 64
 
 @dataclass(frozen=True)
 class Grant:
-    """A device's permission to take part: its token, with the identities in it."""
+    """A device's permission to take part: its token, with the identities in the token."""
 
     token_jwt: str
     member: str
     device_id: str
     peer_id: str
-    device_number: int  # in the order of joining, the same for ever
+    device_number: int  # order of joining, never changes
     role: Role
 
 
 @dataclass(frozen=True)
 class MemberRow:
-    """One member, for the operator's list."""
+    """A member as listed for the operator."""
 
     name: str
     devices: int
@@ -72,16 +72,16 @@ class MemberRow:
     last_seen_at: float | None
     revoked_at: float | None
     revoked_reason: str
-    accounts: tuple[str, ...] = ()  # at identity providers: logged in, or only allowed so far
+    accounts: tuple[str, ...] = ()  # provider accounts that have logged in, or are allowed to
 
 
 class Membership:
-    """The rules on members and devices, applied to the database."""
+    """The rules for members and devices, applied to the database."""
 
     def __init__(
         self,
         database: Database,
-        authority: AuthorityKey | Callable[[], AuthorityKey],  # a function if it may be replaced
+        authority: AuthorityKey | Callable[[], AuthorityKey],  # a function if the key may be replaced
         run: str,
         token_lifetime_s: float,
         clock: Callable[[], float] = time.time,
@@ -92,23 +92,23 @@ class Membership:
         self._run = run
         self._token_lifetime_s = token_lifetime_s
         self._clock = clock
-        self._max_devices = max_devices  # of a member, that hold a token at once
+        self._max_devices = max_devices  # limit per member on devices with valid tokens
         self._revocations = SignedRevocations(database, self._authority, run, clock)
 
     @classmethod
     def of_run(cls, directory: RunDirectory, database: Database, clock: Callable[[], float]) -> Membership:
-        """Make the rules of a run; its key is read at each use."""
+        """Create the rules for a run; the authority key is read again at each use."""
         run, limits = directory.config.run.name, directory.config.membership
         lifetime_s, most = limits.token_lifetime_s, limits.max_devices_per_member
         return cls(database, lambda: directory.authority, run, lifetime_s, clock, most)
 
     @property
     def authority_public(self) -> bytes:
-        """The public key of the current signing key (Ed25519, 32 raw bytes)."""
+        """The current authority key's public part (Ed25519, 32 raw bytes)."""
         return self._authority().public_bytes
 
     def invite(self, name: str, role: str = "trainer", days: float = 7, devices: int = 1) -> list[str]:
-        """Invite a person, new or known, to bring `devices` machines; returns one code for each."""
+        """Invite a new or existing member to add `devices` machines; return one code per machine."""
         name = member_name(name)
         check_invitation(role, days, devices)
         codes = [new_invite_code() for _ in range(devices)]
@@ -122,10 +122,10 @@ class Membership:
         return self._database.transact(add)
 
     def join(self, public_key: bytes, invite_code: str = "", role: str = "", *, receipt_key: str = "") -> Grant:
-        """Admit a device that has proved its `public_key`, by an invite code or as a known device.
+        """Admit a device that has proved possession of `public_key`, with an invite code or as a known device.
 
-        A code that this device has used already is accepted: the reply may have been lost. A token
-        is useless without `receipt_key`: the device's pseudonym in receipts, which it has signed.
+        A code already used by this device is accepted, because a reply may have been lost.
+        `receipt_key` is the device's pseudonym in receipts, which it has signed; tokens require it.
         """
         check_role(role)
         peer_id = peer_id_of(public_key)
@@ -149,9 +149,9 @@ class Membership:
         return self._database.transact(admit)
 
     def join_by_login(self, public_key: bytes, identity: Identity, role: str = "", *, receipt_key: str = "") -> Grant:
-        """Admit a device that has proved its `public_key`, for a person identified by a provider.
+        """Admit a device that has proved possession of `public_key`, for a user identified by a provider.
 
-        Raises `NotAllowedError` (not on the allowlist), `RevokedError`. `receipt_key`: see `join`.
+        Raises `NotAllowedError` or `RevokedError` for other users. `receipt_key`: see `join`.
         """
         check_role(role)
         peer_id = peer_id_of(public_key)
@@ -172,9 +172,9 @@ class Membership:
         return self._database.transact(admit)
 
     def allow(self, entry: str, role: str = "trainer", name: str = "") -> str | None:
-        """Put an account or an organisation on the allowlist; returns the member's name, None for organisations.
+        """Add an account or organisation to the allowlist. Return the member's name; None for organisations.
 
-        `name`: the account's member, new or known; "" names the member after the entry.
+        `name` is the account's new or existing member; "" names the member after the entry.
         """
         parsed = Entry.parse(entry)
         if parsed.is_organisation and name:
@@ -191,17 +191,17 @@ class Membership:
         return self._database.transact(add)
 
     def disallow(self, entry: str) -> None:
-        """Take an entry off the allowlist; devices that were admitted by it stay until their member is revoked."""
+        """Remove an allowlist entry. Devices admitted with it remain until their member is revoked."""
         parsed = Entry.parse(entry)
         self._database.transact(lambda session: remove_entry(session, parsed))
 
     def allowlist(self) -> list[AllowedRow]:
-        """List the entries of the allowlist."""
+        """Return the entries of the allowlist."""
         with self._database() as session:
             return entries(session)
 
     def renew(self, public_key: bytes) -> Grant:
-        """Issue a new token to a known device that has proved its `public_key`."""
+        """Issue a new token to a known device that has proved possession of `public_key`."""
 
         def prolong(session: Session) -> Grant:
             device = session.scalar(select(Device).where(Device.peer_id == peer_id_of(public_key)))
@@ -227,7 +227,7 @@ class Membership:
         return self._database.transact(admit)
 
     def revoke(self, name: str, reason: str = "") -> int:
-        """Revoke a member and all devices for good; returns the number of devices newly revoked."""
+        """Revoke a member and all devices permanently; return the number of newly revoked devices."""
         name = member_name(name)
         now = self._clock()
 
@@ -240,9 +240,9 @@ class Membership:
         return self._database.transact(shut_member_out)
 
     def revoke_device(self, name: str, device_id: str, reason: str = "") -> str:
-        """Revoke one device of a member for good; the member stays, and may add another device.
+        """Revoke one device of a member permanently; the member remains and may add another device.
 
-        `device_id`: a beginning that no other device of the member shares. Returns the full id.
+        `device_id` is a prefix unique among the member's devices. Return the full id.
         """
         name = member_name(name)
 
@@ -254,23 +254,23 @@ class Membership:
         return self._database.transact(shut_device_out)
 
     def known_name(self, name: str) -> str:
-        """Return a member's name as stored; raises `ConfigError` for an unknown member."""
+        """Return a member's name as stored. Raises `ConfigError` for an unknown member."""
         name = member_name(name)
         with self._database() as session:
             return self._named_member(session, name).name
 
     def revocation_of(self, device_id: str) -> RevokedError | None:
-        """Return the error for a device that is revoked or in quarantine; None for others."""
+        """Return the error for a revoked or quarantined device, else None."""
         with self._database() as session:
             device = session.get(Device, device_id)
             return None if device is None else revocation_of(session, device.member, device)
 
     def revocations_jwt(self) -> str:
-        """Return the signed list of all devices that are revoked or in quarantine."""
+        """Return the signed list of all revoked or quarantined devices."""
         return self._revocations.jwt()
 
     def check(self, jwt: str) -> AccessToken:
-        """Verify a peer's token: signature, time, and whether its device may still take part."""
+        """Return a peer's token after checking its signature, its dates, and the device's standing."""
         authority, now = self._authority(), self._clock()
         authorities = Authorities.of(authority.public_bytes, handover_to(authority, self._run))
         token = authorities.read_token(jwt, self._run, now)
@@ -283,7 +283,7 @@ class Membership:
         return token
 
     def members(self) -> list[MemberRow]:
-        """List all members but the keeper, by name."""
+        """Return all members except the keeper, by name."""
         now = self._clock()
         devices = select(func.count()).where(Device.member_id == Member.id).scalar_subquery()
         invites = (
@@ -320,7 +320,7 @@ class Membership:
             add_refusal(session, kind, error.code, str(error), device_id, self._clock())
 
     def _admitted_account(self, session: Session, identity: Identity) -> Account:
-        """Return an allowed identity's account; the first login creates it, and its member."""
+        """Return the account of an allowed identity; the first login creates the account and a member."""
         account = find_account(session, identity)
         if account is not None:
             require_active(session, session.get_one(Member, account.member_id))
@@ -336,7 +336,7 @@ class Membership:
         return account
 
     def _add_member_for(self, session: Session, identity: Identity) -> Member:
-        """Add a member named after the account; a mark is added if the name belongs to another."""
+        """Add a member named after the account, with a suffix if another member has that name."""
         wanted = identity.label[:MAX_NAME_CHARS]
         taken = mixed_scripts(wanted) or skeleton(wanted) in set(map(skeleton, names_in_use(session)))
         mark = "#" + hashlib.sha256(f"{identity.issuer} {identity.subject}".encode()).hexdigest()[:8]
@@ -373,11 +373,11 @@ class Membership:
         return device
 
     def _locked_member(self, session: Session, member_id: int) -> Member:
-        """Lock the member, so that no device is added during a revocation or another addition."""
+        """Lock the member, which prevents adding devices during a revocation or another addition."""
         return session.get_one(Member, member_id, with_for_update=True)
 
     def _named_member(self, session: Session, name: str) -> Member:
-        """Find and lock the member of this name; raises `ConfigError`."""
+        """Find and lock a member by name. Raises `ConfigError` for an unknown name."""
         member = session.scalar(select(Member).where(Member.name == name).with_for_update())
         if member is None:
             raise ConfigError(f"No member is called {name!r}: `manyhands coordinator members` lists them.")
@@ -405,12 +405,12 @@ class Membership:
 
 
 def device_id_of(public_key: bytes) -> str:
-    """Derive a device's id from its public key."""
+    """Return a device's id, derived from its public key."""
     return hashlib.sha256(public_key).hexdigest()[:32]
 
 
 def member_name(name: str) -> str:
-    """Normalize a name for storage (NFC, no outer blanks); raises `ConfigError` if unusable."""
+    """Normalize a name for storage (NFC, trimmed). Raises `ConfigError` if it is unusable."""
     name = unicodedata.normalize("NFC", name).strip()
     if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
         raise ConfigError(f"The name {name!r:.80} must have 1 to {MAX_NAME_CHARS} printable characters.")
@@ -420,7 +420,7 @@ def member_name(name: str) -> str:
 
 
 def names_in_use(session: Session, *, but: int | None = None) -> Iterator[str]:
-    """Yield all members' names and public names, but for the member with the id `but`."""
+    """Yield the names and public names of all members except the one with the id `but`."""
     for row in session.execute(select(Member.id, Member.name, Member.display_name)):
         if row.id != but:
             yield row.name

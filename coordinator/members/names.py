@@ -1,7 +1,7 @@
-"""Public names of members: the member's own, one that the member or the operator chose, or none.
+"""Public names of members: the member's own name, a name chosen by member or operator, or none.
 
-A member who stays anonymous, or whose name the operator hides, is shown under a number. Nobody is ever shown under
-another's name.
+Members who stay anonymous, or whose name the operator hides, are shown with a number. No member can
+be shown under another member's name.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _NUMBERED = re.compile(r"anonymous\s*\d+")
 class ChosenName:
     """The result of a member's choice of a public name."""
 
-    shown: str  # what the public sees
-    hidden: bool  # by the operator, whatever was chosen
+    shown: str  # public name
+    hidden: bool  # True if the operator hides the name, whatever was chosen
 
 
 def set_display_name(database: Database, name: str, display_name: str) -> None:
-    """Set the member's public name; an empty one restores the member's own name."""
+    """Set a member's public name; an empty name restores the member's own."""
     shown = member_name(display_name) if display_name.strip() else None
 
     def change(session: Session) -> None:
@@ -55,7 +55,7 @@ def choose_name(database: Database, public_key: bytes, display_name: str, anonym
         naming = _naming(session, device.member_id)
         try:
             _rename(session, device.member, member_name(display_name) if display_name.strip() else None)
-        except ConfigError as error:  # blames the operator; here the peer is wrong
+        except ConfigError as error:  # the message would blame the operator
             raise RequestError(str(error)) from error
         naming.anonymous = anonymous
         return ChosenName(_shown(session, device.member, naming), naming.hidden_at is not None)
@@ -64,7 +64,7 @@ def choose_name(database: Database, public_key: bytes, display_name: str, anonym
 
 
 def hide_name(database: Database, name: str, hidden: bool, now: float) -> str:
-    """Hide a member's name behind a number, or show it again; returns the public name."""
+    """Replace a member's public name by a number, or restore it; return the public name."""
 
     def change(session: Session) -> str:
         member = find_member(session, name)
@@ -76,7 +76,7 @@ def hide_name(database: Database, name: str, hidden: bool, now: float) -> str:
 
 
 def find_member(session: Session, name: str) -> Member:
-    """Find and lock the member of this name; raises `ConfigError` if there is none."""
+    """Find and lock a member by name. Raises `ConfigError` for an unknown name."""
     name = member_name(name)
     member = session.scalar(select(Member).where(Member.name == name).with_for_update())
     if member is None:
@@ -85,7 +85,7 @@ def find_member(session: Session, name: str) -> Member:
 
 
 def display_names(database: Database) -> dict[str, str]:
-    """Map members' names to their public names, where the two differ."""
+    """Return the public names of members by name, where the two differ."""
     with database() as session:
         other = or_(Member.display_name.is_not(None), Naming.anonymous, Naming.hidden_at.is_not(None))
         found = session.execute(
@@ -102,12 +102,12 @@ def display_names(database: Database) -> dict[str, str]:
 
 
 def public_name(member: Member, naming: Naming | None) -> str:
-    """Return the name under which the public sees a member."""
+    """Return a member's public name."""
     return f"Anonymous {member.id}" if _is_unnamed(naming) else member.display_name or member.name
 
 
 def publicly(contributions: Sequence[Contribution], shown: dict[str, str]) -> tuple[Contribution, ...]:
-    """Replace the members' names in contributions by their public names."""
+    """Return contributions with the members' public names in place of their names."""
     return tuple(replace(row, member=shown.get(row.member, row.member)) for row in contributions)
 
 
@@ -116,7 +116,7 @@ def _is_unnamed(naming: Naming | None) -> bool:
 
 
 def _naming(session: Session, member_id: int) -> Naming:
-    """Return the member's row, created if there is none."""
+    """Return the member's row; create it if missing."""
     naming = session.get(Naming, member_id, with_for_update=True)
     if naming is None:
         naming = Naming(member_id=member_id, anonymous=False)
@@ -132,7 +132,7 @@ def _shown(session: Session, member: Member, naming: Naming) -> str:
 
 
 def _apart_from(name: str, taken: set[str]) -> str:
-    """Append dashes to an anonymous name until no member has been invited under it."""
+    """Append dashes to an anonymous name until it differs from all members' names."""
     while _folded(name) in taken:
         name += "-"
     return name
@@ -145,7 +145,7 @@ def _rename(session: Session, member: Member, shown: str | None) -> None:
 
 
 def _require_free(session: Session, member: Member, shown: str) -> None:
-    """Raise `ConfigError` if the name looks like one in use, or like an anonymous one."""
+    """Raise `ConfigError` if the name looks like another one in use, or like an anonymous one."""
     if _NUMBERED.fullmatch(_folded(shown)):
         raise ConfigError(f"The name {shown!r} is how somebody without a name is shown: choose another.")
     check_new_name(shown, names_in_use(session, but=member.id))

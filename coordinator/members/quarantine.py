@@ -1,12 +1,12 @@
-"""Quarantine of devices: suspicions from peers, automatic decisions, and quarantine by hand.
+"""Quarantine of devices: suspicions reported by peers, automatic decisions, and manual quarantine.
 
-A quarantine works like a revocation, but can be lifted. Devices report suspicions of their peers;
-the coordinator logs and stores each with the reporting member, until there are enough of them.
+A quarantine works like a revocation, but can be lifted. Devices report suspicious peers. The
+coordinator logs and stores each report with its member, until there are enough for a decision.
 
-The keeper belongs to the operator, so its reports suffice alone. Members' reports must suffice even
-without any one of these members, so nobody, with however many devices, can have another's device
-quarantined alone. Reports by several members within a minute are one strike; unprovable
-observations are none. The keeper itself is never quarantined.
+The keeper belongs to the operator, so its reports alone are sufficient. Members' reports must still
+be sufficient if any one member's reports are removed. A single member, even with many devices, thus
+cannot have another's device quarantined. Reports by several members within a minute are one strike;
+unprovable observations are none. The keeper is never quarantined.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from peer.reporting.suspicions import MAX_DETAIL_CHARS, SuspicionKind
 
 logger = logging.getLogger(__name__)
 
-INCIDENT_S = 45.0  # less than peers wait before they repeat a report (peer.reporting.suspicions)
-MEMBERS_SHARE = 4  # at most one in so many active devices is in quarantine by members' reports
-KEPT_WORDS = 1_000  # the newest reports of each member
-BY_KEEPER, BY_MEMBERS = "run:keeper", "run:members"  # who put a device in quarantine, if not a person
-SHOWN_WORDS = 50  # the newest reports about each device
+INCIDENT_S = 45.0  # shorter than the peers' interval between repeated reports (peer.reporting.suspicions)
+MEMBERS_SHARE = 4  # members' reports can quarantine at most one in this many active devices
+KEPT_WORDS = 1_000  # stored reports per member; the newest are kept
+BY_KEEPER, BY_MEMBERS = "run:keeper", "run:members"  # actors of automatic quarantines
+SHOWN_WORDS = 50  # number of latest reports shown per device
 
 
 @dataclass(frozen=True)
 class SuspicionReport:
-    """A device's suspicion of the peer with this libp2p identity, as reported."""
+    """A suspicion of a peer, identified by its libp2p peer ID, as reported by a device."""
 
     peer_id: str
     kind: str
@@ -62,38 +62,38 @@ class SuspicionReport:
 
 
 def hear(database: Database, policy: Policy, claim: SuspicionReport, witness_id: str, now: float) -> None:
-    """Log and store a report by the device `witness_id`; quarantine the suspect if it suffices.
+    """Log and store a report by the device `witness_id`; quarantine the suspect if there are enough.
 
-    A member's repeated report is ignored for `INCIDENT_S`. Raises `RequestError` if the report is
-    invalid or its suspect is unknown.
+    Repeated reports of a member are ignored for `INCIDENT_S`. Raises `RequestError` if the report
+    is invalid or the suspect is unknown.
     """
     claim.check()
     suspicion, cut_off = database.transact(lambda session: _take(session, policy, claim, witness_id, now))
     if suspicion:
         logger.warning("%s", suspicion)
-    if cut_off:  # by a call of its own: a storm of suspicions must not keep it out of the log
+    if cut_off:  # a separate call, because rate limiting of suspicions must not suppress it
         logger.warning("%s", cut_off)
 
 
 @dataclass(frozen=True)
 class Accusation:
-    """The part of a stored suspicion that the decision needs."""
+    """The parts of a stored suspicion that matter for the decision."""
 
-    at: float  # Unix seconds
-    witness: str | None  # the member whose device reported it; None: the keeper
+    at: float  # Unix time in seconds
+    witness: str | None  # member whose device reported it; None: the keeper
     kind: str
 
 
 @dataclass(frozen=True)
 class QuarantineDecision:
-    """The decision to quarantine a device: why, and whether the keeper's reports alone suffice."""
+    """A decision to quarantine a device: the reason, and whether the keeper's reports alone suffice."""
 
     reason: str
     by_keeper: bool
 
 
 def decide(words: Iterable[Accusation], policy: Policy, members_may: bool, now: float) -> QuarantineDecision | None:
-    """Decide on quarantine (None: no); members' reports suffice only if `members_may`."""
+    """Decide on a quarantine (None: no). Members' reports are sufficient only if `members_may`."""
     if not policy.strikes:
         return None
     recent = [word for word in words if word.at > now - policy.window_s]
@@ -106,14 +106,14 @@ def decide(words: Iterable[Accusation], policy: Policy, members_may: bool, now: 
 
 
 def strikes(words: Sequence[Accusation]) -> int:
-    """Count the strikes that remain whichever one of the members is left out."""
+    """Return the number of strikes, at minimum over all ways to leave out one member."""
     members = {word.witness for word in words if word.witness is not None}
     without = [len(incidents(word for word in words if word.witness != left_out)) for left_out in members]
     return min(without, default=len(incidents(words)))
 
 
 def incidents(words: Iterable[Accusation]) -> list[str]:
-    """Return the kinds of reported events; reports of a kind within `INCIDENT_S` are one event."""
+    """Return the kinds of reported events; reports of one kind within `INCIDENT_S` are one event."""
     found: list[str] = []
     began: dict[str, float] = {}
     for word in sorted(words, key=lambda word: word.at):
@@ -124,16 +124,16 @@ def incidents(words: Iterable[Accusation]) -> list[str]:
 
 
 def members_may(quarantined: int, active: int) -> bool:
-    """Return whether members may quarantine one more device: two liars must not empty the run."""
+    """Return whether members may quarantine another device: two liars must not empty the run."""
     return quarantined < max(1, active // MEMBERS_SHARE)
 
 
 @dataclass(frozen=True)
 class WordRow:
-    """One suspicion, as administrators see it."""
+    """A suspicion as shown to administrators."""
 
-    at: float  # Unix seconds
-    witness: str  # the member, or `keeper`
+    at: float  # Unix time in seconds
+    witness: str  # member's name, or `keeper`
     kind: str
     step: int
     detail: str
@@ -145,19 +145,19 @@ class QuarantineRow:
 
     device_id: str
     member: str
-    since: float  # Unix seconds
+    since: float  # Unix time in seconds
     reason: str
-    actor: str  # `run:keeper`, `run:members`, or the person, as in the audit log
-    words: tuple[WordRow, ...]  # suspicions of it, the newest first
+    actor: str  # `run:keeper`, `run:members`, or a person, as in the audit log
+    words: tuple[WordRow, ...]  # suspicions of the device, newest first
 
     @property
     def short_id(self) -> str:
-        """The device's id as people type it."""
+        """The start of the device's id, as typed by users."""
         return self.device_id[:SHORT_ID_CHARS]
 
 
 def quarantines(database: Database) -> list[QuarantineRow]:
-    """All devices in quarantine, the newest first."""
+    """Return all devices in quarantine, newest first."""
     with database() as session:
         devices = select(Device, Member.name).join(Device.member).where(Device.quarantined_at.is_not(None))
         found = session.execute(devices.order_by(Device.quarantined_at.desc()))
@@ -165,7 +165,7 @@ def quarantines(database: Database) -> list[QuarantineRow]:
 
 
 def quarantine_device(database: Database, name: str, device_id: str, reason: str, actor: str, now: float) -> str:
-    """Put one device of a member in quarantine; returns its whole id. Raises `ConfigError`."""
+    """Quarantine one device of a member; return its full id. Raises `ConfigError` if it is revoked."""
 
     def put(session: Session) -> str:
         device = find_device(session, find_member(session, name), device_id)
@@ -178,9 +178,9 @@ def quarantine_device(database: Database, name: str, device_id: str, reason: str
 
 
 def release(database: Database, name: str, device_id: str, actor: str, now: float) -> list[str]:
-    """Lift the quarantine of a member's device, or of all (`device_id` empty); returns their whole ids.
+    """Lift the quarantine of one or (with an empty `device_id`) all devices of a member; return their ids.
 
-    Raises `ConfigError` if there is none.
+    Raises `ConfigError` if no such device is in quarantine.
     """
 
     def lift(session: Session) -> list[str]:
@@ -195,7 +195,7 @@ def release(database: Database, name: str, device_id: str, actor: str, now: floa
 
 
 def _take(session: Session, policy: Policy, claim: SuspicionReport, witness_id: str, now: float) -> tuple[str, str]:
-    """Store a suspicion and act on it; returns the lines to log about it and about the quarantine, "" for none."""
+    """Store a suspicion and act on it. Return the log lines for the suspicion and the quarantine, or ""."""
     device = session.scalar(select(Device).where(Device.peer_id == claim.peer_id).with_for_update())
     if device is None:
         raise RequestError(f"No device here is the suspected peer {claim.peer_id!r:.80}.")
@@ -218,7 +218,7 @@ def _take(session: Session, policy: Policy, claim: SuspicionReport, witness_id: 
 
 
 def _was_said(session: Session, device: Device, witness: Device, kind: str, now: float) -> bool:
-    """Return whether the witness's member, by any device, has just reported the same."""
+    """Return whether the same member, with any device, has just reported the same."""
     same = (
         select(StoredSuspicion.id)
         .join(Device, Device.id == StoredSuspicion.witness_id)
@@ -246,7 +246,7 @@ def _forget_oldest(session: Session, member: Member) -> None:
 
 
 def _judge(session: Session, policy: Policy, device: Device, now: float) -> QuarantineDecision | None:
-    """Decide on the suspicions since the last quarantine was lifted, from witnesses in good standing themselves."""
+    """Decide on reports since the last lifted quarantine, by witnesses who are in good standing."""
     lifted = select(func.max(Revocation.at)).where(Revocation.device_id == device.id, Revocation.change == "lifted")
     since = max(now - policy.window_s, session.scalar(lifted) or 0.0)
     witness = aliased(Device)
@@ -267,12 +267,12 @@ def _judge(session: Session, policy: Policy, device: Device, now: float) -> Quar
     ]
     if decide(said, policy, True, now) is None:
         return None
-    one_at_a_time(session, Lock.REVOCATIONS)  # two decisions at once must not pass the limit
+    one_at_a_time(session, Lock.REVOCATIONS)  # concurrent decisions must not exceed the limit
     return decide(said, policy, members_may(*_standing(session, now)), now)
 
 
 def _standing(session: Session, now: float) -> tuple[int, int]:
-    """Count the devices quarantined by members, and all devices active or in quarantine."""
+    """Return the number of devices quarantined by members, and of all active or quarantined devices."""
     newest = select(func.max(Revocation.id)).group_by(Revocation.device_id)
     quarantined = (
         select(func.count())
@@ -286,10 +286,10 @@ def _standing(session: Session, now: float) -> tuple[int, int]:
 
 
 def _cut_off(session: Session, device: Device, verdict: QuarantineDecision, now: float) -> str:
-    """Quarantine a device and record it for the operator; returns the line to log, "" for none."""
+    """Quarantine a device and record it for the operator. Return the line to log, or "" if none."""
     actor, reason = BY_KEEPER if verdict.by_keeper else BY_MEMBERS, verdict.reason
     if not put_in_quarantine(session, device, reason, actor, now):
-        return ""  # it is there already
+        return ""  # already in quarantine
     add_refusal(session, "quarantine", "quarantined", f"{device.member.name}'s device: {reason}", device.id, now)
     add_entry(session, actor, "quarantine", device.member.name, f"{device.id} {reason}", now)
     return f"{device.member.name}'s device {device.id} is in quarantine: {reason}"

@@ -1,8 +1,8 @@
-"""The revocation list: each change is a row, and the newest row's number is the list's serial.
+"""The revocation list: each change is a row, and the id of the last row is the list's serial number.
 
-A revoked device is on the list for good, a quarantined one until the quarantine is lifted. So the
-list may become shorter, but its serial only grows: peers reject a list with a lower serial than
-they have. Functions that change the list run inside their callers' transactions.
+A revoked device stays on the list permanently, a quarantined one until its quarantine is lifted.
+The list may become shorter, but its serial number only grows; peers reject lists with a lower
+serial than theirs. Functions that change the list run inside their callers' transactions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Change = Literal["revoked", "quarantined", "lifted"]
 
 
 def shut_out(session: Session, device: Device, reason: str, now: float) -> bool:
-    """Put a device on the list for good; returns False if it was revoked already."""
+    """Put a device on the list permanently. Return False if it was already revoked."""
     _take_turn(session, device)
     if device.revoked_at is not None:
         return False
@@ -37,7 +37,7 @@ def shut_out(session: Session, device: Device, reason: str, now: float) -> bool:
 
 
 def put_in_quarantine(session: Session, device: Device, reason: str, actor: str, now: float) -> bool:
-    """Put a device on the list until that is lifted; returns False if it was there already."""
+    """Put a device on the list until its quarantine is lifted. Return False if it was already there."""
     _take_turn(session, device)
     if device.revoked_at is not None or device.quarantined_at is not None:
         return False
@@ -48,7 +48,7 @@ def put_in_quarantine(session: Session, device: Device, reason: str, actor: str,
 
 
 def lift_quarantine(session: Session, device: Device, actor: str, now: float) -> bool:
-    """Take a device off the list; returns whether it was in quarantine."""
+    """Take a device off the list. Return whether it was in quarantine."""
     _take_turn(session, device)
     if device.quarantined_at is None:
         return False
@@ -58,17 +58,17 @@ def lift_quarantine(session: Session, device: Device, actor: str, now: float) ->
 
 
 def _take_turn(session: Session, device: Device) -> None:
-    """Lock the list until the transaction ends, and reload the device's state.
+    """Lock the list until the end of the transaction, and reload the device's state.
 
-    So a quarantine never follows a revocation, and serials are committed in order: a list with
-    serial 6 must contain change 5.
+    A quarantine therefore never follows a revocation, and serials are committed in order: a list
+    with serial 6 must contain change 5.
     """
     one_at_a_time(session, Lock.REVOCATIONS)
     session.refresh(device, ["revoked_at", "quarantined_at"])
 
 
 def _add_change(session: Session, device: Device, change: Change, reason: str, actor: str, now: float) -> None:
-    """Add a change, numbered here: a database sequence's numbers may be committed out of order."""
+    """Add a change, numbered here because numbers of a database sequence may be committed out of order."""
     row = Revocation(
         id=_newest(session) + 1,
         device_id=device.id,
@@ -88,23 +88,23 @@ def _newest(session: Session) -> int:
 
 
 def _listed(session: Session, serial: int) -> frozenset[str]:
-    """Return the libp2p identities on the list of this serial."""
+    """Return the libp2p peer IDs on the list with this serial."""
     changes = select(Revocation.peer_id, Revocation.change).where(Revocation.id <= serial).order_by(Revocation.id)
-    newest = {row.peer_id: row.change for row in session.execute(changes)}  # nothing follows a revocation
+    newest = {row.peer_id: row.change for row in session.execute(changes)}  # a revocation is always the last change
     return frozenset(peer_id for peer_id, change in newest.items() if change != "lifted")
 
 
 class SignedRevocations:
-    """The signed list that peers get; it is signed once for each serial and key."""
+    """The signed list for peers; signed once per serial and key."""
 
     def __init__(
         self, database: Database, authority: Callable[[], AuthorityKey], run: str, clock: Callable[[], float]
     ) -> None:
         self._database, self._authority, self._run, self._clock = database, authority, run, clock
-        self._signed: tuple[int, AuthorityKey | None, str] = (-1, None, "")  # serial, by which key, JWT
+        self._signed: tuple[int, AuthorityKey | None, str] = (-1, None, "")  # serial, signing key, JWT
 
     def jwt(self) -> str:
-        """Return the newest list as a JWT; cheap enough to call every second."""
+        """Return the current list as a JWT; cheap enough to call every second."""
         authority = self._authority()
         with self._database() as session:
             serial = _newest(session)

@@ -79,6 +79,6 @@ class RaisedAlarm(Base):
     __tablename__ = "alarms"
 
     kind: Mapped[str] = mapped_column(String(32), primary_key=True)
-    step: Mapped[int] = mapped_column(Integer)  # step at which the alarm was raised
+    step: Mapped[int] = mapped_column(Integer)  # step at which the alarm began
     detail: Mapped[str] = mapped_column(Text)
     raised_at: Mapped[float] = mapped_column(Float)

@@ -52,7 +52,7 @@ class MilestoneNotice(Base):
 
 
 class SpentNonce(Base):
-    """A used nonce, stored until it expires; see `coordinator.control.nonces`."""
+    """A used nonce, stored until it expires; see `coordinator.control.servicer`."""
 
     __tablename__ = "spent_nonces"
 
