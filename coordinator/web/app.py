@@ -1,4 +1,4 @@
-"""The dashboard's application, composed of its parts; nothing happens at import."""
+"""The dashboard's FastAPI application, assembled from its parts by `create_app`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from coordinator.web.http.login import LoginNeededError
 from coordinator.web.pages import card, guide, login, views
 from coordinator.web.state.web_state import WebState
 
-MOST_SLASHES = 16  # in a URL that the 404 page answers, whose links are relative to the URL
+MOST_SLASHES = 16  # limit for URLs that get a 404 page, whose links are relative to the URL
 ROUTERS = (
     run.router,
     history.router,
@@ -41,13 +41,13 @@ ROUTERS = (
 
 
 def create_app(state: WebState) -> FastAPI:
-    """Compose the dashboard's application for one run."""
+    """Create the dashboard's application for one run."""
     state.prepare()
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         async with state.live.held() if state.archive else state.live.refreshing():
-            compressing = asyncio.create_task(asyncio.to_thread(views.plotly_script))  # in advance
+            compressing = asyncio.create_task(asyncio.to_thread(views.plotly_script))  # before the first request
             yield
             await compressing
 
@@ -56,10 +56,10 @@ def create_app(state: WebState) -> FastAPI:
         title="manyhands",
         summary="A community trains one language model together.",
         lifespan=lifespan,
-        docs_url=None,  # the viewer would come from another site; /openapi.json suits any viewer
+        docs_url=None,  # the viewer would load from another site; /openapi.json works with any viewer
         redoc_url=None,
         routes=[route for router in ROUTERS for route in router.routes],
-        # The first one is the outermost: refusals have the headers, and other sites can read them, too.
+        # The first one is outermost, so error responses have the headers and allow CORS.
         middleware=[Middleware(SecurityHeaders), Middleware(OpenReading), *boundary],
         exception_handlers={
             404: partial(tell_missing, state),
@@ -68,20 +68,20 @@ def create_app(state: WebState) -> FastAPI:
         },
     )
     app.state.web = state
-    app.state.end_streams = state.live.end  # for the server, when it stops
+    app.state.end_streams = state.live.end  # called by the server when it stops
     state.services.telemetry.streams_open.set_function(lambda: len(state.streams))
     return app
 
 
 async def ask_to_log_in(request: Request, _error: Exception) -> Response:
-    """Redirect a page's request to the login form; refuse a form's request with 401."""
+    """Redirect a request for a page to the login form; reject a submitted form with 401."""
     if request.method == "GET":
         return RedirectResponse("/admin/login", 303)
     return JSONResponse({"detail": "Log in first."}, 401)
 
 
 async def tell_missing(state: WebState, request: Request, error: Exception) -> Response:
-    """Answer 404: with a page if a browser asks for HTML, with JSON otherwise and in the API."""
+    """Respond with 404: as a page if a browser asks for HTML outside the API, otherwise as JSON."""
     assert isinstance(error, HTTPException)
     path, accepted = request.url.path, request.headers.get("accept", "")
     is_page = request.method == "GET" and not path.startswith("/api/") and path.count("/") <= MOST_SLASHES

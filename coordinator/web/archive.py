@@ -1,7 +1,7 @@
-"""An archive of a run's dashboard: the same pages as a folder of plain files, which any web host can serve.
+"""An archive of a run's dashboard: the same pages as static files, which any web host can serve.
 
-The web application is called in this process, without a network, for each page and for each answer that the pages'
-scripts ask for with the same parameters (`questions`). The archive shows one moment; the run may continue meanwhile.
+The web application is called in-process, without a network, for each page and for each API request
+of the pages' scripts (`questions`). The archive shows one point in time; the run may continue.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ANSWERS: Sequence[Question] = (
     ("trials", {}),
 )
 
-TIMELINE_DAYS = (1, 7, 14, 60, 3660)  # the choices in participants.html
+TIMELINE_DAYS = (1, 7, 14, 60, 3660)  # choices in participants.html
 MANIFEST = "archive.json"
 FORMAT_VERSION = 1
 
@@ -62,26 +62,26 @@ FILES = (
 
 
 class ArchiveManifest(BaseModel):
-    """The manifest of an archive, archive.json: its run and its files."""
+    """The manifest of an archive (archive.json), with its run and its files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     format_version: int
     run: str
-    fingerprint: str  # of the run's certificate: another run may have the same name
+    fingerprint: str  # fingerprint of the run's certificate, because names are not unique
     step: int
-    taken_at: float  # Unix seconds
+    taken_at: float  # Unix time in seconds
     files: dict[str, FileEntry]
 
     @property
     def size_bytes(self) -> int:
-        """The size of all files except the manifest."""
+        """The total size of all files except the manifest."""
         return sum(file.size_bytes for file in self.files.values())
 
 
 @dataclass(frozen=True)
 class Wish:
-    """Options of an archive: its folder, its future URL ("": unknown), and whether to overwrite."""
+    """Options for an archive: its folder, its future URL ("": unknown), and whether to overwrite."""
 
     out: Path
     address: str = ""
@@ -89,15 +89,15 @@ class Wish:
 
 
 def write_archive(directory: RunDirectory, wish: Wish, now: float) -> ArchiveManifest:
-    """Write the run's archive; raises `ConfigError` if the folder is in use, `StorageError`.
+    """Write the run's archive. Raises `ConfigError` if the folder is in use, `StorageError` on I/O errors.
 
-    With `overwrite`, the new archive, once complete, replaces an earlier one of the same run.
+    With `overwrite`, a complete new archive replaces an earlier one of the same run.
     """
     earlier = _earlier(directory, wish)
     target = wish.out.absolute()
     aside = target.with_name(f".{target.name}.archive") if earlier else target
     if earlier:
-        shutil.rmtree(aside, ignore_errors=True)  # left by an earlier attempt
+        shutil.rmtree(aside, ignore_errors=True)  # left over from an earlier attempt
     with open_run_services(directory, lambda: now) as services, new_directory(aside) as folder:
         manifest = asyncio.run(_fill(folder, directory, _without_trials(services), wish.address, now))
         _open_to_all(folder)
@@ -130,7 +130,7 @@ async def _fill(
 
 
 async def _contents(app: FastAPI, archive: Archive, asked_for: Iterable[Question]) -> AsyncIterator[tuple[str, bytes]]:
-    """Yield every file of the archive: its path and its content."""
+    """Yield the path and content of every file in the archive."""
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://archive") as client:
         for view in (view for view in (*VIEWS, MISSING) if view.in_archive):
@@ -147,7 +147,7 @@ async def _contents(app: FastAPI, archive: Archive, asked_for: Iterable[Question
 
 
 async def _answers(client: httpx2.AsyncClient, asked_for: Iterable[Question]) -> AsyncIterator[tuple[str, bytes]]:
-    """Yield the API's answers, with all pages of an answer that has a `next`."""
+    """Yield the responses of the API, including all pages of paginated ones."""
     for path, parameters in asked_for:
         asked: Parameters | None = parameters
         while asked is not None:
@@ -171,19 +171,19 @@ def _write(path: Path, content: bytes) -> FileEntry:
 
 
 def _open_to_all(folder: Path) -> None:
-    """Let a web host's user read the folders, whatever the umask of this user."""
+    """Make the folders readable for a web server's user, regardless of the umask."""
     for path in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         path.chmod(0o755)
 
 
 def _without_trials(services: RunServices) -> RunServices:
-    """Turn the playground off: an archive cannot answer visitors."""
+    """Disable the playground, because an archive cannot answer visitors."""
     dashboard = services.config.dashboard.model_copy(update={"try_it": False})
     return replace(services, config=services.config.model_copy(update={"dashboard": dashboard}))
 
 
 def _earlier(directory: RunDirectory, wish: Wish) -> bool:
-    """Return whether there is an archive to replace. Raises `ConfigError` for one of another run."""
+    """Return whether there is an archive to replace. Raises `ConfigError` if it is of another run."""
     path = wish.out / MANIFEST
     if not (wish.overwrite and wish.out.is_dir() and any(wish.out.iterdir())):
         return False
@@ -197,7 +197,7 @@ def _earlier(directory: RunDirectory, wish: Wish) -> bool:
 
 
 def _replace(target: Path, new: Path) -> None:
-    """Replace an archive; for an instant there is none, and a web host answers 404."""
+    """Replace an archive; for a moment there is none, and a web server responds with 404."""
     gone = target.with_name(f".{target.name}.replaced")
     shutil.rmtree(gone, ignore_errors=True)
     target.rename(gone)
@@ -206,14 +206,14 @@ def _replace(target: Path, new: Path) -> None:
 
 
 def questions(database: Database, last_step: int, at: float) -> Iterator[Question]:
-    """Yield the API requests of the pages' scripts at `at` (Unix seconds); `last_step`: 0 for none.
+    """Yield the API requests of the pages' scripts at `at` (Unix time); `last_step` is 0 if there is none.
 
-    The database is read lazily. Members come last, so that everyone named in an earlier answer has
-    a page, even a member who joined meanwhile.
+    The database is read lazily. Members come last, so that everyone named in an earlier response
+    has a page, even a member who joined in the meantime.
     """
     yield from ANSWERS
     yield from ((f"moments/{number}", {}) for number in range(chunk_of(last_step) + 1 if last_step else 0))
-    until = math.ceil(at / 60) * 60  # as participants.js has it
+    until = math.ceil(at / 60) * 60  # as in participants.js
     yield from (("stays", {"since": max(0, until - days * DAY_S), "until": until}) for days in TIMELINE_DAYS)
     yield "participants", {}
     for window, kind in product(LeaderboardPeriod, (None, *HardwareClass)):

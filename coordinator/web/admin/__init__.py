@@ -1,4 +1,4 @@
-"""Administration by the web: pages for administrators, who log in by `coordinator.web.http.login`.
+"""Web pages for administrators, who log in through `coordinator.web.http.login`.
 
 `coordinator.web.app` imports the routers.
 """

@@ -1,4 +1,4 @@
-"""An administrator's request: its login, its form, and the page that answers it."""
+"""An administrator's request: its login, its form, and the page sent in response."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dashboards import ADMIN, WEB, english
 from peer.runtime.console import format_age
 
 templates = Environment(loader=FileSystemLoader([ADMIN, WEB]), autoescape=True, undefined=StrictUndefined)
-templates.globals["t"] = english  # for the parts shared with public pages
+templates.globals["t"] = english  # used by the parts shared with public pages
 templates.filters["age"] = lambda at: format_age(at, time.time()) or "never"
 
 
@@ -53,17 +53,17 @@ class AdminRequest:
     login: Login
 
     def draw(self, template: str, status: int = 200, **values: Any) -> Response:
-        """Render a page from its template, for this administrator."""
+        """Render a page from its template for this administrator."""
         return draw(self.web, self.request, template, self.login, status, **values)
 
     @property
     def run(self) -> Administration:
-        """The administrative acts, with this administrator as the actor."""
+        """The administrative actions, with this administrator as the actor."""
         services = self.web.services
         return Administration(services.database, services.membership, f"web:{self.login.name}", services.clock)
 
     async def act(self, do: Callable[[Administration], object], page: Page, then: str) -> Response:
-        """Perform a form's act and redirect to `then`; a refusal is shown on the form's page."""
+        """Perform a form's action and redirect to `then`; show errors on the form's page."""
         try:
             await asyncio.to_thread(do, self.run)
         except ConfigError as error:
@@ -72,7 +72,7 @@ class AdminRequest:
 
 
 async def admin_request(request: Request, web: Web) -> AdminRequest:
-    """The dependency that authenticates a request; raises `LoginNeededError`."""
+    """Authenticate a request (a FastAPI dependency). Raises `LoginNeededError` without a valid login."""
     require_privacy(request)
     token = token_of(request)
     login = await asyncio.to_thread(web.login_desk.administrators.login_of, token) if token else None
@@ -86,7 +86,7 @@ Fields = defaultdict[str, str]
 
 
 async def posted_form(visit: Who) -> Fields:
-    """Read a form after checking its origin and CSRF token; missing fields are empty."""
+    """Return a form's fields after checking its origin and CSRF token; missing fields are empty."""
     require_own_origin(visit.request)
     form = defaultdict(str, await read_form(visit.request))
     require_csrf(visit.login, form["csrf"])

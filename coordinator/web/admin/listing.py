@@ -1,4 +1,4 @@
-"""Lists on the administrators' pages: search and paging by URL parameters, without scripts."""
+"""Lists on administrators' pages, with search and paging by URL parameters, without scripts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ MAX_SEARCH_CHARS, MAX_PAGE = 100, 10_000
 
 @dataclass(frozen=True)
 class Listing:
-    """The part of a list that a request asks for: a page of the rows that contain a text."""
+    """The requested part of a list: a page of the rows that contain a search text."""
 
     search: str = ""
     page: int = 1
-    member: str = ""  # only this member's rows; "": those of all members
+    member: str = ""  # limit to this member's rows; "": all members
 
     @classmethod
     def asked_for(cls, request: Request) -> Listing:
-        """Parse the URL's parameters; an invalid page number means the first page."""
+        """Parse the URL's parameters; an invalid page number selects the first page."""
         query = request.query_params
         page = query.get("page", "")
         number = int(page) if page.isascii() and page.isdecimal() and len(page) < 6 else 1
@@ -37,7 +37,7 @@ class Listing:
 
     @property
     def limit(self) -> int:
-        """The rows to read: one more than a page shows, to know whether another page follows."""
+        """The number of rows to read: one more than shown, to detect whether another page follows."""
         return PAGE_ROWS + 1
 
     def shown(self, rows: Sequence[Any]) -> dict[str, Any]:
@@ -45,6 +45,6 @@ class Listing:
         return {"listing": self, "rows": rows[:PAGE_ROWS], "has_more": len(rows) > PAGE_ROWS}
 
     def address(self, page: int) -> str:
-        """Return the URL's query for another page of the same list."""
+        """Return the URL query for another page of the list."""
         named = {"member": self.member, "search": self.search, "page": page if page > 1 else ""}
         return "?" + urlencode({name: value for name, value in named.items() if value})

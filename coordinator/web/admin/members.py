@@ -1,4 +1,4 @@
-"""The administrators' pages about members, without scripts; the templates escape all text."""
+"""Administrators' pages about members, without scripts; templates escape all text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def login_form(request: Request, web: Web) -> Response:
 
 @router.post("/login")
 async def log_in(request: Request, web: Web) -> Response:
-    """Check the name and the password, and set the login's cookie."""
+    """Check the name and the password, and set the login cookie."""
     require_privacy(request)
     require_own_origin(request)
     form = await read_form(request)
@@ -58,7 +58,7 @@ async def log_in(request: Request, web: Web) -> Response:
 
 @router.post("/logout")
 async def log_out(visit: Who, _form: Form) -> Response:
-    """End the login, in the browser and on the server."""
+    """End the login in the browser and on the server."""
     await asyncio.to_thread(visit.web.login_desk.administrators.log_out, token_of(visit.request))
     answer = RedirectResponse("/admin/login", 303)
     clear_cookie(visit.request, answer)
@@ -67,13 +67,13 @@ async def log_out(visit: Who, _form: Form) -> Response:
 
 @router.get("")
 async def members(visit: Who) -> Response:
-    """List all members, with forms for acts on them."""
+    """List all members, with forms for actions on them."""
     return await _members(visit)
 
 
 @router.post("/invite")
 async def invite(visit: Who, form: Form) -> Response:
-    """Make an invite code and show it once."""
+    """Create an invite code and show it once."""
     name, role, services = form["name"], form["role"], visit.web.services
     try:
         [code] = await asyncio.to_thread(visit.run.invite, name, role, number(form["days"]))
@@ -85,7 +85,7 @@ async def invite(visit: Who, form: Form) -> Response:
 
 
 def number(text: str) -> float:
-    """Parse a form's number; raises `ConfigError`."""
+    """Parse a number from a form. Raises `ConfigError` if it is not a number."""
     try:
         return float(text)
     except ValueError as error:
@@ -94,19 +94,19 @@ def number(text: str) -> float:
 
 @router.get("/devices")
 async def devices(visit: Who) -> Response:
-    """List the devices of all members, or of one."""
+    """List the devices of one or all members."""
     return await _devices(visit)
 
 
 @router.get("/quarantine")
 async def quarantines(visit: Who) -> Response:
-    """List the devices in quarantine, with the reports about them."""
+    """List the quarantined devices, with the reports about them."""
     return await _quarantines(visit)
 
 
 @router.get("/refusals")
 async def refusals(visit: Who) -> Response:
-    """List the refused requests, each with its member, device and reason."""
+    """List refused requests with member, device and reason."""
     return await _log(visit, newest_refusals, "refusals.html")
 
 
@@ -147,7 +147,7 @@ def _contains(texts: Iterable[str], search: str) -> bool:
 
 
 async def _devices(visit: AdminRequest, status: int = 200, member: str | None = None, **values: Any) -> Response:
-    """List the devices that the URL asks for, or those of a form's member."""
+    """List the devices selected by the URL, or those of a form's member."""
     listing = Listing.asked_for(visit.request) if member is None else Listing(member=member)
     part = (listing.member, listing.limit, listing.offset, listing.search)
     found = await asyncio.to_thread(device_rows, visit.web.database, *part)
@@ -176,7 +176,7 @@ def _erase(run: Administration, form: Fields) -> None:
     run.erase(form["name"])
 
 
-# Each form: its address, its page, and what it does.
+# Each form: its address, its page, and its action.
 FORMS: Sequence[tuple[str, Callable[[Fields], tuple[Page, str]], Act]] = (
     ("revoke", _on_members, lambda run, form: run.revoke(form["name"], form["reason"])),
     ("display-name", _on_members, lambda run, form: run.show_as(form["name"], form["display_name"])),

@@ -1,4 +1,4 @@
-"""The administrators' pages about the run: checkpoints, the return to one of them, and steering of the live run."""
+"""Administrators' pages about the run: checkpoints, returning to one, and steering the live run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/admin", include_in_schema=False)
 
 SHOWN_ANNOUNCEMENTS = 20
 Count = Annotated[int, Field(ge=0, le=2**40)]
-SUSPECT = "suspect-"  # begins the form field of each device to quarantine; its id follows
+SUSPECT = "suspect-"  # prefix of the form fields that select devices to quarantine, followed by the device id
 Step = Annotated[int, Query(ge=0, le=2**40)]
 
 
@@ -33,7 +33,7 @@ async def checkpoints(visit: Who, step: Step | None = None) -> Response:
 
 @router.post("/rewind")
 async def rewind(visit: Who, form: Form) -> Response:
-    """Undo all steps after a checkpoint's step, which must be typed again as confirmation."""
+    """Undo all steps after a checkpoint's step, which the user must type again to confirm."""
     step, web = form["step"], visit.web
     suspects = [name.removeprefix(SUSPECT) for name in form if name.startswith(SUSPECT)]
 
@@ -46,7 +46,7 @@ async def rewind(visit: Who, form: Form) -> Response:
 
 
 class SteeringRequest(BaseModel):
-    """One act of steering with its arguments: a last step, changes from a step, or a text."""
+    """A steering action with its arguments: a last step, changes from a step, or a text."""
 
     act: Act
     step: Count | None = None
@@ -56,10 +56,10 @@ class SteeringRequest(BaseModel):
     compression: Annotated[str, Field(max_length=32)] | None = None
     powersgd_rank: Count | None = None
     text: Annotated[str, Field(max_length=1000)] = ""
-    confirmed: bool = False  # the person has read what the change would do
+    confirmed: bool = False  # True if the user has seen the consequences of the change
 
     def take(self, steersman: Steersman) -> str:
-        """Perform the act; returns a description of its consequences. Raises `ConfigError`."""
+        """Perform the action; return a description of its consequences. Raises `ConfigError` if refused."""
         if self.act == "pause":
             return steersman.pause()
         if self.act == "resume":
@@ -73,13 +73,13 @@ class SteeringRequest(BaseModel):
 
 @router.get("/steering")
 async def steering(visit: Who) -> Response:
-    """Show what is in force, what is scheduled, and the forms."""
+    """Show the current and scheduled settings, and the forms."""
     return await _steering(visit)
 
 
 @router.post("/steer")
 async def steer(visit: Who, form: Form) -> Response:
-    """Perform an act from a form; empty fields are ignored."""
+    """Perform an action from a form; empty fields are ignored."""
     fields = {name: value for name, value in form.items() if value}
 
     def take(run: Administration) -> None:
@@ -122,7 +122,7 @@ async def _steering(
         status,
         helm=helm,
         chooses=helm.chooses(config),
-        orders=helm.orders[-MAX_CHANGES:],  # all that are to come, and the one in force
+        orders=helm.orders[-MAX_CHANGES:],  # all scheduled changes and the current one
         announcements=said[::-1][:SHOWN_ANNOUNCEMENTS],
         asked=asked or {},
         compressions=() if averaging.sends_sparse else OFFERED,

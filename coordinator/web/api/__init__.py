@@ -1,4 +1,4 @@
-"""The public JSON API, one module for each group of routes.
+"""The public JSON API, one module per group of routes.
 
-`coordinator.web.app` imports the routers; pages import some answers. Most are made from a snapshot.
+`coordinator.web.app` imports the routers. Most responses are computed from a snapshot.
 """

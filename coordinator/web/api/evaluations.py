@@ -1,4 +1,4 @@
-"""The public API of evaluations: each task's curve over checkpoints, and evaluators' reports."""
+"""The public API of evaluations: each task's curve over checkpoints, and reports from evaluators."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ router = APIRouter(prefix="/api/v1", tags=["run"])
 
 
 class Measure(BaseModel):
-    """The mean and standard deviation of one measure over the seeds that count."""
+    """The mean and standard deviation of one measure over the valid seeds."""
 
     mean: float | None
     std: float | None
 
 
 class EvaluationPoint(BaseModel):
-    """The results of a task on the checkpoint of a step; times in Unix seconds."""
+    """The results of a task on the checkpoint of a step; times are Unix times in seconds."""
 
     step: int
     manifest_sha256: str
-    mean: float | None  # of the task's metric, over the seeds that count
+    mean: float | None  # mean of the task's metric over valid seeds
     std: float | None
     seeds: int
     failed_seeds: int
-    values: list[float]  # of each seed that counts
+    values: list[float]  # one value per valid seed
     metrics: dict[str, Measure]
     examples: int
     evaluator: str
@@ -48,7 +48,7 @@ class EvaluationPoint(BaseModel):
 
 
 class TaskCurve(BaseModel):
-    """A task of the run file, with its points in the order of their steps."""
+    """A task of the run file, with its results ordered by step."""
 
     name: str
     kind: str
@@ -57,7 +57,7 @@ class TaskCurve(BaseModel):
     task_sha256: str
     references: list[Reference]
     points: list[EvaluationPoint]
-    probes: list[ProbeResult]  # of the newest point
+    probes: list[ProbeResult]  # probes of the newest point
     config: Task
 
 
@@ -69,7 +69,7 @@ class Evaluations(BaseModel):
 
 
 class Taken(BaseModel):
-    """The evaluator, step and task of a report that was accepted."""
+    """The evaluator, step and task of an accepted report."""
 
     evaluator: str
     step: int
@@ -77,13 +77,13 @@ class Taken(BaseModel):
 
 
 def evaluations_of(snapshot: Snapshot, tasks: Sequence[Task]) -> Evaluations:
-    """Make the answer with the results of the run's checkpoints on its tasks."""
+    """Return the results of the run's checkpoints on its tasks."""
     return Evaluations(era=snapshot.era, tasks=[TaskCurve(**each) for each in curves(tasks, snapshot.evaluations)])
 
 
 @router.get("/evaluations", response_model=Evaluations)
 async def evaluations(request: Request, web: Web) -> Response:
-    """Return each task with its results, in the order of their steps, and its reference lines."""
+    """Return each task with its results, ordered by step, and its reference lines."""
     snapshot, tasks = web.snapshot, web.config.evaluation.tasks
     return await web.answer(request, "evaluations", snapshot.taken_at, partial(evaluations_of, snapshot, tasks))
 
@@ -92,8 +92,8 @@ async def evaluations(request: Request, web: Web) -> Response:
 async def report(web: Web, signed: SignedReport) -> Taken:
     """Accept an evaluator's report.
 
-    401: invalid signature. 403: key not allowed by the operator. 404: unknown checkpoint (it may
-    have been undone). 409: not of this run or its tasks, or from the future.
+    Errors: 401 (invalid signature), 403 (key not allowed by the operator), 404 (unknown checkpoint,
+    perhaps undone), 409 (wrong run or task, or a time in the future).
     """
     try:
         opened = signed.opened()
@@ -115,7 +115,7 @@ async def report(web: Web, signed: SignedReport) -> Taken:
 
 
 def _check(services: RunServices, report: EvaluationReport) -> None:
-    """Raise 409 if a report is not of this run's tasks, or its time would always be the newest."""
+    """Raise 409 for a wrong run or task, or for a time in the future, which would always be the newest."""
     if report.run != services.config.run.name:
         raise HTTPException(409, f"This is the run {services.config.run.name}, not {report.run}.")
     known = {task.name: task.sha256 for task in services.config.evaluation.tasks}

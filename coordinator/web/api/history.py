@@ -1,6 +1,6 @@
-"""The run's history: tables for researchers, moments in chunks of a hundred steps, and milestones.
+"""The run's history: tables for researchers, moments in chunks of 100 steps, and milestones.
 
-Only a few downloads run at once, because producing a table takes a while.
+The number of concurrent downloads is small, because producing a table takes a while.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from coordinator.web.state.web_state import Web, place_among
 router = APIRouter(prefix="/api/v1")
 
 MAX_CHUNK = 2**31 // CHUNK_STEPS
-SETTLED_S = 60  # age of answers about old steps; late receipts and changed names still affect them
+SETTLED_S = 60  # cache period of responses about old steps, which late receipts and name changes still affect
 PIECE_BYTES = 64 * 1024
 PARQUET = "application/vnd.apache.parquet"
 Format = Literal["csv", "parquet"]
@@ -33,7 +33,7 @@ File = {"description": "The table.", "content": {"text/csv": {}, PARQUET: {}}}
 
 
 class Milestones(BaseModel):
-    """All milestones, in the order of steps."""
+    """All milestones, ordered by step."""
 
     era: int
     milestones: list[Milestone]
@@ -56,7 +56,7 @@ async def all_milestones(request: Request, web: Web) -> Response:
 
 
 def milestones_of(snapshot: Snapshot) -> Milestones:
-    """Make the answer with all milestones."""
+    """Return all milestones of a snapshot."""
     return Milestones(era=snapshot.era, milestones=milestones(snapshot.steps, snapshot.validations))
 
 

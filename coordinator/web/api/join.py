@@ -1,7 +1,7 @@
-"""Joining: commands, what a machine needs, the state of an invite code, and the run's software.
+"""Joining: commands, machine requirements, the state of an invite code, and the run's software.
 
-The software is the wheel, the exact versions of its dependencies, the notebook, and an agent's
-instructions. It is built at start, never for a request, and identified by the digests in its URLs.
+The software consists of the wheel, the exact versions of its dependencies, the notebook, and
+instructions for a coding agent. It is built at startup and identified by the digests in its URLs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from peer.limits.usage import LIBRARIES_BYTES
 from peer.runtime.software import install_commands
 
 router = APIRouter(tags=["people"])
-STATE_COPIES = 3  # with two moments per parameter: the state and six more copies of the model
+STATE_COPIES = 3  # with two moments per parameter: the state plus six copies of the model
 
 
 class SoftwareLinks(BaseModel):
@@ -43,13 +43,13 @@ class SoftwareLinks(BaseModel):
     version: str
     wheel: str
     constraints: str
-    install: list[str]  # commands that fetch the wheel, check it, and install it in a folder of its own
-    notebook: str  # the notebook's address; it asks neither for the software nor for the join link
-    skill: str  # the address of instructions by which a coding agent joins for a person
+    install: list[str]  # commands to download, verify and install the wheel in its own directory
+    notebook: str  # address of the notebook, which already contains the software's URL and the join link
+    skill: str  # address of the instructions for a coding agent to join on a user's behalf
 
 
 class LoginLink(BaseModel):
-    """An identity provider with which one can log in instead of using an invite."""
+    """An identity provider that can be used instead of an invite."""
 
     name: str
     title: str
@@ -58,11 +58,11 @@ class LoginLink(BaseModel):
 class Needs(BaseModel):
     """The requirements on a machine; null before the first checkpoint or step."""
 
-    state_bytes: int | None  # of the model and its optimizer, to download at joining
-    memory_bytes: int | None  # about: of the libraries, that state, and the copies of the model that averaging needs
-    step_s: Tenths | None  # the median time of the newest global steps
-    sequence_length: int  # tokens of one sample
-    target_batch_size: int  # samples of one global step
+    state_bytes: int | None  # size of model and optimizer state, downloaded on joining
+    memory_bytes: int | None  # approximate memory for libraries, state, and the model copies needed for averaging
+    step_s: Tenths | None  # median duration of the latest global steps
+    sequence_length: int  # number of tokens per sample
+    target_batch_size: int  # number of samples per global step
 
 
 class Joining(BaseModel):
@@ -70,8 +70,8 @@ class Joining(BaseModel):
 
     run: str
     join_link: str
-    command: str  # if the run's software is installed
-    one_line: str  # installs the software, and then joins
+    command: str  # requires the run's software to be installed
+    one_line: str  # installs the software, then joins
     software: SoftwareLinks
     notebooks: Notebooks | None
     logins: list[LoginLink]
@@ -79,7 +79,7 @@ class Joining(BaseModel):
 
 
 class InviteCode(BaseModel):
-    """An invite code: sent in the body, because URLs are logged."""
+    """An invite code, sent in the body because URLs are logged."""
 
     model_config = ConfigDict(extra="forbid")
     code: Annotated[str, Field(min_length=1, max_length=MAX_CODE_CHARS)]
@@ -91,19 +91,19 @@ class InviteAnswer(BaseModel):
     state: InviteState
     member: str
     expires_at: float | None
-    invitation: Invitation | None  # of an open code: its commands, and the address of its page
-    qr: QrCode | None  # that address
+    invitation: Invitation | None  # commands and page for an unused code
+    qr: QrCode | None  # QR code of the page's address
 
 
 @router.get("/api/v1/joining", response_model=Joining)
 async def joining(request: Request, web: Web) -> Response:
-    """Return how to join, and what a machine needs for it."""
+    """Return instructions for joining, and the requirements on a machine."""
     return await web.answer(request, "joining", web.snapshot.taken_at, partial(joining_of, web, web.snapshot))
 
 
 @router.post("/api/v1/invite", response_model=InviteAnswer)
 async def invite(web: Web, body: InviteCode) -> Response:
-    """Return the state of an invite code: whether it still admits somebody, and whom."""
+    """Return the state of an invite code, the invited member, and the commands to join."""
     services = web.services
     found = await asyncio.to_thread(invite_facts, services.database, body.code, services.clock())
     invitation = None
@@ -116,7 +116,7 @@ async def invite(web: Web, body: InviteCode) -> Response:
 
 
 def joining_of(web: WebState, snapshot: Snapshot) -> Joining:
-    """See `joining`."""
+    """Return the response of `joining`."""
     services, link = web.services, web.join_link
     command = f"manyhands join '{link}'"
     config = services.config.at_step(snapshot.swarm.step if snapshot.swarm else 0)
@@ -154,7 +154,7 @@ def software_links(services: RunServices) -> SoftwareLinks:
 @router.get("/software/{name}", include_in_schema=False)
 @router.head("/software/{name}", include_in_schema=False)
 def software_file(request: Request, web: Web, name: str) -> Response:
-    """Serve one file of the run's software; wheels of older versions are not kept."""
+    """Serve one file of the run's software; wheels of older versions are not available."""
     found = web.software.get(name)
     if found is None:
         raise HTTPException(404, "The run does not bring this file, or not any more: see its page about taking part.")

@@ -1,6 +1,6 @@
 """The public API about people: all members, one member, and sessions, with public names only.
 
-Times are in Unix seconds.
+Times are Unix times in seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from coordinator.store.ledger_models import DAY_S, day_of
 from coordinator.web.http.answers import Cursor, Tenths, columns, cursor_of, key_of
 from coordinator.web.state.web_state import Web, WebState
 
-REFRESH_S = 2.0  # the most that these answers lag behind the store
+REFRESH_S = 2.0  # maximum delay of these responses behind the store
 MAX_PEOPLE = 500
 SPAN_S = 14 * DAY_S
 router = APIRouter(prefix="/api/v1", tags=["people"])
@@ -46,7 +46,7 @@ SHOWN_STAYS = 1000
 
 
 class ActiveDevice(BaseModel):
-    """A machine that is connected now."""
+    """A machine that is currently connected."""
 
     number: int
     kind: HardwareClass
@@ -55,46 +55,46 @@ class ActiveDevice(BaseModel):
 
 
 class Participant(BaseModel):
-    """A member's contribution in a window and on a kind of hardware; `active`: now, on any kind."""
+    """A member's contribution in a period on a kind of hardware; `active` is not limited to either."""
 
     number: int
     member: str
-    rank: int | None  # null: nothing was given
-    samples: int  # as receipts confirm
+    rank: int | None  # null: no contribution
+    samples: int  # confirmed by receipts
     pending_samples: int
     training_s: Tenths
     averaged_bytes: int
     active_days: int
     devices: int
     device_numbers: list[int]
-    hardware: HardwareClass  # of the device that gave the most
+    hardware: HardwareClass  # hardware of the device with the largest contribution
     active: list[ActiveDevice]
     last_seen_at: float | None
 
 
 class Participants(BaseModel):
-    """Members in the order of the leaderboard, then those without a contribution."""
+    """Members in leaderboard order, followed by those without a contribution."""
 
     window: LeaderboardPeriod
     kind: HardwareClass | None
     taken_at: float
     total: int
-    online: int  # of them
+    online: int  # number of members online
     participants: list[Participant]
     next: str | None
 
 
 class Stays(BaseModel):
-    """Sessions as columns, in the order of their beginnings; `members` maps numbers to names."""
+    """Sessions as columns, ordered by start time; `members` maps numbers to names."""
 
     since: float
     until: float
-    complete: bool  # false: there were too many, and the oldest are left out
+    complete: bool  # False if there are too many sessions and the oldest are omitted
     member: list[int]
     device: list[int]
     kind: list[HardwareClass]
     began_at: list[Tenths]
-    ended_at: list[Tenths]  # or when the device was last seen
+    ended_at: list[Tenths]  # end of the session, or the device's last message
     online: list[bool]
     members: dict[int, str]
 
@@ -125,8 +125,8 @@ class DayOnPage(BaseModel):
     """A member's samples on one UTC day."""
 
     began_at: float
-    samples: int  # that count
-    pending_samples: int  # that may yet count
+    samples: int  # confirmed by receipts
+    pending_samples: int  # not yet confirmed or denied
     training_s: Tenths
     lost: dict[str, int]  # cause -> samples
 
@@ -141,12 +141,12 @@ class StayOnPage(BaseModel):
 
 
 class MemberPage(BaseModel):
-    """The public facts about one member."""
+    """The public information about one member."""
 
     number: int
     member: str
     rank: int | None
-    members: int  # on the leaderboard
+    members: int  # number of members on the leaderboard
     samples: int
     pending_samples: int
     lost_samples: int
@@ -154,17 +154,17 @@ class MemberPage(BaseModel):
     averaged_bytes: int
     streaks: Streaks
     devices_total: int
-    devices: list[DeviceOnPage]  # the newest
-    losses: list[LossFacts]  # the gravest first
-    days: list[DayOnPage]  # the newest, in order
+    devices: list[DeviceOnPage]  # newest devices
+    losses: list[LossFacts]  # most severe first
+    days: list[DayOnPage]  # newest days, in order
     steps: StepsFacts
-    stays: list[StayOnPage]  # the newest, in order
+    stays: list[StayOnPage]  # newest sessions, in order
     last_seen_at: float | None
     taken_at: float
 
 
 def member_page(database: Database, number: int, now: float) -> MemberPage:
-    """Read the public facts about a member; raises `HTTPException` 404 for an unknown number."""
+    """Return the public information about a member. Raises `HTTPException` 404 for an unknown number."""
     everybody = people(database, now)
     person = next((each for each in everybody if each.number == number), None)
     if person is None:
@@ -216,7 +216,7 @@ async def participants(
     cursor: Cursor = "",
     limit: Annotated[int, Query(ge=1, le=MAX_PEOPLE)] = MAX_PEOPLE,
 ) -> Response:
-    """List all members: contributions in these UTC days on this hardware, and who is online."""
+    """List all members, with contributions in a period (UTC days) and on a kind of hardware."""
     after = key_of(cursor, (int, int, int))
     make = partial(participants_of, web, window, kind, after, limit)
     return await web.answer(request, ("participants", window, kind, cursor, limit), _version(web), make)
@@ -249,7 +249,7 @@ async def all_stays(
     until: Time = None,
     number: Annotated[int | None, Query(ge=1, le=2**31 - 1)] = None,
 ) -> Response:
-    """List the sessions in a span (default: the last fourteen days), of all members or one."""
+    """List the sessions in a period (default: the last 14 days), of all members or one."""
     make = partial(_stays, web, since, until, number)
     return await web.answer(request, ("stays", since, until, number), _version(web), make)
 
@@ -262,7 +262,7 @@ async def authority(request: Request, web: Web) -> Response:
 
 
 def _version(web: WebState) -> int:
-    """Return a version of the answers that changes every `REFRESH_S`."""
+    """Return a cache version that changes every `REFRESH_S`."""
     return int(web.snapshot.taken_at // REFRESH_S)
 
 
@@ -273,7 +273,7 @@ def participants_of(
     after: Sequence[Any] | None = None,
     limit: int = MAX_PEOPLE,
 ) -> Participants:
-    """See `participants`; `after` is the key of the previous page's last row."""
+    """Return the response of `participants`; `after` is the key of the previous page's last row."""
     now = web.snapshot.taken_at
     everybody = people(web.database, now, window)
     places = {place.person.number: place for place in leaderboard(everybody, kind)}

@@ -1,7 +1,7 @@
-"""The public JSON API, version 1: read-only, and used by the pages themselves.
+"""The public JSON API, version 1: read-only, and also used by the pages.
 
-Every answer is built once for each state of the run (`coordinator.web.http.answers`), has an ETag,
-and can be read by other sites' pages (CORS). A live event is encoded once for all its listeners.
+Every response is built once per state of the run (`coordinator.web.http.answers`), has an ETag, and
+can be read by pages of other sites (CORS). Live events are encoded once for all listeners.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from peer.config.run import RunConfig
 MAX_STEPS_PER_PAGE = 20_000
 router = APIRouter(prefix="/api/v1", tags=["run"])
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Only steps above this one.")]
-ALIVE_S = 10.0  # at most between events; pages give up a connection that is silent twice as long
+ALIVE_S = 10.0  # maximum interval between events; pages drop a connection after twice as long
 SHOWN_CONTRIBUTIONS = 5
 EVENT_STREAM = "text/event-stream"
-UNHELD = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # against nginx's buffering
+UNHELD = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # prevents buffering by nginx
 TAR = "application/x-tar"
 MAX_POINTS = 5000
 MAX_SMOOTHING = 10_000
@@ -60,18 +60,18 @@ class Steps(BaseModel):
     samples: list[int]
     devices: list[int]
     completed_at: list[float]
-    next: int | None  # `after` of the next page; null: this is the last
+    next: int | None  # value of `after` for the next page; null: last page
 
 
 class CheckpointList(BaseModel):
-    """The checkpoints that are kept, in the order of their steps."""
+    """The available checkpoints, ordered by step."""
 
     era: int
     checkpoints: Sequence[CheckpointRow]
 
 
 class PublicationFacts(BaseModel):
-    """One checkpoint published at one place."""
+    """A checkpoint published at one place."""
 
     step: int
     manifest_sha256: str
@@ -81,13 +81,13 @@ class PublicationFacts(BaseModel):
 
 
 class Publications(BaseModel):
-    """Where checkpoints can be fetched, in the order of their steps."""
+    """Published checkpoints with their download locations, ordered by step."""
 
     publications: list[PublicationFacts]
 
 
 class Validations(BaseModel):
-    """The checkpoints that were evaluated, in the order of their steps."""
+    """The evaluated checkpoints, ordered by step."""
 
     era: int
     validations: list[ValidationFacts]
@@ -128,14 +128,14 @@ def _steps(snapshot: Snapshot, after: int, limit: int) -> Steps:
 def receipts(
     request: Request, web: Web, after: After = 0, limit: Annotated[int, Query(ge=1, le=MAX_STEPS)] = MAX_STEPS
 ) -> Response:
-    """Return devices' claims, peers' signed receipts, and what counts; see `manyhands verify`."""
+    """Return devices' claims, peers' signed receipts, and the counted samples; see `manyhands verify`."""
     page = receipts_page(web.database, web.config.run.name, after, limit)
     return answer(request, encode(json.dumps(page).encode()))
 
 
 @router.get("/checkpoints", response_model=CheckpointList)
 async def checkpoints(request: Request, web: Web) -> Response:
-    """List the checkpoints that are kept."""
+    """List the available checkpoints."""
     snapshot = web.snapshot
     make = partial(CheckpointList, era=snapshot.era, checkpoints=snapshot.checkpoints[::-1])
     return await web.answer(request, "checkpoints", snapshot.version, make)
@@ -144,16 +144,16 @@ async def checkpoints(request: Request, web: Web) -> Response:
 @router.get("/checkpoints/{step}/{name}", response_class=FileResponse)
 @router.head("/checkpoints/{step}/{name}", include_in_schema=False)
 async def checkpoint_file(request: Request, web: Web, step: int, name: str) -> Response:
-    """Download a file of a published checkpoint; supports `Range`, `If-Range`, `If-None-Match`.
+    """Download a file of a published checkpoint; supports `Range`, `If-Range` and `If-None-Match`.
 
-    Only the manifest and the files that it names are served. The manifest's digest is given by the
-    control plane and by `/api/v1/checkpoints`.
+    Only the manifest and the files listed in it are served. The control plane and
+    `/api/v1/checkpoints` provide the manifest's digest.
     """
     row, folder = _published(web.snapshot, step), web.services.checkpoint_dir(step)
     path = folder / name
     with _kept(step):
         etag = f'"{await asyncio.to_thread(_digest, row, folder, name)}"'
-        headers = {"ETag": etag, "Cache-Control": "no-cache"}  # a step undone and taken again has other files
+        headers = {"ETag": etag, "Cache-Control": "no-cache"}  # files change if a step is undone and repeated
         if has_already(request, etag):
             return Response(status_code=304, headers=headers)
         return FileResponse(path, headers=headers, filename=name, stat_result=await asyncio.to_thread(path.stat))
@@ -161,7 +161,7 @@ async def checkpoint_file(request: Request, web: Web, step: int, name: str) -> R
 
 @contextmanager
 def _kept(step: int) -> Iterator[None]:
-    """Raise 404 if the checkpoint is meanwhile removed or replaced by another one."""
+    """Convert errors into 404 if the checkpoint is removed or replaced during the block."""
     try:
         yield
     except (OSError, StorageError) as error:
@@ -169,7 +169,7 @@ def _kept(step: int) -> Iterator[None]:
 
 
 def _digest(row: CheckpointRow, folder: Path, name: str) -> str:
-    """Return the SHA-256 of a file from the manifest; raises `HTTPException` if it names none."""
+    """Return the SHA-256 of a file from the manifest. Raises `HTTPException` if the file is not listed."""
     if name == MANIFEST:
         return row.manifest_sha256
     files = _stored(row, folder).manifest.files
@@ -179,7 +179,7 @@ def _digest(row: CheckpointRow, folder: Path, name: str) -> str:
 
 
 def _stored(row: CheckpointRow, folder: Path) -> StoredCheckpoint:
-    """Read the checkpoint in the folder; raises `StorageError` if it is missing or another one."""
+    """Return the checkpoint in a folder. Raises `StorageError` if it is missing or a different one."""
     stored = verify(folder, files=())
     if stored.manifest_sha256 != row.manifest_sha256:
         raise StorageError(f"{folder} holds another checkpoint.")
@@ -196,7 +196,7 @@ def _stored(row: CheckpointRow, folder: Path) -> StoredCheckpoint:
 async def whole_checkpoint(request: Request, web: Web, step: int) -> Response:
     """Download a published checkpoint as a tar with one folder; supports `If-None-Match`.
 
-    The tar is made while it is sent, so its download cannot resume; that of a single file can.
+    The tar is generated on the fly, so its download cannot be resumed; those of single files can.
     """
     row = _published(web.snapshot, step)
     name = f"{web.config.run.name}-step-{step}"
@@ -217,7 +217,7 @@ async def whole_checkpoint(request: Request, web: Web, step: int) -> Response:
 
 
 def _published(snapshot: Snapshot, step: int) -> CheckpointRow:
-    """Find the checkpoint of a step; raises `HTTPException` if there is none or it is withheld."""
+    """Return the checkpoint of a step. Raises `HTTPException` if there is none or it is withheld."""
     row = next((row for row in snapshot.published if row.step == step), None)
     if row is None:
         raise HTTPException(404, f"There is no published checkpoint of step {step}.")
@@ -259,15 +259,15 @@ async def validations(request: Request, web: Web) -> Response:
 async def events(web: Web) -> StreamingResponse:
     """Stream the overview whenever it changes, as server-sent events named `overview`.
 
-    It contains only the few largest contributions.
+    Only the largest contributions are included.
     """
     return StreamingResponse(overview_events(web, web.live.updates()), headers=UNHELD, media_type=EVENT_STREAM)
 
 
 async def overview_events(web: WebState, updates: AsyncIterable[Snapshot]) -> AsyncIterator[bytes]:
-    """Yield the overview of the first snapshot, then each one that differs.
+    """Yield the overview of the first snapshot, and then each changed overview.
 
-    Without changes, an event every `ALIVE_S` shows that the connection is alive.
+    Without changes, an event is sent every `ALIVE_S` to show that the connection is alive.
     """
     sent, sent_at = b"", float("-inf")
     async for snapshot in updates:
@@ -290,10 +290,10 @@ def _news(event: bytes) -> bytes:
 
 
 class Curve(BaseModel):
-    """Points of the loss curve as columns, in the order of steps; those without a loss are left out."""
+    """Points of the loss curve as columns, in order; steps without a loss are omitted."""
 
     era: int
-    steps: int  # all points between `after` and `until`, of which these were chosen
+    steps: int  # number of points between `after` and `until` before thinning
     smoothing: int
     step: list[int]
     loss: list[float]
@@ -301,7 +301,7 @@ class Curve(BaseModel):
     usual: Annotated[list[float], Field(min_length=2, max_length=2)] | None  # least and greatest loss after the first
     # drop, without outliers; null: the run is short
     samples: list[int]
-    samples_total: list[int]  # averaged in up to this step
+    samples_total: list[int]  # cumulative number of samples up to this step
     completed_at: list[float]
 
 
@@ -316,8 +316,8 @@ async def curve(
 ) -> Response:
     """Return the loss over steps, samples and time, thinned out (largest triangle three buckets).
 
-    `smoothing` adds the exponential moving average of the loss over about so many steps, computed
-    before thinning. `usual` is the range of a chart without the first drop.
+    `smoothing` adds the exponential moving average of the loss over about that many steps, computed
+    before thinning. `usual` is a chart's range without the initial drop.
     """
     snapshot = web.snapshot
     make = partial(_curve_points, snapshot, points, smoothing, after, until)
@@ -325,7 +325,7 @@ async def curve(
 
 
 def _curve_points(snapshot: Snapshot, points: int, smoothing: int | Literal["auto"], after: int, until: int) -> Curve:
-    """See `curve`."""
+    """Return the response of `curve`."""
     totals = accumulate(row.samples for row in snapshot.steps)
     known = [(row, total, row.loss) for row, total in zip(snapshot.steps, totals, strict=True) if row.loss is not None]
     window = smoothing_of(len(known)) if smoothing == "auto" else smoothing

@@ -1,4 +1,4 @@
-"""Visitors' questions to the model: a sentence is queued, and its answer is polled by its id."""
+"""Visitors' questions to the model: sentences are queued, and answers are polled by id."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from coordinator.web.state.web_state import ASKS_PER_MINUTE, Web
 from peer.config.run import RunConfig
 
 WAIT = {"Retry-After": "10"}
-MAX_PAGE_CHECKPOINTS = 12  # on which the page can compare one sentence
+MAX_PAGE_CHECKPOINTS = 12  # maximum number of checkpoints that the page compares on a sentence
 Progress = Literal["waiting", "answered", "failed"]
 router = APIRouter(prefix="/api/v1/trials", tags=["model"])
 
@@ -41,7 +41,7 @@ class Sentence(BaseModel):
 
 
 class QuestionStatus(BaseModel):
-    """The state of a question; `blanks` has the likeliest tokens for each blank, or the next."""
+    """The state of a question; `blanks` lists the most likely tokens per blank, or the next tokens."""
 
     id: str
     step: int
@@ -58,28 +58,28 @@ class Playground(BaseModel):
 
     on: bool
     kind: Literal["blanks", "continuation"]
-    auto_class: str  # of transformers, which loads the run's checkpoints
+    auto_class: str  # class of transformers that loads the run's checkpoints
     language: str
     max_characters: int
     max_blanks: int
-    steps: list[int]  # of checkpoints that can be asked, in order
+    steps: list[int]  # steps of the available checkpoints, in order
 
 
 async def admit_asking(request: Request, web: Web) -> None:
-    """Count a question of an address; raises `HTTPException` above the limit."""
+    """Count a question from an address. Raises `HTTPException` above the limit."""
     if not web.asks.allows(http_caller(request.client)):
         raise HTTPException(429, f"The model answers an address {ASKS_PER_MINUTE} times a minute: wait a little.", WAIT)
 
 
 @router.get("", response_model=Playground)
 async def trial(request: Request, web: Web) -> Response:
-    """Return whether the model can be tried, and which checkpoints can be asked."""
+    """Return whether the model can be tried, and the available checkpoints."""
     snapshot = web.snapshot
     return await web.answer(request, "trials", snapshot.taken_at, partial(trial_of, web.config, snapshot))
 
 
 def trial_of(config: RunConfig, snapshot: Snapshot) -> Playground:
-    """See `trial`."""
+    """Return the response of `trial`."""
     steps = [row.step for row in snapshot.published]
     return Playground(
         on=config.dashboard.try_it and bool(steps),
@@ -115,7 +115,7 @@ def ask_model(web: Web, sentence: Sentence, response: Response) -> QuestionStatu
 
 @router.get("/{identity}")
 def answer(web: Web, identity: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) -> QuestionStatus:
-    """Return the state of a question, and its answer."""
+    """Return the state of a question, with its answer if available."""
     row = find_question(web.database, identity, web.services.clock())
     if row is None:
         raise HTTPException(404, "This sentence waits no more: ask again.")
@@ -123,7 +123,7 @@ def answer(web: Web, identity: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]) 
 
 
 def spread(steps: list[int], most: int) -> list[int]:
-    """Choose at most `most` steps, evenly spread, with the first and the last."""
+    """Return at most `most` steps, evenly spread, including the first and the last."""
     if len(steps) <= most:
         return steps
     return [steps[round(index * (len(steps) - 1) / (most - 1))] for index in range(most)]
@@ -134,7 +134,7 @@ def _wanted(snapshot: Snapshot, step: int | None) -> CheckpointRow:
     if not found:
         named = "yet" if step is None else f"of step {step}"
         raise HTTPException(404, f"There is no published checkpoint {named}.")
-    return found[0]  # the newest comes first
+    return found[0]  # newest first
 
 
 def _asked(row: QuestionRow) -> QuestionStatus:

@@ -1,4 +1,4 @@
-"""HTTP below the routes: server, limits, headers, login, compression, caching, paging.
+"""HTTP infrastructure: server, limits, headers, login, compression, caching, paging.
 
-Routes import `answers`; the application imports `boundary` and `headers`; the service imports `server`.
+Routes import `answers`, the application imports `boundary` and `headers`, the service `server`.
 """

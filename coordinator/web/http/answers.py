@@ -1,7 +1,7 @@
-"""Answers for many viewers: built and compressed once for each state of the run, with an ETag.
+"""Shared responses: built and compressed once per state of the run, with an ETag.
 
-So each viewer beyond the first costs only the sending. A long list is answered in pages: a cursor
-marks where the next page begins, and stays valid when rows are added meanwhile.
+Each further viewer costs only the transmission. Long lists are split into pages; a cursor marks the
+start of a page, and stays valid if rows are added in the meantime.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 JSON = "application/json"
-REVALIDATE = "no-cache"  # cached, and revalidated each time
-FOR_EVER = "public, max-age=31536000, immutable"  # the address changes with the content
+REVALIDATE = "no-cache"  # cached, but revalidated on every use
+FOR_EVER = "public, max-age=31536000, immutable"  # the URL changes with the content
 MOST_ANSWERS = 128
-MOST_KEPT_BYTES = 512 * 1024  # of one answer: requests for many large ones must not fill the memory
-LEAST_COMPRESSED = 600  # bytes; less fits one packet anyway
-Made: TypeAlias = "BaseModel | DataclassInstance | bytes"  # sent as JSON; or the bytes themselves
+MOST_KEPT_BYTES = 512 * 1024  # maximum size of a cached response, to bound memory
+LEAST_COMPRESSED = 600  # bytes; smaller bodies fit into one packet anyway
+Made: TypeAlias = "BaseModel | DataclassInstance | bytes"  # converted to JSON, or sent as they are (bytes)
 Make = Callable[[], Made]
 _NO_WEIGHT = re.compile(r"\s*q=0(\.0*)?\s*")
 MAX_CURSOR_CHARS = 256
 Tenths = Annotated[float, AfterValidator(partial(round, ndigits=1))]
-Key = tuple[str | int | float, ...]  # what rows are ordered by, with their id last
+Key = tuple[str | int | float, ...]  # sort key of a row, ending with its id
 Cursor = Annotated[str, Query(max_length=MAX_CURSOR_CHARS, description="Where the page begins: another page's `next`.")]
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """An answer's body, ready to be sent."""
+    """An encoded response body."""
 
     content: bytes
     media_type: str
-    etag: str  # weak: the compressed form has the same
-    compressed: bytes | None  # gzip, where that is worth it
+    etag: str  # weak, because compressed and plain bodies share it
+    compressed: bytes | None  # gzip; None if not worthwhile
 
 
 def encode(made: Made, media_type: str = JSON) -> Encoded:
-    """Encode an answer: a model or a dataclass as JSON, or bytes as they are."""
+    """Encode a model or a dataclass as JSON; leave bytes as they are."""
     content = made if isinstance(made, bytes) else to_json(made, inf_nan_mode="null")
     is_worth_it = len(content) >= LEAST_COMPRESSED and media_type != "image/png"
     compressed = gzip.compress(content, 5, mtime=0) if is_worth_it else None
@@ -61,7 +61,7 @@ def encode(made: Made, media_type: str = JSON) -> Encoded:
 
 
 def answer(request: Request, encoded: Encoded, cache_control: str = REVALIDATE, vary: str = "") -> Response:
-    """Make the response; 304 if the client has this content already."""
+    """Return the response; 304 if the client already has this content."""
     headers = {
         "ETag": encoded.etag,
         "Cache-Control": cache_control,
@@ -76,13 +76,13 @@ def answer(request: Request, encoded: Encoded, cache_control: str = REVALIDATE, 
 
 
 def has_already(request: Request, etag: str) -> bool:
-    """Return whether the client names this ETag, compared weakly (RFC 9110, 13.1.2)."""
+    """Return whether the client sent this ETag, by weak comparison (RFC 9110, 13.1.2)."""
     named = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
     return etag.removeprefix("W/") in named or "*" in named
 
 
 def takes_gzip(request: Request) -> bool:
-    """Return whether the client accepts gzip, by name or as any coding, with a weight above 0 (RFC 9110, 12.5.3)."""
+    """Return whether the client accepts gzip, explicitly or by a wildcard (RFC 9110, 12.5.3)."""
     is_taken: dict[str, bool] = {}
     for named in ",".join(request.headers.getlist("accept-encoding")).lower().split(","):
         coding, _, weight = named.partition(";")
@@ -91,20 +91,20 @@ def takes_gzip(request: Request) -> bool:
 
 
 def columns(rows: Iterable[object], *names: str) -> dict[str, list[Any]]:
-    """Turn rows into columns, each with the values of one attribute."""
+    """Convert rows to columns, one per attribute."""
     rows = list(rows)
     return {name: [getattr(row, name) for row in rows] for name in names}
 
 
 class AnswerCache:
-    """A cache of the newest answer to each question, made in a thread; used from one event loop."""
+    """A cache of the latest response per question, built in threads; used from one event loop."""
 
     def __init__(self, most: int = MOST_ANSWERS) -> None:
         self._most = most
         self._kept: OrderedDict[Hashable, tuple[Hashable, asyncio.Future[Encoded]]] = OrderedDict()
 
     async def get(self, question: Hashable, version: Hashable, make: Make, media_type: str = JSON) -> Encoded:
-        """Return the answer of this version, made once for all requests; errors are not kept."""
+        """Return the response for this version, built once for concurrent requests; errors are not cached."""
         kept = self._kept.get(question)
         if kept is None or kept[0] != version:
             building = asyncio.ensure_future(asyncio.to_thread(lambda: encode(make(), media_type)))
@@ -113,7 +113,7 @@ class AnswerCache:
         self._kept.move_to_end(question)
         while len(self._kept) > self._most:
             self._kept.popitem(last=False)
-        return await asyncio.shield(kept[1])  # a cancelled request must not cancel others
+        return await asyncio.shield(kept[1])  # a cancelled request must not affect others
 
     def _drop_unfit(self, question: Hashable, building: asyncio.Future[Encoded]) -> None:
         failed = building.cancelled() or building.exception() is not None
@@ -123,12 +123,12 @@ class AnswerCache:
 
 
 def cursor_of(key: Key) -> str:
-    """Encode the cursor of the page that follows the row with this key."""
+    """Return the cursor for the page after the row with this key."""
     return base64.urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).decode().rstrip("=")
 
 
 def key_of(cursor: str, kinds: tuple[type, ...]) -> Key | None:
-    """Decode a cursor into a key; None for the first page. Raises `RequestError` if invalid."""
+    """Return the key in a cursor; None for the first page. Raises `RequestError` if invalid."""
     if not cursor:
         return None
     try:

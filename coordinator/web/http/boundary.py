@@ -1,8 +1,8 @@
-"""The boundary of an HTTP request: limits on rate and size, and answers to failures and malformed requests.
+"""The outermost HTTP layer: limits on rate and size, and responses to failures and bad requests.
 
-A failure is answered with one sentence; the details are logged, and no client sees a stack trace.
-The answer to a malformed request says where and why, but does not repeat its content, which may be
-a secret. These answers are ASCII, because the input may not be valid Unicode.
+A failure is answered with one sentence; details are logged, and no client sees a stack trace. The
+response to a malformed request states the location and the problem, but not the input, which may be
+a secret. These responses are ASCII, because the input may not be valid Unicode.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from coordinator.throttling.rate_limits import CallerPace, http_caller
 logger = logging.getLogger(__name__)
 
 NAMES = ("type", "loc", "msg")
-REQUESTS_PER_MINUTE = 600  # of one address: a few open pages, each with a request a second
+REQUESTS_PER_MINUTE = 600  # limit per address: several open pages with one request a second each
 MAX_BODY_BYTES = 64 * 1024
-PIECE_BYTES = 32 * 1024  # of an answer, given to the connection at once
+PIECE_BYTES = 32 * 1024  # maximum bytes passed to the connection at once
 RETRY_AFTER_S = 10
-FORWARDED = "x-forwarded-for"  # the header in which a proxy names its client
+FORWARDED = "x-forwarded-for"  # header with which a proxy names its client
 _HOST = re.compile(r"(\[[0-9a-f:.%]+\]|[^\[\]@/?#:]+)(:\d{0,5})?")
 
 
@@ -49,14 +49,14 @@ class Boundary:
         clock: Callable[[], float] = time.monotonic,
         names: frozenset[str] | None = None,
     ) -> None:
-        """Answer requests for these host names only; None: for all."""
+        """Accept requests for these host names only; None: all names."""
         self._app = app
         self._names = names
         self._has_seen_proxy = False
         self._pace = CallerPace(requests_per_minute, clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or refuse it."""
+        """Serve or reject one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -72,7 +72,7 @@ class Boundary:
             self._check_host(scope)
             self._check_pace(scope)
             await self._app(scope, _bounded(scope, receive), send_noting)
-        except Exception as error:  # the boundary of a request: answered and logged here
+        except Exception as error:  # boundary of a request: handled and logged here
             answer = _answer(error)
             if not started:
                 await answer(scope, receive, send)
@@ -80,9 +80,9 @@ class Boundary:
                 raise
 
     def _check_host(self, scope: Scope) -> None:
-        """Raise 421 unless the host name is the run's: other names may be attacks (DNS rebinding).
+        """Raise 421 for foreign host names, which may indicate an attack (DNS rebinding).
 
-        IP addresses and names without a dot are accepted, because no attacker can control them.
+        IP addresses and names without a dot are accepted, because attackers cannot control them.
         """
         host = Headers(scope=scope).get("host", "").lower()
         name = urlsplit(f"//{host}").hostname or "" if _HOST.fullmatch(host) else host
@@ -96,7 +96,7 @@ class Boundary:
             )
 
     def _note_proxy(self, scope: Scope) -> None:
-        """Log once that a proxy on this machine is not trusted: its clients then count as one."""
+        """Warn once about an untrusted proxy on this machine, whose clients are treated as one."""
         client = (scope.get("client") or ("",))[0]
         if self._has_seen_proxy or not is_loopback(client) or FORWARDED not in Headers(scope=scope):
             return
@@ -121,19 +121,19 @@ def _is_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a client's address is this machine's own; False if it is no address."""
+    """Return whether a client's address is a loopback address; False if it is not an address."""
     return _is_address(host) and ipaddress.ip_address(host).is_loopback
 
 
 async def refuse_shape(_request: Request, error: Exception) -> Response:
-    """Answer a request of a wrong shape as FastAPI does (422), but without its input."""
+    """Respond to an invalid request as FastAPI does (422), but without the input."""
     assert isinstance(error, RequestValidationError)
     detail = [{name: found[name] for name in NAMES} for found in error.errors()]
     return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
 
 
 async def _send_in_pieces(message: Message, send: Send) -> None:
-    """Send a large body in pieces: the rest is shared by its readers, not buffered for each."""
+    """Send a large body in pieces: readers share the rest instead of buffering it."""
     body = message.get("body", b"")
     last = max(0, len(body) - 1) // PIECE_BYTES * PIECE_BYTES
     for start in range(0, last, PIECE_BYTES):
@@ -160,7 +160,7 @@ def _bounded(scope: Scope, receive: Receive) -> Receive:
 
 
 def _answer(error: Exception) -> JSONResponse:
-    """Turn an error into an answer of one sentence, in the form of FastAPI's own errors."""
+    """Convert an error into a one-sentence response in FastAPI's error format."""
     if isinstance(error, HTTPException):
         status, text = error.status_code, str(error.detail)
     elif isinstance(error, ConfigError | RequestError):

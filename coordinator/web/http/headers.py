@@ -1,6 +1,6 @@
-"""Security headers of all answers: browsers must not load, frame, sniff or run foreign content.
+"""Security headers of all responses, which keep browsers from loading or running foreign content.
 
-Other sites' pages may read the public API (CORS), but nothing else, and never with cookies.
+Pages of other sites may read the public API (CORS), but nothing else, and never with cookies.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.statistics.curve import STYLE_SHA256
 
-# Hashes of the two <style> elements that Plotly 6.x inserts: an empty one, to which it adds rules,
-# and one for maps. We draw no maps: if a new version changes it, only the browser's log shows it.
+# Hashes of the two <style> elements inserted by Plotly 6.x: an empty one, to which it adds rules,
+# and one for maps. The dashboard has no maps, so a changed hash only shows in the browser's log.
 PLOTLY_STYLES = (
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=' 'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='"
 )
@@ -21,10 +21,10 @@ DASHBOARD_POLICY = (
     f"default-src 'none'; script-src 'self'; style-src 'self' {PLOTLY_STYLES}; img-src 'self'; "
     f"connect-src 'self'; form-action 'none'; {_NOWHERE}"
 )
-ARCHIVE_POLICY = DASHBOARD_POLICY.replace("; frame-ancestors 'none'", "")  # a <meta> lacks it
+ARCHIVE_POLICY = DASHBOARD_POLICY.replace("; frame-ancestors 'none'", "")  # not supported in <meta>
 CURVE_POLICY = f"default-src 'none'; style-src 'sha256-{STYLE_SHA256}'; form-action 'none'; {_NOWHERE}"
 ADMIN_POLICY = f"default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; {_NOWHERE}"
-# Without referrers, browsers send `Origin: null` for our own forms, as for those of other sites.
+# Without referrers, browsers would send `Origin: null` for the dashboard's own forms, too.
 ADMIN_HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": ADMIN_POLICY,
@@ -43,7 +43,7 @@ ONE_DAY_S = 86_400
 
 
 def headers_for(path: str) -> dict[str, str]:
-    """Return the security headers of the answer to a request for `path`."""
+    """Return the security headers for the response to a request for `path`."""
     if path.startswith("/admin"):
         return HEADERS | ADMIN_HEADERS
     policy = CURVE_POLICY if path == "/curve.svg" else DASHBOARD_POLICY
@@ -51,9 +51,9 @@ def headers_for(path: str) -> dict[str, str]:
 
 
 class SecurityHeaders:
-    """ASGI middleware that adds the security headers to every answer (also to streams, which it does not buffer).
+    """ASGI middleware that adds the security headers to every response, without buffering streams.
 
-    A header that an answer already has is kept: the guide's pages have a policy of their own.
+    Headers already set by a response are kept; the guide's pages have their own policy.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -76,7 +76,7 @@ class SecurityHeaders:
 
 
 class OpenReading:
-    """ASGI middleware that lets every origin read what lies below `PUBLIC`."""
+    """ASGI middleware that allows all origins to read the paths below `PUBLIC`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

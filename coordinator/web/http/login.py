@@ -1,6 +1,6 @@
 """Administrators' login over HTTP: a limit on attempts, the cookie, and checks of each request.
 
-A request that changes something must come from our own page (`Origin`) and carry the CSRF token.
+State-changing requests must come from our own pages (`Origin`) and include the CSRF token.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from coordinator.throttling.rate_limits import CallerPace, http_caller
 from coordinator.web.http.boundary import FORWARDED, is_loopback
 
 logger = logging.getLogger(__name__)
-TRIES_PER_MINUTE = 10  # of one address, and of one account
-HASHED_AT_ONCE = 2  # each takes 64 MiB while it is compared
+TRIES_PER_MINUTE = 10  # limit per address, and per account
+HASHED_AT_ONCE = 2  # each comparison takes 64 MiB
 COOKIE, SECURE_COOKIE = "manyhands-admin", "__Host-manyhands-admin"
-MAX_FIELDS = 1000  # of a form: a box for each device that is to be cut off at a return to a checkpoint
+MAX_FIELDS = 1000  # maximum form fields: a return to a checkpoint has a box for each device to cut off
 
 
 class LoginNeededError(Exception):
-    """Nobody is logged in: a page redirects to the login form, a form's act is refused with 401."""
+    """Raised without a valid login: pages redirect to the login form, submitted forms get 401."""
 
 
 @dataclass
 class LoginDesk:
-    """Checks logins, at a limited rate; used from one event loop."""
+    """A rate-limited check of logins; used from one event loop."""
 
     administrators: Administrators
     by_account: LoginTries
@@ -47,7 +47,7 @@ class LoginDesk:
         async with self.hashing:
             token = await asyncio.to_thread(self.administrators.log_in, name, password)
         if token is None:
-            logger.warning("A login failed")  # no name: it may be a password
+            logger.warning("A login failed")  # the name is left out because it may be a password
         return token
 
 
@@ -58,24 +58,24 @@ def require_privacy(request: Request) -> None:
 
 
 def _is_local(request: Request) -> bool:
-    """Return whether the browser is on this machine; requests from a proxy on this machine may come from anywhere."""
+    """Return whether the browser is on this machine; requests through a local proxy may not be."""
     return FORWARDED not in request.headers and is_loopback(request.client.host if request.client else "")
 
 
 def require_own_origin(request: Request) -> None:
-    """Raise 403 unless the request comes from one of our own pages, by its `Origin`."""
+    """Raise 403 unless the request's `Origin` is the dashboard itself."""
     if request.headers.get("origin") != f"{request.url.scheme}://{request.headers.get('host', '')}":
         raise HTTPException(403, "This request came from another page.")
 
 
 def require_csrf(login: Login, token: str) -> None:
-    """Raise 403 unless the request carries its login's CSRF token."""
+    """Raise 403 unless the token is the login's CSRF token."""
     if not hmac.compare_digest(login.csrf_token.encode(), token.encode()):
         raise HTTPException(403, "This form is of another login: load the page again.")
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Parse a form's fields; raises 400 if the body is no form."""
+    """Parse a form's fields. Raises 400 if the body is not a form."""
     try:
         return dict(parse_qsl((await request.body()).decode(), max_num_fields=MAX_FIELDS, keep_blank_values=True))
     except ValueError as error:
@@ -83,17 +83,17 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def token_of(request: Request) -> str:
-    """Return the login's token from the cookie; "" without one."""
+    """Return the login's token from the cookie, or "" without a cookie."""
     return request.cookies.get(_cookie(request)["key"], "")[:128]
 
 
 def set_cookie(request: Request, response: Response, token: str) -> None:
-    """Set the login's cookie: not for scripts or other sites; HTTPS only if the request was."""
+    """Set the login cookie, hidden from scripts and other sites; HTTPS only if the request was."""
     response.set_cookie(**_cookie(request), value=token, max_age=int(LIFETIME_S))
 
 
 def clear_cookie(request: Request, response: Response) -> None:
-    """Delete the login's cookie."""
+    """Delete the login cookie."""
     response.delete_cookie(**_cookie(request))
 
 

@@ -1,8 +1,8 @@
-"""The HTTP server, in one event loop with the gRPC server: uvicorn without its signal handling.
+"""The HTTP server: uvicorn in the event loop of the gRPC server, without its signal handling.
 
-It has limits that uvicorn lacks: a request must arrive completely within a time, however slowly its
-bytes are sent; the client must read the answer; and one address can have only so many connections,
-unless it is a proxy that is trusted to name its clients.
+It adds limits that uvicorn lacks: a timeout for receiving a complete request, however slowly its
+bytes arrive; a minimum rate at which clients must read; and a maximum number of connections per
+address, except for proxies that are trusted to name their clients.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from auth.errors import ManyhandsError, PortTakenError
 from coordinator.throttling.rate_limits import CallerPlaces, http_caller
 
-STOP_GRACE_S = 2  # browsers hold event streams open for ever
+STOP_GRACE_S = 2  # browsers keep event streams open indefinitely
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Limits on all connections together, and on each of them."""
+    """Limits on all connections in total, and on each connection."""
 
     connections: int = 1536
-    connections_per_caller: int = 64  # a school behind one address, a browser's six each
-    request_s: float = 15.0  # until a request is complete, also the next one after an answer
-    reading_s: float = 20.0  # between two checks of a slow reader
-    read_bytes: int = 4096  # that it must have read in between
-    head_bytes: int = 16 * 1024  # of a request's line and headers
+    connections_per_caller: int = 64  # a school behind one address, with six per browser
+    request_s: float = 15.0  # timeout for a complete request, including the next one after a response
+    reading_s: float = 20.0  # interval between two checks of a slow reader
+    read_bytes: int = 4096  # minimum bytes read between two checks
+    head_bytes: int = 16 * 1024  # limit for the request line and headers
     keep_alive_s: int = 5
 
 
@@ -43,19 +43,19 @@ _ARRIVED = {h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.ERROR}
 
 
 class BoundedConnection(H11Protocol):
-    """uvicorn's connection with `ConnectionLimits`; all connections of a server share `places`."""
+    """A uvicorn connection with `ConnectionLimits`; connections of a server share `places`."""
 
     def __init__(
         self, *, limits: ConnectionLimits, places: CallerPlaces, trusted: frozenset[str], **uvicorn: Any
     ) -> None:
         super().__init__(**uvicorn)
         self._limits, self._places, self._trusted = limits, places, trusted
-        self._caller: str | None = None  # once it has a place
+        self._caller: str | None = None  # set once it has a slot
         self._arriving: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a place; abort the connection if there is none."""
+        """Reserve a slot; abort the connection if none is free."""
         super().connection_made(transport)
         caller = http_caller(self.client)
         if not self._places.enter(caller, counted=caller not in self._trusted):
@@ -65,7 +65,7 @@ class BoundedConnection(H11Protocol):
         self._watch_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Free the place."""
+        """Free the slot."""
         super().connection_lost(exc)
         _cancel(self._arriving)
         _cancel(self._reading)
@@ -74,17 +74,17 @@ class BoundedConnection(H11Protocol):
             self._caller = None
 
     def data_received(self, data: bytes) -> None:
-        """Receive a part of a request."""
+        """Receive part of a request."""
         super().data_received(data)
         self._watch_request()
 
     def on_response_complete(self) -> None:
-        """Start the time limit of the next request."""
+        """Start the timeout for the next request."""
         super().on_response_complete()
         self._watch_request()
 
     def pause_writing(self) -> None:
-        """Start checking whether a slow client reads at all."""
+        """Start checking whether a slow client is reading at all."""
         super().pause_writing()
         self._look_again()
 
@@ -95,7 +95,7 @@ class BoundedConnection(H11Protocol):
         self._reading = None
 
     def _watch_request(self) -> None:
-        """Limit the time from a request's beginning: sending a byte now and then gains no time."""
+        """Limit the time from the start of a request, so that sending single bytes does not extend it."""
         if self.conn.their_state in _ARRIVED or self.transport.is_closing():
             _cancel(self._arriving)
             self._arriving = None
@@ -119,14 +119,14 @@ def _cancel(timer: asyncio.TimerHandle | None) -> None:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn as part of another program: it sets `up` when it serves, and handles no signals."""
+    """An embedded uvicorn server: sets `up` once it is serving, and does not handle signals."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.up = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start the application and listen; uvicorn would end the whole process if that fails."""
+        """Start the application and listen; on failure uvicorn would exit the process."""
         try:
             await super().startup(sockets)
         except SystemExit as error:
@@ -140,12 +140,12 @@ class _Uvicorn(uvicorn.Server):
 
 
 class WebServer:
-    """A running web application; made by `start`."""
+    """A running web application; created by `start`."""
 
     def __init__(self, app: FastAPI, server: uvicorn.Server, serving: asyncio.Task[None], port: int) -> None:
         self.port = port
         self._app = app
-        self.serving = serving  # ends when the server does, for whatever reason
+        self.serving = serving  # finishes when the server stops for any reason
         self._server = server
 
     @classmethod
@@ -155,20 +155,20 @@ class WebServer:
         host: str,
         port: int,
         trusted_proxies: Sequence[str] = (),
-        limits: ConnectionLimits = ConnectionLimits(),  # frozen
+        limits: ConnectionLimits = ConnectionLimits(),  # the class is frozen
     ) -> WebServer:
-        """Serve on host:port (0: any free port); raises `PortTakenError`, or if the app fails.
+        """Serve on host:port (port 0: any free port). Raises `PortTakenError`, or an error of the app.
 
-        `trusted_proxies`: addresses whose headers on the client's address and scheme are trusted.
+        `trusted_proxies` are addresses trusted to send the client's address and scheme in headers.
         """
         listening = _listen(host, port)
         config = uvicorn.Config(
             app,
-            log_config=None,  # the process decides how it logs
+            log_config=None,  # logging is configured by the process
             access_log=False,
             server_header=False,
             lifespan="on",
-            http=partial(  # type: ignore[arg-type]  # a factory in place of a class
+            http=partial(  # type: ignore[arg-type]  # a factory instead of a class
                 BoundedConnection,
                 limits=limits,
                 places=CallerPlaces(limits.connections, limits.connections_per_caller),
@@ -197,10 +197,10 @@ class WebServer:
         return len(self._server.server_state.connections)
 
     async def stop(self) -> None:
-        """Close all connections and end the application, its streams by `state.end_streams`."""
+        """Close all connections and stop the application; `state.end_streams` ends its streams."""
         end_streams: Callable[[], None] | None = getattr(self._app.state, "end_streams", None)
         if end_streams is not None:
-            end_streams()  # else they would end only with the grace period
+            end_streams()  # otherwise they would run until the end of the grace period
         self._server.should_exit = True
         await self.serving
 

@@ -1,6 +1,6 @@
-"""The files of a built site, here the guide, and the policy that lets its own scripts run.
+"""The files of a static site (the guide), and a policy that permits its inline scripts.
 
-The theme has a few inline scripts. The policy allows them by their hashes, and no others.
+The theme has a few inline scripts, which the policy allows by their hashes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ TYPES = CONTENT_TYPES | {
     ".png": "image/png",
 }
 START = "index.html"
-_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)  # with attributes it is a file of its own, or data
+_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)  # tags with attributes load a file or contain data
 
 
 class Guide:
-    """The files of the built site; none if it has not been built."""
+    """The files of the built site; empty if it has not been built."""
 
     def __init__(self, folder: Path) -> None:
-        """Index the files by their paths below `folder`; requests can name no others."""
+        """Index the files by their paths below `folder`; requests cannot access any others."""
         found = (file for file in folder.rglob("*") if file.suffix in TYPES and file.is_file())
         self._files = {file.relative_to(folder).as_posix(): file for file in found}
         self._encoded: dict[str, Encoded] = {}
@@ -39,7 +39,7 @@ class Guide:
         return START in self._files
 
     def file(self, name: str) -> Encoded | None:
-        """Return a file's content, compressed at the first request for it."""
+        """Return a file's content, compressed on the first request."""
         if name in self._files and name not in self._encoded:
             self._encoded[name] = encode(self._files[name].read_bytes(), TYPES[self._files[name].suffix])
         return self._encoded.get(name)

@@ -1,4 +1,4 @@
-"""The public pages: views, translations, the guide, login by a provider, the picture beside a link.
+"""The public pages: views, translations, the guide, login by a provider, and the link preview image.
 
-`coordinator.web.app` imports the routers; templates lie in `dashboards`.
+`coordinator.web.app` imports the routers; templates are in `dashboards`.
 """

@@ -1,7 +1,7 @@
-"""The picture that chats and forums show beside a link to the run (Open Graph): a PNG of its curve and numbers.
+"""The link preview image (Open Graph): a PNG with the run's loss curve and numbers.
 
-Pillow draws it with its own font, so nothing of the system is needed. That font has only Latin
-letters: the picture shows the run's name and numbers, which are always Latin, and no other text.
+Pillow draws it with its built-in font, which requires no system fonts but has only Latin letters.
+All texts are Latin: the run's name, numbers, and fixed texts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from coordinator.web.state.web_state import Web
 
 router = APIRouter(include_in_schema=False)
 
-CARD_S = 300.0  # for which a card is reused: drawing one takes a third of a second
-WIDTH, HEIGHT = 1200, 630  # as all sites that show such pictures recommend
+CARD_S = 300.0  # cache period; drawing an image takes a third of a second
+WIDTH, HEIGHT = 1200, 630  # size recommended by all sites that show previews
 MARGIN = 64
-SCALE = 2  # drawn larger and reduced, for smooth lines
+SCALE = 2  # supersampling factor, for smooth lines
 CURVE_TOP, CURVE_BOTTOM = 250, 560
 MAX_POINTS = 250
 BACKGROUND, TEXT, MUTED, LINE, GRID = "#0f1720", "#f3f6f9", "#a3b0bf", "#6ea8ff", "#243140"
@@ -30,7 +30,7 @@ BACKGROUND, TEXT, MUTED, LINE, GRID = "#0f1720", "#f3f6f9", "#a3b0bf", "#6ea8ff"
 
 @router.get("/card.png")
 async def card(request: Request, web: Web) -> Response:
-    """The picture beside a link to the page."""
+    """Serve the preview image for links to the page."""
     run, snapshot = web.config.run.name, web.snapshot
     version = snapshot.taken_at // CARD_S
     encoded = await web.cards.get("card.png", version, lambda: card_of(run, snapshot), "image/png")
@@ -38,7 +38,7 @@ async def card(request: Request, web: Web) -> Response:
 
 
 def card_of(run: str, snapshot: Snapshot) -> bytes:
-    """Draw the picture of a run for a snapshot."""
+    """Draw the preview image of a run for a snapshot."""
     loss = [(float(row.step), row.loss) for row in snapshot.steps if row.loss is not None]
     return draw_card(run, loss, snapshot.last_step, snapshot.samples, len(snapshot.contributions))
 

@@ -1,4 +1,4 @@
-"""The guide: the site that `make docs` builds from `docs/`, served if this installation has it."""
+"""The guide, which `make docs` builds from `docs/`; served if this installation includes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = APIRouter(include_in_schema=False)
 
 
 async def built_guide(web: Web) -> Guide:
-    """Return the guide; raises 404 if it has not been built."""
+    """Return the guide. Raises 404 if it has not been built."""
     if not web.guide.is_built:
         raise HTTPException(404, "This installation has no guide: `make docs` builds it in a checkout.")
     return web.guide
@@ -28,13 +28,13 @@ Built = Annotated[Guide, Depends(built_guide)]
 
 @router.get("/guide")
 async def guide_start(_guide: Built) -> Response:
-    """Redirect to the start page, relatively, as the run may be served below any path."""
+    """Redirect to the start page with a relative URL, because the run may be served below any path."""
     return RedirectResponse("guide/", 308)
 
 
 @router.get("/guide/{name:path}")
 def guide_file(request: Request, name: str, guide: Built) -> Response:
-    """Serve a page of the guide, or a file that a page loads."""
+    """Serve a page of the guide, or a file loaded by a page."""
     found = guide.file(name or START)
     if found is None:
         raise HTTPException(404, "The guide has no such page: it begins at /guide.")

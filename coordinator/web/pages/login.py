@@ -1,8 +1,8 @@
-"""The login page, for providers without a device flow: check the code, go to the provider, return.
+"""The login page for providers without a device flow: check the code, go to the provider, return.
 
-An attacker could send a code to a person who is logged in at the provider, so that this person's
-account admits the attacker's machine. So nothing happens before the person has seen the code and
-followed the page's link. The link and the return work only in the browser that showed the page.
+An attacker could send their own code to someone who is logged in at the provider, to have that
+account admit the attacker's machine. A login therefore starts only after the user has seen the code
+and followed the page's link. Link and return work only in the browser that displayed the page.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Text = Annotated[str, Query(max_length=4096)]
 
 
 def ticket_for(browser: str, user_code: str) -> str:
-    """Make the ticket in the page's link, which only this browser's page for this code contains."""
+    """Return the ticket for the page's link, which is unique to this browser and code."""
     return hmac.new(browser.encode(), user_code.upper().encode(), hashlib.sha256).hexdigest()
 
 
@@ -51,7 +51,7 @@ async def callback(
 
 @router.get("/{user_code}")
 async def confirm(web: Web, user_code: UserCode) -> Response:
-    """Show the code, so that the person can compare it with their own terminal's."""
+    """Show the code, so that users can compare it with their own terminal's."""
     try:
         page = web.services.logins.page(user_code)
     except ManyhandsError as refused:

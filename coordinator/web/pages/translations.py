@@ -1,7 +1,7 @@
-"""The pages' texts: the choice of the reader's language, and texts by their keys.
+"""The texts of the pages: the choice of the reader's language, and texts by key.
 
-A text is a string with placeholders such as `{name}`, or has a string for each plural form of the
-language (`one`, `other`, ...). Only the pages' scripts use plural forms, with `Intl.PluralRules`.
+A text is a string with placeholders such as `{name}`, or a table with one string per plural form of
+the language (`one`, `other`, ...). Only scripts use plural forms, through `Intl.PluralRules`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from dashboards import DEFAULT_LANGUAGE, catalogs
 
 MAX_RANGES = 20
-PLURAL_FORMS = {"zero", "one", "two", "few", "many", "other"}  # of Unicode's CLDR
+PLURAL_FORMS = {"zero", "one", "two", "few", "many", "other"}  # plural categories of Unicode's CLDR
 _RANGE = re.compile(r"([A-Za-z]{1,8}(?:-[A-Za-z0-9]{1,8})*)\s*(?:;\s*q=([01](?:\.\d{0,3})?))?")
 
 
@@ -27,21 +27,21 @@ class Translation:
     by_key: dict[str, Any]
 
     def __call__(self, key: str, **values: object) -> str:
-        """Return the text, with the values filled in; raises `KeyError` for an unknown key."""
+        """Return a text with the values filled in. Raises `KeyError` for an unknown key."""
         text = self.by_key[key]
         return str(text).format_map(values) if values else str(text)
 
 
 @cache
 def texts_of(language: str) -> Translation:
-    """Return the texts of an available language; missing texts are in the default language."""
+    """Return the texts of an available language, completed with those of the default language."""
     catalog = catalogs()[language]
     by_key = {**flattened(catalogs()[DEFAULT_LANGUAGE]), **flattened(catalog)}
     return Translation(language, str(catalog["direction"]), by_key)
 
 
 def flattened(catalog: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten sections into keys with dots; plural forms stay together."""
+    """Flatten sections into dotted keys; plural forms stay together."""
     found: dict[str, Any] = {}
     for name, value in catalog.items():
         if isinstance(value, dict) and not value.keys() <= PLURAL_FORMS:

@@ -1,8 +1,8 @@
-"""The public pages, one for each view, rendered in the reader's language with current numbers.
+"""The public pages, one per view, rendered in the reader's language with current numbers.
 
-A view is an entry of `VIEWS`, a template, an ES module and a style of the same name, and its texts
-in each language (CONTRIBUTING.md says how to add one). Templates escape all text that people could
-have written. Other routes here serve the charts' library, the drawn curve, health and metrics.
+A view consists of an entry in `VIEWS`, a template, an ES module and a style of the same name, and
+its texts in each language (CONTRIBUTING.md explains how to add one). Templates escape all text that
+users could have written. Other routes here serve the chart library, the drawn curve, health, metrics.
 """
 
 from __future__ import annotations
@@ -47,20 +47,21 @@ from peer.config.phases import all_phases
 from peer.config.run import RunConfig
 
 LANGUAGE_COOKIE = "manyhands-language"
-SHOWN_PARTICIPANTS = 25  # before the script asks for all
-FEW_SAMPLES = 100  # of held-out text; the script writes the caveat (checkpoint_choice.js)
+SHOWN_PARTICIPANTS = 25  # shown until the script has loaded all
+FEW_SAMPLES = 100  # number of held-out samples below which checkpoint_choice.js adds a caveat
 A_YEAR_S = 365 * 86_400
 VARY = "Accept-Language, Cookie"
 router = APIRouter(include_in_schema=False)
 templates = Environment(loader=FileSystemLoader(WEB), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-templates.filters["number"] = lambda value: f"{value:,}"  # a script writes it as the reader's language does
-templates.filters["date"] = lambda at: datetime.fromtimestamp(at, timezone.utc).date().isoformat()  # and so here
+# Scripts reformat numbers and dates for the reader's language.
+templates.filters["number"] = lambda value: f"{value:,}"
+templates.filters["date"] = lambda at: datetime.fromtimestamp(at, timezone.utc).date().isoformat()
 Language = Annotated[str | None, Query(max_length=16)]
-Chosen = Annotated[str | None, Cookie(alias=LANGUAGE_COOKIE)]  # any value leads to a page
+Chosen = Annotated[str | None, Cookie(alias=LANGUAGE_COOKIE)]  # any value selects a page
 HTML = "text/html; charset=utf-8"
 ONE_DAY = "public, max-age=86400"
 _COMPRESSING = threading.Lock()
-# The field's initial text in the run's language, so that a visitor can simply press the button.
+# Initial text of the input field in the run's language, so visitors need not type anything.
 EXAMPLES = {
     "blanks": {
         "bn": "আমার সোনার বাংলা, আমি তোমায় ___ ।",
@@ -78,9 +79,10 @@ EXAMPLES = {
 
 
 def overview_values(web: WebState, texts: Translation) -> dict[str, Any]:
-    """Return the values of `overview.html`: `overview`, as in live events, and others.
+    """Return the values of `overview.html`.
 
-    `given`: rows of members; `share_done`: of all steps; `curve`: SVG; `joining`: as in the API.
+    `overview`: as in live events; `given`: rows of members; `share_done`: fraction of all steps;
+    `curve`: SVG; `joining`: as in the API.
     """
     snapshot = web.snapshot
     drawing = curve_of(snapshot, web.config, texts)
@@ -89,15 +91,15 @@ def overview_values(web: WebState, texts: Translation) -> dict[str, Any]:
         "overview": overview,
         "given": [row for row in overview.contributions if row.samples or row.averaged_bytes or row.online],
         "share_done": f"{min(1.0, overview.whole.step / overview.whole.total_steps):.1%}",
-        "curve": Markup(drawing),  # noqa: S704  # `draw_curve` escapes what is text in it
+        "curve": Markup(drawing),  # noqa: S704  # `draw_curve` escapes text
         "joining": joining_of(web, snapshot),
     }
 
 
 def curve_of(snapshot: Snapshot, config: RunConfig, texts: Texts = english, alone: bool = False) -> str:
-    """Draw the loss over global steps as SVG; `alone`: as a separate file, with its own style."""
+    """Draw the loss over global steps as SVG; `alone`: a separate file with its own style."""
     points = [(float(row.step), row.loss) for row in snapshot.steps if row.loss is not None]
-    by_set = groupby(snapshot.validations, lambda row: row.set_sha256)  # one line for each set
+    by_set = groupby(snapshot.validations, lambda row: row.set_sha256)  # one line per set
     held_out = [[(float(row.step), row.loss) for row in rows if row.loss is not None] for _, rows in by_set]
     title = f"Loss of {config.run.name} over {len(points)} global steps"
     boundaries = {phase.from_step: texts("curve.phase", number=phase.number) for phase in all_phases(config)[1:]}
@@ -111,7 +113,7 @@ def history_values(web: WebState, texts: Translation) -> dict[str, Any]:
     drawing = curve_of(snapshot, web.config, texts)
     return {
         "last": snapshot.last_step,
-        "curve": Markup(drawing),  # noqa: S704  # `draw_curve` escapes what is text in it
+        "curve": Markup(drawing),  # noqa: S704  # `draw_curve` escapes text
         "milestones": milestones_of(snapshot).milestones,
     }
 
@@ -148,7 +150,7 @@ def participants_values(web: WebState, _texts: Translation) -> dict[str, Any]:
 
 
 def join_values(web: WebState, _texts: Translation) -> dict[str, Any]:
-    """Return the values of `join.html`: `joining`, as in the API."""
+    """Return the values of `join.html`; `joining`: as in the API."""
     return {"joining": joining_of(web, web.snapshot)}
 
 
@@ -156,12 +158,12 @@ def join_values(web: WebState, _texts: Translation) -> dict[str, Any]:
 class View:
     """One page of the dashboard."""
 
-    name: str  # of its template, module and style
-    path: str  # below the root, and without a slash in it, so that relative links hold on every page
+    name: str  # name of its template, module and style
+    path: str  # path below the root; without slashes, for relative links to work on every page
     in_navigation: bool = True
-    values: Callable[[WebState, Translation], Mapping[str, Any]] = lambda _web, _texts: {}  # that its template needs
-    in_archive: bool = False  # all that its script asks for is in coordinator/web/archive.py
-    is_live: bool = True  # with a module and a style of its name; the frame says whether its numbers are current
+    values: Callable[[WebState, Translation], Mapping[str, Any]] = lambda _web, _texts: {}  # values for its template
+    in_archive: bool = False  # True if coordinator/web/archive.py has all requests of its script
+    is_live: bool = True  # has a module and a style; the frame shows whether its numbers are current
 
 
 OVERVIEW = View("overview", "", values=overview_values, in_archive=True)
@@ -171,7 +173,7 @@ PARTICIPANTS = View("participants", "participants", values=participants_values, 
 MEMBER = View("member", "member", in_navigation=False, in_archive=True)
 JOIN = View("join", "join", values=join_values)
 VIEWS = (OVERVIEW, PARTICIPANTS, MEMBER, MODEL, HISTORY, JOIN)
-MISSING = View("404", "404", in_navigation=False, in_archive=True, is_live=False)  # of any path but a view's
+MISSING = View("404", "404", in_navigation=False, in_archive=True, is_live=False)  # shown for unknown paths
 
 
 def draw_page(view: View, language: str, web: WebState, root: str = "") -> bytes:
@@ -193,7 +195,7 @@ def draw_page(view: View, language: str, web: WebState, root: str = "") -> bytes
         "pages": {each.name: page_link(archive, language, each) for each in VIEWS},
         "language_link": partial(language_link, archive, view, root=root),
         "run": web.config.run,
-        "is_stale": snapshot.stale and snapshot.swarm is not None and not archive,  # as live.js has it
+        "is_stale": snapshot.stale and snapshot.swarm is not None and not archive,  # as in live.js
     }
     return templates.get_template(f"{view.name}.html").render(**values, **view.values(web, texts)).encode()
 
@@ -209,10 +211,10 @@ def language_link(archive: Archive | None, view: View, language: str, root: str 
 
 
 def missing_page(web: WebState, request: Request) -> Response:
-    """Render the 404 page in the browser's language; its links lead to the run from any path."""
+    """Render the 404 page in the browser's language, with links that work from any path."""
     wanted = request.query_params.get("lang") or request.cookies.get(LANGUAGE_COOKIE)
     language = choose_language(wanted, request.headers.get("accept-language", ""))
-    if web.archive:  # a host shows it at any path, so only a known address helps
+    if web.archive:  # a web host shows it at any path, so links must be absolute
         root = f"{web.archive.address}/" if web.archive.address else ""
     else:
         root = "../" * (request.url.path.count("/") - 1)
@@ -221,20 +223,20 @@ def missing_page(web: WebState, request: Request) -> Response:
 
 
 async def require_member(request: Request, web: Web, number: str = "") -> None:
-    """Raise 404 unless the address names a member by `?number=`."""
+    """Raise 404 unless `?number=` in the URL is a member's number."""
     if not re.fullmatch(r"[1-9][0-9]{0,9}", number) or int(number) >= 2**31:
         raise HTTPException(404, "A member's page is named by the member's number.")
-    await people.member(request, web, int(number))  # the script asks for the same next, and it is kept
+    await people.member(request, web, int(number))  # cached for the script, which requests the same next
 
 
 def offer(view: View) -> None:
-    """Add a view's route: in the requested language, one chosen earlier, or the browser's."""
+    """Add the route of a view, rendered in the requested, previously chosen, or browser's language."""
 
     @router.get(f"/{view.path}")
     async def page(
         request: Request, web: Web, lang: Language = None, chosen: Chosen = None, number: str = ""
     ) -> Response:
-        if view is MEMBER and not web.archive:  # an archive has one page for all, and its script says who is unknown
+        if view is MEMBER and not web.archive:  # in an archive, the script reports unknown members
             await require_member(request, web, number)
         language = choose_language(lang or chosen, request.headers.get("accept-language", ""))
         make = partial(draw_page, view, language, web)
@@ -252,14 +254,14 @@ for _view in VIEWS:
 
 @cache
 def page_file(name: str) -> Encoded | None:
-    """Encode a file of the pages, named by its path below `dashboards/web`."""
+    """Return an encoded file of the pages, by its path below `dashboards/web`."""
     file = page_files().get(name)
     return None if file is None else encode(file.read_bytes(), content_type(name))
 
 
 @router.get("/static/{name:path}")
 def static_file(request: Request, name: str) -> Response:
-    """Serve the pages' styles, modules and texts; URLs with a version may be cached for ever."""
+    """Serve styles, modules and texts of the pages; versioned URLs can be cached indefinitely."""
     version, _, rest = name.partition("/")
     is_versioned = re.fullmatch(r"[0-9a-f]{12}", version) is not None
     found = page_file(rest if is_versioned else name)
@@ -276,14 +278,14 @@ def plotly_script() -> Encoded:
 
 @cache
 def compressed_plotly() -> Encoded:
-    """Compress the answer of `plotly_script`; for one caller at a time."""
+    """Compress Plotly's JavaScript; `plotly_script` serialises callers."""
     script = files("plotly") / "package_data" / "plotly.min.js"
     return encode(script.read_bytes(), "text/javascript; charset=utf-8")
 
 
 @router.get("/plotly.min.js")
 def plotly(request: Request) -> Response:
-    """Serve the charts' library: 1.5 MB compressed, so it loads after the page and is cached."""
+    """Serve the chart library: 1.5 MB compressed, so it is loaded after the page and cached."""
     return answer(request, plotly_script(), FOR_EVER if request.url.query else ONE_DAY)
 
 
@@ -300,13 +302,13 @@ async def curve(request: Request, web: Web) -> Response:
 
 @router.get("/healthz")
 async def healthz() -> dict[str, str]:
-    """Report that the process is alive; `/readyz` reports failures that no restart would mend."""
+    """Report that the process is alive; `/readyz` covers failures that a restart would not fix."""
     return {"status": "ok"}
 
 
 @router.get("/readyz")
 def readyz(web: Web) -> Response:
-    """Report whether the store answers and the keeper's node has answered recently; else 503."""
+    """Report whether the store and, recently, the keeper's node have responded; otherwise 503."""
     try:
         status = read_swarm_status(web.database)
     except SQLAlchemyError:

@@ -1,4 +1,4 @@
-"""State behind all routes: one snapshot, refreshed in the background, and metrics.
+"""The state shared by all routes: one snapshot, refreshed in the background, and metrics.
 
-Routes get it as `web_state.Web`; nothing here knows of a route.
+Routes access it as `web_state.Web`; this package does not depend on routes.
 """

@@ -1,7 +1,7 @@
-"""File names of an archive, in which plain files replace the coordinator's answers. Pure.
+"""File names in an archive, whose static files replace the coordinator's responses. Pure functions.
 
-The file of an API answer is named by its URL: `curve?points=600` becomes `curve,points=600.json`.
-The pages' scripts make the same names (`dashboards/web/api.js`).
+The file of an API response is named after its URL: `curve?points=600` becomes
+`curve,points=600.json`. The pages' scripts construct the same names (`dashboards/web/api.js`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Parameters = Mapping[str, str | int]
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive of a run's pages at one moment."""
+    """An archive of a run's pages at one point in time."""
 
-    at: float  # Unix seconds
-    address: str  # where they will be served, without a slash at the end; "": not known
-    language: str  # of the pages without a language in their names
+    at: float  # Unix time in seconds
+    address: str  # future URL of the pages, without a trailing slash; "": unknown
+    language: str  # language of the pages without a language in their names
 
     def page_name(self, view: str, language: str) -> str:
         """Return the file name of a view, such as `overview`, in a language."""
@@ -29,13 +29,13 @@ class Archive:
 
 
 def answer_name(path: str, parameters: Parameters) -> str:
-    """Return the file name of an answer, below `api/v1/`."""
+    """Return the file name of a response, below `api/v1/`."""
     parts = [f"{_file_part(name)}={_file_part(str(value))}" for name, value in sorted(parameters.items())]
     return ",".join(["/".join(map(_file_part, path.split("/"))), *parts]) + ".json"
 
 
 def _file_part(text: str) -> str:
-    """Escape a text for a file name, so that no web host treats it specially."""
+    """Escape text for a file name that no web server treats specially."""
     return "".join(each if _PLAIN.match(each) else _escaped(each) for each in text)
 
 

@@ -1,6 +1,6 @@
-"""The newest snapshot: one background task replaces it, everything else only reads it.
+"""The latest snapshot, replaced by one background task and read by everything else.
 
-It is replaced about once a second, sooner if the database notifies of changes by other processes.
+It is replaced about once a second, or sooner on notifications of changes by other processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REFRESH_S = 1.0
 
 
 class LiveSnapshot:
-    """Holds the newest snapshot and wakes tasks that wait for the next one."""
+    """A holder of the latest snapshot, which wakes tasks waiting for the next one."""
 
     def __init__(self, take: Callable[[Snapshot | None], Snapshot], ear: Ear | None = None) -> None:
         self._take = take
@@ -33,13 +33,13 @@ class LiveSnapshot:
 
     @property
     def current(self) -> Snapshot:
-        """The newest snapshot; there is one from the start of the application on."""
+        """The latest snapshot; available once the application has started."""
         assert self._current is not None
         return self._current
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Take one snapshot, which is kept during the block."""
+        """Take one snapshot and keep it for the block."""
         self._current = await asyncio.to_thread(self._take, None)
         yield
 
@@ -63,7 +63,7 @@ class LiveSnapshot:
             await changed.wait()
 
     def end(self) -> None:
-        """End all `updates`, because the server stops."""
+        """End all `updates` because the server is stopping."""
         self._ended = True
         self._changed.set()
 
@@ -75,7 +75,7 @@ class LiveSnapshot:
             try:
                 self._current = await asyncio.to_thread(self._take, self._current)
                 failing = False
-            except SQLAlchemyError as error:  # the last good one stays, marked as old
+            except SQLAlchemyError as error:  # the last good snapshot is kept, marked as outdated
                 if not failing:
                     logger.error("the store cannot be read: %s", trouble(error) or error)
                 failing = True

@@ -1,8 +1,8 @@
-"""Prometheus metrics of run, host, service and process; the run's are read from the snapshot.
+"""Prometheus metrics of run, host, service and process; those of the run come from the snapshot.
 
 Names and units follow Prometheus' conventions: base units, `_total` for counters, times as Unix
-timestamps, which alerts subtract from `time()`. No label has unbounded values. A metric without a
-known value has no sample, but its name is exported.
+timestamps, which alerts subtract from `time()`. No label has unbounded values. Metrics without a
+known value are exported without a sample.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def metrics_text(directory: RunDirectory, telemetry: Telemetry, current: Callabl
 
 
 class RunCollector(Collector):
-    """At each scrape, turns the newest snapshot into metrics, and reads the disk's free space."""
+    """A collector that, at each scrape, exports the latest snapshot and the disk's free space."""
 
     def __init__(self, directory: RunDirectory, current: Callable[[], Snapshot]) -> None:
         self._current, self._folder = current, directory.checkpoints_dir
@@ -53,7 +53,7 @@ class RunCollector(Collector):
         self._build = (software_version(), platform.python_version(), directory.config.run.name)
 
     def describe(self) -> list[Metric]:
-        """Return no metrics in advance: there is no snapshot yet."""
+        """Return no metrics in advance, because there is no snapshot yet."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -71,7 +71,7 @@ class RunCollector(Collector):
         yield by_labels("manyhands_build_info", text, ("version", "python", "run"), [(self._build, 1)])
 
     def _host(self) -> Iterator[Gauge]:
-        """Yield the disk's space (no samples if unreadable) and the certificate's expiry."""
+        """Yield the disk's space (no samples if unreadable) and the certificate's expiration."""
         free, size = _room(self._folder)
         expiry = self._certificate_until
         yield "manyhands_checkpoint_disk_free_bytes", "Free where checkpoints lie.", free
@@ -81,7 +81,7 @@ class RunCollector(Collector):
 
 
 def _progress(now: Snapshot) -> Iterator[Gauge]:
-    """Yield the swarm's progress, as the keeper reports it."""
+    """Yield the swarm's progress as reported by the keeper."""
     swarm, apart = now.swarm, sum(each.state == APART for each in now.online)
     yield "manyhands_global_step", "Global steps completed.", swarm.step if swarm else 0
     yield "manyhands_peers", "Peers that train now.", swarm.peers if swarm else 0
@@ -135,7 +135,7 @@ def _checkpoints(now: Snapshot) -> Iterator[Gauge]:
 
 
 def _pending_validations(now: Snapshot | None) -> Iterator[Gauge]:
-    """Yield the checkpoints yet to be evaluated; `now` is None if the run evaluates none."""
+    """Yield the number of checkpoints to be evaluated; `now` is None if evaluation is disabled."""
     count: int | None = None
     oldest: float | None = None
     if now is not None:
@@ -162,7 +162,7 @@ def _newest_validation(now: Snapshot) -> Iterator[Gauge]:
 
 
 def _figures_metrics(figures: Figures) -> Iterator[Metric]:
-    """Yield the keeper's counts (reset when it restarts), suspicions and quarantined devices."""
+    """Yield the keeper's counters (reset when it restarts), suspicions and quarantined devices."""
     ended = CounterMetricFamily(
         "manyhands_averaging_rounds", "Rounds of averaging since the keeper started.", labels=["outcome"]
     )
@@ -190,7 +190,7 @@ def _figures_metrics(figures: Figures) -> Iterator[Metric]:
 
 
 def certificate_expiry(path: Path) -> float | None:
-    """Return when the service's certificate (PEM) expires, in Unix seconds; None if unreadable."""
+    """Return the expiration of the service's certificate (PEM) as a Unix time; None if unreadable."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
     except (OSError, ValueError) as error:
@@ -199,7 +199,7 @@ def certificate_expiry(path: Path) -> float | None:
 
 
 def _room(folder: Path) -> tuple[int | None, int | None]:
-    """Return the free and the total bytes of the folder's disk; None if it cannot be read."""
+    """Return the free and total bytes of the folder's disk; None if unreadable."""
     try:
         disk = shutil.disk_usage(folder)
     except OSError:
@@ -208,12 +208,12 @@ def _room(folder: Path) -> tuple[int | None, int | None]:
 
 
 def gauge(name: str, text: str, value: float | None) -> Metric:
-    """Make a gauge with one sample, or none."""
+    """Return a gauge with one sample, or none."""
     return GaugeMetricFamily(name, text, value)
 
 
 def by_labels(name: str, text: str, labels: tuple[str, ...], samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
-    """Make a gauge with a sample for each combination of the labels' values."""
+    """Return a gauge with one sample per combination of label values."""
     family = GaugeMetricFamily(name, text, labels=labels)
     for values, sample in samples:
         family.add_metric(values, sample)
@@ -221,5 +221,5 @@ def by_labels(name: str, text: str, labels: tuple[str, ...], samples: Iterable[t
 
 
 def counter(name: str, text: str, value: float) -> Metric:
-    """Make a counter with one sample; `_total` is added to its name."""
+    """Return a counter with one sample; `_total` is appended to its name."""
     return CounterMetricFamily(name, text, value)

@@ -1,6 +1,6 @@
-"""The overview of a run, as the API sends it and pages show it: its models, and filling them from a snapshot.
+"""The overview of a run for the API and pages: its models, and how a snapshot fills them.
 
-Times are Unix seconds, sizes bytes.
+Times are Unix times in seconds, sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ from coordinator.web.state.snapshot import Snapshot
 from peer.config.phases import PhaseFacts, all_phases, phase_at
 from peer.config.run import RunConfig
 
-MOST_CONTRIBUTIONS = 100  # the largest; the participants' own list has all
-RECENT_STEPS = 20  # late reports still change these
+MOST_CONTRIBUTIONS = 100  # the largest only; the list of participants has all
+RECENT_STEPS = 20  # steps that late reports may still change
 NO_KEEPER: Mapping[str, Any] = MappingProxyType(
     {"step": 0, "samples_accumulated": 0, "eta_s": None, "samples_per_second": 0.0, "peers": 0, "updated_at": None}
 )
 
 
 class RunFacts(BaseModel):
-    """The run's name, language and batch size, and the link to join it."""
+    """The run's name, language and batch size, and the link for joining."""
 
     name: str
     description: str
     language: str
-    target_batch_size: int  # samples a global step
+    target_batch_size: int  # number of samples per global step
     join_link: str
 
 
 class BatchProgress(BaseModel):
-    """The global batch that is being accumulated, as the keeper sees it."""
+    """The global batch being accumulated, as seen by the keeper."""
 
-    step: int  # global steps completed
-    phase: int  # from 1
+    step: int  # number of completed global steps
+    phase: int  # number of the phase, from 1
     samples_accumulated: int
     target_batch_size: int
-    eta_s: float | None  # until it is full
-    samples_per_second: float  # of the run: samples of counted steps over the time that passed
-    time_left_s: float | None  # until the run's last step, at that speed
+    eta_s: float | None  # seconds until the batch is full
+    samples_per_second: float  # speed of the run: counted samples over elapsed time
+    time_left_s: float | None  # seconds until the run's last step, at that speed
     peers: int
     updated_at: float | None  # null before the keeper's first report
 
 
 class RunProgress(BaseModel):
-    """The whole run: global steps done and to do, when it began and when it is expected to end (Unix seconds)."""
+    """The progress of the whole run in global steps, and its actual start and expected end."""
 
     step: int
     total_steps: int
-    began_at: float | None  # when its first step was completed
-    ends_at: float | None  # at the present speed; null if unknown
+    began_at: float | None  # completion of the first step
+    ends_at: float | None  # estimate at the current speed; null if unknown
 
 
 class PhaseSummary(BaseModel):
@@ -74,19 +74,19 @@ class PhaseSummary(BaseModel):
     sequence_length: int
     target_batch_size: int
     fresh_optimizer: bool
-    final_batch_size: int | None  # samples a global step once the batch has grown; null: it does not grow
+    final_batch_size: int | None  # samples per global step at the end of the batch's growth; null: no growth
     text: str
 
 
 class Online(BaseModel):
-    """The number of devices and members connected now."""
+    """The numbers of devices and members currently connected."""
 
     devices: int
     members: int
 
 
 class Totals(BaseModel):
-    """Totals since the run began."""
+    """Totals since the start of the run."""
 
     steps: int
     samples: int
@@ -94,44 +94,44 @@ class Totals(BaseModel):
 
 
 class DataWait(BaseModel):
-    """The time that devices waited for data, and its share of the time that they trained."""
+    """The time devices spent waiting for data, and its fraction of their training time."""
 
     seconds: float
     share: float | None
 
 
 class LossRange(BaseModel):
-    """The first global step's loss and the newest's."""
+    """The losses of the first and the newest global step."""
 
     first: float | None
     last: float | None
 
 
 class Rounds(BaseModel):
-    """Averaging rounds since the keeper started, as the keeper counts them."""
+    """Averaging rounds since the keeper's start, as counted by the keeper."""
 
     succeeded: int
     failed: int
-    mean_s: float | None  # of those that succeeded, gathering included
+    mean_s: float | None  # mean duration of successful rounds, including matchmaking
 
 
 class AveragingHealth(BaseModel):
-    """The averaging of the newest settled steps."""
+    """Statistics on the averaging of the newest steps with all reports."""
 
-    steps: int  # covered by these figures
-    batch_share: float | None  # samples averaged in over the target batches
-    averaging_s: float | None  # the mean over all reports
-    lost_samples: dict[str, int]  # by the reason that peers report
+    steps: int  # number of steps covered
+    batch_share: float | None  # ratio of averaged samples to target batches
+    averaging_s: float | None  # mean over all reports
+    lost_samples: dict[str, int]  # by the reason reported by peers
     rounds: Rounds | None  # null before the keeper's first report
-    missing_auxiliaries: int | None  # that would shorten the rounds; null before the first round
+    missing_auxiliaries: int | None  # number of peers that would shorten the rounds; null before the first round
 
 
 class DonatedTime(BaseModel):
-    """The training time of one kind of devices, including time for steps that were undone."""
+    """The training time on one kind of hardware, including the time for undone steps."""
 
     kind: Kind
     device_s: float
-    accelerator_s: float  # a device with two GPUs gives two per second
+    accelerator_s: float  # GPU time; a device with two GPUs contributes two per second
 
 
 class ContributionFacts(BaseModel):
@@ -173,14 +173,14 @@ class ValidationFacts(BaseModel):
 
 
 class ValidationSummary(BaseModel):
-    """The number of evaluated checkpoints, and the newest of them."""
+    """The number of evaluated checkpoints, and the newest one."""
 
     count: int
     newest: ValidationFacts | None
 
 
 class RecentSteps(BaseModel):
-    """The newest global steps as columns, by which a page extends its curve without a request."""
+    """The newest global steps as columns, with which pages extend their curve without a request."""
 
     step: list[int]
     loss: list[float | None]
@@ -190,7 +190,7 @@ class RecentSteps(BaseModel):
 
 
 class TaskSummary(BaseModel):
-    """The number of evaluations on the run's tasks, and the time of the newest one (Unix seconds)."""
+    """The number of evaluations on the run's tasks, and the time of the newest one."""
 
     count: int
     newest_at: float | None
@@ -200,7 +200,7 @@ class AlarmFacts(BaseModel):
     """An active alarm, without its detail, which may name members."""
 
     kind: str
-    step: int  # at which it began
+    step: int  # step at which the alarm began
     raised_at: float
     return_to: ReturnPoint | None  # null if the alarm is not about the model
 
@@ -210,7 +210,7 @@ class Overview(BaseModel):
 
     run: RunFacts
     verdict: RunVerdict
-    alarms: list[AlarmFacts]  # the oldest first
+    alarms: list[AlarmFacts]  # oldest first
     whole: RunProgress
     progress: BatchProgress
     phases: list[PhaseSummary]
@@ -220,7 +220,7 @@ class Overview(BaseModel):
     loss: LossRange
     recent: RecentSteps
     averaging: AveragingHealth
-    donated: list[DonatedTime]  # the most first
+    donated: list[DonatedTime]  # largest first
     contributions: list[ContributionFacts]
     checkpoint: CheckpointRow | None
     validation: ValidationSummary
@@ -233,7 +233,7 @@ class Overview(BaseModel):
 def overview_of(
     snapshot: Snapshot, config: RunConfig, join_link: str, contributions: int = MOST_CONTRIBUTIONS
 ) -> Overview:
-    """Make the overview: everything but the curve, with the largest contributions only."""
+    """Return the overview, without the curve and with only the largest contributions."""
     step = snapshot.swarm.step if snapshot.swarm else 0
     phase = phase_at(config, step)
     losses = snapshot.losses

@@ -1,4 +1,4 @@
-"""An immutable snapshot of the run, from which pages, JSON, events and metrics are all made."""
+"""An immutable snapshot of the run, the source of all pages, JSON, events and metrics."""
 
 from __future__ import annotations
 
@@ -29,41 +29,41 @@ from coordinator.statistics.alarms import MODEL_KINDS, AlarmRow, raised_alarms
 from coordinator.statistics.return_point import ReturnPoint, return_point
 from coordinator.statistics.swarm_health import Figures, RoundHealth, read_figures, read_health
 
-STALE_AFTER_S = 10.0  # the keeper writes once a second; while it averages it may be silent for a few
+STALE_AFTER_S = 10.0  # the keeper writes once a second, but may pause for a few seconds while it averages
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of the run at one moment."""
+    """The state of the run at one point in time."""
 
-    taken_at: float  # Unix seconds
+    taken_at: float  # Unix time in seconds
     steps: tuple[StepRow, ...]
-    contributions: tuple[Contribution, ...]  # under the names that the public may know
+    contributions: tuple[Contribution, ...]  # with public names
     online: tuple[OnlineSession, ...]
-    recent_devices: int  # connected now or shortly before
+    recent_devices: int  # number of devices connected now or recently
     swarm: KeeperView | None
-    checkpoints: tuple[CheckpointRow, ...]  # the newest first
+    checkpoints: tuple[CheckpointRow, ...]  # newest first
     validations: tuple[ValidationRow, ...]
-    publications: tuple[PublicationRow, ...]  # in the order of steps
-    evaluations: tuple[EvaluationRow, ...]  # in the order of steps and tasks
+    publications: tuple[PublicationRow, ...]  # ordered by step
+    evaluations: tuple[EvaluationRow, ...]  # ordered by step and task
     era: int
     giving: Giving
-    health: RoundHealth  # of the newest steps whose reports are in
+    health: RoundHealth  # averaging in the newest steps with all reports
     figures: Figures
-    helm: Helm  # all steering by operators
-    steps_version: int = 0  # grows when any of the steps has changed
-    number: int = 0  # grows with each snapshot of a process
-    alarms: tuple[AlarmRow, ...] = ()  # the oldest first
-    time_left_s: float | None = None  # until the run's last step
-    refresh_failed: bool = False  # the store has not answered since: the snapshot is old
+    helm: Helm  # result of all steering by operators
+    steps_version: int = 0  # increases when any step has changed
+    number: int = 0  # increases with each snapshot of a process
+    alarms: tuple[AlarmRow, ...] = ()  # oldest first
+    time_left_s: float | None = None  # time until the run's last step
+    refresh_failed: bool = False  # True if the store has not responded since, so the snapshot is old
 
     @property
     def stale(self) -> bool:
-        """Return whether the snapshot is known to be out of date."""
+        """True if the snapshot is known to be out of date."""
         return self.refresh_failed or self.swarm is None or self.taken_at - self.swarm.updated_at > STALE_AFTER_S
 
     def return_point(self, alarm: AlarmRow) -> ReturnPoint | None:
-        """Return the checkpoint to return to from an alarm; None if the alarm is not about the model."""
+        """Return the checkpoint to return to for an alarm; None if the alarm is not about the model."""
         return return_point(alarm.step, self.checkpoints, self.validations) if alarm.kind in MODEL_KINDS else None
 
     @property
@@ -78,22 +78,22 @@ class Snapshot:
 
     @property
     def published(self) -> list[CheckpointRow]:
-        """The checkpoints that are not withheld, the newest first."""
+        """The checkpoints that are not withheld, newest first."""
         return [row for row in self.checkpoints if not row.withheld]
 
     @property
     def settled_step(self) -> StepRow | None:
-        """The newest step whose reports are in."""
+        """The newest step for which all reports are expected to have arrived."""
         return next((row for row in reversed(self.steps) if row.completed_at <= self.taken_at - SETTLED_S), None)
 
     @property
     def version(self) -> tuple[int, bool]:
-        """The version of cached answers; it changes with each snapshot."""
+        """The version of cached responses, which changes with each snapshot."""
         return self.number, self.refresh_failed
 
     @property
     def curve_version(self) -> tuple[int, int, float]:
-        """The version of cached curves; it changes when any of the drawn curves does."""
+        """The version of cached curves, which changes when any drawn curve does."""
         newest = max((row.evaluated_at for row in self.validations), default=0.0)
         return self.steps_version, len(self.validations), newest
 
@@ -106,27 +106,27 @@ class Snapshot:
 
     @cached_property
     def samples(self) -> int:
-        """All samples that were averaged in."""
+        """The total number of averaged samples."""
         return sum(row.samples for row in self.steps)
 
     @property
     def elapsed_s(self) -> float:
-        """The training time of all devices together."""
+        """The total training time of all devices."""
         return sum(row.elapsed_s for row in self.contributions)
 
     @property
     def averaged_bytes(self) -> int:
-        """The bytes that all devices have averaged for others."""
+        """The total bytes that devices have averaged for others."""
         return sum(row.averaged_bytes for row in self.contributions)
 
     @property
     def data_wait_s(self) -> float:
-        """The part of the training time that devices waited for data."""
+        """The part of the training time spent waiting for data."""
         return sum(row.data_wait_s for row in self.contributions)
 
 
 def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
-    """Read the store, but only those steps that may have changed since `before`."""
+    """Read the store, limited to the steps that may have changed since `before`."""
     now = services.clock()
     era = services.ledger.current_era()
     goes_on = before is not None and before.era == era and now - before.giving.read_at <= READ_WHOLE_S
@@ -162,7 +162,7 @@ def take_snapshot(services: RunServices, before: Snapshot | None) -> Snapshot:
 
 
 def _steps(ledger: LedgerReader, before: Snapshot | None) -> tuple[StepRow, ...]:
-    """Read the newest steps, or all of them if `before` is None, as contributions are read."""
+    """Read the newest steps, or all of them if `before` is None."""
     if before is None or len(before.steps) <= LATE_STEPS:
         return tuple(ledger.steps())
     settled = before.steps[:-LATE_STEPS]

@@ -1,4 +1,4 @@
-"""The state that all routes of the dashboard share; FastAPI injects it into a route as `Web`."""
+"""The state shared by all routes of the dashboard; FastAPI injects it into routes as `Web`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from coordinator.web.state.snapshot import Snapshot, take_snapshot
 from dashboards import GUIDE
 from peer.config.run import RunConfig
 
-ASKS_PER_MINUTE = 30  # of one address: a sentence put to a handful of checkpoints, again and again
+ASKS_PER_MINUTE = 30  # limit per address: one sentence on several checkpoints, repeatedly
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,19 @@ class WebState:
 
     directory: RunDirectory
     services: RunServices
-    archive: Archive | None = None  # the pages become files: one snapshot is taken, and stays
+    archive: Archive | None = None  # set while pages are written to files from a single snapshot
     guide: Guide = field(default_factory=partial(Guide, GUIDE))
     answers: AnswerCache = field(default_factory=AnswerCache)
-    # Separate caches, so that other answers do not evict the costly ones.
+    # Separate caches prevent eviction of costly responses by others.
     cards: AnswerCache = field(default_factory=partial(AnswerCache, 1))
-    moments: AnswerCache = field(default_factory=partial(AnswerCache, 32))  # a quarter of a megabyte for forty devices
+    moments: AnswerCache = field(default_factory=partial(AnswerCache, 32))  # 250 KB per entry for forty devices
     asks: CallerPace = field(default_factory=partial(CallerPace, ASKS_PER_MINUTE, time.monotonic))
-    downloads: CallerPlaces = field(default_factory=partial(CallerPlaces, 8, per_caller=2))  # of whole checkpoints
-    exports: CallerPlaces = field(default_factory=partial(CallerPlaces, 2, per_caller=1))  # of the history
-    streams: CallerPlaces = field(default_factory=partial(CallerPlaces, 768, per_caller=32))  # of events, one a page
+    downloads: CallerPlaces = field(default_factory=partial(CallerPlaces, 8, per_caller=2))  # checkpoint downloads
+    exports: CallerPlaces = field(default_factory=partial(CallerPlaces, 2, per_caller=1))  # downloads of the history
+    streams: CallerPlaces = field(default_factory=partial(CallerPlaces, 768, per_caller=32))  # event streams
 
     def prepare(self) -> None:
-        """Build what requests need in advance; a new certificate takes effect at the next start."""
+        """Build in advance what requests need; a new certificate takes effect at the next start."""
         _ = self.join_link, self.metrics, self.software
 
     @property
@@ -64,22 +64,22 @@ class WebState:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The newest snapshot of the run."""
+        """The latest snapshot of the run."""
         return self.live.current
 
     @cached_property
     def live(self) -> LiveSnapshot:
-        """The snapshot that the application's lifespan keeps fresh."""
+        """The snapshot, refreshed during the application's lifespan."""
         return LiveSnapshot(partial(take_snapshot, self.services), self.services.bell.ear(Topic.PROGRESS))
 
     @cached_property
     def join_link(self) -> str:
-        """The link that volunteers join by."""
+        """The link for joining the run."""
         return str(self.directory.join_link)
 
     @cached_property
     def software(self) -> Mapping[str, Encoded]:
-        """The run's software files for volunteers, by name, encoded as answers."""
+        """The run's software files by name, encoded as responses."""
         software, web_address = self.services.software, self.services.web_address
         address = self.services.software_address
         notebook = notebook_for(address, self.join_link)
@@ -99,16 +99,16 @@ class WebState:
 
     @cached_property
     def metrics(self) -> Callable[[], bytes]:
-        """A function that renders Prometheus' text format."""
+        """A function that renders the metrics in Prometheus' text format."""
         return metrics_text(self.directory, self.services.telemetry, lambda: self.snapshot)
 
     async def answer(self, request: Request, question: Hashable, version: Hashable, make: Make) -> Response:
-        """Answer with what `make` builds in a thread: once for this question and version, however many ask."""
+        """Respond with the result of `make`, built in a thread once per question and version."""
         return answer(request, await self.answers.get(question, version, make))
 
 
 async def web_state(request: Request) -> WebState:
-    """The dependency by which a route gets the state."""
+    """Return the state of the application (a FastAPI dependency)."""
     state: WebState = request.app.state.web
     return state
 
@@ -117,7 +117,7 @@ Web = Annotated[WebState, Depends(web_state)]
 
 
 def place_among(places: Callable[[WebState], CallerPlaces], reason: str) -> Callable[..., AsyncIterator[None]]:
-    """Make a dependency that holds a place until the answer is sent; 503 if none is free."""
+    """Return a dependency that holds a slot until the response is sent; 503 if none is free."""
 
     async def place(request: Request, web: Web) -> AsyncIterator[None]:
         caller, taken = http_caller(request.client), places(web)
