@@ -1,5 +1,5 @@
-"""Keys, tokens, certificates and receipts: who may take part in a run, and how anyone can check it.
+"""Keys, tokens, certificates and receipts, which prove membership and contributions in a run.
 
-Every other package may import these modules. They import neither another of our packages nor torch;
-only `auth.swarm` imports hivemind.
+All other packages may import these modules. They depend neither on another package of manyhands nor
+on torch; only `auth.swarm` imports hivemind.
 """

@@ -71,8 +71,7 @@ class Provider(BaseModel):
     """Name of the provider for volunteers; by default its name here."""
     scopes: tuple[str, ...] = Field(("openid", "profile"), strict=False)
     """Scopes to ask for; `openid` must be among them."""
-    # Length limits are separate from patterns: a bounded Unicode class in a regex takes 15 MB per
-    # process.
+    # Lengths are limited separately: a bounded Unicode class in a regex takes 15 MB per process.
     username_claim: str = Field("preferred_username", max_length=200, pattern=r"^[\w.\[\]:/-]+$")
     """Claim that holds the user name; `email` counts only if the provider has verified it."""
     organisation_claim: str = Field("", max_length=200, pattern=r"^[\w.\[\]:/-]*$")

@@ -33,8 +33,8 @@ MAX_SPENT = 4096
 MAX_ID_TOKEN_CHARS = 32_768
 MAX_SUBJECT_CHARS = 255
 MAX_CLOCK_SKEW_S = 60
-# Asymmetric algorithms only: an HS256 signature can be forged with the client's secret, or with a
-# public key used as a secret.
+# Asymmetric algorithms only: an HS256 signature can be forged with the client's secret or, if it is
+# used as a secret, a public key.
 ALGORITHMS_OF: dict[str, tuple[str, ...]] = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     "EC": ("ES256", "ES384", "ES512"),
@@ -123,7 +123,7 @@ def _verify_signature(text: str, keys: list[Key], header: Header, title: str) ->
     for key in keys:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SecurityWarning)  # RFC 9864 renamed EdDSA
+                warnings.simplefilter("ignore", SecurityWarning)  # joserfc warns that EdDSA was renamed
                 return jwt.decode(text, key, algorithms=[header.algorithm])
         except BadSignatureError:
             continue
@@ -237,7 +237,7 @@ def _parse_key(entry: Any) -> Key | None:
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SecurityWarning)  # short keys are dropped below
+            warnings.simplefilter("ignore", SecurityWarning)  # joserfc warns about short keys
             key = JWKRegistry.import_key(entry)
             short = isinstance(key, RSAKey) and key.public_key.key_size < LEAST_RSA_BITS
     except (JoseError, ValueError, TypeError, KeyError, AttributeError):

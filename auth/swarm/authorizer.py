@@ -227,7 +227,7 @@ class PeerRecordValidator(RecordValidatorBase):
                 return shown is not None and (shown.peer_id, shown.expires_at) == (owner, record.expiration_time)
             value, signature = _parts(record.value)
             said = _loads(value)  # an unreadable value would break every reader's whole search
-        except Exception:  # noqa: BLE001 - a fault boundary: the owner may have written anything
+        except Exception:  # noqa: BLE001 - fault boundary: the owner may have written anything
             return False
         token = self._tokens.of(owner)
         return (

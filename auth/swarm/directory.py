@@ -41,11 +41,11 @@ class PeerDirectory:
         return None if jwt is None else checked_token(self._credentials, jwt, self._clock())
 
     async def admits(self, peer_id: PeerID, roles: Collection[str]) -> bool:
-        """Return whether the peer has a valid token with one of these roles; an unknown peer is looked up."""
+        """Return whether the peer has a valid token with one of the roles; look up an unknown peer."""
         return bool(await self.admitted([peer_id], roles))
 
     async def admitted(self, peers: Collection[PeerID], roles: Collection[str]) -> set[PeerID]:
-        """Return the peers with valid tokens in one of these roles; one lookup serves all unknown peers."""
+        """Return the peers with valid tokens in one of the roles; one lookup serves all unknown peers."""
         found = self._known(peers, roles)
         if len(found) < len(set(peers)):  # a known peer may have rejoined in another role
             await self.refresh()
@@ -56,7 +56,7 @@ class PeerDirectory:
         return {peer for peer in peers if (token := self.token_of(peer)) is not None and token.role in roles}
 
     async def with_role(self, roles: Collection[str]) -> list[PeerID]:
-        """Return every peer with a valid token in one of these roles, after a lookup."""
+        """Return every peer with a valid token in one of the roles, after a lookup."""
         await self.refresh()
         return list(self._known([PeerID.from_base58(peer_id) for peer_id in self._tokens], roles))
 

@@ -291,7 +291,7 @@ async def answering(context: Any, refusals: RefusalRecorder, kind: Kind) -> Asyn
     except UnreachableError as error:  # internal, for example during shutdown; not recorded
         await context.abort(status_of(error), str(error), metadata_of(error))
     except ManyhandsError as error:
-        logger.info("Refused a %s request: %s", kind, error)  # the address is left out because it must not be stored
+        logger.info("Refused a %s request: %s", kind, error)  # without the address, which must not be stored
         await refusals.record(kind, error)
         await context.abort(status_of(error), str(error), metadata_of(error))
     except Exception:  # fault boundary of a request: no details for the caller

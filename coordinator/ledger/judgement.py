@@ -30,7 +30,7 @@ class Delivery:
     session_id: str | None
     seq: int  # unique per device
     report: StepReport
-    completed_at: float  # Unix time by the peer's clock
+    completed_at: float  # Unix time, peer's clock
 
     @property
     def number(self) -> tuple[str, int]:
@@ -282,7 +282,7 @@ def loss_sums(reported: Sequence[tuple[float, int]], before: float | None) -> tu
 
 
 def _median(ordered: Sequence[tuple[float, int]], before: float | None) -> float:
-    """Return the weighted median loss; of two medians, the one closer to `before`, or else the lower."""
+    """Return the weighted median loss; of two medians, the one closer to `before`, or the lower one."""
     half, passed = sum(samples for _, samples in ordered) / 2, 0
     for place, (loss, samples) in enumerate(ordered):
         passed += samples

@@ -49,7 +49,7 @@ def record_checkpoint(
 
 
 def forget_checkpoints(database: Database, steps: Sequence[int]) -> None:
-    """Delete the rows of the checkpoints of these steps."""
+    """Delete the rows of the checkpoints at `steps`."""
     with database.begin() as session:
         session.execute(delete(Checkpoint).where(Checkpoint.step.in_(steps)))
 

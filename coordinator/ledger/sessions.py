@@ -82,7 +82,7 @@ class PresenceClaim:
     own_samples: int
     samples_per_second: float
     state: str
-    last_seen_at: float  # Unix time by the coordinator's clock
+    last_seen_at: float  # Unix time, coordinator's clock
     hardware: str | None = None  # hardware used for training; None: unchanged
 
 

@@ -34,7 +34,7 @@ class AuditRow:
 
 
 def os_actor() -> str:
-    """Return the OS user who runs this command, regardless of environment variables."""
+    """Return the OS user running this command, regardless of environment variables."""
     uid = os.getuid()
     try:
         return f"os:{pwd.getpwuid(uid).pw_name}"

@@ -85,7 +85,7 @@ class Invitation:
     """An invitation for one person and one machine, in several forms for the operator to send."""
 
     code: str
-    command: str  # requires the run's software to be installed
+    command: str  # shell command if the run's software is installed
     one_line: str  # installs the software, then joins
     with_uv: str  # `one_line` with a Python installed by uv
     container: str  # `one_line` in a container

@@ -246,7 +246,7 @@ def _forget_oldest(session: Session, member: Member) -> None:
 
 
 def _judge(session: Session, policy: Policy, device: Device, now: float) -> QuarantineDecision | None:
-    """Decide on reports since the last lifted quarantine, by witnesses who are in good standing."""
+    """Decide on reports since the last lifted quarantine, made by witnesses in good standing."""
     lifted = select(func.max(Revocation.at)).where(Revocation.device_id == device.id, Revocation.change == "lifted")
     since = max(now - policy.window_s, session.scalar(lifted) or 0.0)
     witness = aliased(Device)

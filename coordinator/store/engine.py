@@ -31,7 +31,7 @@ CONFLICT_ATTEMPTS = 5
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
-CONFLICTS = frozenset({"40001", "40P01"})  # PostgreSQL's serialization failure and deadlock
+CONFLICTS = frozenset({"40001", "40P01"})  # SQLSTATEs of serialization failures and deadlocks
 
 _PATIENCE = {
     "connect_timeout": 10,

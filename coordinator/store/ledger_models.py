@@ -62,7 +62,7 @@ class LostSamples(Base):
 
     device_id: Mapped[str] = mapped_column(ForeignKey("devices.id"), primary_key=True)
     day: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    cause: Mapped[str] = mapped_column(String(20), primary_key=True)  # peer.reporting.messages.LostCause
+    cause: Mapped[str] = mapped_column(String(20), primary_key=True)  # value of peer.reporting.messages.LostCause
     samples: Mapped[int] = mapped_column(BigInteger, default=0)
     times: Mapped[int] = mapped_column(Integer, default=0)
     last_step: Mapped[int] = mapped_column(Integer, default=0)
@@ -85,7 +85,7 @@ class SteeringAct(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     at: Mapped[float] = mapped_column(Float)
     actor: Mapped[str] = mapped_column(String(100))
-    act: Mapped[str] = mapped_column(String(16))  # coordinator.ledger.steering.Act
+    act: Mapped[str] = mapped_column(String(16))  # value of coordinator.ledger.steering.Act
     step: Mapped[int | None] = mapped_column(BigInteger)  # first step of a change, or last step of the run
     learning_rate_scale: Mapped[float | None] = mapped_column(Float)  # null: unchanged
     target_batch_size: Mapped[int | None] = mapped_column(BigInteger)

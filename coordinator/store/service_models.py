@@ -33,7 +33,7 @@ class Question(Base):
     text: Mapped[str] = mapped_column(Text)
     asked_at: Mapped[float] = mapped_column(Float, index=True)
     answer: Mapped[str] = mapped_column(Text, default="")  # JSON; "": pending or failed
-    reason: Mapped[str] = mapped_column(Text, default="")  # reason for a failure
+    reason: Mapped[str] = mapped_column(Text, default="")  # reason for failure
     answered_at: Mapped[float | None] = mapped_column(Float)
 
 

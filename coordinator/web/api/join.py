@@ -70,7 +70,7 @@ class Joining(BaseModel):
 
     run: str
     join_link: str
-    command: str  # requires the run's software to be installed
+    command: str  # shell command if the run's software is installed
     one_line: str  # installs the software, then joins
     software: SoftwareLinks
     notebooks: Notebooks | None

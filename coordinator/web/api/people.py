@@ -34,7 +34,7 @@ from coordinator.store.ledger_models import DAY_S, day_of
 from coordinator.web.http.answers import Cursor, Tenths, columns, cursor_of, key_of
 from coordinator.web.state.web_state import Web, WebState
 
-REFRESH_S = 2.0  # maximum delay of these responses behind the store
+REFRESH_S = 2.0  # maximum age of cached responses
 MAX_PEOPLE = 500
 SPAN_S = 14 * DAY_S
 router = APIRouter(prefix="/api/v1", tags=["people"])

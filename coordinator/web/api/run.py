@@ -298,8 +298,8 @@ class Curve(BaseModel):
     step: list[int]
     loss: list[float]
     smoothed: list[float] | None  # null without smoothing
-    usual: Annotated[list[float], Field(min_length=2, max_length=2)] | None  # least and greatest loss after the first
-    # drop, without outliers; null: the run is short
+    usual: Annotated[list[float], Field(min_length=2, max_length=2)] | None  # lowest and highest loss without the
+    # initial drop and outliers; null: the run is too short
     samples: list[int]
     samples_total: list[int]  # cumulative number of samples up to this step
     completed_at: list[float]

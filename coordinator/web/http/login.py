@@ -47,7 +47,7 @@ class LoginDesk:
         async with self.hashing:
             token = await asyncio.to_thread(self.administrators.log_in, name, password)
         if token is None:
-            logger.warning("A login failed")  # the name is left out because it may be a password
+            logger.warning("A login failed")  # without the name, which may be a password
         return token
 
 
@@ -58,7 +58,7 @@ def require_privacy(request: Request) -> None:
 
 
 def _is_local(request: Request) -> bool:
-    """Return whether the browser is on this machine; requests through a local proxy may not be."""
+    """Return whether the browser runs on this machine; a local proxy may forward remote requests."""
     return FORWARDED not in request.headers and is_loopback(request.client.host if request.client else "")
 
 

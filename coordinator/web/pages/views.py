@@ -158,7 +158,7 @@ def join_values(web: WebState, _texts: Translation) -> dict[str, Any]:
 class View:
     """One page of the dashboard."""
 
-    name: str  # name of its template, module and style
+    name: str  # also the name of its template, module and style
     path: str  # path below the root; without slashes, for relative links to work on every page
     in_navigation: bool = True
     values: Callable[[WebState, Translation], Mapping[str, Any]] = lambda _web, _texts: {}  # values for its template

@@ -35,7 +35,7 @@ def answer_name(path: str, parameters: Parameters) -> str:
 
 
 def _file_part(text: str) -> str:
-    """Escape text for a file name that no web server treats specially."""
+    """Escape all characters that a web server might treat specially in a file name."""
     return "".join(each if _PLAIN.match(each) else _escaped(each) for each in text)
 
 

@@ -1,4 +1,4 @@
-"""The latest snapshot, replaced by one background task and read by everything else.
+"""The latest snapshot, replaced by one background task and read by all routes.
 
 It is replaced about once a second, or sooner on notifications of changes by other processes.
 """

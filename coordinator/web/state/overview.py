@@ -121,7 +121,7 @@ class AveragingHealth(BaseModel):
     steps: int  # number of steps covered
     batch_share: float | None  # ratio of averaged samples to target batches
     averaging_s: float | None  # mean over all reports
-    lost_samples: dict[str, int]  # by the reason reported by peers
+    lost_samples: dict[str, int]  # reason reported by peers -> samples
     rounds: Rounds | None  # null before the keeper's first report
     missing_auxiliaries: int | None  # number of peers that would shorten the rounds; null before the first round
 
