@@ -2,7 +2,7 @@
 
 The limits concern the number, rate and duration of calls. `coordinator.control.door` limits
 connections, and gRPC limits the messages and streams of a connection. gRPC would wait indefinitely
-for the request of a unary call, so that is received as a stream of one message, with a timeout.
+for a unary request, so unary calls are received as streams of one message, with a timeout.
 """
 
 from __future__ import annotations
