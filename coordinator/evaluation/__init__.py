@@ -1,4 +1,4 @@
-"""Evaluation of checkpoints on downstream tasks, by the operator or by evaluators elsewhere.
+"""Evaluation of checkpoints on downstream tasks, by the operator or by evaluators on other machines.
 
-Commands import `evaluator` and `evaluated_runs`; web and publishing read `evaluations`.
+The commands import `evaluator` and `evaluated_runs`; web and publishing read `evaluations`.
 """

@@ -1,7 +1,7 @@
-"""An evaluator's access to a run: by directory on this machine, by web address elsewhere.
+"""Access to a run for an evaluator: by directory on the same machine, by web address from elsewhere.
 
-Downloads are bounded and verified: manifests against the digests that name them, files against the
-manifests. A report that cannot be delivered is kept, and sent again before anything else.
+Downloads have a size limit and are verified: a manifest against the announced digest, each file
+against the manifest. A report that cannot be delivered is stored and retried before other work.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
     from httpx2 import Response
 
 logger = logging.getLogger(__name__)
-EVALUATING = ".evaluating"  # a leading dot: backups skip it
+EVALUATING = ".evaluating"  # backups skip names with a leading dot
 MAX_DETAIL_BYTES = 1 << 20
 REFUSALS: Mapping[int, type[ManyhandsError]] = {
     **dict.fromkeys((400, 401, 404, 409, 413, 422), RequestError),
-    403: NotAllowedError,  # kept: the operator may still allow the evaluator
+    403: NotAllowedError,  # not dropped: the operator may still allow the evaluator
 }
 
 
 @dataclass(frozen=True)
 class PendingEvaluation:
-    """A task to run on a checkpoint."""
+    """A pending task on one checkpoint."""
 
     step: int
     manifest_sha256: str
@@ -62,7 +62,7 @@ class PendingEvaluation:
 def pending(
     tasks: Sequence[Task], checkpoints: Sequence[tuple[int, str]], done: Collection[tuple[str, str, str]]
 ) -> list[PendingEvaluation]:
-    """Return the tasks without a result, by checkpoint; `checkpoints`: (step, manifest digest)."""
+    """Return the tasks without a result for each of `checkpoints`, pairs of (step, manifest digest)."""
     named = [(task, task.sha256) for task in tasks]
     return [
         PendingEvaluation(step, manifest, task)
@@ -73,24 +73,24 @@ def pending(
 
 
 class LocalRun:
-    """A run on this machine."""
+    """A run whose directory is on this machine."""
 
     is_elsewhere = False
 
     def __init__(self, directory: RunDirectory, database: Database) -> None:
         self._directory, self._database = directory, database
-        self.place = directory.path  # base of tasks' relative paths, and folder of the evaluator's files
+        self.place = directory.path  # base of tasks' relative paths; folder of the evaluator's files
         self.name = directory.config.run.name
 
     def waiting(self) -> list[PendingEvaluation]:
-        """Return the run file's tasks without a result, the newest published checkpoint first."""
+        """Return the configured tasks that have no result yet, newest published checkpoint first."""
         done = {(row.manifest_sha256, row.result.task, row.result.task_sha256) for row in evaluations(self._database)}
         published = [(row.step, row.manifest_sha256) for row in published_checkpoints(self._database)]
         return pending(self._directory.config.evaluation.tasks, published, done)
 
     @contextmanager
     def checkpoint(self, waiting: PendingEvaluation) -> Iterator[Path]:
-        """Yield a folder of hard links: the keeper may remove the files. Raises `StorageError`."""
+        """Yield a folder of hard links, safe from removal by the keeper; raises `StorageError`."""
         if waiting.manifest_sha256 not in {row.manifest_sha256 for row in published_checkpoints(self._database)}:
             raise StorageError(f"The checkpoint of step {waiting.step} is no longer kept.")
         stored = verify(self._directory.checkpoint_dir(waiting.step), files=())
@@ -102,14 +102,14 @@ class LocalRun:
             yield folder
 
     def report(self, report: EvaluationReport) -> None:
-        """Store a result; raises `StorageError` if the checkpoint has been removed or undone."""
+        """Store a result; raises `StorageError` if its checkpoint has been removed or rewound."""
         row = EvaluationRow(report.step, report.manifest_sha256, OPERATOR, report.result, report.evaluated_at)
         if not record_evaluation(self._database, row):
             raise StorageError(f"The checkpoint of step {report.step} has been removed or undone meanwhile.")
 
 
 class _Read(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True)  # other keys are ignored: later versions may add some
+    model_config = ConfigDict(frozen=True, strict=True)  # later versions may add keys
 
 
 class _Overview(_Read):
@@ -141,27 +141,27 @@ class _Evaluations(_Read):
 
 
 class RemoteRun:
-    """A run on another machine."""
+    """A run on another machine, reached through its dashboard."""
 
     is_elsewhere = True
 
     def __init__(self, address: str, place: Path) -> None:
         self._address = address.rstrip("/")
-        self.place = place  # base of tasks' relative paths, and folder of the evaluator's files
+        self.place = place  # base of tasks' relative paths; folder of the evaluator's files
         self._outbox = place / "outbox"
         make_private_directory(self._outbox)
-        self._told: set[tuple[str, str, str]] = set()  # delivered reports, which the dashboard shows later
+        self._told: set[tuple[str, str, str]] = set()  # delivered, perhaps not yet on the dashboard
         self.key = EvaluatorKey.load_or_create(place / "evaluator.key")
 
     @property
     def name(self) -> str:
-        """The run's name; raises `UnreachableError` if the coordinator does not answer."""
+        """The run's name; raises `UnreachableError` if the coordinator cannot be reached."""
         return str(self._ask("overview", _Overview).run.get("name", ""))
 
     def waiting(self) -> list[PendingEvaluation]:
-        """Return the coordinator's tasks without a result, the newest published checkpoint first.
+        """Return the run's tasks that have no result yet, newest published checkpoint first.
 
-        Undelivered reports are sent first, and count as results.
+        Undelivered reports are sent first; a task with an undelivered report is not pending.
         """
         self.deliver()
         rows = self._ask("checkpoints", _Checkpoints).checkpoints
@@ -176,7 +176,7 @@ class RemoteRun:
 
     @contextmanager
     def checkpoint(self, waiting: PendingEvaluation) -> Iterator[Path]:
-        """Download the checkpoint to a folder; raises `StorageError` if a digest does not match."""
+        """Yield a folder with the downloaded checkpoint; raises `StorageError` on a digest mismatch."""
         base = f"{self._address}/api/v1/checkpoints/{waiting.step}"
         with _aside(self.place, waiting.step) as folder:
             for name, entry in _manifest(base, waiting).files.items():
@@ -187,13 +187,13 @@ class RemoteRun:
             yield folder
 
     def report(self, report: EvaluationReport) -> None:
-        """Store a signed report, and try to deliver all stored ones."""
+        """Sign and store a report, then try to deliver all stored reports."""
         name = f"{report.manifest_sha256[:16]}-{report.result.task}.json"
         write_private(self._outbox / name, self.key.sign(report).model_dump_json().encode())
         self.deliver()
 
     def deliver(self) -> None:
-        """Send stored reports; log and drop those that are refused for good, keep the others."""
+        """Send the stored reports; drop rejected ones, and keep the others for a later attempt."""
         for path, report in self._undelivered().items():
             try:
                 self._post(path.read_bytes())
@@ -210,7 +210,7 @@ class RemoteRun:
         for path in sorted(self._outbox.glob("*.json")):
             try:
                 found[path] = SignedReport.model_validate_json(path.read_bytes()).opened()
-            except (ValidationError, RequestError):  # from another version: it would be refused anyway
+            except (ValidationError, RequestError):  # of another version: would be rejected
                 path.unlink()
         return found
 
@@ -232,7 +232,7 @@ class RemoteRun:
 
 @contextmanager
 def _aside(place: Path, step: int) -> Iterator[Path]:
-    """Yield the path for a temporary folder of a checkpoint's files, removed after the block."""
+    """Yield the path of a temporary folder for a checkpoint, and remove the folder afterwards."""
     folder = place / EVALUATING / checkpoint_name(step)
     shutil.rmtree(folder, ignore_errors=True)
     make_private_directory(folder.parent)

@@ -1,4 +1,4 @@
-"""Results of downstream tasks: written by evaluators, read by dashboard, model card and release."""
+"""Stored results of downstream tasks, for the dashboard, model cards and releases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coordinator.store.models import AllowedEvaluator, Checkpoint, Evaluation
 from coordinator.store.notify import Topic, tell
 from peer.config.evaluation import Task
 
-OPERATOR = "operator"  # the evaluator on the run's own machine
+OPERATOR = "operator"  # name of the evaluator on the run's own machine
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _KEY = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -33,11 +33,11 @@ class EvaluationRow:
     manifest_sha256: str
     evaluator: str
     result: TaskResult
-    evaluated_at: float  # Unix seconds
+    evaluated_at: float  # Unix time in seconds
 
     @property
     def facts(self) -> dict[str, Any]:
-        """A point of the task's curve, for scripts and the dashboard."""
+        """The result as one point of its task's curve, for scripts and the dashboard."""
         result = self.result
         return {
             "step": self.step,
@@ -63,7 +63,7 @@ def evaluations(database: Database) -> list[EvaluationRow]:
 
 
 def curves(tasks: Sequence[Task], rows: Iterable[EvaluationRow]) -> list[dict[str, Any]]:
-    """Return each task with its curve, of results with the task's present data and recipe."""
+    """Return each task's curve of results; results with other data or another recipe are left out."""
     rows = list(rows)
     found = []
     for task in tasks:
@@ -85,9 +85,9 @@ def curves(tasks: Sequence[Task], rows: Iterable[EvaluationRow]) -> list[dict[st
 
 
 def record_evaluation(database: Database, row: EvaluationRow) -> bool:
-    """Store a result, replacing an older one; false if the run does not have the checkpoint.
+    """Store a result, replacing an older one; return False if the run does not have the checkpoint.
 
-    A result that is not newer than the stored one changes nothing: it may have been sent twice.
+    A result that is not newer than the stored one is ignored, because reports may arrive twice.
     """
 
     def enter(session: Session) -> bool:
@@ -115,12 +115,12 @@ def record_evaluation(database: Database, row: EvaluationRow) -> bool:
 
 
 def published_checkpoints(database: Database) -> list[CheckpointRow]:
-    """List the checkpoints that may be published, the newest first."""
+    """Return the checkpoints that may be published, newest first."""
     return [row for row in checkpoints(database) if not row.withheld]
 
 
 def allow_evaluator(database: Database, name: str, key: str, now: float) -> None:
-    """Accept results signed with this key from now on; raises `ConfigError` if it is invalid."""
+    """Accept results signed with this key from now on; raises `ConfigError` if the name or key is invalid."""
     if not _NAME.fullmatch(name) or name == OPERATOR:
         raise ConfigError(
             f"An evaluator's name has small letters, digits and dashes, and is not {OPERATOR}: {name!r:.60}"
@@ -139,7 +139,7 @@ def allow_evaluator(database: Database, name: str, key: str, now: float) -> None
 
 
 def remove_evaluator(database: Database, name: str) -> None:
-    """Accept no further results from an evaluator, or raise `ConfigError` for an unknown one."""
+    """Stop accepting results from an evaluator; raises `ConfigError` if it is unknown."""
 
     def enter(session: Session) -> None:
         if session.get(AllowedEvaluator, name) is None:
@@ -150,7 +150,7 @@ def remove_evaluator(database: Database, name: str) -> None:
 
 
 def allowed_evaluators(database: Database) -> list[tuple[str, str, float]]:
-    """Return each evaluator's name, key (hex) and time of admission, ordered by name."""
+    """Return the name, key (hexadecimal) and admission time of each evaluator, ordered by name."""
     with database() as session:
         rows = session.scalars(select(AllowedEvaluator).order_by(AllowedEvaluator.name))
         return [(row.name, row.public_key.hex(), row.added_at) for row in rows]
@@ -168,5 +168,5 @@ def _row(row: Evaluation) -> EvaluationRow:
 
 @lru_cache(maxsize=10_000)
 def _parsed(result: str) -> TaskResult:
-    """Parse a stored result; cached, because all are read once a second and never change."""
+    """Parse a stored result. Results never change and are read every second, so they are cached."""
     return TaskResult.model_validate_json(result)

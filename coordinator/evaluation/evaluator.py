@@ -1,8 +1,8 @@
-"""The evaluator: runs tasks on each published checkpoint, on any machine, outside the swarm.
+"""The evaluator, which runs tasks on each published checkpoint, on any machine, outside the swarm.
 
-It accesses the run by its directory or its web address (`evaluated_runs`). It does not import
-torch: each task runs in a process of its own. The newest checkpoint that lacks a result comes
-first. Nothing waits for the evaluator; tasks left when it stops are run after its next start.
+It accesses the run by directory or by web address (`evaluated_runs`), and starts with the newest
+checkpoint that lacks a result. Each task runs in a separate process, so this module does not import
+torch. No other process waits for the evaluator; after a restart it resumes the pending tasks.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from coordinator.evaluation.tasks.running import run_apart
 logger = logging.getLogger(__name__)
 
 POLL_S = 5.0
-LOOK_S = 0.2  # between two checks whether to stop
+LOOK_S = 0.2  # interval between checks of `should_stop`
 
 
 @dataclass
 class Evaluator:
-    """The evaluator's parts; `run` is its loop."""
+    """A loop that evaluates pending tasks, with its dependencies."""
 
     source: LocalRun | RemoteRun
     should_stop: Callable[[], bool]
     clock: Callable[[], float] = time.time
     threads: int = 0
     evaluate: Callable[[Plan, Callable[[], bool]], TaskResult | None] = run_apart
-    passed_over: set[tuple[str, str]] = field(default_factory=set)  # failed pairs of manifest and task
+    passed_over: set[tuple[str, str]] = field(default_factory=set)  # failed (manifest, task)
 
     def run(self, *, once: bool = False) -> None:
-        """Run pending tasks until told to stop; with `once`, until none is pending."""
+        """Run pending tasks until `should_stop()`; with `once`, return when none is pending."""
         while not self.should_stop():
             try:
                 done = self.evaluate_next()
@@ -53,7 +53,7 @@ class Evaluator:
                 self._rest()
 
     def evaluate_next(self) -> bool:
-        """Run the next pending task; false if there is none, or if told to stop."""
+        """Run the next pending task; return False if there is none or the evaluator must stop."""
         source = self.source
         possible = (it for it in source.waiting() if (it.manifest_sha256, it.task.sha256) not in self.passed_over)
         waiting = next(possible, None)

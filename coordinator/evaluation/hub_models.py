@@ -1,6 +1,6 @@
-"""Hub models to evaluate: `manyhands evaluate` looks each up on the hub before computing anything.
+"""Lookup of models on the Hugging Face Hub, before `manyhands evaluate` computes anything.
 
-transformers, which loads them later, would retry an unreachable hub for a minute and log each try.
+Without this check, transformers would retry an unreachable hub for a minute and log each attempt.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ TIMEOUT_S = 10.0
 
 
 def require_model(name: str) -> None:
-    """Raise `ConfigError` if the hub has no model of this name, and `UnreachableError` if the hub does not answer.
+    """Raise `ConfigError` if the hub has no such model, `UnreachableError` if it does not answer.
 
-    Models in the hub's local cache are accepted, and so is any name while `HF_HUB_OFFLINE` is set:
-    transformers looks into the cache itself.
+    Models in the hub's local cache are accepted. While `HF_HUB_OFFLINE` is set, any name is
+    accepted, because transformers itself looks it up in the cache.
     """
     from huggingface_hub import HfApi, constants, try_to_load_from_cache  # slow to import
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError

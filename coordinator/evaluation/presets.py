@@ -1,6 +1,6 @@
-"""Presets of known benchmarks with local files: the kind of task, its columns and its usual metric.
+"""Presets for known benchmarks in local files: kind of task, columns and usual metric.
 
-A preset downloads nothing: `manyhands evaluate --preset` uses it with files or a folder of them.
+Presets download nothing; `manyhands evaluate --preset` takes files or a folder of files.
 
 The columns come from the benchmarks' own loading scripts: XNLI and PAWS-X in huggingface/datasets,
 BLUB in csebuetnlp/banglabert, IndicXTREME in AI4Bharat/IndicBERT, EuroEval in EuroEval/EuroEval.
@@ -21,14 +21,14 @@ ENDINGS = (".jsonl", ".json", ".csv", ".tsv", *CONLL_ENDINGS)
 
 @dataclass(frozen=True)
 class BenchmarkPreset:
-    """A benchmark's task; a role missing from `columns` has the format's usual column."""
+    """A benchmark's kind, metric and columns; omitted columns have the file format's default name."""
 
     kind: str
     metric: str
     columns: Mapping[str, str] = field(default_factory=dict)
 
     def columns_in(self, paths: Iterable[str]) -> Mapping[str, str]:
-        """Return the columns in these files; none for CoNLL files, which have no column names."""
+        """Return the columns for these files: none for CoNLL files, whose columns have no names."""
         is_conll = any(path.removesuffix(".gz").endswith(CONLL_ENDINGS) for path in paths)
         return {} if is_conll and self.kind == "ner" else self.columns
 
@@ -63,7 +63,7 @@ def preset_of(name: str) -> BenchmarkPreset:
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    """Find a folder's files by split, such as `train.jsonl`, `dev.csv.gz`; raises `ConfigError`."""
+    """Return a folder's files by split, such as `train.jsonl` or `dev.csv.gz`; raises `ConfigError`."""
     found = {}
     for split, names in SPLITS.items():
         for name in names:

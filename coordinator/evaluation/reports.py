@@ -1,6 +1,6 @@
-"""Reports of evaluators: signed, so that they may come from any machine over any connection.
+"""Signed evaluation reports, which an evaluator can send from any machine over any connection.
 
-A report is a statement (`auth.statements`) with the run, the checkpoint and the result, signed with
+A report is a statement (`auth.statements`) of the run, the checkpoint and the result, signed with
 the evaluator's own Ed25519 key. No secret is ever sent.
 """
 
@@ -18,7 +18,7 @@ from auth.files import write_private
 from auth.statements import Statement, is_signed_by, sign_body
 from coordinator.evaluation.tasks.results import Digest, TaskResult
 
-MAX_BODY_CHARS = 56 * 1024  # below the 64 KiB that a request may have
+MAX_BODY_CHARS = 56 * 1024  # below the limit of 64 KiB per request
 
 
 class EvaluationReport(Statement):
@@ -29,12 +29,12 @@ class EvaluationReport(Statement):
     run: Annotated[str, Field(min_length=1, max_length=40)]
     step: Annotated[int, Field(ge=0, le=2**31 - 1)]
     manifest_sha256: Digest
-    evaluated_at: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]  # Unix seconds
+    evaluated_at: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]  # Unix time in seconds
     result: TaskResult
 
 
 class SignedReport(BaseModel):
-    """A report as it is sent: its canonical text, the evaluator's key and the signature."""
+    """A report in transit: its canonical text, the evaluator's public key and the signature."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -43,7 +43,7 @@ class SignedReport(BaseModel):
     signature: Annotated[str, Field(max_length=100)]  # base64
 
     def opened(self) -> EvaluationReport:
-        """Verify and parse the report; raises `RequestError` if signature or form is invalid."""
+        """Verify the signature and parse the report; raises `RequestError` if either fails."""
         return EvaluationReport.opened(self.body, is_signed_by(self.key, self.signature))
 
 
@@ -55,7 +55,7 @@ class EvaluatorKey:
 
     @classmethod
     def load_or_create(cls, path: Path) -> EvaluatorKey:
-        """Load the key from a file of mode 0600, created at first use; raises `StorageError`."""
+        """Load the key from a file of mode 0600, or create it; raises `StorageError`."""
         if not path.exists():
             write_private(path, Ed25519PrivateKey.generate().private_bytes_raw(), replace=False)
         try:
@@ -67,11 +67,11 @@ class EvaluatorKey:
 
     @property
     def public_hex(self) -> str:
-        """The public key in hexadecimal, which the operator needs to allow the evaluator."""
+        """The public key in hexadecimal, which the operator enters to allow the evaluator."""
         return self.private_key.public_key().public_bytes_raw().hex()
 
     def sign(self, report: EvaluationReport) -> SignedReport:
-        """Sign a report; raises `RequestError` if it is too long to be sent."""
+        """Sign a report; raises `RequestError` if it exceeds the size limit."""
         body = report.body
         if len(body) > MAX_BODY_CHARS:
             raise RequestError(

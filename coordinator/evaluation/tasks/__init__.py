@@ -1,4 +1,4 @@
-"""Downstream tasks: data, fine-tuning and metrics; each task runs in a process of its own.
+"""Downstream tasks: data, fine-tuning and metrics. Each task runs in a separate process.
 
-`plan`, `results` and `running` are light and may be imported anywhere; `worker` imports torch.
+`plan`, `results` and `running` may be imported anywhere; `worker` imports torch.
 """

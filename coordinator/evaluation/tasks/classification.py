@@ -1,4 +1,4 @@
-"""Classification: a label per text or pair (news, inference), or a tag per word (entities)."""
+"""Classification of texts and pairs of texts (topics, inference), and of words (entities)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from peer.data.batching.samples import IGNORED
 
 
 class Classifying(Subject):
-    """The task to predict a label for each text or pair of texts."""
+    """Predict a label for each text or pair of texts."""
 
     @cached_property
     def labels(self) -> list[str]:
-        """The labels of the training set."""
+        """The distinct labels of the training set, sorted."""
         return sorted({example.label for example in self.train})
 
     def encoded(self) -> list[Encoded]:
@@ -28,20 +28,20 @@ class Classifying(Subject):
         return [{**self._encoded(example), "labels": self.labels.index(example.label)} for example in self.train]
 
     def model(self, seed: int) -> PreTrainedModel:
-        """Load the checkpoint with a new head for the labels of the training set."""
+        """Load the checkpoint with a new classification head for the training labels."""
         return self.pretrained.model("AutoModelForSequenceClassification", seed, self.labels, pad_token_id=self.pad)
 
     def answers(self, model: PreTrainedModel, examples: Sequence[Classified]) -> list[str]:
-        """Return the likeliest label of each text."""
+        """Return the most likely label of each text."""
         outputs = self.outputs(model, [self._encoded(example) for example in examples], "logits")
         return [self.labels[int(logits.argmax())] for (logits,) in outputs]  # each (labels,)
 
     def trivial_answers(self, examples: Sequence[Classified]) -> list[str]:
-        """Return the commonest label of the training set for each example."""
+        """Return the most frequent training label for each example."""
         return [_commonest(example.label for example in self.train)] * len(examples)
 
     def report(self, examples: Sequence[Classified], answers: Sequence[str]) -> ScoreReport:
-        """Score predicted labels."""
+        """Compute accuracy, macro F1 and Matthews correlation of predicted labels."""
         return ScoreReport(label_scores([example.label for example in examples], answers))
 
     def _encoded(self, example: Classified) -> Encoded:
@@ -50,11 +50,11 @@ class Classifying(Subject):
 
 
 class Tagging(Subject):
-    """The task to predict a tag for each word of a sentence."""
+    """Predict a tag for each word of a sentence."""
 
     @cached_property
     def labels(self) -> list[str]:
-        """The tags of the training set."""
+        """The distinct tags of the training set, sorted."""
         return sorted({tag for sentence in self.train for tag in sentence.tags})
 
     @cached_property
@@ -62,15 +62,15 @@ class Tagging(Subject):
         return frame_of(self.tokenizer)
 
     def encoded(self) -> list[Encoded]:
-        """Return the training examples as the model's inputs: windows of sentences."""
+        """Return the training sentences as model inputs, split into windows."""
         return [self._labelled(self.train[window.sentence], window) for window in self._windows(self.train)]
 
     def model(self, seed: int) -> PreTrainedModel:
-        """Load the checkpoint with a new head for the tags of the training set."""
+        """Load the checkpoint with a new tagging head for the training tags."""
         return self.pretrained.model("AutoModelForTokenClassification", seed, self.labels)
 
     def answers(self, model: PreTrainedModel, sentences: Sequence[Tagged]) -> list[list[str]]:
-        """Return a tag for each word; a word without tokens gets `O`, else the commonest tag."""
+        """Return a tag per word; words without tokens get `O`, or the most frequent tag if there is no `O`."""
         tags = self.trivial_answers(sentences)
         if NO_ENTITY in self.labels:
             tags = [[NO_ENTITY] * len(sentence.words) for sentence in sentences]
@@ -83,12 +83,12 @@ class Tagging(Subject):
         return tags
 
     def trivial_answers(self, sentences: Sequence[Tagged]) -> list[list[str]]:
-        """Return the commonest tag of the training set for every word."""
+        """Return the most frequent training tag for each word."""
         commonest = _commonest(tag for sentence in self.train for tag in sentence.tags)
         return [[commonest] * len(sentence.words) for sentence in sentences]
 
     def report(self, sentences: Sequence[Tagged], answers: Sequence[Sequence[str]]) -> ScoreReport:
-        """Score predicted tags: over entities, or over words for parts of speech."""
+        """Score predicted tags by entity; for part-of-speech tags, by word."""
         right = [sentence.tags for sentence in sentences]
         return entity_scores(right, answers) if self.task.kind == "ner" else ScoreReport(tag_scores(right, answers))
 
@@ -96,7 +96,7 @@ class Tagging(Subject):
         return cut([sentence.words for sentence in sentences], self._tokens, self._frame.room(self.length))
 
     def _tokens(self, word: str) -> Sequence[int]:
-        """Return a word's tokens within a text: some tokenizers include the space before it."""
+        """Tokenize a word with a leading space, because some tokenizers merge the space into the word."""
         ids: list[int] = self.tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
         return ids
 

@@ -1,7 +1,7 @@
 """Reading of a task's examples from a file, the web or the Hugging Face Hub.
 
-Files may be plain or gzip. A file from the web must match the digest in the run file, and is
-downloaded once. `coordinator.evaluation.tasks.examples` parses the formats.
+Files may be gzipped. A file from the web is downloaded once and must match the digest in the run
+file. `coordinator.evaluation.tasks.examples` parses the formats.
 """
 
 from __future__ import annotations
@@ -45,24 +45,25 @@ _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 
 @dataclass(frozen=True)
 class DataFolders:
-    """The base folder of relative paths, and the cache of downloaded files."""
+    """The base folder of relative paths and the cache folder of downloads."""
 
     base: Path
     cache: Path
-    confined: bool = False  # allow only paths within `base`, because others wrote them
+    confined: bool = False  # only paths within `base`, for tasks from another machine
 
 
 def check_readable(tasks: Sequence[Task], place: DataFolders) -> None:
-    """Read all files of all tasks, to find errors before computing; raises `ConfigError`."""
+    """Read all files of all tasks, to find errors early; raises `ConfigError`."""
     for task in tasks:
         for split in ("test", "dev", "train"):
             read_split(task, split, place)
 
 
 def read_split(task: Task, split: str, place: DataFolders) -> list[Any] | None:
-    """Read examples of `train`, `dev` or `test`; None if the task has none. Raises `ConfigError`.
+    """Read the examples of split `train`, `dev` or `test`; None if the task does not have the split.
 
-    `dev` ends training and chooses checkpoints. For retrieval, `dev` and `test` have one set each.
+    `dev` is used for early stopping and to select the best epoch. In retrieval tasks, `dev` and
+    `test` are lists of one `RetrievalSet`. Raises `ConfigError`.
     """
     where: Examples | None = getattr(task, split)
     limit = task.recipe.max_train if split == "train" else task.recipe.max_test
@@ -73,7 +74,7 @@ def read_split(task: Task, split: str, place: DataFolders) -> list[Any] | None:
     if not where.path.startswith(HUB):
         return _parsed(task.kind, read_text(where, place), where.path, task.columns)[:limit]
     name = where.path.removeprefix(HUB)
-    if place.confined and (not _HUB_NAME.fullmatch(name) or Path(name).exists()):  # `datasets` would also read folders
+    if place.confined and (not _HUB_NAME.fullmatch(name) or Path(name).exists()):  # or `datasets` reads the folder
         raise ConfigError(
             f"{name!r:.80} is no dataset's name on the hub, and a task from elsewhere may name nothing else."
         )
@@ -83,9 +84,9 @@ def read_split(task: Task, split: str, place: DataFolders) -> list[Any] | None:
 
 
 def read_text(examples: Examples, place: DataFolders) -> str:
-    """Read a file's text, unpacked; web addresses are downloaded once into `place.cache`.
+    """Read and decompress a text file; web addresses are downloaded once into `place.cache`.
 
-    Raises `ConfigError` if the file is missing, is not text or has another digest than configured.
+    Raises `ConfigError` if the file is missing, is not text or has a wrong digest.
     """
     path = place.base / examples.path
     if is_web(examples.path):
@@ -120,7 +121,7 @@ def _retrieval_set(task: Task, judgements: Examples, limit: int | None, place: D
 
 
 def _parsed(kind: str, text: str, origin: str, columns: Columns) -> list[Any]:
-    """Parse a file: JSON Lines and tables by columns, other formats by the reader of the kind."""
+    """Parse a file: JSON Lines and tables by columns, other formats by the parser of the task's kind."""
     if kind == "fill-mask":
         return read_texts(text, origin)
     if kind == "bias":
@@ -133,7 +134,7 @@ def _parsed(kind: str, text: str, origin: str, columns: Columns) -> list[Any]:
 
 
 def _has_contexts(text: str) -> bool:
-    """Return whether a text is JSON Lines with SQuAD's columns, not SQuAD's own JSON format."""
+    """Return whether the text is JSON Lines with SQuAD's columns, rather than SQuAD's nested JSON."""
     try:
         return "context" in json.loads(text.lstrip("\ufeff\n").partition("\n")[0])
     except (ValueError, TypeError, RecursionError):
@@ -168,7 +169,7 @@ def _read(path: Path) -> bytes:
 
 
 def _fetched(examples: Examples, cache: Path) -> bytes:
-    """Read a file from the web, or from the cache, where its name is its digest."""
+    """Read a file from the cache, where its name is its digest, or download it."""
     assert examples.sha256 is not None  # `Examples` ensures it
     kept = cache / examples.sha256
     if kept.is_file():

@@ -1,18 +1,19 @@
 """Examples of each kind of task, and parsers: CoNLL, tables, SQuAD, texts, templates, Hub datasets.
 
-All content is checked here; errors name the line, the row or the question.
+The parsers validate all content; errors name the line, the row or the question.
 
-CoNLL files have a word on each line, its tags in further columns, and an empty line after each
-sentence. The parser accepts any line ends, a byte order mark, tabs or spaces between columns, empty
-columns, several empty lines, `-DOCSTART-` lines and comments. It warns of sentences of more than
-1000 words, and of lines with a tab and only a word or a tag, which it skips. All else is an error.
+A CoNLL file has one word per line with its tags in further columns, and an empty line after each
+sentence. The parser accepts any line endings, a byte order mark, tabs or spaces between columns,
+empty columns, several empty lines, `-DOCSTART-` lines and comments. It warns about sentences of
+more than 1000 words. It skips lines with a tab but only a word or a tag, with a warning. Anything
+else is an error.
 
-In CoNLL-U each line begins with the word's number. Ranges (`1-2`, the spelling of several words)
-and empty nodes (`1.1`) are not words, and every line that begins with `#` is a comment.
+In CoNLL-U each line begins with the number of its word. Ranges (`1-2`, a multiword token) and empty
+nodes (`1.1`) are not words, and every line that begins with `#` is a comment.
 
-`datasets` reads the Hub's datasets, but its file loaders are not used: there is none for SQuAD, the
-CoNLL loader pads or truncates lines with a wrong number of columns, and the table loaders guess
-types (the labels `1` and `NA` become a number and a null).
+`datasets` reads Hub datasets, but its file loaders are not used: SQuAD has no loader, the CoNLL
+loader pads or truncates lines with a wrong number of columns, and the table loaders infer types
+(the labels `1` and `NA` become a number and a null).
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ logger = logging.getLogger(__name__)
 
 DOCUMENT_START = "-DOCSTART-"
 CONLLU_COLUMNS, FORM, UPOS = 10, 1, 3
-_FIRST_NUMBER = re.compile(r"1(-\d+)?|0\.1")  # in a CoNLL-U sentence
+_FIRST_NUMBER = re.compile(r"1(-\d+)?|0\.1")  # first number of a CoNLL-U sentence
 _NO_WORD = re.compile(r"\d+[-.]\d+")
-MANY_WORDS = 1000  # more than any sentence has
+MANY_WORDS = 1000  # longer than any real sentence
 MASK, GROUP = "[MASK]", "{group}"
 MAX_CELL_CHARS = 10_000_000
 WORDS, TAGS = "tokens", "ner_tags"
-ANSWER = ("text", "answer_start")  # the keys of an answer in SQuAD
+ANSWER = ("text", "answer_start")  # keys of an answer in SQuAD
 Row = Mapping[str, Any]
-PlacedRow = tuple[str, Row]  # its position, for messages, and the row
+PlacedRow = tuple[str, Row]  # position of the row for error messages, and the row
 
 
 @dataclass(frozen=True)
 class Tagged:
-    """A sentence: its words, and a tag for each."""
+    """A sentence as words, with one tag for each word."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -58,7 +59,7 @@ class Tagged:
 
 @dataclass(frozen=True)
 class Classified:
-    """A text, or a pair of texts, with its label."""
+    """A text or a pair of texts, with a label."""
 
     text: str
     pair: str | None
@@ -67,18 +68,18 @@ class Classified:
 
 @dataclass(frozen=True)
 class QuestionExample:
-    """A question about a context, and its right answers; none if the context has no answer."""
+    """A question about a context, with its correct answers; none if the context has no answer."""
 
     id: str
     question: str
     context: str
     answers: tuple[str, ...]
-    starts: tuple[int, ...]  # first character of each answer in the context
+    starts: tuple[int, ...]  # offset of each answer in the context, in characters
 
 
 @dataclass(frozen=True)
 class TextPair:
-    """Two texts that belong together, such as a question and a passage that answers it."""
+    """Two related texts, such as a question and a passage that answers it."""
 
     text: str
     pair: str
@@ -86,7 +87,7 @@ class TextPair:
 
 @dataclass(frozen=True)
 class RetrievalSet:
-    """Queries and documents by id, and the grades of documents for each judged query."""
+    """Queries and documents by id, and relevance grades of documents for each judged query."""
 
     queries: Mapping[str, str]
     corpus: Mapping[str, str]
@@ -94,7 +95,7 @@ class RetrievalSet:
 
 
 class Probe(BaseModel):
-    """A sentence with a mask, and a gap for the groups to compare."""
+    """A sentence template with a mask, and the groups to insert and compare."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -102,17 +103,17 @@ class Probe(BaseModel):
     groups: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=100)], ...], Field(min_length=2, max_length=8, strict=False)
     ]
-    top: int = Field(5, ge=1, le=20)  # number of likeliest fillings to show
+    top: int = Field(5, ge=1, le=20)  # number of most likely tokens to show
 
     def filled(self) -> list[str]:
-        """Return the sentence for each group, with the template's mask."""
+        """Return the template filled in with each group; the mask stays."""
         return [self.template.replace(GROUP, group) for group in self.groups]
 
 
 def read_conll(text: str, origin: str, columns: Columns) -> list[Tagged]:
     """Parse a CoNLL file into sentences; raises `ConfigError` naming the line.
 
-    By default words are in the first and tags in the last column; in CoNLL-U, in FORM and UPOS.
+    By default the first column has the words and the last one the tags; in CoNLL-U, FORM and UPOS.
     """
     word_column, tag_column = columns.text, columns.label
     if isinstance(word_column, str) or isinstance(tag_column, str):
@@ -154,19 +155,19 @@ def read_conll(text: str, origin: str, columns: Columns) -> list[Tagged]:
 
 
 def _plain_cells(line: str, *, has_tabs: bool) -> list[str] | None:
-    """Return a line's cells that are not empty; [] ends a sentence, and None is a comment.
+    """Return a line's non-empty cells; [] for the end of a sentence, None for a comment.
 
-    Only cells' ends are stripped: words may contain other Unicode separators.
+    Only the ends of cells are stripped: words may contain other Unicode separators.
     """
     is_comment = line.startswith("# ") and "\t" not in line and (has_tabs or " = " in line)
-    if is_comment or line.startswith("# id "):  # a sentence's heading in MultiCoNER
+    if is_comment or line.startswith("# id "):  # sentence header in MultiCoNER
         return None
     cells = [cell for each in line.split("\t") if (cell := each.strip())] if "\t" in line else line.split()
     return [] if cells[:1] == [DOCUMENT_START] else cells
 
 
 def _numbered_cells(line: str) -> list[str] | None:
-    """Return the cells of a CoNLL-U line; [] ends a sentence, None is a comment or not a word."""
+    """Return a CoNLL-U line's cells; [] for the end of a sentence, None for a comment or a non-word."""
     cells = [cell.strip() for cell in line.split("\t")]
     if line.startswith("#") or _NO_WORD.fullmatch(cells[0]):
         return None
@@ -185,7 +186,10 @@ def _check_columns(cells: list[str], expected: int, used: tuple[int, int], where
 
 
 def read_rows(text: str, origin: str) -> list[PlacedRow]:
-    """Read rows with positions from JSON Lines (brace first), CSV or TSV; raises `ConfigError`."""
+    """Read rows and their positions from JSON Lines (first character `{`), CSV or TSV.
+
+    Raises `ConfigError` if a row is malformed or there are no rows.
+    """
     text = text.removeprefix("\ufeff")
     rows = list(_json_rows(text, origin) if text.lstrip().startswith("{") else _table_rows(text, origin))
     if not rows:
@@ -194,7 +198,7 @@ def read_rows(text: str, origin: str) -> list[PlacedRow]:
 
 
 def classified(rows: Iterable[PlacedRow], columns: Columns) -> list[Classified]:
-    """Convert rows to texts with labels; raises `ConfigError` naming a row that lacks one."""
+    """Convert rows to labelled texts; raises `ConfigError` naming a row without a text or label."""
     text = "text" if columns.text is None else columns.text
     label = "label" if columns.label is None else columns.label
     return [
@@ -208,13 +212,13 @@ def classified(rows: Iterable[PlacedRow], columns: Columns) -> list[Classified]:
 
 
 def text_pairs(rows: Iterable[PlacedRow], columns: Columns) -> list[TextPair]:
-    """Convert rows to pairs (default: `query`, `positive`); raises `ConfigError` naming a row."""
+    """Convert rows to pairs (by default `query`, `positive`); raises `ConfigError` naming an incomplete row."""
     first, second = "query" if columns.text is None else columns.text, columns.pair or "positive"
     return [TextPair(_text(row, first, where, "text"), _text(row, second, where, "pair")) for where, row in rows]
 
 
 def tagged(rows: Iterable[PlacedRow], columns: Columns) -> list[Tagged]:
-    """Convert rows to tagged words; raises `ConfigError` naming a row that lacks a word's tag."""
+    """Convert rows to tagged sentences; raises `ConfigError` naming a row whose tags do not match its words."""
     words_in, tags_in = str(columns.text or WORDS), str(columns.label or TAGS)
     found = []
     for where, row in rows:
@@ -234,7 +238,7 @@ def tagged(rows: Iterable[PlacedRow], columns: Columns) -> list[Tagged]:
 def questions(rows: Iterable[PlacedRow]) -> list[QuestionExample]:
     """Convert rows with SQuAD's columns to questions; raises `ConfigError` naming an invalid row.
 
-    Empty answers are dropped: in IndicQA they mean that there is no answer.
+    Empty answers are dropped: in IndicQA they mark questions without an answer.
     """
     found = []
     for where, row in rows:
@@ -250,7 +254,7 @@ def questions(rows: Iterable[PlacedRow]) -> list[QuestionExample]:
 
 
 def read_squad(text: str, origin: str) -> list[QuestionExample]:
-    """Parse SQuAD's JSON, 1.1 or 2.0; raises `ConfigError` for a wrong form or answer position."""
+    """Parse SQuAD 1.1 or 2.0; raises `ConfigError` for invalid JSON or a wrong answer position."""
     try:
         rows = [
             {
@@ -277,13 +281,13 @@ def read_squad(text: str, origin: str) -> list[QuestionExample]:
 
 
 def texts(rows: Iterable[PlacedRow], columns: Columns) -> list[str]:
-    """Return the texts of a dataset, without empty rows."""
+    """Return a dataset's texts; empty rows are skipped."""
     column = str(columns.text or "text")
     return [str(row[column]) for _, row in rows if row.get(column)]
 
 
 def read_texts(text: str, origin: str) -> list[str]:
-    """Return the lines of a file, or of each JSON object's `text`, without empty ones."""
+    """Return a file's non-empty lines; for JSON Lines, those of each object's `text`."""
     text = text.removeprefix("\ufeff")
     if text.lstrip().startswith("{"):
         text = "\n".join(_text(row, "text", where) for where, row in _json_rows(text, origin))
@@ -296,7 +300,7 @@ def read_texts(text: str, origin: str) -> list[str]:
 
 
 def read_probes(text: str, origin: str) -> list[Probe]:
-    """Parse a list of probes, YAML or JSON; raises `ConfigError` naming the first invalid one."""
+    """Parse a YAML or JSON list of probes; raises `ConfigError` naming the first invalid probe."""
     try:
         probes = TypeAdapter(Annotated[list[Probe], Field(min_length=1, max_length=200)]).validate_python(
             yaml.safe_load(text)
@@ -312,7 +316,7 @@ def read_probes(text: str, origin: str) -> list[Probe]:
 
 
 def read_documents(text: str, origin: str) -> dict[str, str]:
-    """Read queries or documents by `_id` from BEIR's JSON Lines: `title`, if any, and `text`."""
+    """Read queries or documents from BEIR's JSON Lines: title (optional) and text by `_id`."""
     found: dict[str, str] = {}
     for where, row in read_rows(text, origin):
         name, title = _text(row, "_id", where), str(row.get("title") or "").strip()
@@ -326,7 +330,7 @@ def read_documents(text: str, origin: str) -> dict[str, str]:
 def read_judgements(
     text: str, origin: str, queries: Mapping[str, str], corpus: Mapping[str, str], limit: int | None
 ) -> RetrievalSet:
-    """Make a set of BEIR's judgements (`query-id`, `corpus-id`, `score`), of up to `limit` queries.
+    """Return a retrieval set of at most `limit` queries from BEIR's `query-id`, `corpus-id`, `score`.
 
     Raises `ConfigError` naming a line with an unknown id or a score that is not an integer.
     """
@@ -347,7 +351,7 @@ def read_judgements(
 
 
 def hub_rows(examples: Examples, split: str, limit: int | None) -> list[PlacedRow]:
-    """Return a Hub dataset's rows with positions and with class names; raises `ConfigError`."""
+    """Return a Hub dataset's rows with class names instead of numbers; raises `ConfigError`."""
     import datasets
 
     datasets.logging.set_verbosity(logging.CRITICAL)
@@ -355,7 +359,7 @@ def hub_rows(examples: Examples, split: str, limit: int | None) -> list[PlacedRo
     name, split = examples.path.removeprefix(HUB), examples.split or split
     try:
         found = datasets.load_dataset(name, examples.config_name, split=split, revision=examples.revision)
-    except Exception as error:  # datasets raises errors of many kinds
+    except Exception as error:  # `datasets` raises many kinds of errors
         reason = " ".join(str(error).split()).rstrip(".")
         raise ConfigError(
             f"The dataset {name} cannot be read ({reason:.200}): check its name, its `split` and the network."
@@ -400,9 +404,9 @@ def _table_rows(text: str, origin: str) -> Iterator[PlacedRow]:
 
 
 def _has_plain_quotes(text: str, tabs: int) -> bool:
-    """Return whether quotation marks in a TSV are plain text, as in PAWS-X.
+    """Return whether quotation marks in a TSV file are literal text, as in PAWS-X.
 
-    If so, each line has all cells, and parsing the marks as quotes fails or gives fewer rows.
+    If so, each line has all its cells, and parsing the marks as quotes fails or merges rows.
     """
     lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
     if any(line.count("\t") != tabs for line in lines):
@@ -414,7 +418,7 @@ def _has_plain_quotes(text: str, tabs: int) -> bool:
 
 
 def _text(row: Row, column: Column, where: str, role: str = "") -> str:
-    """Return a row's text in a column; with `role`, the error says how to name another column."""
+    """Return the text in a row's column; `role` adds the option that sets the column to the error."""
     value = row.get(str(column))
     if not isinstance(value, str | int) or value == "":
         known = ", ".join(str(name) for name in list(row)[:10])
@@ -424,7 +428,7 @@ def _text(row: Row, column: Column, where: str, role: str = "") -> str:
 
 
 def _spelled(feature: Any, value: Any) -> Any:
-    """Replace class numbers in a dataset's value, or list of values, by class names."""
+    """Replace class numbers in a value, or in a list of values, with class names."""
     names = getattr(getattr(feature, "feature", feature), "names", None)
     if isinstance(value, list):
         return [names[number] for number in value] if names else value

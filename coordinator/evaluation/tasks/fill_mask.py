@@ -1,11 +1,11 @@
 """Scores of masked language models without fine-tuning: pseudo-perplexity and bias probes.
 
-Pseudo-perplexity (Salazar et al. 2020, arXiv 1910.14659) is the exponential of the tokens' mean
-negative log-likelihood, each masked alone; comparable only between models with the same tokenizer.
+Pseudo-perplexity (Salazar et al. 2020, arXiv 1910.14659) masks one token at a time; it is the
+exponential of the mean negative log-likelihood. Only models with the same tokenizer are comparable.
 
-A bias probe is one sentence for each of several groups. The distance between two groups is half the
-summed absolute difference of the probabilities at the mask (total variation): 0 if the group makes
-no difference, 1 if the distributions are disjoint. The largest distance of two groups counts.
+A bias probe compares the same sentence for several groups. The distance of two groups is the total
+variation distance of the distributions at the mask: half the sum of absolute differences, from 0
+(identical) to 1 (disjoint). A probe's score is the largest distance between any two groups.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from coordinator.evaluation.tasks.pretrained import Pretrained, frame_of, mask_i
 from coordinator.evaluation.tasks.results import Filling, ProbeResult
 from peer.config.evaluation import Task
 
-MOST_LIKELY = 700.0  # nats: beyond it the exponential overflows
+MOST_LIKELY = 700.0  # nats; beyond this, exp() overflows
 
 
 @dataclass(frozen=True)
 class MaskScores:
-    """The scores of a checkpoint without fine-tuning."""
+    """Scores of a checkpoint without fine-tuning."""
 
     scores: Scores
     examples: int
@@ -40,7 +40,7 @@ class MaskScores:
 
 
 def fill_scores(pretrained: Pretrained, task: Task, texts: Sequence[str]) -> MaskScores:
-    """Return pseudo-perplexity and accuracy over all tokens, each masked alone; cut long texts."""
+    """Return pseudo-perplexity and accuracy, masking one token at a time; long texts are truncated."""
     tokenizer = pretrained.tokenizer()
     mask, frame = mask_id(tokenizer), frame_of(tokenizer)
     room = frame.room(pretrained.length(task.recipe))
@@ -62,14 +62,14 @@ def fill_scores(pretrained: Pretrained, task: Task, texts: Sequence[str]) -> Mas
 
 
 def probe_scores(pretrained: Pretrained, task: Task, probes: Sequence[Probe]) -> MaskScores:
-    """Return the mean distance over the probes, and each probe's fillings."""
+    """Return the mean distance over all probes, and the likeliest tokens of each probe."""
     tokenizer = pretrained.tokenizer()
     mask, frame = mask_id(tokenizer), frame_of(tokenizer)
     room = frame.room(pretrained.length(task.recipe))
     model = pretrained.model("AutoModelForMaskedLM", seed=0).train(False)
     results = []
     for probe in probes:
-        shares = []  # of each group (vocabulary,)
+        shares = []  # one tensor (vocabulary,) per group
         for text in probe.filled():
             tokens = tokenizer(text.replace(MASK, str(tokenizer.mask_token)), add_special_tokens=False)["input_ids"]
             ids = frame.around(tokens[:room])
@@ -94,7 +94,7 @@ def probe_scores(pretrained: Pretrained, task: Task, probes: Sequence[Probe]) ->
 
 
 def logits_at(model: PreTrainedModel, input_ids: Tensor, places: Tensor) -> Tensor:
-    """Return the logits (batch, vocabulary) at one position per text; texts have equal length."""
+    """Return the logits (batch, vocabulary) at one position per text; all texts have the same length."""
     with torch.no_grad():
         logits: Tensor = model(input_ids=input_ids).logits
     return logits[torch.arange(len(places)), places].float()

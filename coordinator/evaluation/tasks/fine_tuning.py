@@ -1,12 +1,12 @@
-"""Fine-tuning of a checkpoint on one task, once for each seed; reports why a seed failed.
+"""Fine-tuning of a checkpoint on one task, once per seed.
 
-AdamW with linear warm-up and decay, run by accelerate. Training stops early when the development
-score has not improved for `patience` epochs, and the model gets the weights of its best epoch. Each
-task provides a `Subject` with data, model and scores; all else is the same for all tasks.
+The optimizer is AdamW with linear warm-up and decay, run by accelerate. Training stops early if the
+development score has not improved for `patience` epochs; the weights of the best epoch are
+restored. Each kind of task implements a `Subject`, which provides data, model and scores.
 
-transformers' Trainer is not used. It draws batches in another order, so new results would not be
-comparable with older ones of the same task. And to stop at the first infinite loss and keep the
-best epoch's weights, it needs a subclass, a callback and a folder.
+transformers' Trainer is not used because it draws batches in another order, which would make new
+results incomparable with older ones. It would also need a subclass, a callback and a folder to stop
+at the first infinite loss and to restore the best epoch.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ logger = logging.getLogger(__name__)
 
 MAX_GRAD_NORM = 1.0
 Encoded = Mapping[str, Any]
-DEV_SHARE = 10  # without a development set, one in ten training examples serves as one
-Finished = Callable[[float, Any], None]  # called with the development score and the tuned model
+DEV_SHARE = 10  # divisor: without a development set, one in ten training examples is held out
+Finished = Callable[[float, Any], None]  # receives the development score and the tuned model
 
 
 class Subject(ABC):
-    """One task on one checkpoint: its examples, its model, and the scores of the model's answers."""
+    """A task on a checkpoint: examples, model, and scoring of the model's answers."""
 
     def __init__(
         self, pretrained: Pretrained, task: Task, train: Sequence[Any], dev: Sequence[Any], test: Sequence[Any]
@@ -50,11 +50,11 @@ class Subject(ABC):
 
     @abstractmethod
     def encoded(self) -> list[Encoded]:
-        """Return the training examples as the model's inputs."""
+        """Return the training examples as model inputs."""
 
     @abstractmethod
     def model(self, seed: int) -> PreTrainedModel:
-        """Load the checkpoint with a new head."""
+        """Load the checkpoint with a newly initialized head."""
 
     @abstractmethod
     def answers(self, model: PreTrainedModel, examples: Sequence[Any]) -> Sequence[Any]:
@@ -62,14 +62,14 @@ class Subject(ABC):
 
     @abstractmethod
     def trivial_answers(self, examples: Sequence[Any]) -> Sequence[Any]:
-        """Return the commonest answer for each example."""
+        """Return the most frequent answer for each example."""
 
     @abstractmethod
     def report(self, examples: Sequence[Any], answers: Sequence[Any]) -> ScoreReport:
-        """Score these answers."""
+        """Score the answers to these examples."""
 
     def outputs(self, model: PreTrainedModel, examples: Sequence[Encoded], *names: str) -> Iterator[tuple[Tensor, ...]]:
-        """Yield each example's outputs of these names, without dropout, padded to its batch."""
+        """Yield the named model outputs for each example, padded to its batch; dropout is off."""
         model.train(False)
         for start in range(0, len(examples), self.task.recipe.batch_size):
             batch = padded(examples[start : start + self.task.recipe.batch_size], self.pad)
@@ -78,14 +78,14 @@ class Subject(ABC):
             yield from zip(*(output[name].cpu() for name in names), strict=True)
 
     def dev_score(self, answers: Sequence[Any]) -> float:
-        """Return the task's main score on the development set."""
+        """Return the main metric on the development set."""
         return self.report(self.dev, answers).scores[self.task.main_metric]
 
 
 def split(train: Sequence[Any], dev: Sequence[Any] | None) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Return the training and the development examples.
+    """Return the training and development examples.
 
-    Without a development set, it is every tenth training example, for all checkpoints and seeds.
+    Without a development set, every tenth training example is held out, whatever the seed.
     """
     if dev is not None:
         return train, dev
@@ -94,7 +94,7 @@ def split(train: Sequence[Any], dev: Sequence[Any] | None) -> tuple[Sequence[Any
 
 
 def run_trials(subject: Subject, finished: Finished) -> list[SeedResult]:
-    """Fine-tune once for each seed; `finished` gets each model that has converged."""
+    """Fine-tune once per seed; `finished` is called with each model that converged."""
     encoded, trivial = subject.encoded(), subject.dev_score(subject.trivial_answers(subject.dev))
     return [_run_trial(subject, encoded, seed, trivial, finished) for seed in subject.task.recipe.seeds]
 
@@ -115,7 +115,7 @@ def _run_trial(subject: Subject, encoded: list[Encoded], seed: int, trivial: flo
 
 
 def failure(best: float | None, trivial: float) -> str:
-    """Return why a fine-tuning has not converged; "" if it beats the commonest answer."""
+    """Return why fine-tuning failed to converge; "" if the model beats the most frequent answer."""
     if best is None:
         return "its loss became infinite or no number"
     if best <= trivial:
@@ -124,14 +124,14 @@ def failure(best: float | None, trivial: float) -> str:
 
 
 def fine_tune(subject: Subject, encoded: list[Encoded], model: PreTrainedModel, seed: int) -> tuple[float | None, int]:
-    """Train the model in place; it ends with the weights of the best epoch (the highest score).
+    """Train the model in place, and restore the weights of the epoch with the highest score.
 
     Returns the best development score (None if a loss was not finite) and the epochs begun.
     """
     recipe = subject.task.recipe
     torch.manual_seed(seed)
     accelerator = Accelerator()
-    examples: Any = encoded  # a DataLoader accepts any sequence, but its annotation does not
+    examples: Any = encoded  # DataLoader accepts any sequence, but its annotation does not
     loader: DataLoader[Encoded] = DataLoader(
         examples,
         recipe.batch_size,

@@ -1,4 +1,4 @@
-"""Metrics: seqeval's for entities, scikit-learn's for labels, SQuAD's for answers."""
+"""Metrics: seqeval's for entities, scikit-learn's for labels, SQuAD's for answers, trec_eval's for rankings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coordinator.evaluation.tasks.results import ClassScores
 
 Scores = dict[str, float]
 NO_ENTITY = "O"
-MISC = "MISC"  # CoNLL 2003's class for names of other things than people, places and organisations
+MISC = "MISC"  # CoNLL 2003's class for names other than people, places and organisations
 _PREFIXED = re.compile(r"[BIES]-.")
 _PUNCTUATION = frozenset(string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -25,21 +25,21 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 @dataclass(frozen=True)
 class ScoreReport:
-    """Scores on a test set; for entities also the scores of each class."""
+    """Scores on a test set; for entities, also per class."""
 
     scores: Scores
     classes: dict[str, ClassScores] = field(default_factory=dict)
 
 
 def entity_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> ScoreReport:
-    """Score tags: precision, recall and F1 over entities and by class, and accuracy over words.
+    """Return precision, recall and F1 over entities, in total and by class, and word accuracy.
 
-    `f1_without_misc` ignores true and predicted entities of the class `MISC`, as EuroEval does
+    `f1_without_misc` excludes true and predicted entities of class `MISC`, as EuroEval does
     (Nielsen 2023, arXiv 2304.00906).
     """
     right, found = [list(map(_prefixed, tags)) for tags in truth], [list(map(_prefixed, tags)) for tags in predicted]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the score is 0 for a class, or a set, without entities
+        warnings.simplefilter("ignore")  # a class or a set without entities scores 0
         table = classification_report(right, found, output_dict=True)
         without_misc = entity_f1(_without_misc(right), _without_misc(found))
     classes = {
@@ -64,9 +64,9 @@ def entity_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[s
 
 
 def _prefixed(tag: str) -> str:
-    """Add the prefix `I-` to a tag without one: seqeval would split `TIM` into `T` and `IM`.
+    """Add `I-` to a tag without a prefix, because seqeval would split `TIM` into `T` and `IM`.
 
-    Scores do not change: an inside tag after another class's tag begins an entity, as `TIM` would.
+    Scores do not change: `I-` after a tag of another class begins an entity.
     """
     return tag if tag == NO_ENTITY or _PREFIXED.match(tag) else f"I-{tag}"
 
@@ -76,18 +76,18 @@ def _without_misc(sentences: list[list[str]]) -> list[list[str]]:
 
 
 def tag_scores(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:
-    """Score tags: accuracy and macro F1 over words."""
+    """Return accuracy and macro F1 over words."""
     flat = [tag for tags in truth for tag in tags], [tag for tags in predicted for tag in tags]
     return _accuracy_and_f1(*flat)
 
 
 def label_scores(truth: Sequence[str], predicted: Sequence[str]) -> Scores:
-    """Score labels: accuracy, macro F1, and Matthews' correlation for two labels or more.
+    """Return accuracy, macro F1 and Matthews correlation of predicted labels.
 
-    The correlation (Gorodkin 2004) is 1 without errors, and 0 for any constant answer.
+    The correlation (Gorodkin 2004) is 1 without errors and 0 for a constant answer.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the correlation is 0 for a set with only one label
+        warnings.simplefilter("ignore")  # the correlation is 0 if the set has only one label
         correlation = float(matthews_corrcoef(list(truth), list(predicted)))
     return _accuracy_and_f1(truth, predicted) | {"matthews_correlation": correlation}
 
@@ -100,9 +100,10 @@ def _accuracy_and_f1(truth: Sequence[str], predicted: Sequence[str]) -> Scores:
 
 
 def answer_scores(right: Sequence[str], given: str) -> Scores:
-    """Score one answer by exact match and F1, from 0 to 1; without a right answer it must be empty.
+    """Return exact match and F1 of one answer, from 0 to 1, against the best of the correct answers.
 
-    The best of several right answers counts (SQuAD 2.0: Rajpurkar et al. 2018, arXiv 1806.03822).
+    If there is no correct answer, the given one must be empty (SQuAD 2.0: Rajpurkar et al. 2018,
+    arXiv 1806.03822).
     """
     answers = [normalized for answer in right if (normalized := normalized_answer(answer))] or [""]
     found = normalized_answer(given)
@@ -113,14 +114,14 @@ def answer_scores(right: Sequence[str], given: str) -> Scores:
 
 
 def mean_scores(scores: Sequence[Scores]) -> Scores:
-    """Average each score over the examples."""
+    """Return the mean of each score over the examples."""
     return {name: sum(each[name] for each in scores) / len(scores) for name in scores[0]}
 
 
 def retrieval_scores(judged: Mapping[str, Mapping[str, int]], ranked: Mapping[str, Sequence[str]]) -> Scores:
-    """Score rankings as trec_eval does: nDCG@10 (grades are gains), MRR@10 and recall@100.
+    """Score rankings like trec_eval: nDCG@10 (grades are gains), MRR@10 and recall@100.
 
-    Each query must have at least one relevant document, that is, one with a grade above 0.
+    Each query must have at least one relevant document, with a grade above 0.
     """
     rows = [_ranking_scores(grades, ranked[query]) for query, grades in judged.items()]
     return mean_scores(rows)
@@ -142,7 +143,7 @@ def _discounted(gains: Sequence[int]) -> float:
 
 
 def normalized_answer(text: str) -> str:
-    """Normalize as SQuAD's script: lower case, no ASCII punctuation, no articles, single spaces."""
+    """Normalize like SQuAD's script: lower case, no ASCII punctuation or articles, single spaces."""
     bare = "".join(character for character in text.lower() if character not in _PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
 

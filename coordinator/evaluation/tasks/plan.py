@@ -1,4 +1,4 @@
-"""Work on a checkpoint: one task to evaluate, or an export. This module does not import torch."""
+"""Plans for the worker process: a task to evaluate, or a model to export. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from peer.config.evaluation import Task
 class Plan:
     """One task to run on one checkpoint."""
 
-    checkpoint: str  # a folder, or a model's name on the hub
+    checkpoint: str  # folder, or name of a Hub model
     task: Task
     data: DataFolders
-    random_start: bool = False  # the checkpoint's architecture with random weights
+    random_start: bool = False  # keep the checkpoint's architecture, but randomize its weights
     save_to: str = ""  # folder for the best fine-tuned model; "": not saved
-    threads: int = 0  # of the computing process; 0: PyTorch's default
+    threads: int = 0  # CPU threads of the worker; 0: PyTorch's default
 
     @property
     def title(self) -> str:
-        """The name of the work, for messages."""
+        """A name for the work in messages."""
         return f"evaluation of `{self.task.name}`"
 
 
 @dataclass(frozen=True)
 class EmbedderPlan:
-    """A checkpoint to save as a model of sentence-transformers."""
+    """A checkpoint to export as a sentence-transformers model."""
 
-    checkpoint: str  # a folder
-    folder: str  # to write to; must be empty
-    length: int  # largest number of tokens in a text
+    checkpoint: str  # source folder
+    folder: str  # target folder, which must be empty
+    length: int  # maximum number of tokens in a text
     title: ClassVar[str] = "export of sentence embeddings"

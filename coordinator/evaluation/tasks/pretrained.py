@@ -1,9 +1,9 @@
-"""A checkpoint's tokenizer and model, and its inputs: special tokens, padding, windows of words.
+"""Tokenizer, model and inputs of a checkpoint: special tokens, padding and windows of words.
 
-A checkpoint is a folder that plain transformers loads, or a Hub model's name; only safetensors.
+A checkpoint is a transformers folder or a Hub model's name. Only safetensors weights are loaded.
 
-Tagging needs windows: a word's first token carries its tag, and a sentence that is too long is cut
-between words. So every word of a test set is scored, whatever tokenizer the model has.
+For tagging, the first token of a word carries its tag, and long sentences are split into windows
+between words. With any tokenizer, every word of a test set is therefore scored.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from peer.config.evaluation import Recipe
 from peer.data.batching.samples import IGNORED
 
 _MODEL: Any = transformers.AutoModel
-FRESH_SEED = 2**32 - 17  # minus a fine-tuning's seed: a random start's seed; no run's initial weights used it
+FRESH_SEED = 2**32 - 17  # minus the fine-tuning seed: the seed of random weights
 PADDING = {"labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
 MOST_REASON_CHARS = 200
-ABILITIES = {  # by transformers' head class, which a model family may lack
+ABILITIES = {  # by head class of transformers; some model families lack one
     "AutoModelForMaskedLM": "fill masks",
     "AutoModelForTokenClassification": "tag words",
     "AutoModelForSequenceClassification": "label texts",
@@ -45,22 +45,22 @@ Tokenize = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model to evaluate; `random_start`: its architecture and tokenizer, but random weights."""
+    """A model to evaluate; with `random_start`, its tokenizer and architecture with random weights."""
 
     source: str
     random_start: bool = False
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """Load the tokenizer; raises `ConfigError` if there is none."""
+        """Load the tokenizer; raises `ConfigError` if that fails."""
         with _loading(self.source, "tokenizer"):
             found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.source)
         return found
 
     def model(self, kind: str, seed: int, labels: Sequence[str] = (), **settings: Any) -> PreTrainedModel:
-        """Load the model with the head of transformers' class `kind`, for `labels`, in float32.
+        """Load the model in float32 with the head of transformers' class `kind`, for `labels`.
 
-        The seed initializes missing weights, or all in a random start, so that the spread over
-        seeds includes the effect of initialization. Raises `ConfigError` if there is no such model.
+        The seed initializes missing weights, or all weights with `random_start`; the spread over
+        seeds thus includes the effect of initialization. Raises `ConfigError` if loading fails.
         """
         auto = getattr(transformers, kind)
         if labels:
@@ -75,15 +75,15 @@ class Pretrained:
         return model
 
     def check(self) -> None:
-        """Verify a checkpoint that has a manifest; raises `StorageError` if it is damaged."""
+        """Verify the checkpoint if it has a manifest; raises `StorageError` if it is damaged."""
         path = Path(self.source)
         if (path / MANIFEST).is_file():
             verify(path)
 
     def length(self, recipe: Recipe) -> int:
-        """Return the largest number of tokens in an example; the model may limit the default.
+        """Return the maximum number of tokens in an example, which the model's positions may reduce.
 
-        Raises `ConfigError` for another length in the recipe that exceeds the model's limit.
+        Raises `ConfigError` if the recipe sets a length above the model's limit.
         """
         possible = self.positions()
         if possible is None or recipe.max_length <= possible:
@@ -96,10 +96,10 @@ class Pretrained:
         return possible
 
     def positions(self) -> int | None:
-        """Return the number of tokens that the model has positions for; None for no limit.
+        """Return the number of tokens that the model has positions for; None: unlimited.
 
         RoBERTa and related models number positions from the padding index + 1, so they have fewer
-        than their configuration says. Raises `ConfigError` if there is no such model.
+        usable positions than configured. Raises `ConfigError` if the model cannot be loaded.
         """
         with _loading(self.source, "configuration"):
             config = AutoConfig.from_pretrained(self.source)
@@ -114,27 +114,27 @@ class Pretrained:
 
 
 def share_weights(folder: Path) -> None:
-    """Copy the file mode of a saved model's configuration, which follows the umask, to its weights.
+    """Give saved weights the file mode of the model's configuration, which follows the umask.
 
-    safetensors writes files that only their owner can read.
+    safetensors creates files that only their owner can read.
     """
     for weights in folder.glob("*.safetensors"):
         shutil.copymode(folder / "config.json", weights)
 
 
 def be_quiet() -> None:
-    """Log only errors while loading; warnings about a newly initialized head are expected."""
+    """Log only errors of transformers; warnings about newly initialized heads are expected."""
     transformers.logging.set_verbosity(logging.ERROR)
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def _loading(source: str, what: str) -> Iterator[None]:
-    """Turn any error of transformers within the block, which loads `what`, into a `ConfigError`."""
+    """Convert errors of transformers in the block, which loads `what`, to `ConfigError`."""
     try:
         yield
-    except Exception as error:  # transformers raises errors of many kinds
-        if "Unrecognized configuration class" in str(error) and what in ABILITIES:  # transformers' wording
+    except Exception as error:  # transformers raises many kinds of errors
+        if "Unrecognized configuration class" in str(error) and what in ABILITIES:  # message of transformers
             family = AutoConfig.from_pretrained(source).model_type
             raise ConfigError(
                 f"{source} is a model of the family {family}, which cannot {ABILITIES[what]} (transformers has no "
@@ -149,12 +149,12 @@ def _loading(source: str, what: str) -> Iterator[None]:
 
 @contextmanager
 def tuning(model: PreTrainedModel) -> Iterator[None]:
-    """Raise `ConfigError` if the model is a Reformer that cannot train on texts of these lengths."""
+    """Raise `ConfigError` if the model is a Reformer that cannot train on these sequence lengths."""
     try:
         yield
     except ValueError as error:
         config = model.config
-        if config.model_type != "reformer" or "sequence length" not in str(error):  # wording of both errors
+        if config.model_type != "reformer" or "sequence length" not in str(error):  # in both messages
             raise
         if config.axial_pos_embds:
             raise ConfigError(
@@ -169,13 +169,13 @@ def tuning(model: PreTrainedModel) -> Iterator[None]:
 
 
 def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the token id for padding, hidden by the attention mask: the tokenizer's or another."""
+    """Return a token id for padding; any id works, because the attention mask hides it."""
     names = ("pad_token_id", "eos_token_id", "unk_token_id")
     return next((found for name in names if isinstance(found := getattr(tokenizer, name, None), int)), 0)
 
 
 def mask_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the mask token's id; raises `ConfigError` if there is none, as in causal models."""
+    """Return the id of the mask token; raises `ConfigError` if there is none (causal models)."""
     found = getattr(tokenizer, "mask_token_id", None)
     if not isinstance(found, int):
         raise ConfigError("The checkpoint's tokenizer has no mask: fill-mask and bias tasks are for masked models.")
@@ -184,32 +184,32 @@ def mask_id(tokenizer: PreTrainedTokenizerBase) -> int:
 
 @dataclass(frozen=True)
 class Frame:
-    """The special tokens that a tokenizer puts before and after a text."""
+    """The special tokens that a tokenizer adds before and after a text."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
 
     def around(self, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens with the special tokens around them."""
+        """Return the tokens with special tokens added."""
         return [*self.before, *tokens, *self.after]
 
     def room(self, length: int) -> int:
-        """Return how many tokens fit between the special tokens."""
+        """Return the number of tokens that fit between the special tokens."""
         return max(1, length - len(self.before) - len(self.after))
 
 
 def frame_of(tokenizer: PreTrainedTokenizerBase) -> Frame:
-    """Return the special tokens that a tokenizer puts around a text."""
+    """Return the special tokens that a tokenizer adds to a text."""
     found = tokenizer("a", return_special_tokens_mask=True)
     ids, special = list(found["input_ids"]), list(found["special_tokens_mask"])
-    if 0 not in special:  # the tokenizer drops that text
+    if 0 not in special:  # the tokenizer drops the text "a"
         return Frame(tuple(ids[:1]), tuple(ids[1:]))
     first, last = special.index(0), len(special) - special[::-1].index(0)
     return Frame(tuple(ids[:first]), tuple(ids[last:]))
 
 
 def padded(examples: Sequence[Mapping[str, Any]], pad: int) -> dict[str, Tensor]:
-    """Pad lists to tensors (batch, longest), stack numbers to (batch,), add `attention_mask`."""
+    """Return tensors (batch, longest) of padded lists and (batch,) of numbers, with `attention_mask`."""
     columns = {name: [torch.tensor(each[name], dtype=torch.long) for each in examples] for name in examples[0]}
     columns["attention_mask"] = [torch.ones_like(ids) for ids in columns["input_ids"]]
     return {
@@ -220,15 +220,15 @@ def padded(examples: Sequence[Mapping[str, Any]], pad: int) -> dict[str, Tensor]
 
 @dataclass
 class WordWindow:
-    """A window of consecutive words of a sentence."""
+    """A window of consecutive words in a sentence."""
 
     sentence: int
-    firsts: dict[int, int] = field(default_factory=dict)  # word number -> position of its first token in `tokens`
-    tokens: list[int] = field(default_factory=list)  # without special tokens
+    firsts: dict[int, int] = field(default_factory=dict)  # word -> its first token's position
+    tokens: list[int] = field(default_factory=list)  # token ids without special tokens
 
 
 def cut(sentences: Sequence[Sequence[str]], tokenize: Tokenize, room: int) -> Iterator[WordWindow]:
-    """Yield windows of at most `room` tokens; truncate long words, skip words without tokens."""
+    """Yield windows of at most `room` tokens; long words are truncated, words without tokens skipped."""
     tokens_of = cache(tokenize)
     for number, words in enumerate(sentences):
         window = WordWindow(number)

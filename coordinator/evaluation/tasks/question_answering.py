@@ -1,10 +1,10 @@
-"""Extractive question answering: find the answer's span in a context, or that there is no answer.
+"""Extractive question answering: find the span of a context that answers a question, if any.
 
-A long context is cut into overlapping windows. In training, the target of a window without the
-answer is its `[CLS]` token. The prediction follows SQuAD 2.0 (Devlin et al. 2019, arXiv 1810.04805,
-4.2 and 4.3): the best span of all windows is the answer, unless the lowest `[CLS]` score of all
-windows exceeds its score by a threshold, the one with the best development score. If no training or
-development question lacks an answer (SQuAD 1.1), the best span is always the answer.
+A long context is split into overlapping windows. The training target of a window without the answer
+is its `[CLS]` token. Prediction follows SQuAD 2.0 (Devlin et al. 2019, arXiv 1810.04805, sections
+4.2 and 4.3). The best span over all windows is the answer unless the lowest `[CLS]` score exceeds
+the span's score by a threshold, which is tuned on the development set. If every training and
+development question has an answer (SQuAD 1.1), the best span is always the answer.
 """
 
 from __future__ import annotations
@@ -22,51 +22,51 @@ from coordinator.evaluation.tasks.fine_tuning import Encoded, Subject
 from coordinator.evaluation.tasks.metrics import ScoreReport, Scores, answer_scores, mean_scores
 
 LONGEST_ANSWER = 30  # tokens
-OVERLAP_SHARE = 8  # divisor: windows overlap by an eighth of their length
+OVERLAP_SHARE = 8  # divisor: windows overlap by an eighth
 NO_ANSWER = ""
 
 
 @dataclass(frozen=True)
 class ContextWindow:
-    """A question with a window of its context."""
+    """A question and a window of its context."""
 
     question: int
     encoded: Encoded
-    offsets: tuple[tuple[int, int] | None, ...]  # each token's characters in the context; None: outside of it
-    null: int  # position of the token for no answer: `[CLS]`, or the first if the tokenizer has none
+    offsets: tuple[tuple[int, int] | None, ...]  # per token; None: not in the context
+    null: int  # position of `[CLS]`, or 0 if there is none; its score means "no answer"
 
 
 @dataclass(frozen=True)
 class AnswerCandidate:
-    """A question's best span over all windows, and the scores that decide if it is the answer."""
+    """The best span for a question over all windows, and the scores for and against it."""
 
     text: str = NO_ANSWER
-    score: float = -math.inf  # of the span
-    null: float = math.inf  # of no answer: the lowest over the windows
+    score: float = -math.inf  # score of the span
+    null: float = math.inf  # score of "no answer": the minimum over windows
 
     @property
     def doubt(self) -> float:
-        """The score of no answer minus the span's score."""
+        """The score of "no answer" minus the score of the span."""
         return math.inf if self.score == -math.inf else self.null - self.score
 
     def answer(self, threshold: float) -> str:
-        """Return the span's text, or no answer if the doubt exceeds the threshold."""
+        """Return the text of the span; "" if the doubt exceeds the threshold."""
         return NO_ANSWER if self.doubt > threshold else self.text
 
 
 class Answering(Subject):
-    """The task to find each question's answer, a span of its context or none."""
+    """Find the answer to each question: a span of its context, or no answer."""
 
     def encoded(self) -> list[Encoded]:
-        """Return the training examples as the model's inputs: windows of contexts."""
+        """Return the training examples as model inputs, split into windows."""
         return [self._labelled(self.train[window.question], window) for window in self._windows(self.train)]
 
     def model(self, seed: int) -> PreTrainedModel:
-        """Load the checkpoint with a new head for an answer's start and end."""
+        """Load the checkpoint with a new head for the start and end of an answer."""
         return self.pretrained.model("AutoModelForQuestionAnswering", seed)
 
     def answers(self, model: PreTrainedModel, questions: Sequence[QuestionExample]) -> list[str]:
-        """Return the answers, with the threshold that is best for the development set."""
+        """Return the answers, using the threshold with the best development score."""
         candidates = self.candidates(model, questions)
         if all(question.answers for question in (*self.train, *self.dev)):
             return [candidate.text for candidate in candidates]
@@ -79,15 +79,15 @@ class Answering(Subject):
         return [candidate.answer(threshold) for candidate in candidates]
 
     def trivial_answers(self, questions: Sequence[QuestionExample]) -> list[str]:
-        """Return no answer for each question."""
+        """Return "no answer" for each question."""
         return [NO_ANSWER] * len(questions)
 
     def report(self, questions: Sequence[QuestionExample], answers: Sequence[str]) -> ScoreReport:
-        """Score these answers."""
+        """Score the answers to these questions."""
         return ScoreReport(mean_scores(_scores(questions, answers)))
 
     def candidates(self, model: PreTrainedModel, questions: Sequence[QuestionExample]) -> list[AnswerCandidate]:
-        """Return each question's best span, and its score of no answer."""
+        """Return the best span for each question, with its score and that of "no answer"."""
         windows = self._windows(questions)
         outputs = self.outputs(model, [window.encoded for window in windows], "start_logits", "end_logits")
         found = [AnswerCandidate()] * len(questions)
@@ -109,7 +109,7 @@ class Answering(Subject):
     def _cut(self, number: int, question: QuestionExample) -> Iterator[ContextWindow]:
         room = self.length - self.tokenizer.num_special_tokens_to_add(pair=True)
         asked = self.tokenizer(question.question, add_special_tokens=False, return_offsets_mapping=True)
-        ends = [end for _, end in asked["offset_mapping"][: room // 2]]  # the question has at most half of the room
+        ends = [end for _, end in asked["offset_mapping"][: room // 2]]  # question: up to half
         found = self.tokenizer(
             question.question[: max(ends, default=0)],
             question.context,
@@ -140,10 +140,9 @@ def _scores(questions: Sequence[QuestionExample], answers: Sequence[str]) -> lis
 
 
 def best_threshold(doubts: Sequence[float], answered: Sequence[float], empty: Sequence[float]) -> float:
-    """Return the doubt up to which answering questions gives the highest sum of scores.
+    """Return the threshold of doubt with the highest sum of scores; -inf if "no answer" is always best.
 
-    `answered` and `empty` are each question's scores with its span and with no answer. The result
-    is -inf if never answering is best.
+    `answered` and `empty` are the scores of each question with its span and with no answer.
     """
     gains: dict[float, float] = {}
     for doubt, with_span, without in zip(doubts, answered, empty, strict=True):
@@ -157,7 +156,7 @@ def best_threshold(doubts: Sequence[float], answered: Sequence[float], empty: Se
 
 
 def token_span(offsets: Sequence[tuple[int, int] | None], begin: int, end: int) -> tuple[int, int] | None:
-    """Return the first and last token of characters `begin` to `end`; None if some are missing."""
+    """Return the first and last token of characters `begin` to `end`; None if not fully covered."""
     inside = [place for place, span in enumerate(offsets) if span is not None and span[0] < end and span[1] > begin]
     spans = [offsets[place] for place in inside]
     if not spans or spans[0] is None or spans[-1] is None or spans[0][0] > begin or spans[-1][1] < end:
@@ -168,9 +167,9 @@ def token_span(offsets: Sequence[tuple[int, int] | None], begin: int, end: int) 
 def best_span(
     starts: torch.Tensor, ends: torch.Tensor, offsets: Sequence[tuple[int, int] | None]
 ) -> tuple[float, tuple[int, int] | None]:
-    """Return the score and the characters of the likeliest span in the context; None without one.
+    """Return the score and characters of the most likely span; (-inf, None) if there is none.
 
-    `starts` and `ends` are logits (length,), perhaps padded.
+    `starts` and `ends` are logits (length,), possibly padded.
     """
     count = len(offsets)
     allowed = torch.tensor([span is not None for span in offsets])

@@ -1,7 +1,7 @@
-"""The result of a task on a checkpoint: each seed's scores, mean and spread, and failed seeds.
+"""The result of a task on a checkpoint: scores of each seed, mean, spread and failed seeds.
 
-Seeds that failed to converge are listed, and are not part of the mean. These models also validate
-results from the network: numbers are finite, texts and lists bounded.
+Seeds that did not converge are listed but excluded from the mean. The models also validate results
+from the network: numbers are finite, texts and lists have maximum lengths.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ClassScores(_Frozen):
     precision: Annotated[float, Field(ge=0, le=1)]
     recall: Annotated[float, Field(ge=0, le=1)]
     f1: Annotated[float, Field(ge=0, le=1)]
-    entities: Annotated[int, Field(ge=0, le=2**31)]  # number of the class's entities in the test set
+    entities: Annotated[int, Field(ge=0, le=2**31)]  # number in the test set
 
 
 def _is_empty(value: object) -> bool:
@@ -37,26 +37,26 @@ def _is_empty(value: object) -> bool:
 
 
 class SeedResult(_Frozen):
-    """One fine-tuning, or the single evaluation of a checkpoint without fine-tuning."""
+    """One fine-tuning run, or the evaluation of a checkpoint without fine-tuning."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None  # None: without fine-tuning
+    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None  # None: not fine-tuned
     scores: Annotated[dict[Short, Score], Field(max_length=32)]  # on the test set
-    # omitted if empty, so that signatures of reports by earlier versions stay valid:
+    # Omitted if empty, so that signatures of reports by earlier versions remain valid.
     dev_score: Annotated[Score | None, Field(exclude_if=_is_empty)] = None  # main metric on the development set
     classes: Annotated[dict[Short, ClassScores], Field(max_length=100, exclude_if=_is_empty)] = {}
     epochs: Annotated[int, Field(ge=0, le=10**6)] = 0
-    failure: Short = ""  # why it has not converged; "": it has
+    failure: Short = ""  # why the seed did not converge; "": it converged
 
 
 class Filling(_Frozen):
-    """A token that fills a mask, and its probability."""
+    """A token predicted for a mask, and its probability."""
 
     token: Short
     probability: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class ProbeResult(_Frozen):
-    """The likeliest fillings of the same sentence for each group, and the groups' distance."""
+    """The most likely tokens of one template for each group, and the distance between groups."""
 
     template: Annotated[str, Field(max_length=1000)]
     groups: Annotated[tuple[Short, ...], Field(max_length=8, strict=False)]
@@ -68,13 +68,13 @@ class ProbeResult(_Frozen):
 
 
 class TaskResult(_Frozen):
-    """The results of all seeds of one task on one checkpoint."""
+    """The results of one task on one checkpoint, over all seeds."""
 
     task: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
     kind: Kind
     metric: Short
     higher_is_better: bool
-    task_sha256: Digest  # of data and recipe; only results with the same one are comparable
+    task_sha256: Digest  # digest of data and recipe; comparable only if equal
     examples: Annotated[int, Field(ge=0, le=2**31)]  # number of scored examples
     seeds: Annotated[tuple[SeedResult, ...], Field(min_length=1, max_length=32, strict=False)]
     probes: Annotated[tuple[ProbeResult, ...], Field(max_length=200, strict=False)] = ()
@@ -82,21 +82,21 @@ class TaskResult(_Frozen):
 
     @property
     def converged(self) -> tuple[SeedResult, ...]:
-        """The seeds that converged."""
+        """The results of seeds that converged."""
         return tuple(seed for seed in self.seeds if not seed.failure)
 
     @property
     def failures(self) -> tuple[SeedResult, ...]:
-        """The seeds that did not converge."""
+        """The results of seeds that did not converge."""
         return tuple(seed for seed in self.seeds if seed.failure)
 
     def values(self, metric: str | None = None) -> list[float]:
-        """Return the scores of the converged seeds, in order; by default of the main metric."""
+        """Return the scores of converged seeds for a metric (default: the main one), in order."""
         name = metric or self.metric
         return [seed.scores[name] for seed in self.converged if name in seed.scores]
 
     def mean(self, metric: str | None = None) -> float | None:
-        """Return the mean score of the converged seeds; None if there is none."""
+        """Return the mean score of converged seeds; None if there is none."""
         values = self.values(metric)
         return statistics.fmean(values) if values else None
 
@@ -106,25 +106,25 @@ class TaskResult(_Frozen):
         return statistics.stdev(values) if len(values) > 1 else None
 
     def dev_mean(self) -> float | None:
-        """Return the converged seeds' mean score on the development set; None if there is none."""
+        """Return the mean development score of converged seeds; None if there is none."""
         values = [seed.dev_score for seed in self.converged if seed.dev_score is not None]
         return statistics.fmean(values) if values else None
 
     @property
     def metrics(self) -> list[str]:
-        """The names of all metrics, the main one first."""
+        """The names of all metrics, main metric first."""
         names = {name: None for seed in self.seeds for name in seed.scores}
         return [self.metric, *(name for name in names if name != self.metric)]
 
     def measures(self) -> dict[str, dict[str, float | None]]:
-        """Return mean and standard deviation of each metric, for scripts."""
+        """Return the mean and standard deviation of each metric."""
         return {name: {"mean": self.mean(name), "std": self.std(name)} for name in self.metrics}
 
 
 def result_of(
     task: Task, seeds: list[SeedResult], examples: int, elapsed_s: float, probes: tuple[ProbeResult, ...] = ()
 ) -> TaskResult:
-    """Make the result of a task, with its configured name, kind and metric."""
+    """Build the result of a task from the results of its seeds."""
     return TaskResult(
         task=task.name,
         kind=task.kind,
@@ -142,7 +142,7 @@ CLASS_HEADINGS = ("class", "precision", "recall", "f1", "entities")
 
 
 def class_rows(result: TaskResult) -> list[tuple[str, ...]]:
-    """Return a table row for each entity class, with its scores over the converged seeds."""
+    """Return a table row for each entity class, with scores over converged seeds."""
     names = sorted({name for seed in result.converged for name in seed.classes})
     rows = []
     for name in names:
@@ -153,7 +153,7 @@ def class_rows(result: TaskResult) -> list[tuple[str, ...]]:
 
 
 def score_text(result: TaskResult, metric: str | None = None) -> str:
-    """Format a score for tables, such as `0.7123 ± 0.0081 (1 of 3 seeds failed)`."""
+    """Format a score for a table, such as `0.7123 ± 0.0081 (1 of 3 seeds failed)`."""
     text = _spread_text(result.values(metric))
     failed = len(result.failures)
     return f"{text} ({failed} of {len(result.seeds)} seeds failed)" if failed else text

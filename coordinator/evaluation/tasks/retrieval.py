@@ -1,11 +1,11 @@
-"""Retrieval by sentence embeddings: contrastive tuning on pairs of texts, and scores of rankings.
+"""Retrieval by sentence embeddings: contrastive tuning on pairs of texts, and ranking metrics.
 
-An embedding is the mean of the last layer over a text's tokens. With `train`, each seed tunes the
-checkpoint with sentence-transformers' MultipleNegativesRankingLoss: of all second texts in a batch,
-the pair's own must be the nearest (Reimers and Gurevych 2019, arXiv 1908.10084; Henderson et al.
-2017, arXiv 1705.00652). It runs all epochs. Without `train` the checkpoint itself is scored.
+An embedding is the mean of the last hidden layer over the tokens of a text. With `train`, each seed
+tunes the checkpoint for all epochs with sentence-transformers' MultipleNegativesRankingLoss: among
+the second texts of a batch, the matching one must be nearest (Reimers and Gurevych 2019, arXiv
+1908.10084; Henderson et al. 2017, arXiv 1705.00652). Without `train` nothing is tuned.
 
-Only this module imports sentence-transformers, an optional package (extra `embeddings`).
+No other module imports sentence-transformers, an optional package (extra `embeddings`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from coordinator.evaluation.tasks.results import SeedResult
 from peer.config.evaluation import Recipe, Task
 
 logger = logging.getLogger(__name__)
-RANKED = 100  # documents for each query
+RANKED = 100  # documents ranked per query
 
 
 def run_retrieval(
@@ -51,7 +51,7 @@ def run_retrieval(
     test: RetrievalSet,
     finished: Finished,
 ) -> list[SeedResult]:
-    """Score the checkpoint, tuned per seed if there are pairs; `finished` gets each sound model."""
+    """Score the checkpoint, tuned once per seed if `train` is given; `finished` gets each finite model."""
     length = pretrained.length(task.recipe)
     if train is None:
         return [_judged(embedder(pretrained, length, 0), task, None, dev, test, finished)]
@@ -65,26 +65,26 @@ def run_retrieval(
 
 
 def embedder(pretrained: Pretrained, length: int, seed: int) -> SentenceTransformer:
-    """Load the checkpoint as a model of sentence-transformers; raises `ConfigError`.
+    """Load the checkpoint as a sentence-transformers model; raises `ConfigError` if that fails.
 
-    `length`: the largest number of tokens in a text; longer texts are truncated.
+    `length`: maximum number of tokens in a text; longer texts are truncated.
     """
-    tqdm.set_lock(threading.RLock())  # tqdm's default is a semaphore, about which Python warns if the process is killed
-    weights: Any = pretrained.model("AutoModel", seed)  # raises `ConfigError` if there is no such model
+    tqdm.set_lock(threading.RLock())  # tqdm's semaphore would make Python warn if the process is killed
+    weights: Any = pretrained.model("AutoModel", seed)
     body: Any = Transformer(
         pretrained.source, max_seq_length=length, model_kwargs={"use_safetensors": True, "dtype": torch.float32}
     )
     body.auto_model.load_state_dict(weights.state_dict())
-    weights.train(False)  # in training mode a Reformer with axial positions accepts only texts of one length
-    width = len(_mean_of_last_layer(pretrained, weights, "a", length))  # a Reformer's is twice its `hidden_size`
+    weights.train(False)  # a Reformer in training mode accepts only one text length
+    width = len(_mean_of_last_layer(pretrained, weights, "a", length))  # Reformer: twice `hidden_size`
     return SentenceTransformer(modules=[body, Pooling(width, "mean")], device="cpu")
 
 
 def save_checked(pretrained: Pretrained, folder: Path, text: str, length: int) -> int:
-    """Save the untuned checkpoint as a sentence-transformers model; returns its embeddings' length.
+    """Save the untuned checkpoint as a sentence-transformers model; return the embedding size.
 
-    Raises `StorageError` if it cannot be written, `UnsoundWeightsError` unless the saved model's
-    embedding of `text` is the one that plain transformers computes.
+    Raises `StorageError` if it cannot be written, and `UnsoundWeightsError` if the saved model's
+    embedding of `text` differs from that of plain transformers.
     """
     try:
         embedder(pretrained, length, 0).save_pretrained(str(folder), create_model_card=False)
@@ -108,7 +108,7 @@ def _mean_of_last_layer(pretrained: Pretrained, model: Any, text: str, length: i
 
 
 def tune(model: SentenceTransformer, pairs: Sequence[TextPair], recipe: Recipe, seed: int) -> None:
-    """Train the model in place on pairs of texts that belong together."""
+    """Train the model in place on pairs of related texts."""
     if len(pairs) < 2:
         raise ConfigError("Contrastive tuning needs two pairs of texts or more: each is compared with the others.")
     steps = recipe.epochs * -(-len(pairs) // recipe.batch_size)
@@ -136,14 +136,14 @@ def tune(model: SentenceTransformer, pairs: Sequence[TextPair], recipe: Recipe, 
             ),
             loss=MultipleNegativesRankingLoss(model),
         )
-        trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for the result only
+        trainer.remove_callback(PrinterCallback)  # it prints to stdout, reserved for the result
         body: Any = model[0]
         with tuning(body.auto_model):
             trainer.train()
 
 
 def set_of_pairs(pairs: Sequence[TextPair]) -> RetrievalSet:
-    """Make a retrieval set from held-out pairs: each first text is a query for its second text."""
+    """Build a retrieval set from held-out pairs: each first text is a query for its second text."""
     numbers: dict[str, str] = {}
     queries, judged = {}, {}
     for place, pair in enumerate(pairs):
@@ -153,7 +153,7 @@ def set_of_pairs(pairs: Sequence[TextPair]) -> RetrievalSet:
 
 
 def scores_of(model: SentenceTransformer, examples: RetrievalSet, batch_size: int) -> Scores:
-    """Rank the corpus for each judged query by cosine similarity, and score the ranking."""
+    """Rank the corpus for each judged query by cosine similarity, and score the rankings."""
     documents = list(examples.corpus)
     queries, corpus = (
         model.encode(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)

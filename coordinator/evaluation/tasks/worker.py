@@ -1,4 +1,4 @@
-"""The worker process: runs one task on a checkpoint, or exports it. `running` spawns it."""
+"""The worker process, which evaluates one task on a checkpoint or exports it. `running` starts it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MEASURES: dict[str, Callable[..., MaskScores]] = {"fill-mask": fill_scores, "bia
 
 
 def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskResult:
-    """Run a task; raises `ConfigError` for data or a checkpoint that cannot be used."""
+    """Run a task; raises `ConfigError` if its data or checkpoint is unusable."""
     if plan.threads:
         torch.set_num_threads(plan.threads)
     be_quiet()
@@ -57,7 +57,7 @@ def run_plan(plan: Plan, clock: Callable[[], float] = time.monotonic) -> TaskRes
 
 
 class _Best:
-    """Saves the tuned model with the best development score; the test score is not used."""
+    """Save the tuned model with the best development score; the test score is not used."""
 
     def __init__(self, pretrained: Pretrained, folder: str) -> None:
         self._pretrained, self._folder = pretrained, folder  # "": not saved
@@ -68,12 +68,12 @@ class _Best:
             self._best = score
             model.save_pretrained(self._folder)
             share_weights(Path(self._folder))
-            if isinstance(model, PreTrainedModel):  # models of sentence-transformers save their tokenizer themselves
+            if isinstance(model, PreTrainedModel):  # a sentence-transformers model saves its own tokenizer
                 self._pretrained.tokenizer().save_pretrained(self._folder)
 
 
 def save_embedder(plan: EmbedderPlan) -> int:
-    """Save the checkpoint as a model of sentence-transformers; returns its embeddings' length."""
+    """Save the checkpoint as a sentence-transformers model; return the embedding size."""
     from coordinator.evaluation.tasks.retrieval import save_checked  # needs an optional package
 
     be_quiet()
