@@ -1,4 +1,4 @@
-"""Statistics of a run from the store: people, timeline, milestones, alarms, loss curve, certificates.
+"""Statistics of a run, computed from the store: people, sessions, milestones, alarms, loss curve.
 
-Web, announcements and publishing only read them. The keeper writes the rows of `alarms` and `swarm_health`.
+Web, announcements and publishing read them; the keeper writes `alarms` and `swarm_health`.
 """

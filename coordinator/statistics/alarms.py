@@ -1,9 +1,9 @@
-"""Alarms about a run's training: whether the model still learns, judged from steps and evaluations.
+"""Alarms about a run's training, derived from its steps and evaluations.
 
-Each alarm names the step at which it began, so that an operator knows where to return to. Only
-steps of the current phase are compared, because the loss changes with sequence length and batch
-size. The decision (`alarms_of`) is pure. The keeper stores the active alarms, one row of each kind;
-services show them, and the audit log keeps all.
+Each alarm has the step at which the problem began, from which a checkpoint to return to is derived.
+Only steps of the current phase are compared, because the loss depends on sequence length and batch
+size. `alarms_of` is a pure function. The keeper stores active alarms, one row per kind, for the
+services to show; the audit log keeps all alarms.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from coordinator.store.engine import Database
 from coordinator.store.notify import Topic, tell
 
 ModelKind = Literal["loss_not_finite", "loss_diverges", "update_norm", "no_better_than_unigram"]
-DeviceKind = Literal["swarm_split", "devices_starting"]  # of `coordinator.keeper.alarm_watch`
+DeviceKind = Literal["swarm_split", "devices_starting"]  # raised by `coordinator.keeper.alarm_watch`
 SPLIT: DeviceKind = "swarm_split"
 STARTING: DeviceKind = "devices_starting"
 MODEL_KINDS: tuple[ModelKind, ...] = get_args(ModelKind)
-UPDATE_RISE = 10.0  # times the median of the steps before: far above what warm-up brings from step to step
-UPDATES_KNOWN = 20  # before there is a median to compare with
+UPDATE_RISE = 10.0  # multiple of the median of earlier steps; warm-up stays far below
+UPDATES_KNOWN = 20  # minimum number of earlier steps for a median
 UPDATES_COMPARED = 100
-HELD_STEPS = 20  # an alarm about one step stays active for so many steps
-LEAST_PATIENCE = 200  # steps before a model must beat a unigram; its warm-up, if that is longer
+HELD_STEPS = 20  # number of steps for which an alarm about one step remains active
+LEAST_PATIENCE = 200  # steps until a model must beat a unigram; at least the warm-up
 ACTOR = "run:keeper"
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """One problem of a run."""
+    """A problem with a run."""
 
     kind: ModelKind | DeviceKind
-    step: int  # at which it began
+    step: int  # step at which the problem began
     detail: str
 
 
 @dataclass(frozen=True)
 class Vitals:
-    """The figures of the current phase from which alarms are derived."""
+    """Measurements of the current phase from which alarms are derived."""
 
-    losses: Sequence[tuple[int, float | None]]  # of its settled steps, in order; None: not finite
-    updates: Sequence[tuple[int, float]] = ()  # norms of its steps' updates, in order
-    began: int = 0  # the phase's first step
-    held_out: tuple[int, float | None] | None = None  # the newest evaluation: its step, its loss for each token
-    unigram: float | None = None  # the loss of a unigram on the same tokens
+    losses: Sequence[tuple[int, float | None]]  # (step, loss), in order; None: not finite
+    updates: Sequence[tuple[int, float]] = ()  # (step, norm of its parameter update), in order
+    began: int = 0  # first step of the phase
+    held_out: tuple[int, float | None] | None = None  # newest evaluation: step, loss per token
+    unigram: float | None = None  # unigram loss on the same tokens
 
 
 def alarms_of(vitals: Vitals, *, warmup_steps: int) -> list[Alarm]:
-    """Return the alarms that are active now."""
+    """Return the currently active alarms."""
     found = (
         _not_finite(vitals),
         _diverges(vitals),
@@ -68,7 +68,7 @@ def alarms_of(vitals: Vitals, *, warmup_steps: int) -> list[Alarm]:
 
 
 def _not_finite(vitals: Vitals) -> Alarm | None:
-    """Return an alarm if the newest loss is not finite; it began with the first in a row."""
+    """Return an alarm if the newest loss is not finite, dated to the first of consecutive such losses."""
     began = None
     for step, loss in reversed(vitals.losses):
         if loss is not None and math.isfinite(loss):
@@ -78,7 +78,7 @@ def _not_finite(vitals: Vitals) -> Alarm | None:
 
 
 def _diverges(vitals: Vitals) -> Alarm | None:
-    """Return an alarm if the loss has risen from its best; it began where the loss was last as good."""
+    """Return an alarm if the loss has risen from its minimum, dated to the last step near the minimum."""
     rise = rise_of([(step, loss) for step, loss in vitals.losses if loss is not None and math.isfinite(loss)])
     if rise is None:
         return None
@@ -87,16 +87,16 @@ def _diverges(vitals: Vitals) -> Alarm | None:
 
 
 def _leaps(vitals: Vitals) -> Alarm | None:
-    """Return an alarm if one of the last steps moved the parameters much further than those before it.
+    """Return an alarm if a recent step moved the parameters much further than the steps before it.
 
-    It began with the first such step, and its detail is about the newest.
+    It is dated to the first such step; the detail describes the newest.
     """
     updates = vitals.updates
     began, detail = None, ""
     for index in range(max(UPDATES_KNOWN, len(updates) - HELD_STEPS), len(updates)):
         step, norm = updates[index]
         usual = median(norm for _, norm in updates[max(0, index - UPDATES_COMPARED) : index])
-        if not norm <= UPDATE_RISE * usual:  # not finite, too
+        if not norm <= UPDATE_RISE * usual:  # also true if the norm is NaN
             began = step if began is None else began
             detail = f"step {step} moved the parameters by {norm:.3g}, usual is {usual:.3g}"
     return None if began is None else Alarm("update_norm", began, detail)
@@ -120,18 +120,18 @@ class AlarmRow:
     kind: str
     step: int
     detail: str
-    raised_at: float  # Unix seconds
+    raised_at: float  # Unix time in seconds
 
 
 def raised_alarms(database: Database) -> list[AlarmRow]:
-    """Read the active alarms from the database, the oldest first."""
+    """Read the active alarms, oldest first."""
     with database() as session:
         rows = session.scalars(select(RaisedAlarm).order_by(RaisedAlarm.raised_at, RaisedAlarm.kind))
         return [AlarmRow(row.kind, row.step, row.detail, row.raised_at) for row in rows]
 
 
 def write_alarms(session: Session, kinds_looked_at: Collection[str], found: Sequence[Alarm], now: float) -> list[Alarm]:
-    """Store the alarms found of these kinds; returns the new ones, which the audit log records.
+    """Replace the stored alarms of these kinds; return the new ones, which the audit log records.
 
     A further leap of the parameters is new although its alarm is active. Rows keep the first step.
     """

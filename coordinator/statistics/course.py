@@ -1,7 +1,7 @@
-"""The course of a loss: smoothed, compared with its best, and measured by its own scatter.
+"""Detection of a rise in a loss, relative to its minimum and its noise. Pure functions.
 
-A loss is smoothed by medians of successive steps, which a few bad steps do not move. A narrow median sees a jump after
-three steps, a wide one a slow rise under much noise. Alarms and the verdict use it. Pure.
+The loss is smoothed by running medians, which ignore a few outliers. A narrow median detects a jump
+after three steps, a wide one a slow rise under strong noise. Used by alarms and the verdict.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-SMOOTHED = 5  # steps of the narrowest median
-WIDTHS = (SMOOTHED, 21, 81)  # steps of medians, odd
-LEAST_RISE = 1 / 20  # of the best: a smaller one is no alarm, however certain it is
-LEAST_ERRORS = 10.0  # standard errors of the smoothed loss: the best of hundreds is low by chance
-FIRST_RISE = 1 / 2  # of the best, while the scatter is not known
-NEAR_ERRORS = 3.0  # a loss so close to the best may be as good
-SCATTER_KNOWN = 20  # comparisons of medians that an estimate of the scatter needs
-DEVIATION = 0.6745 * math.sqrt(1.5)  # of |a - (b + c) / 2|, the median for normal values of deviation 1
+SMOOTHED = 5  # width of the narrowest median, in steps
+WIDTHS = (SMOOTHED, 21, 81)  # widths of the medians in steps; odd
+LEAST_RISE = 1 / 20  # fraction of the minimum; smaller rises raise no alarm, even if significant
+LEAST_ERRORS = 10.0  # standard errors; the minimum of hundreds of values is low by chance
+FIRST_RISE = 1 / 2  # fraction of the minimum, used until the noise is known
+NEAR_ERRORS = 3.0  # in standard errors; within this distance, a loss may equal the minimum
+SCATTER_KNOWN = 20  # minimum number of differences for an estimate of the noise
+DEVIATION = 0.6745 * math.sqrt(1.5)  # median of |a - (b + c) / 2|, standard normal
 
 
 @dataclass(frozen=True)
 class Rise:
-    """A loss that has left its course upwards."""
+    """A significant rise of the loss above its minimum."""
 
-    began: int  # the step after which the loss was never again near its best
+    began: int  # first step after which the loss did not return near its minimum
     now: float
     best: float
     best_step: int
 
 
 def rise_of(losses: Sequence[tuple[int, float]], least: float = LEAST_RISE) -> Rise | None:
-    """Return the rise of (step, loss) from the best, if above chance and `least` times the best.
+    """Return the rise of (step, loss) above its minimum, if significant and at least `least` times the minimum.
 
-    If medians of several widths show a rise, the narrowest counts: it shows best when it began.
+    If medians of several widths show a rise, the narrowest one is returned: it dates the rise best.
     """
     values = [loss for _, loss in losses]
     narrow = medians_of(values, SMOOTHED)
     if not narrow or narrow[-1] <= min(narrow):
-        return None  # the newest losses are the best; wide medians still lag
+        return None  # the newest loss is the minimum; wide medians still lag
     scatter = scatter_of(narrow)
     for width in WIDTHS:
         middle_steps = [step for step, _ in losses[width // 2 :]]
@@ -51,7 +51,7 @@ def rise_of(losses: Sequence[tuple[int, float]], least: float = LEAST_RISE) -> R
 
 
 def medians_of(values: Sequence[float], width: int) -> list[float]:
-    """Return the medians of all windows of this odd width; none if there are fewer values."""
+    """Return the medians of all windows of this odd width; empty if there are fewer values."""
     if len(values) < width:
         return []
     window = sorted(values[:width])
@@ -64,9 +64,10 @@ def medians_of(values: Sequence[float], width: int) -> list[float]:
 
 
 def scatter_of(medians: Sequence[float]) -> float | None:
-    """Estimate the standard error of such medians of five steps about the loss's trend; None for too few of them.
+    """Estimate the standard error of medians of five steps; None if there are too few.
 
-    Each is compared with the mean of the two that are next to it and share no step with it: a steady trend cancels out.
+    Each median is compared with the mean of its two non-overlapping neighbours, which cancels a
+    trend.
     """
     triples = zip(medians, medians[SMOOTHED:], medians[2 * SMOOTHED :], strict=False)
     differences = [abs(here - (before + after) / 2) for before, here, after in triples]
@@ -74,7 +75,7 @@ def scatter_of(medians: Sequence[float]) -> float | None:
 
 
 def _rise(steps: Sequence[int], course: Sequence[float], error: float | None, least: float) -> Rise | None:
-    """Follow the course from its best: a rise begins above the line, and ends below half of it."""
+    """Find a rise, which begins above the threshold and ends below half the threshold."""
     if not course:
         return None
     best = min(course)

@@ -1,9 +1,9 @@
-"""The loss curve as a small SVG drawn by the server, for readers without JavaScript and until the charts have loaded.
+"""The loss curve as an SVG image, for readers without JavaScript and until the charts have loaded.
 
-Inside a page it uses the page's style (`dashboards/web/style.css`) and follows light and dark; alone it brings its own.
-A long curve is reduced by largest triangle three buckets (Steinarsson 2013), which keeps its shape. Milestones close to
-each other share a mark, as in the chart's script (`dashboards/web/milestone_marks.js`). The API
-uses the same smoothing and range for a page's chart of a long curve.
+In a page the image uses the page's style (`dashboards/web/style.css`), including dark mode; a
+standalone image has its own style. Long curves are downsampled with largest-triangle-three-buckets
+(Steinarsson 2013). Nearby milestones share a mark, as in `dashboards/web/milestone_marks.js`. The
+API uses the same smoothing and range for charts of long curves.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from types import MappingProxyType
 from coordinator.statistics.milestones import Milestone, MilestoneKind
 from dashboards import english
 
-Told = tuple[int, str]  # the step, and what was reached there
+Told = tuple[int, str]  # step and text of a milestone
 Point = tuple[float, float]
 WIDTH, HEIGHT = 720, 280
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 14, 34
 MAX_POINTS = 400
 TICKS = 5
-LONG = 200  # steps from which a curve is smoothed, and drawn without its first drop
-SMOOTHING = ((10_000, 500), (2_000, 100), (LONG, 20))  # from so many steps: steps to average
-FIRST_DROP = 0.03  # the part of the steps in which a loss falls from the logarithm of the vocabulary's size
-OUTLIERS = 0.005  # the part of the losses at either end that the range leaves out
+LONG = 200  # minimum number of steps for smoothing and for leaving out the first drop
+SMOOTHING = ((10_000, 500), (2_000, 100), (LONG, 20))  # (minimum number of steps, steps to average)
+FIRST_DROP = 0.03  # fraction of steps in which the loss drops from log(vocabulary size)
+OUTLIERS = 0.005  # fraction of losses at either end to exclude from the range
 
 STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#6b7280}.grid{stroke:#9ca3af;stroke-opacity:.3}"
@@ -38,17 +38,17 @@ STYLE = (
     ".milestone,.milestone-name{fill:#17744a}"
 )
 
-STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # for its policy
+STYLE_SHA256 = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()  # for the CSP
 STAR = "M0-7L2-2.2H7L3 1L4.4 6L0 3L-4.4 6L-3 1L-7-2.2H-2Z"
-CLIP = (  # the curve's beginning and outliers lie outside
+CLIP = (  # hides the beginning of the curve and outliers
     f'<clipPath id="curve-area"><rect x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" '
     f'height="{HEIGHT - TOP - BOTTOM}"/></clipPath><g clip-path="url(#curve-area)">'
 )
-APART = 14  # pixels; milestones that are closer share a mark
+APART = 14  # minimum distance of milestone marks, in pixels
 NO_PHASES: Mapping[int, str] = MappingProxyType({})
 
 
-Texts = Callable[..., str]  # a text of the pages by its key, such as `curve.step`, with the values put in
+Texts = Callable[..., str]  # formats the page text of a key, such as `curve.step`
 _WORDS = {
     MilestoneKind.FIRST_STEP: "history.first-step",
     MilestoneKind.SAMPLES: "history.milestone_samples",
@@ -58,7 +58,7 @@ _WORDS = {
 
 
 def told(milestone: Milestone, texts: Texts = english) -> Told:
-    """Put a milestone into words, with its step."""
+    """Return the step and the text of a milestone."""
     return milestone.step, texts(_WORDS[milestone.kind], n=f"{milestone.value:,.15g}")
 
 
@@ -71,11 +71,10 @@ def draw_curve(
     alone: bool = True,
     milestones: Sequence[Told] = (),
 ) -> str:
-    """Draw the loss over steps as SVG; `boundaries` maps a phase's last step to the next's name.
+    """Draw the loss over steps as SVG; `boundaries` maps a phase's last step to the next phase's name.
 
-    The loss on held-out text is drawn beside the training loss, one line for each set of samples;
-    `milestones`, in the order of steps, are stars above the axis. A long curve is drawn faintly,
-    with a smoothed line in front.
+    `held_out` has one validation curve per set of samples. `milestones`, ordered by step, are drawn
+    as stars above the axis. A long curve is drawn faintly behind its moving average.
     """
     drawn = decimate(points, MAX_POINTS)
     smooth = decimate(_smoothed(points), MAX_POINTS)
@@ -102,7 +101,7 @@ def draw_curve(
 
 @dataclass(frozen=True)
 class _Area:
-    """The area of the drawing, which maps the curve's points to places in it."""
+    """The plot area, which maps steps and losses to pixels."""
 
     low_x: float
     high_x: float
@@ -111,7 +110,7 @@ class _Area:
 
     @classmethod
     def around(cls, points: Sequence[Point], shown: tuple[float, float] | None) -> _Area:
-        """Make the area of all points, or of the losses `shown` only."""
+        """Return the area of all points; `shown` restricts the range of losses."""
         steps = [x for x, _ in points]
         return cls(min(steps), max(*steps, min(steps) + 1), *(shown or _range([y for _, y in points])))
 
@@ -136,13 +135,13 @@ def _axes(area: _Area, texts: Texts) -> Iterator[str]:
 def _phases(area: _Area, boundaries: Mapping[int, str]) -> Iterator[str]:
     for step, name in boundaries.items():
         if area.low_x <= step < area.high_x:
-            x = area.x(step + 0.5)  # between the old phase's last step and the new one's first
+            x = area.x(step + 0.5)  # between the last step of a phase and the first of the next
             yield f'<line class="phase" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
             yield f'<text x="{x}" y="{TOP}" dx="4" dy="10">{escape(name)}</text>'
 
 
 def _milestones(area: _Area, milestones: Sequence[Told], texts: Texts) -> Iterator[str]:
-    """Draw a star for each group of milestones; its tooltip lists them all."""
+    """Draw a star for each group of milestones, with a tooltip that lists them."""
     for group in groups(milestones, APART * (area.high_x - area.low_x) / (WIDTH - LEFT - RIGHT)):
         words = "\n".join(f"{text} · {texts('curve.step', step=f'{step:,}')}" for step, text in group)
         place = f"translate({area.x(group[0][0])} {HEIGHT - BOTTOM - 8})"
@@ -163,18 +162,18 @@ def _line(area: _Area, points: Sequence[Point], name: str, *, dots: bool) -> Ite
 
 
 def smoothing_of(steps: int) -> int:
-    """Return the steps that a curve of so many steps is averaged over by default; 0: none."""
+    """Return the number of steps to average over by default in a curve of this length; 0: no smoothing."""
     return next((window for least, window in SMOOTHING if steps >= least), 0)
 
 
 def moving_average(values: Sequence[float], steps: int) -> list[float]:
-    """Return exponential moving averages with the weight 2 / (steps + 1), from the first value."""
+    """Return the exponential moving average with weight 2 / (steps + 1), starting at the first value."""
     weight = 2 / (steps + 1)
     return list(accumulate(values, lambda average, value: average + weight * (value - average)))
 
 
 def usual_range(points: Sequence[Point], held_out: Sequence[Point] = ()) -> tuple[float, float] | None:
-    """Return losses' range after the first drop, without outliers, plus a margin; None if short."""
+    """Return the range of losses after the first drop, without outliers; None for a short curve."""
     if len(points) < LONG:
         return None
     begin = points[int(FIRST_DROP * len(points))][0]
@@ -184,7 +183,7 @@ def usual_range(points: Sequence[Point], held_out: Sequence[Point] = ()) -> tupl
 
 
 def _smoothed(points: Sequence[Point]) -> list[Point]:
-    """Return the moving average of a long curve as points; none for a short curve."""
+    """Return the moving average of a long curve as points; empty for a short curve."""
     window = smoothing_of(len(points))
     if not window:
         return []
@@ -207,7 +206,7 @@ def _frame(title: str, content: str, alone: bool) -> str:
 
 
 def groups(milestones: Sequence[Told], least_steps: float) -> list[list[Told]]:
-    """Group milestones, given in the order of steps; a group spans at most `least_steps`."""
+    """Group milestones, ordered by step, so that each group spans at most `least_steps`."""
     found: list[list[Told]] = []
     for each in milestones:
         if found and each[0] - found[-1][0][0] <= least_steps:
@@ -218,15 +217,15 @@ def groups(milestones: Sequence[Told], least_steps: float) -> list[list[Told]]:
 
 
 def decimate(points: Sequence[Point], most: int) -> list[Point]:
-    """Choose at most `most` points that keep the curve's shape."""
+    """Downsample a curve to at most `most` points, preserving its shape."""
     return [points[place] for place in kept_places([x for x, _ in points], [y for _, y in points], most)]
 
 
 def kept_places(xs: Sequence[float], ys: Sequence[float], most: int) -> list[int]:
-    """Choose the indices of `most` points that keep the shape; all if there are few or `most` < 3.
+    """Return the indices of `most` points that preserve the shape; all if there are fewer or `most` < 3.
 
-    The ends are kept, and of each bucket of neighbours the point that makes the largest triangle
-    with the point kept before it and the mean of the next bucket.
+    Besides both ends, each bucket of neighbours keeps the point with the largest triangle between
+    the point kept before it and the mean of the next bucket.
     """
     count = len(xs)
     if count <= most or most < 3:

@@ -1,7 +1,7 @@
-"""The figures of a member's page: samples of each day, losses by cause, steps contributed to.
+"""Statistics for a member's page: samples per day, losses by cause, and contributed steps.
 
-Steps are merged into ranges, few enough to draw (`step_ranges`). A certificate states the member's
-contribution and is signed with the authority's key.
+Contributed steps are merged into ranges (`step_ranges`), few enough to draw. A certificate states
+the member's contribution, signed with the authority's key.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ from coordinator.statistics.people import Given, midnight, people
 from coordinator.store.engine import Database
 from coordinator.store.models import KEEPER_ROLE, DailyShare, Device, LostSamples, Report
 
-Range = tuple[int, int]  # the first and the last step, both of them contributed to
+Range = tuple[int, int]  # first and last step, both contributed
 UNCONFIRMED = "unconfirmed"  # claimed, but denied by receipts
-RETURNED = "returned"  # in steps that a return to a checkpoint has undone
+RETURNED = "returned"  # in steps undone by a rewind
 MOST_DAYS = 3660
 MOST_RANGES = 400
 
 
 @dataclass
 class DayFacts:
-    """One UTC day of one member, over all devices."""
+    """A member's contributions on one UTC day, over all devices."""
 
-    samples: int = 0  # that count
-    pending_samples: int = 0  # that may yet count
+    samples: int = 0  # confirmed samples
+    pending_samples: int = 0  # samples not yet confirmed
     elapsed_s: float = 0.0
-    lost: Counter[str] = field(default_factory=Counter)  # cause -> samples; causes: `LostCause` and the two above
+    lost: Counter[str] = field(default_factory=Counter)  # cause (`LostCause` or one of the two above) -> samples
 
 
 @dataclass(frozen=True)
 class LossFacts:
-    """The samples lost to one cause, over all days."""
+    """Samples lost for one cause, over all days."""
 
     cause: str
     samples: int
-    times: int | None  # None: nobody counts them for this cause
-    last_day: float  # its beginning, in Unix seconds
+    times: int | None  # number of losses; None: not recorded for this cause
+    last_day: float  # Unix time at which the day began
     last_step: int | None
 
 
 @dataclass(frozen=True)
 class StepsFacts:
-    """The steps with counted samples of one member, to be marked on the loss curve."""
+    """A member's steps with confirmed samples, for marks on the loss curve."""
 
-    count: int  # with samples of this member that count
+    count: int  # number of such steps
     first: int | None
     last: int | None
     ranges: tuple[Range, ...]
 
 
 def days_of(database: Database, number: int) -> Mapping[int, DayFacts]:
-    """Read a member's facts of the newest `MOST_DAYS` days, in order; none if unknown."""
+    """Read a member's newest `MOST_DAYS` days in order; empty for an unknown member."""
     mine = (Device.member_id == number) & (Device.role != KEEPER_ROLE)
     shares = select(DailyShare).join(Device, Device.id == DailyShare.device_id).where(mine)
     lost = select(LostSamples).join(Device, Device.id == LostSamples.device_id).where(mine)
@@ -78,7 +78,7 @@ def days_of(database: Database, number: int) -> Mapping[int, DayFacts]:
 
 
 def losses_of(database: Database, number: int, days: Mapping[int, DayFacts]) -> list[LossFacts]:
-    """Sum the losses by cause, the largest first; `days` is the result of `days_of`."""
+    """Return the losses by cause, largest first; `days` is the result of `days_of`."""
     query = (
         select(LostSamples.cause, func.sum(LostSamples.times), func.max(LostSamples.last_step))
         .join(Device, Device.id == LostSamples.device_id)
@@ -97,7 +97,7 @@ def losses_of(database: Database, number: int, days: Mapping[int, DayFacts]) -> 
 
 
 def steps_of(database: Database, number: int) -> StepsFacts:
-    """Read the steps that contain counted samples of this member."""
+    """Read the steps with confirmed samples of a member."""
     query = (
         select(Report.step)
         .join(Device, Device.id == Report.device_id)
@@ -112,9 +112,9 @@ def steps_of(database: Database, number: int) -> StepsFacts:
 
 
 def step_ranges(steps: Iterable[int], most: int) -> list[Range]:
-    """Merge steps into ranges; above `most` ranges, the narrowest gaps are closed."""
+    """Merge steps into at most `most` ranges, closing the narrowest gaps if necessary."""
     ranges: list[Range] = []
-    for step in steps:  # in ascending order; one may come twice
+    for step in steps:  # in ascending order, possibly with duplicates
         if ranges and step <= ranges[-1][1] + 1:
             ranges[-1] = (ranges[-1][0], max(step, ranges[-1][1]))
         else:
@@ -125,7 +125,7 @@ def step_ranges(steps: Iterable[int], most: int) -> list[Range]:
 def _joined(ranges: list[Range], most: int) -> list[Range]:
     if len(ranges) <= most:
         return ranges
-    gaps = sorted(range(1, len(ranges)), key=lambda place: ranges[place - 1][1] - ranges[place][0])  # the widest first
+    gaps = sorted(range(1, len(ranges)), key=lambda place: ranges[place - 1][1] - ranges[place][0])  # widest first
     begins = sorted([0, *gaps[: most - 1]])
     return [
         (ranges[begin][0], ranges[end - 1][1]) for begin, end in zip(begins, [*begins[1:], len(ranges)], strict=True)
@@ -133,7 +133,7 @@ def _joined(ranges: list[Range], most: int) -> list[Range]:
 
 
 def certify(database: Database, authority: AuthorityKey, run: str, number: int, now: float) -> SignedCertificate:
-    """Sign a member's certificate; raises `RequestError` if unknown or without a contribution."""
+    """Sign a member's certificate; raises `RequestError` if there is no such member or contribution."""
     found = people(database, now, number=number)
     given = found[0].given() if found else Given()
     if not given.days:

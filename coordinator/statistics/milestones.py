@@ -1,9 +1,9 @@
-"""Milestones of a run for its community, derived from the run's history alone. Pure.
+"""Milestones of a run for its community, derived from the run's history. Pure functions.
 
-They are the first global step, powers of ten of samples, and records: the most devices in one step
-(5, 10, 20, 50, ...) and a loss on held-out text below another half (4.5, 4.0, ...). One that is
-reached again after a return to a checkpoint has the same key, and is announced once. If one step
-passes several thresholds, only the last counts.
+Milestones are the first global step, powers of ten of samples, and two kinds of records: devices in
+one step (5, 10, 20, 50, ...) and a validation loss below a multiple of 0.5 (4.5, 4.0, ...). A
+milestone reached again after a rewind has the same key and is announced once. If a step passes
+several thresholds of a kind, only the last one is a milestone.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ class MilestoneKind(str, Enum):
 
 @dataclass(frozen=True)
 class Milestone:
-    """One milestone; `value` has the unit of its kind: steps, samples, devices or nats."""
+    """A milestone; `value` is in the unit of its kind: steps, samples, devices or nats."""
 
     kind: MilestoneKind
     value: float
     step: int
-    at: float  # Unix seconds
+    at: float  # Unix time in seconds
 
     @property
     def key(self) -> str:
-        """An identifier that is the same whenever the milestone is derived again."""
+        """An identifier that does not change when the milestone is derived again."""
         return f"{self.kind.value}:{self.value:.15g}"
 
 
 def milestones(steps: Sequence[StepRow], validations: Iterable[ValidationRow]) -> list[Milestone]:
-    """Return the milestones of these steps (in order) and evaluations, in the order of steps."""
+    """Return the milestones of these steps and evaluations, ordered by step."""
     kinds = list(MilestoneKind)
     found = [*_of_steps(steps), *_of_losses(validations)]
     return sorted(found, key=lambda milestone: (milestone.step, kinds.index(milestone.kind)))
@@ -57,7 +57,7 @@ def _of_steps(steps: Sequence[StepRow]) -> Iterator[Milestone]:
     next_samples = LEAST_SAMPLES
     if steps:
         yield Milestone(MilestoneKind.FIRST_STEP, 1.0, steps[0].step, steps[0].completed_at)
-    for row in steps:  # must be fast: there are many, and every page is drawn with them
+    for row in steps:  # performance matters: runs have many steps, and every page needs milestones
         samples += row.samples
         if samples >= next_samples:
             yield Milestone(MilestoneKind.SAMPLES, float(power_of_ten(samples)), row.step, row.completed_at)
@@ -69,7 +69,7 @@ def _of_steps(steps: Sequence[StepRow]) -> Iterator[Milestone]:
 
 
 def _of_losses(validations: Iterable[ValidationRow]) -> Iterator[Milestone]:
-    """Find records of the loss; the first evaluation only sets the mark for later ones to beat."""
+    """Yield record losses; the first evaluation only sets the level to beat."""
     mark: float | None = None
     for row in sorted(validations, key=lambda row: row.step):
         if row.loss is None:
@@ -81,7 +81,7 @@ def _of_losses(validations: Iterable[ValidationRow]) -> Iterator[Milestone]:
 
 
 def power_of_ten(number: int) -> int:
-    """Return the largest power of ten that is at most `number`, which is 1 or more."""
+    """Return the largest power of ten that is at most `number` (1 or more)."""
     return int(10 ** (len(str(number)) - 1))
 
 

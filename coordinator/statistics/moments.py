@@ -1,7 +1,6 @@
-"""Moments for the history page: each global step's devices, averaging groups, lost samples, loss.
+"""Data of the history page for each global step: devices, averaging groups, lost samples, loss.
 
-They come from the ledger and the sessions. This module reads a chunk of steps at once, in the
-compact form that the page needs and with public names.
+A chunk of steps is read at a time from the ledger and the sessions, with members' public names.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from coordinator.members.names import display_names
 from coordinator.store.engine import Database
 from coordinator.store.models import KEEPER_ROLE, Device, DeviceSession, Era, Member, Refusal, Report, Step
 
-CHUNK_STEPS = 100  # read at once, and stored in one file of an archive
-SHARED_REFUSALS = ("join", "report", "suspicion")  # the kinds that the page shows
+CHUNK_STEPS = 100  # steps read at a time, and stored in one file of an archive
+SHARED_REFUSALS = ("join", "report", "suspicion")  # kinds of refusals shown on the page
 
 
 @dataclass(frozen=True)
 class Share:
-    """The share of one device in a step; `device` is an index into the chunk's list."""
+    """A device's contribution to a step."""
 
-    device: int
-    samples: int  # that count
-    group_size: int  # devices that averaged together, the keeper among them
-    group_samples: int | None  # that they averaged; None if the device could not see them
+    device: int  # index in `Chunk.devices`
+    samples: int  # confirmed samples
+    group_size: int  # devices that averaged together, including the keeper
+    group_samples: int | None  # samples averaged by the group; None: unknown to the device
     averaging_s: float
     lost_samples: int
     lost_reason: str
@@ -39,17 +38,17 @@ class Share:
 
 @dataclass(frozen=True)
 class Group:
-    """Devices that averaged with each other."""
+    """Devices that averaged with each other in one step."""
 
-    size: int  # including the keeper and auxiliary devices
+    size: int  # includes the keeper and auxiliary devices
     samples: int | None
-    averaging_s: float  # of the slowest device
+    averaging_s: float  # time of the slowest device
     devices: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class LostShare:
-    """Lost samples of a device, with the reason."""
+    """A device's lost samples and the reason."""
 
     device: int
     samples: int
@@ -58,26 +57,26 @@ class LostShare:
 
 @dataclass(frozen=True)
 class Moment:
-    """One global step."""
+    """A global step as the history page shows it."""
 
     step: int
     era: int
-    completed_at: float  # Unix seconds
+    completed_at: float  # Unix time in seconds
     loss: float | None
     samples: int
     target_batch_size: int
-    shares: tuple[tuple[int, int], ...]  # device, samples; the most first
-    groups: tuple[Group, ...]  # the largest first
+    shares: tuple[tuple[int, int], ...]  # (device, samples), most samples first
+    groups: tuple[Group, ...]  # largest first
     lost: tuple[LostShare, ...]
-    refused: dict[str, int]  # since the step before, by kind
-    online: tuple[int, ...]  # devices that were connected, or took part while the coordinator was away
-    undone: int  # how many devices had taken this step before a return to a checkpoint undid it
-    returned: bool  # the run returned to the checkpoint of this step
+    refused: dict[str, int]  # refusals since the previous step, by kind
+    online: tuple[int, ...]  # devices connected, or active while the coordinator was down
+    undone: int  # devices that had contributed to this step before a rewind undid it
+    returned: bool  # the run was rewound to the checkpoint of this step
 
 
 @dataclass(frozen=True)
 class MomentDevice:
-    """A device's member, and its own description of its hardware."""
+    """A device's owner, and the hardware that the device reported."""
 
     number: int
     member: str
@@ -86,7 +85,7 @@ class MomentDevice:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk of the run: the steps `first` to `last`, as far as they are completed."""
+    """The completed steps from `first` to `last`."""
 
     first: int
     last: int
@@ -101,12 +100,13 @@ def chunk_of(step: int) -> int:
 
 
 def groups_of(shares: Iterable[Share]) -> tuple[Group, ...]:
-    """Sort devices into the groups that averaged together, by their own reports. Pure.
+    """Group devices that averaged together, according to their own reports. Pure.
 
-    Groups of equal size differ by their samples; a device that does not know these joins the first.
+    Groups of equal size are told apart by their samples. A device that does not know the group's
+    samples is assigned to the first group of its size.
     """
     found: dict[tuple[int, int | None], list[Share]] = defaultdict(list)
-    for share in sorted(shares, key=lambda each: each.group_samples is None):  # known ones first
+    for share in sorted(shares, key=lambda each: each.group_samples is None):  # None last
         key = (share.group_size, share.group_samples)
         if share.group_samples is None:
             key = next((other for other in found if other[0] == share.group_size), key)
@@ -120,7 +120,7 @@ def groups_of(shares: Iterable[Share]) -> tuple[Group, ...]:
 
 
 def read_chunk(database: Database, number: int) -> Chunk:
-    """Read the chunk of this number (from 0); it is empty beyond the run's end."""
+    """Read a chunk (numbered from 0); empty beyond the end of the run."""
     first, last = number * CHUNK_STEPS + 1, (number + 1) * CHUNK_STEPS
     shown = display_names(database)
     with database() as session:
@@ -131,7 +131,7 @@ def read_chunk(database: Database, number: int) -> Chunk:
             select(Step.completed_at).where(Step.step < first).order_by(Step.step.desc()).limit(1)
         )
         before = began_at if began_at is not None else steps[0].completed_at
-        times = list(accumulate([before, *(row.completed_at for row in steps)], max))  # devices' clocks differ a little
+        times = list(accumulate([before, *(row.completed_at for row in steps)], max))  # clocks differ
         book = _DeviceBook(session)
         shares, undone = _shares(session, first, last, book)
         online = _online(session, times[1:], book)
@@ -167,7 +167,7 @@ def _lost(shares: Sequence[Share]) -> tuple[LostShare, ...]:
 
 
 class _DeviceBook:
-    """Numbers the devices of a chunk from 0, in the order of appearance, without the keeper."""
+    """Assigns indices to the devices of a chunk, in order of appearance, except the keeper."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -182,7 +182,7 @@ class _DeviceBook:
         return self._indexes.setdefault(device_id, len(self._indexes))
 
     def devices(self, shown: dict[str, str]) -> tuple[MomentDevice, ...]:
-        """Return the chunk's list of devices; `shown` maps members to their public names."""
+        """Return the chunk's devices in order; `shown` maps members to their public names."""
         stays = select(DeviceSession.hardware).where(DeviceSession.device_id == Device.id)
         newest = stays.order_by(DeviceSession.started_at.desc()).limit(1).scalar_subquery()
         query = select(Device.id, Device.number, Member.name, newest).join(Device.member)
@@ -192,7 +192,7 @@ class _DeviceBook:
 
 
 def _shares(session: Session, first: int, last: int, book: _DeviceBook) -> tuple[dict[int, list[Share]], Counter[int]]:
-    """Read each step's shares, and the number of devices that had taken the step before it was undone."""
+    """Read the contributions to each step, and the number of devices in steps that were undone."""
     query = (
         select(
             Report.step,
@@ -220,7 +220,7 @@ def _shares(session: Session, first: int, last: int, book: _DeviceBook) -> tuple
 
 
 def _online(session: Session, times: Sequence[float], book: _DeviceBook) -> list[set[int]]:
-    """Find the devices that had a session at each of these rising times."""
+    """Return the devices with a session at each of these ascending times."""
     until = func.coalesce(DeviceSession.ended_at, DeviceSession.last_seen_at)
     stays = select(DeviceSession.device_id, DeviceSession.started_at, until).where(
         DeviceSession.started_at <= times[-1], DeviceSession.last_seen_at >= times[0]
@@ -236,7 +236,7 @@ def _online(session: Session, times: Sequence[float], book: _DeviceBook) -> list
 
 
 def _refused(session: Session, times: Sequence[float]) -> list[dict[str, int]]:
-    """Count the refusals between each two of these rising times, by kind."""
+    """Return the number of refusals between successive times, by kind."""
     query = select(Refusal.at, Refusal.kind).where(
         Refusal.at > times[0], Refusal.at <= times[-1], Refusal.kind.in_(SHARED_REFUSALS)
     )

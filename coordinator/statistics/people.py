@@ -1,8 +1,8 @@
-"""Members, their devices and contributions over days: leaderboard, timeline of stays, streaks.
+"""Members, their devices and daily contributions: leaderboard, sessions and streaks.
 
-The public knows a member by a number and a public name (`coordinator.members.names`). A stay is a
-session of a device. The device's hardware class is derived from its description in its newest stay,
-so that like is compared with like. Streaks count UTC days since 1970-01-01.
+Members are identified publicly by number and public name (`coordinator.members.names`). A stay is a
+session of a device. A device's hardware class, derived from the description in its newest session,
+lets the leaderboard compare similar hardware. Days are UTC days since 1970-01-01.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_STAYS = 5000
 
 
 class LeaderboardPeriod(str, Enum):
-    """The UTC days that a leaderboard covers, up to today; the values are part of the API."""
+    """The UTC days that a leaderboard covers, ending today; the values are part of the API."""
 
     DAY = "day"
     WEEK = "week"
@@ -42,13 +42,13 @@ class LeaderboardPeriod(str, Enum):
 
 @dataclass(frozen=True)
 class Given:
-    """The contribution of a device or person in a span of days."""
+    """The contribution of a device or person over a range of days."""
 
-    samples: int = 0  # as receipts confirm
+    samples: int = 0  # confirmed by receipts
     pending_samples: int = 0
-    elapsed_s: float = 0.0  # spent training
+    elapsed_s: float = 0.0  # training time
     averaged_bytes: int = 0
-    days: frozenset[int] = frozenset()  # with samples, or with bytes averaged for others
+    days: frozenset[int] = frozenset()  # days with confirmed samples or averaged bytes
 
     def __add__(self, other: Given) -> Given:
         return Given(
@@ -62,51 +62,51 @@ class Given:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """One machine."""
+    """A device of a member."""
 
     number: int
     kind: HardwareClass
-    joined_at: float  # Unix seconds
+    joined_at: float  # Unix time in seconds
     given: Given
     online: bool
-    state: str  # what it does, if it is online
-    samples_per_second: float  # likewise
+    state: str  # current activity; only if online
+    samples_per_second: float  # current speed; only if online
     last_seen_at: float | None
 
 
 @dataclass(frozen=True)
 class Person:
-    """One member."""
+    """A member with their devices."""
 
     number: int
-    name: str  # that the public may see
+    name: str  # public name
     devices: tuple[DeviceFacts, ...]
 
     def given(self, kind: HardwareClass | None = None) -> Given:
-        """The contribution of all devices, or of those of one kind."""
+        """Return the contribution of all devices, or of the devices of one class."""
         return sum((each.given for each in self.devices if kind in (None, each.kind)), Given())
 
     @property
     def hardware(self) -> HardwareClass:
-        """The class of the device that contributed most, the newest of equal ones."""
+        """The class of the device that contributed most; of several, the newest."""
         return max(self.devices, key=lambda each: (each.given.samples, each.given.averaged_bytes, each.number)).kind
 
     @property
     def online(self) -> bool:
-        """True while at least one device is connected."""
+        """True if at least one device is connected."""
         return any(each.online for each in self.devices)
 
     @property
     def last_seen_at(self) -> float | None:
-        """The newest time at which one of the devices was seen."""
+        """The latest time at which any of the devices was seen."""
         return max((each.last_seen_at for each in self.devices if each.last_seen_at is not None), default=None)
 
 
 @dataclass(frozen=True)
 class LeaderboardRow:
-    """One row of the leaderboard."""
+    """A row of the leaderboard."""
 
-    rank: int  # from 1; equal contributions share a rank
+    rank: int  # starts at 1; equal contributions share a rank
     person: Person
     given: Given
 
@@ -114,7 +114,7 @@ class LeaderboardRow:
 def people(
     database: Database, now: float, window: LeaderboardPeriod = LeaderboardPeriod.ALL, number: int | None = None
 ) -> list[Person]:
-    """List members with devices (or only `number`) in the order of numbers, without the keeper."""
+    """Return members with devices (or only member `number`), ordered by number, without the keeper."""
     shown, hardware = display_names(database), newest_hardware(database)
     condition = Device.role != KEEPER_ROLE
     if number is not None:
@@ -144,7 +144,7 @@ def people(
 
 
 def leaderboard(everybody: Iterable[Person], kind: HardwareClass | None = None) -> list[LeaderboardRow]:
-    """Rank all contributors by samples; by averaged bytes where these are equal or zero."""
+    """Rank all contributors by samples, then by averaged bytes."""
     rows = [(person.given(kind), person) for person in everybody]
     rows = [row for row in rows if row[0].samples or row[0].averaged_bytes or row[0].pending_samples]
     ranks: dict[tuple[int, int], int] = {}
@@ -159,7 +159,7 @@ def _score(given: Given) -> tuple[int, int]:
 
 
 def _given(session: Session, first_day: int, condition: ColumnElement[bool]) -> defaultdict[str, Given]:
-    """Map devices' ids to their contributions since this day."""
+    """Return the contributions since `first_day` by device id."""
     since = select(DailyShare).join(Device, Device.id == DailyShare.device_id).where(DailyShare.day >= first_day)
     found: defaultdict[str, Given] = defaultdict(Given)
     for share in session.scalars(since.where(condition)):
@@ -169,7 +169,7 @@ def _given(session: Session, first_day: int, condition: ColumnElement[bool]) -> 
 
 
 def midnight(day: int) -> float:
-    """Return the beginning of a UTC day, in Unix seconds."""
+    """Return the Unix time at which a UTC day begins."""
     return float(day * DAY_S)
 
 
@@ -177,8 +177,8 @@ class HardwareClass(str, Enum):
     """A class of hardware; the values are part of the public API."""
 
     TPU = "tpu"
-    LARGE_GPU = "large-gpu"  # GPUs of data centres
-    GPU = "gpu"  # all other GPUs, also those of free notebooks
+    LARGE_GPU = "large-gpu"  # data-centre GPUs
+    GPU = "gpu"  # other GPUs, including those of free notebooks
     APPLE = "apple"
     CPU = "cpu"
     UNKNOWN = "unknown"
@@ -193,7 +193,7 @@ _PATTERNS = (
 
 
 def class_of(hardware: str) -> HardwareClass:
-    """Classify a device by its own description, e.g. `cuda:0 (Tesla T4)`."""
+    """Classify a device by the hardware it reported, such as `cuda:0 (Tesla T4)`."""
     words = hardware.lower()
     kind = next((kind for kind, pattern in _PATTERNS if pattern.search(words)), HardwareClass.UNKNOWN)
     return HardwareClass.LARGE_GPU if kind is HardwareClass.GPU and _LARGE.search(words) else kind
@@ -201,20 +201,20 @@ def class_of(hardware: str) -> HardwareClass:
 
 @dataclass(frozen=True)
 class StayRow:
-    """One stay, or session, of a device; times in Unix seconds."""
+    """A session of a device; times are Unix times in seconds."""
 
-    member: int  # the number
-    device: int  # likewise
+    member: int  # number of the member
+    device: int  # number of the device
     kind: HardwareClass
     began_at: float
-    ended_at: float  # or when it was last seen
+    ended_at: float  # end of the session, or the time last seen
     online: bool
 
 
 def stays(
     database: Database, since: float, until: float, now: float, number: int | None = None, most: int = MOST_STAYS
 ) -> list[StayRow]:
-    """List the newest stays in a span, except the keeper's, in the order of their beginnings."""
+    """Return the newest sessions in a time span, ordered by start, without the keeper's."""
     query = (
         select(DeviceSession, Device.member_id, Device.number)
         .join(Device, Device.id == DeviceSession.device_id)
@@ -230,7 +230,7 @@ def stays(
 
 
 def newest_hardware(database: Database) -> dict[str, str]:
-    """Map devices' ids to their descriptions in their newest stays."""
+    """Return the hardware reported in the newest session, by device id."""
     newest = (
         select(DeviceSession.device_id, func.max(DeviceSession.last_seen_at).label("at"))
         .group_by(DeviceSession.device_id)
@@ -251,18 +251,18 @@ def _row(stay: DeviceSession, member_number: int, device_number: int, now: float
 
 @dataclass(frozen=True)
 class Streaks:
-    """Days in a row on which a member contributed."""
+    """Numbers of consecutive days on which a member contributed."""
 
-    current: int  # up to today, or to yesterday while today has nothing yet
+    current: int  # streak up to today, or up to yesterday if there is no contribution today yet
     longest: int
     active_days: int  # all days with a contribution
 
 
 def streaks(days: Iterable[int], today: int) -> Streaks:
-    """Find the streaks in these days, which may be in any order."""
+    """Compute the streaks of these days, given in any order."""
     given = sorted(set(days))
     longest = length = 0
-    lengths: dict[int, int] = {}  # day -> the length of the streak that it ends
+    lengths: dict[int, int] = {}  # day -> length of the streak ending on it
     for day in given:
         length = length + 1 if day - 1 in lengths else 1
         lengths[day] = length

@@ -1,8 +1,8 @@
-"""The checkpoint to return to after an alarm about the model, among those that are kept now.
+"""The checkpoint to return to after an alarm about the model.
 
-It is derived whenever it is shown, so it never names a deleted checkpoint. The keeper does not
-delete it while the alarm is active, and shows it in its log; so do `coordinator status`, the
-dashboard and the administrators' page.
+It is derived anew each time, so it is always a checkpoint that still exists. While the alarm is
+active, the keeper does not delete it. The keeper's log, `coordinator status`, the dashboard and the
+administrators' page show it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from coordinator.store.engine import Database
 
 @dataclass(frozen=True)
 class ReturnPoint:
-    """The best checkpoint to return to, if there is a sound one."""
+    """The best checkpoint to return to, if any is sound."""
 
-    step: int | None  # None: no sound checkpoint is kept, so only the run's beginning is left
-    is_before: bool  # the checkpoint is from before the alarm began; False: it is the oldest one
+    step: int | None  # None: no sound checkpoint; the run can only start over
+    is_before: bool  # True: from before the alarm; False: the oldest sound one
 
     def advice(self, directory: Path) -> str:
-        """Say in a sentence what to return to, and by which command."""
+        """Return a sentence naming the checkpoint and the command to return to it."""
         if self.step is None:
             return "No sound checkpoint is kept: only the run's beginning is left."
         command = f"manyhands coordinator rewind {shlex.quote(str(directory))} {self.step}"
@@ -36,9 +36,9 @@ class ReturnPoint:
 
 
 def return_point(began: int, kept: Iterable[CheckpointRow], evaluated: Iterable[ValidationRow]) -> ReturnPoint:
-    """Choose the newest sound checkpoint from before step `began`; if none is kept, the oldest sound one.
+    """Return the newest sound checkpoint before step `began`; if there is none, the oldest sound one.
 
-    Withheld checkpoints, and those whose loss on held-out text is not finite, are not sound.
+    A checkpoint is not sound if it is withheld or its validation loss is not finite.
     """
     broken = {row.step for row in evaluated if row.loss is None}
     sound = [row.step for row in kept if not row.withheld and row.step not in broken]
@@ -47,11 +47,11 @@ def return_point(began: int, kept: Iterable[CheckpointRow], evaluated: Iterable[
 
 
 def read_return_point(database: Database, began: int) -> ReturnPoint:
-    """Read the checkpoint to return to after an alarm that began with this step."""
+    """Return the checkpoint to return to after an alarm that began at this step."""
     return return_point(began, checkpoints(database), validations(database))
 
 
 def steps_to_spare(database: Database) -> set[int]:
-    """Return the steps of the checkpoints to return to after active alarms: these are needed."""
+    """Return the steps of checkpoints that active alarms need, which must not be deleted."""
     points = [read_return_point(database, row.step) for row in raised_alarms(database) if row.kind in MODEL_KINDS]
     return {point.step for point in points if point.step is not None}

@@ -1,9 +1,9 @@
-"""The history of a run: tables for researchers, and receipts for recomputing the leaderboard.
+"""Tables of a run's history for researchers, and receipts for recomputing the leaderboard.
 
-Each page of rows is read in its own transaction, so no reader blocks the database. Members appear
-under their public names. Tables are written as CSV or Parquet, without the keeper's device. Pages
-of receipts have claims, the samples that count, and the receipts that decide this; signed bytes are
-rebuilt from stored values. Devices are identified by pseudonyms, never by their libp2p identity.
+Each page of rows is read in its own transaction, so that no reader blocks the database. Tables are
+written as CSV or Parquet, with members' public names and without the keeper's device. Pages of
+receipts contain claims, confirmed samples and the receipts that confirm them; signed bytes are
+rebuilt from stored values. Devices have pseudonyms, never their libp2p identities.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from coordinator.store.models import KEEPER_ROLE, Device, DeviceSession, Member,
 TableName = Literal["steps", "contributions", "sessions", "validations"]
 Kind = Literal["whole", "number", "text", "yes or no"]
 ROWS_AT_ONCE = 5000
-MEMBER = "member"  # the column whose names are replaced by public names
+MEMBER = "member"  # name of the column with public names
 _LOSS = case((Step.loss_samples > 0, Step.loss_sum / func.nullif(Step.loss_samples, 0)), else_=None)
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # beginnings of texts that a spreadsheet would evaluate
-MAX_STEPS = 200  # of a page of receipts
-MOST_NUMBERS = 20_000  # mentions of devices on a page; a page of a single step may have more
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of spreadsheet formulas
+MAX_STEPS = 200  # maximum number of steps on a page of receipts
+MOST_NUMBERS = 20_000  # mentions of devices on a page; a single step may exceed it
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Column:
 
     name: str
     kind: Kind
-    value: Any  # a column of the database, or an expression
+    value: Any  # database column or expression
     meaning: str
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table: its columns, the unique column that orders its rows, and its joins."""
+    """A table: its columns, the unique column that orders its rows, and its joins."""
 
     columns: tuple[Column, ...]
     order: ColumnElement[Any]
@@ -55,7 +55,7 @@ class Table:
 
 
 def _of_device(query: Select[Any]) -> Select[Any]:
-    """Join the members to a query that has devices; leave out the keeper's rows."""
+    """Join members to a query of devices, excluding the keeper."""
     return query.join(Member, Member.id == Device.member_id).where(Device.role != KEEPER_ROLE)
 
 
@@ -132,7 +132,7 @@ TABLES: Mapping[TableName, Table] = {
 
 
 def read_table(database: Database, name: TableName) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield the rows in pages, each read in its own transaction."""
+    """Yield the table's rows in pages, each read in its own transaction."""
     table = TABLES[name]
     query = table.joined(select(table.order, *(column.value.label(column.name) for column in table.columns)))
     query = query.order_by(table.order).limit(ROWS_AT_ONCE)
@@ -148,7 +148,7 @@ def read_table(database: Database, name: TableName) -> Iterator[list[tuple[Any, 
 
 
 def _publicly(table: Table, rows: list[tuple[Any, ...]], shown: Mapping[str, str]) -> list[tuple[Any, ...]]:
-    """Replace members' names by public ones; `shown` is the result of `display_names`."""
+    """Replace members' names with their public names; `shown` is the result of `display_names`."""
     place = next((place for place, column in enumerate(table.columns) if column.name == MEMBER), None)
     if place is None:
         return rows
@@ -158,7 +158,7 @@ def _publicly(table: Table, rows: list[tuple[Any, ...]], shown: Mapping[str, str
 def csv_lines(database: Database, name: TableName) -> Iterator[bytes]:
     """Yield the table as CSV (RFC 4180, UTF-8), with a header line.
 
-    Texts that a spreadsheet would take for formulas get an apostrophe: members choose their names.
+    Text that a spreadsheet would evaluate gets an apostrophe, because members choose their names.
     """
     yield _csv([[column.name for column in TABLES[name].columns]])
     for page in read_table(database, name):
@@ -178,8 +178,8 @@ def _plain(value: Any) -> Any:
 
 
 def write_parquet(database: Database, name: TableName, file: IO[bytes]) -> None:
-    """Write the table as Parquet; each column's meaning is in its field's metadata."""
-    import pyarrow  # large, and rarely needed
+    """Write the table as Parquet, with each column's meaning in the metadata of its field."""
+    import pyarrow  # large import, rarely needed
     from pyarrow import parquet
 
     types: dict[Kind, Any] = {
@@ -201,21 +201,21 @@ def write_parquet(database: Database, name: TableName, file: IO[bytes]) -> None:
 
 @dataclass(frozen=True)
 class _Step:
-    """A step's stored claims and receipts, with devices given by their numbers."""
+    """A step's stored claims and receipts; devices are identified by number."""
 
     step: int
-    claims: Sequence[Row[int, int, int | None]]  # device, samples, those of them that count
+    claims: Sequence[Row[int, int, int | None]]  # device, samples, confirmed samples
     receipts: Sequence[tuple[int, int, dict[int, int], bytes]]  # signer, era, samples by device, signature
     withheld: bool
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of devices, each as often as the step names the device."""
+        """The device numbers, each as often as the step mentions it."""
         signed = (number for signer, _, samples, _ in self.receipts for number in (signer, *samples))
         return [*(number for number, *_ in self.claims), *signed]
 
     def published(self, run: str, names: Mapping[int, str]) -> dict[str, Any]:
-        """Return the step in its public form."""
+        """Return the step with pseudonyms, as published."""
         receipts = []
         for signer, era, samples, signature in self.receipts:
             brought = {names[number]: count for number, count in samples.items()}
@@ -229,7 +229,7 @@ class _Step:
 
 
 def receipts_page(database: Database, run: str, after: int, limit: int) -> dict[str, Any]:
-    """Read a page of steps with claims above `after`; `next` is its last step, None at the end."""
+    """Read a page of steps with claims after step `after`; `next` is its last step, or None at the end."""
     shown = display_names(database)
     found, numbers = list[_Step](), list[int]()
     claimed = select(Report.step).where(Report.step > after, Report.superseded.is_(False), Report.samples > 0)
@@ -245,7 +245,7 @@ def receipts_page(database: Database, run: str, after: int, limit: int) -> dict[
             numbers += content.numbers
         devices = session.execute(known.where(Device.number.in_(set(numbers)))).all()
         era = current_era(session)
-    names = {number: pseudonym or str(number) for number, pseudonym, *_ in devices}  # it may lack one yet
+    names = {number: pseudonym or str(number) for number, pseudonym, *_ in devices}  # a device may lack one
     return {
         "run": run,
         "era": era,
@@ -277,5 +277,5 @@ def _read_step(session: Session, step: int) -> _Step:
         for signer, era, text, signature in stored
         if signature is not None
     ]
-    withheld = len(signed) < len(stored)  # the remaining ones alone would confirm something else
+    withheld = len(signed) < len(stored)  # the other receipts would confirm different samples
     return _Step(step, session.execute(claims).all(), [] if withheld else signed, withheld)

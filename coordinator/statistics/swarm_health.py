@@ -1,6 +1,6 @@
-"""The health of the swarm, for metrics and overview: rounds, peers, suspicions, and how the newest steps went.
+"""Health of the swarm, for metrics and the overview: rounds, peers, suspicions and recent steps.
 
-The keeper writes its counts when they have changed; the service reads everything with each snapshot.
+The keeper writes its counts when they change; the service reads them for each snapshot.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _ROW = 1
 
 @dataclass(frozen=True)
 class RoundHealth:
-    """Batch share, averaging time and lost samples over some steps whose reports have arrived."""
+    """Batch share, averaging time and lost samples over steps whose reports have arrived."""
 
     steps: int = 0
-    batch_share: float | None = None  # samples averaged in over the target batches; None before there is a step
-    averaging_s: float | None = None  # seconds of averaging, the mean over all reports
-    lost_samples: Mapping[str, int] = field(default_factory=dict)  # by the reason that peers report
+    batch_share: float | None = None  # averaged samples over target batch size; None: no step yet
+    averaging_s: float | None = None  # mean averaging time over all reports
+    lost_samples: Mapping[str, int] = field(default_factory=dict)  # reported reason -> samples
 
 
 def read_health(session: Session, settled: Sequence[StepRow]) -> RoundHealth:
@@ -47,18 +47,18 @@ def read_health(session: Session, settled: Sequence[StepRow]) -> RoundHealth:
 
 @dataclass(frozen=True)
 class Figures:
-    """The keeper's counts and token, suspicions, and devices in quarantine, at one moment."""
+    """The keeper's counts and token, recent suspicions, and quarantined devices."""
 
-    rounds: RoundTally | None = None  # None before the keeper's first report
+    rounds: RoundTally | None = None  # None: the keeper has not reported yet
     census: Census = ()
-    missing_auxiliaries: int | None = None  # how many more would shorten the rounds; None before the first round
-    keeper_token_until: float | None = None  # Unix seconds
-    quarantined: int = 0  # devices
-    suspicions: Mapping[str, int] = field(default_factory=dict)  # by kind, within the window
+    missing_auxiliaries: int | None = None  # as many more would shorten rounds; None: no round yet
+    keeper_token_until: float | None = None  # Unix time at which the token expires
+    quarantined: int = 0  # number of devices
+    suspicions: Mapping[str, int] = field(default_factory=dict)  # number within the window, by kind
 
 
 def read_figures(database: Database, since: float) -> Figures:
-    """Read the figures; suspicions are those reported after `since` (Unix seconds)."""
+    """Read the figures; `suspicions` has those reported after `since` (Unix time)."""
     words = select(StoredSuspicion.kind, func.count()).where(StoredSuspicion.at > since).group_by(StoredSuspicion.kind)
     cut_off = select(func.count()).where(Device.quarantined_at.is_not(None), Device.revoked_at.is_(None))
     with database() as session:
@@ -75,7 +75,7 @@ def read_figures(database: Database, since: float) -> Figures:
 
 
 def write_figures(database: Database, rounds: RoundTally, census: Census, missing_auxiliaries: int | None) -> None:
-    """Store the keeper's counts in place of its last ones."""
+    """Replace the stored counts of the keeper."""
     with database.begin() as session:
         session.merge(
             SwarmFigures(

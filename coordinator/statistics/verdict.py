@@ -1,6 +1,6 @@
-"""A verdict on a run for people who look for five seconds: is it healthy, and if not, why?
+"""The verdict on a run for the top of the overview: whether it is healthy, and if not, why.
 
-The decision (`verdict_of`) is pure. The overview shows it at the top; the API serves it, too.
+`verdict_of` is a pure function; the API serves its result, too.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from coordinator.statistics.course import SMOOTHED, rise_of
 
 State = Literal["healthy", "waiting", "trouble", "finished"]
 DAY_S = 86_400.0
-INTERVAL_STEPS = 20  # newest steps whose median interval is the usual one
-OVERDUE_TIMES = 5.0  # usual intervals without a step after which it is overdue,
-OVERDUE_S = 60.0  # but not before so many seconds
-MOST_LOSSES = 500  # examined for a rise; more steps are reduced by medians
+INTERVAL_STEPS = 20  # number of newest steps for the median interval
+OVERDUE_TIMES = 5.0  # a step is overdue after this multiple of the median interval,
+OVERDUE_S = 60.0  # and after at least this time
+MOST_LOSSES = 500  # maximum number of losses to examine; longer histories are reduced to medians
 
 
 @dataclass(frozen=True)
 class LossChange:
-    """Relative change of the loss from its value `over_s` seconds ago, or from its best, to now."""
+    """Relative change of the loss, over `over_s` seconds or since its minimum."""
 
-    share: float  # -0.03: three percent lower
+    share: float  # for example, -0.03: three percent lower
     over_s: float
-    best_step: int | None = None  # the step of the best loss, with which a rising loss is compared
+    best_step: int | None = None  # step of the minimum, if the loss has risen from it
 
 
 @dataclass(frozen=True)
 class Departures:
-    """Devices that have left, of those that were here within the last `within_s` seconds."""
+    """Number of devices that left, out of those connected within the last `within_s` seconds."""
 
     devices: int
     of: int
@@ -46,34 +46,34 @@ class Departures:
 
 @dataclass(frozen=True)
 class RunVerdict:
-    """The state of a run with its reason, and the figures that support it."""
+    """The state of a run, the reason, and supporting figures."""
 
     state: State
-    reason: str  # "steady", or a word for the trouble; the kind of an alarm where one is raised
-    since: float | None = None  # Unix seconds, where the reason has a beginning
+    reason: str  # "steady", a kind of trouble, or the kind of an active alarm
+    since: float | None = None  # Unix time at which the reason began, if known
     step_interval_s: float | None = None
-    loss_change: LossChange | None = None  # over a day, or since the phase began; None while it has too few steps
-    left: Departures | None = None  # if most devices have left recently
+    loss_change: LossChange | None = None  # over a day or the phase so far; None: too few steps
+    left: Departures | None = None  # set if most devices have left recently
 
 
 @dataclass(frozen=True)
 class RunSituation:
-    """The facts that a verdict depends on."""
+    """The facts from which a verdict is derived."""
 
-    now: float  # Unix seconds
-    keeper: KeeperView | None  # None before the keeper's first report
+    now: float  # Unix time in seconds
+    keeper: KeeperView | None  # None: the keeper has not reported yet
     steps: Sequence[StepRow]  # in order
     phase_from_step: int
     total_steps: int
-    recent_devices: int = 0  # connected now or shortly before
+    recent_devices: int = 0  # connected now or recently
     online_devices: int = 0
-    alarms: Sequence[AlarmRow] = ()  # the oldest first
+    alarms: Sequence[AlarmRow] = ()  # oldest first
     paused: bool = False
     store_answers: bool = True
 
 
 def verdict_of(run: RunSituation) -> RunVerdict:
-    """Judge a run by its most fundamental trouble; `healthy` if there is none."""
+    """Return the verdict on a run: its most fundamental trouble, or `healthy`."""
     interval_s = usual_interval_s(run.steps)
     state, reason, since = _decide(run, interval_s)
     left = departures(run) if reason == "left" else None
@@ -111,10 +111,10 @@ def _decide_on_training(run: RunSituation, interval_s: float | None, last_at: fl
 
 
 def departures(run: RunSituation) -> Departures | None:
-    """Count the departed devices if they are more than half of the recent ones, and more than one.
+    """Return the departures if they are more than half of the recent devices, and more than one.
 
-    The larger of the coordinator's and the keeper's counts of devices is used: a restart of one of
-    them is no departure.
+    The larger of the coordinator's and the keeper's device counts is used, because a restart of
+    either process resets its count.
     """
     here = max(run.online_devices, run.keeper.peers if run.keeper else 0)
     gone = run.recent_devices - here
@@ -122,15 +122,15 @@ def departures(run: RunSituation) -> Departures | None:
 
 
 def usual_interval_s(steps: Sequence[StepRow]) -> float | None:
-    """Return the median seconds between the newest steps; None before there are two."""
+    """Return the median interval between the newest steps; None if there are fewer than two."""
     intervals = [after.completed_at - before.completed_at for before, after in pairwise(steps[-INTERVAL_STEPS - 1 :])]
     return max(0.0, median(intervals)) if intervals else None
 
 
 def loss_change(steps: Sequence[StepRow], phase_from_step: int, now: float) -> LossChange | None:
-    """Compare the newest losses with the best ones if they have risen from these; else with a day ago.
+    """Compare the newest losses with the minimum if they have risen from it, else with a day ago.
 
-    Only steps of the last day and of the current phase count.
+    Only steps of the last day and of the current phase are compared.
     """
     begin = max(
         bisect_left(steps, now - DAY_S, key=lambda row: row.completed_at),
@@ -150,7 +150,7 @@ def loss_change(steps: Sequence[StepRow], phase_from_step: int, now: float) -> L
 
 
 def _thinned(steps: Sequence[StepRow]) -> list[tuple[int, float]]:
-    """Reduce losses to about `MOST_LOSSES` medians of successive ones, each with its last step."""
+    """Reduce the losses to about `MOST_LOSSES` medians of consecutive steps, each with its last step."""
     known = [(row.step, row.loss) for row in steps if row.loss is not None]
     width = 1 + len(known) // MOST_LOSSES
     blocks = [known[end - width : end] for end in range(len(known), width - 1, -width)]
