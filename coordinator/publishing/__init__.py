@@ -1,4 +1,4 @@
-"""Publishing of checkpoints: places, model card, ONNX, release with a demo.
+"""Publishing of checkpoints: destinations, model cards, ONNX, and releases with a demo.
 
 `coordinator.service.parts` starts `publisher`; commands import the rest; web reads `publications`.
 """

@@ -1,4 +1,4 @@
-"""Facts for the model card, from the run's database or, without a database, from a checkpoint."""
+"""Facts for a model card, gathered from the run's database or from a checkpoint only."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ from peer.config.run import RunConfig
 
 @dataclass(frozen=True)
 class CardFacts:
-    """The facts of a model card."""
+    """The facts that a model card states."""
 
     config: RunConfig
     step: int
-    manifest_sha256: str  # of the checkpoint
-    license: str = ""  # in the hub's spelling; "": not given
-    samples: int | None = None  # in all steps together; None: unknown
-    losses: Sequence[Point] = ()  # (step, loss) of each step that has a loss: the curve
-    hardware: Mapping[str, int] = field(default_factory=dict)  # hardware as devices report it -> number of devices
-    validations: Sequence[ValidationRow] = ()  # up to this step
-    contributors: Sequence[tuple[str, int]] = ()  # public name, samples; without unnamed members
+    manifest_sha256: str  # manifest digest of the checkpoint
+    license: str = ""  # licence in the Hub's spelling; "": unknown
+    samples: int | None = None  # total over all steps; None: unknown
+    losses: Sequence[Point] = ()  # (step, loss) of each step with a loss
+    hardware: Mapping[str, int] = field(default_factory=dict)  # reported hardware -> number of devices
+    validations: Sequence[ValidationRow] = ()  # evaluations up to this step
+    contributors: Sequence[tuple[str, int]] = ()  # (public name, samples), except unnamed members
     unnamed: int = 0  # number of members who asked not to be named
-    model_class: str = ""  # its name in transformers; "": unknown
+    model_class: str = ""  # class name in transformers; "": unknown
     probe_loss: float | None = None  # None: unknown
-    choice: str = ""  # why this checkpoint was released
-    evaluations: Sequence[EvaluationRow] = ()  # of this checkpoint only
-    device_hours: float | None = None  # training time of all devices
-    year: int | None = None  # of the checkpoint
-    parameters: int | None = None  # weights in the checkpoint's file
-    repository: str = ""  # on the hub; "": the model is only in a folder
+    choice: str = ""  # reason for releasing this checkpoint
+    evaluations: Sequence[EvaluationRow] = ()  # evaluations of this checkpoint
+    device_hours: float | None = None  # total training time of all devices
+    year: int | None = None  # year of the checkpoint
+    parameters: int | None = None  # number of weights
+    repository: str = ""  # repository on the Hub; "": local folder only
 
 
 def facts_of_run(
     directory: RunDirectory, database: Database, checkpoint: StoredCheckpoint, *, choice: str = "", repository: str = ""
 ) -> CardFacts:
-    """Gather a run's facts up to the checkpoint's step.
+    """Gather the facts of a run up to the checkpoint's step.
 
-    `choice`: why a release chose this checkpoint. `repository`: the model's on the hub, if any.
+    `choice`: reason for releasing this checkpoint. `repository`: Hub repository of the model.
     """
     step = checkpoint.manifest.step
     ledger = LedgerReader(database)
@@ -82,7 +82,7 @@ def facts_of_run(
 
 
 def facts_of_checkpoint(checkpoint: StoredCheckpoint) -> CardFacts:
-    """Gather facts from a checkpoint alone: no contributors, no curve, no licence."""
+    """Gather the facts in a checkpoint alone: no contributors, loss curve or licence."""
     return _facts(RunConfig.from_yaml(checkpoint.path / "run.yaml"), checkpoint)
 
 
@@ -100,7 +100,7 @@ def _facts(config: RunConfig, checkpoint: StoredCheckpoint) -> CardFacts:
 
 
 def model_class(checkpoint: StoredCheckpoint) -> str:
-    """Return the model's transformers class, by its configuration; "" if that names none."""
+    """Return the model's transformers class according to its configuration; "" if unknown."""
     try:
         content = json.loads((checkpoint.path / "config.json").read_text(encoding="utf-8"))
         name = str(content["architectures"][0])
@@ -110,7 +110,7 @@ def model_class(checkpoint: StoredCheckpoint) -> str:
 
 
 def count_parameters(folder: Path) -> int | None:
-    """Count the weights in the model's file, tied ones once; None if the file cannot be read."""
+    """Return the number of weights, tied ones counted once; None if the file cannot be read."""
     try:
         with safe_open(folder / "model.safetensors", framework="numpy") as weights:
             return sum(int(prod(weights.get_slice(name).get_shape())) for name in weights.keys())  # noqa: SIM118
@@ -119,7 +119,7 @@ def count_parameters(folder: Path) -> int | None:
 
 
 def hub_repository(settings: Settings) -> str:
-    """Return the public hub repository that checkpoints are published to; "" if there is none."""
+    """Return the public Hub repository for this run's checkpoints; "" if there is none."""
     for place in settings.publications:
         if place.is_hub and not place.private:
             return place.to.removeprefix(HUB)
@@ -127,7 +127,7 @@ def hub_repository(settings: Settings) -> str:
 
 
 def _hardware(database: Database) -> Mapping[str, int]:
-    """Count the devices by the hardware that they reported in their newest sessions."""
+    """Return the number of devices by hardware, as reported in each device's newest session."""
     query = (
         select(DeviceSession.device_id, DeviceSession.hardware)
         .join(Device, Device.id == DeviceSession.device_id)

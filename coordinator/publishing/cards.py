@@ -1,7 +1,7 @@
-"""The cards (README.md) of a model, of its sentence embeddings and task models; the loss curve.
+"""README.md files for a model, its sentence embeddings and its task models, and the loss curve.
 
-Their text is in `templates`; the facts come from `coordinator.publishing.card_facts`. The filter
-`plain` escapes text from members (names, hardware), so that it is never a heading, a link or a tag.
+Texts are in `templates`, facts come from `coordinator.publishing.card_facts`. The filter `plain`
+escapes text from members (names, hardware), so that it cannot become a heading, a link or a tag.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MARKS = re.compile(r"([\\`*_{}\[\]<>()#+\-.!|~&:@])")
 
 
 def card_files(facts: CardFacts) -> Mapping[str, str]:
-    """Return the model's card and, if any step has a loss, the loss curve, by file name."""
+    """Return the model card and, if any step has a loss, the loss curve, by file name."""
     files = {CARD: write_card(facts)}
     return files | ({CURVE: _curve(facts)} if facts.losses else {})
 
@@ -64,14 +64,14 @@ def write_card(facts: CardFacts) -> str:
 def embedding_card(facts: CardFacts, width: int, length: int, parameters: int | None) -> str:
     """Return the README.md of untuned sentence embeddings.
 
-    `width`: length of an embedding. `length`: tokens in the longest text.
+    `width`: size of an embedding. `length`: maximum number of tokens in a text.
     """
     front = front_matter(facts, SENTENCES, "sentence-similarity", (SENTENCES, "feature-extraction"), facts.repository)
     return _render("embedding.md", facts, front, width=width, length=length, parameters=parameters)
 
 
 def task_card(facts: CardFacts, task: Task, result: TaskResult) -> str:
-    """Return the README.md of a task model; `facts` are those of the model it is tuned from."""
+    """Return the README.md of a task model; `facts` describe the model it was fine-tuned from."""
     run = facts.config.run.name
     base_model = facts.repository or run
     retrieves = task.kind == "retrieval"
@@ -91,12 +91,12 @@ def task_card(facts: CardFacts, task: Task, result: TaskResult) -> str:
 
 
 def longest_sequence(config: RunConfig) -> int:
-    """Return the length, in tokens, of the longest sequences that the model was trained on."""
+    """Return the maximum sequence length of training, in tokens."""
     return max(phase.sequence_length for phase in all_phases(config))
 
 
 def escaped(text: str) -> str:
-    """Escape a text from a member, so that Markdown shows it literally, on one line."""
+    """Escape text from a member for Markdown, and join its lines."""
     return _MARKS.sub(r"\\\1", " ".join(text.split()))
 
 
@@ -107,7 +107,7 @@ def _render(template: str, facts: CardFacts, front: str, **more: object) -> str:
         .get_template(template)
         .render(facts=facts, config=facts.config, front=front, sources=sources, **more)
     )
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"  # where a section is omitted
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"  # blank lines of omitted sections
 
 
 def _templates() -> Environment:
@@ -122,14 +122,14 @@ def _templates() -> Environment:
 
 def _curve(facts: CardFacts) -> str:
     boundaries = {phase.from_step: f"phase {phase.number}" for phase in all_phases(facts.config)[1:]}
-    by_set = groupby(facts.validations, lambda row: row.set_sha256)  # losses on other samples are not comparable
+    by_set = groupby(facts.validations, lambda row: row.set_sha256)  # only losses on equal samples compare
     held_out = [[(float(row.step), row.loss) for row in group if row.loss is not None] for _, group in by_set]
     title = f"Loss of {facts.config.run.name} over {len(facts.losses)} global steps"
     return draw_curve(facts.losses, title, boundaries, held_out)
 
 
 def _describe(source: Source) -> str:
-    """Describe a source without private details: folders of the machine, logins, queries."""
+    """Describe a source without private details such as local folders, logins and URL queries."""
     if source.kind == "builtin":
         return "the built-in corpus: CPython's documentation; licence: PSF-2.0"
     names = [_public_address(path, source.kind == "hub") for path in source.paths[:3]]
@@ -157,7 +157,7 @@ def _public_address(path: str, is_dataset: bool) -> str:
 
 
 def _shown_examples(examples: Examples | None) -> str:
-    """Return a file's name without its folders, which are private, and with its digest."""
+    """Return a file's name and digest, without its folder, which is private."""
     if examples is None:
         return "nothing"
     name = examples.path if examples.path.startswith(HUB) else examples.path.partition("?")[0].rpartition("/")[2]
@@ -166,7 +166,7 @@ def _shown_examples(examples: Examples | None) -> str:
 
 
 def _phase_lines(config: RunConfig) -> Iterator[str]:
-    """Describe each phase, with its mask probability if phases differ in it."""
+    """Describe each phase; mask probabilities are included if they differ between phases."""
     phases = all_phases(config)
     rates = [config.in_phase(phase.from_step).objective.mask_probability for phase in phases]
     for phase, rate in zip(phases, rates, strict=True):
@@ -178,7 +178,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _amount(value: float) -> str:
-    """Format a number: one decimal from 1 on, two significant digits below."""
+    """Format a number with one decimal if it is at least 1, else with two significant digits."""
     return f"{value:,.1f}" if value >= 1 else f"{float(f'{value:.2g}'):f}".rstrip("0").rstrip(".")
 
 

@@ -1,12 +1,13 @@
-"""Export of a checkpoint to sentence-transformers: untuned sentence embeddings, with a card.
+"""Export of a checkpoint as a sentence-transformers model: untuned sentence embeddings, with a card.
 
-    modules.json, 1_Pooling/config.json     the steps: the model, then the mean over a text's tokens
-    config_sentence_transformers.json, sentence_bert_config.json
-    config.json, model.safetensors, tokenizer files
-    README.md                               the card
+  modules.json, 1_Pooling/config.json     modules: the model, then the mean over a text's tokens
+  config_sentence_transformers.json, sentence_bert_config.json
+  config.json, model.safetensors, tokenizer files
+  README.md                               card
 
-`manyhands export --sentence-transformers` writes it, loads it again and compares an embedding. The
-task kind `retrieval` scores and tunes the same model (`coordinator.evaluation.tasks.retrieval`).
+`manyhands export --sentence-transformers` writes the folder, loads it again and compares an
+embedding. Tasks of kind `retrieval` score and tune the same model
+(`coordinator.evaluation.tasks.retrieval`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def require_package() -> None:
 
 
 def require_bidirectional(config: RunConfig) -> None:
-    """Raise `ConfigError` for a causal model, in which only the last token sees the whole text."""
+    """Raise `ConfigError` for a causal model, in which only the last token attends to the whole text."""
     if not config.objective.masks:
         raise ConfigError(
             f"--sentence-transformers is not for a model of the objective `{config.objective.name}`: a token of a "
@@ -42,10 +43,10 @@ def require_bidirectional(config: RunConfig) -> None:
 
 
 def export_embedder(stored: StoredCheckpoint, out: Path, facts: CardFacts) -> int:
-    """Write the folder, completely or not at all, and return the length of its embeddings.
+    """Write the folder atomically and return the embedding size.
 
-    Raises `ConfigError` for a causal model, an occupied target or a missing package, and
-    `UnsoundWeightsError` if the loss or an embedding is not the expected one.
+    Raises `ConfigError` for a causal model, an existing target or a missing package, and
+    `UnsoundWeightsError` if the loss or an embedding differs from the expected one.
     """
     require_bidirectional(facts.config)
     length = longest_sequence(facts.config)

@@ -1,4 +1,4 @@
-"""The front matter of a README.md: metadata with which the Hugging Face Hub lists a model."""
+"""The front matter of a README.md: metadata by which the Hugging Face Hub indexes a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordinator.evaluation.tasks.results import TaskResult
 from coordinator.publishing.card_facts import CardFacts
 from peer.config.evaluation import HUB, Task
 
-# objective -> pipeline of the hub; a discriminator has none
+# Objective -> pipeline of the Hub, which has none for discriminators.
 DETECTION = "replaced-token-detection"
 PIPELINES = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation", "rtd": DETECTION}
 TASK_TYPES = {
@@ -38,13 +38,13 @@ def front_matter(
     name: str = "",
     results: Sequence[EvalResult] = (),
 ) -> str:
-    """Return the front matter as YAML; `name` is the model's name in its results."""
+    """Return the front matter as YAML; `name` is the model's name in the reported results."""
     config = facts.config
     paths = {path for source in config.all_sources if source.kind == "hub" for path in source.paths}
     card = CardData(
         language=config.run.language.partition("-")[0],
         library_name=library,
-        license=facts.license.lower() or None,  # the hub's spelling
+        license=facts.license.lower() or None,  # spelling of the Hub
         pipeline_tag=None if pipeline == DETECTION else pipeline,
         tags=[*tags, config.model.architecture, "manyhands", "collaborative-training"],
         datasets=sorted(filter(is_dataset_name, paths)) or None,
@@ -56,7 +56,7 @@ def front_matter(
 
 
 def _model_index(name: str, results: Sequence[EvalResult]) -> list[dict[str, Any]]:
-    """Return results in the hub's format; huggingface_hub would merge tasks on the same dataset."""
+    """Return results in the Hub's format; huggingface_hub would merge tasks on the same dataset."""
     tasks = groupby(results, lambda result: result.dataset_name)
     indices = [eval_results_to_model_index(name, list(each))[0] for _, each in tasks]
     return [{"name": name, "results": [found for index in indices for found in index["results"]]}]
@@ -84,7 +84,7 @@ def model_results(facts: CardFacts) -> list[EvalResult]:
 
 
 def task_results(result: TaskResult, task: Task | None) -> list[EvalResult]:
-    """Return a task's results; a dataset of the hub is named as on the hub."""
+    """Return the results of a task; datasets from the Hub have their Hub names."""
     dataset: dict[str, str | None] = {"dataset_type": result.task}
     if task is not None and task.test.path.startswith(HUB) and is_dataset_name(task.test.path.removeprefix(HUB)):
         test = task.test
@@ -107,5 +107,5 @@ def _results(values: Mapping[str, float | None], **about: str | None) -> list[Ev
 
 
 def is_dataset_name(path: str) -> bool:
-    """Return whether a path has the form of a dataset's name on the hub."""
+    """Return whether `path` is a valid dataset name on the Hub."""
     return _DATASET.fullmatch(path) is not None

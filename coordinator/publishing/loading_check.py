@@ -1,7 +1,7 @@
-"""Print an exported folder's probe losses by plain transformers: `python loading_check.py DIR`.
+"""Print the probe losses that plain transformers computes: `python loading_check.py DIR`.
 
-It runs in a fresh process and imports nothing from manyhands, which might hide that plain
-transformers loads the weights wrongly. `coordinator/publishing/soundness.py` compares the result.
+The script runs in a fresh process and imports nothing from manyhands, because our code could hide
+that the weights load wrongly. `coordinator/publishing/soundness.py` compares the losses.
 """
 
 import json
@@ -18,7 +18,7 @@ IGNORED = -100
 
 
 def load(folder: Path) -> transformers.PreTrainedModel:
-    """Load the model with the class that its configuration names."""
+    """Load the model with the class named in its configuration."""
     name = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"][0]
     kind = getattr(transformers, name)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
@@ -26,13 +26,13 @@ def load(folder: Path) -> transformers.PreTrainedModel:
     model: transformers.PreTrainedModel = kind.from_pretrained(
         folder, use_safetensors=True, local_files_only=True, dtype=torch.float32
     )
-    return model  # in evaluation mode already
+    return model  # already in evaluation mode
 
 
 def probe_losses(model: transformers.PreTrainedModel, probe: dict[str, torch.Tensor]) -> dict[str, float]:
-    """Return the loss as the model computes it, and the loss of its tokens alone.
+    """Return the model's own loss, and the loss of the tokens only.
 
-    ALBERT's model with two heads differs: it computes a loss only from the labels of both.
+    ALBERT with two heads computes a loss only if it has labels for both.
     """
     with torch.no_grad():
         output = model(**probe)

@@ -1,6 +1,6 @@
-"""Print the loss of a folder's probe by ONNX Runtime: `python onnx_check.py DIR mlm|mlm+sop|clm`.
+"""Print a folder's probe loss by ONNX Runtime: `python onnx_check.py DIR mlm|mlm+sop|clm`.
 
-It runs in the environment that has optimum, and imports nothing from manyhands.
+The script runs in the environment that has optimum, and imports nothing from manyhands.
 """
 
 import sys
@@ -13,7 +13,7 @@ IGNORED = -100
 
 
 def token_loss(logits: Any, labels: Any) -> float:
-    """Return the mean cross entropy of logits (b, l, vocabulary), for labels (b, l) except -100."""
+    """Return the mean cross entropy of logits (b, l, vocabulary) for labels (b, l), ignoring label -100."""
     logits, labels = logits[labels != IGNORED].astype(np.float64), labels[labels != IGNORED]
     logits -= logits.max(axis=-1, keepdims=True)
     chosen = logits[np.arange(len(labels)), labels]
@@ -21,7 +21,7 @@ def token_loss(logits: Any, labels: Any) -> float:
 
 
 def main() -> None:
-    """Print the probe's loss."""
+    """Print the loss of the probe."""
     from onnxruntime import InferenceSession
     from safetensors.numpy import load_file
 

@@ -1,12 +1,12 @@
-"""Places to publish checkpoints to: a repository on the Hugging Face Hub, or a folder.
+"""Destinations for published checkpoints: a repository on the Hugging Face Hub, or a folder.
 
-A Hub repository gets one commit for each checkpoint, so never a partial one. Models go to model
-repositories, a release's demo to a Space. `create_commit` uploads new large files first and then
-commits everything at once; `upload_folder` with hf_xet would commit in several batches.
+Each checkpoint is one Hub commit, so a checkpoint is never partially visible. Models go to model
+repositories, the demo of a release to a Space. `create_commit` uploads large files first and then
+commits everything at once, whereas `upload_folder` with hf_xet would make several commits.
 
-A folder may be on any file system that fsspec supports (s3://, file://, ...). Each checkpoint has a
-subfolder with step and digest in its name, so it is never overwritten. The manifest is written
-last: without it, a subfolder is incomplete. `latest.json` names the newest complete one.
+A folder may be on any file system that fsspec supports (s3://, file://, ...). Each checkpoint has
+its own subfolder, named by step and digest, and is never overwritten. The manifest is written last:
+a subfolder without one is incomplete. `latest.json` names the newest complete subfolder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LATEST = "latest.json"
 
 
 class Place(ABC):
-    """A repository or folder to publish checkpoints to."""
+    """A destination for published checkpoints."""
 
     remedy = ""
 
@@ -36,29 +36,29 @@ class Place(ABC):
         self._secret = secret
 
     def publish(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
-        """Upload a checkpoint's exported folder, completely or not at all, and return its address.
+        """Upload a checkpoint's exported folder atomically, and return its address.
 
-        After an interruption, a second call uploads only missing files. Raises `PublicationError`.
+        After an interruption, only missing files are uploaded. Raises `PublicationError`.
         """
         try:
             return self._bring(folder, checkpoint)
         except Exception as error:  # noqa: BLE001 - HTTP clients and file systems raise errors of many kinds
             raise PublicationError(
                 f"{self._settings.to} does not take the checkpoint ({self._secret.reason(error)}): {self.remedy}."
-            ) from None  # the cause may contain credentials, or the request with its headers
+            ) from None  # the cause may contain credentials or request headers
 
     @abstractmethod
     def _bring(self, folder: Path, checkpoint: StoredCheckpoint) -> str: ...
 
 
 def open_place(base: Path, settings: PlaceSettings) -> Place:
-    """Open a place with its secret, whose file is relative to `base`; raises `ConfigError`."""
+    """Open a destination with its secret (`secret_file` is relative to `base`); raises `ConfigError`."""
     secret = read_secret(base, settings)
     return HubPlace(settings, secret) if settings.is_hub else FolderPlace(settings, secret)
 
 
 class HubPlace(Place):
-    """A repository on the Hugging Face Hub; publishing the same folder again adds no commit."""
+    """A repository on the Hugging Face Hub; publishing an unchanged folder adds no commit."""
 
     remedy = "check the token, its rights and the network"
 
@@ -82,26 +82,26 @@ class HubPlace(Place):
             [CommitOperationAdd(path.relative_to(folder).as_posix(), path) for path in files],
             commit_message=f"Step {checkpoint.manifest.step} of {checkpoint.manifest.run}",
             repo_type=self._kind,
-            # fails if somebody else commits meanwhile; the next attempt is based on that commit
+            # Fails on a concurrent commit; the next attempt is based on that commit.
             parent_commit=api.repo_info(repository, repo_type=self._kind).sha,
         )
         return str(commit.commit_url)
 
 
 class FolderPlace(Place):
-    """A folder of a file system, by its address; files already there are not uploaded again."""
+    """A folder on any file system; files that already exist are not uploaded again."""
 
     remedy = "check the address, `secret_file` and the network"
 
     def _bring(self, folder: Path, checkpoint: StoredCheckpoint) -> str:
-        import fsspec  # slow to import, with s3fs and the like
+        import fsspec  # slow to import, like s3fs and others
 
         options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
         options |= {**self._settings.options, **self._secret.options}
         fs, root = fsspec.core.url_to_fs(self._settings.to, **options)
         name = published_name(checkpoint)
         there = f"{root.rstrip('/')}/{name}"
-        if fs.exists(f"{there}/{MANIFEST}"):  # uploaded completely before
+        if fs.exists(f"{there}/{MANIFEST}"):  # complete upload
             manifest = fs.cat_file(f"{there}/{MANIFEST}")
         else:
             manifest = (folder / MANIFEST).read_bytes()
@@ -116,12 +116,12 @@ class FolderPlace(Place):
 
 
 def published_name(checkpoint: StoredCheckpoint) -> str:
-    """Return the name of this checkpoint's subfolder, distinct from others of the same step."""
+    """Return the name of the checkpoint's subfolder, which is unique even among equal steps."""
     return f"{checkpoint_name(checkpoint.manifest.step)}-{checkpoint.manifest_sha256[:12]}"
 
 
 def _send_file(fs: Any, source: Path, target: str, entry: FileEntry) -> None:
-    """Upload a file unless it is there already, and verify it by reading it back."""
+    """Upload a file unless it exists, and verify it by reading it back."""
     if fs.exists(target) and fs.size(target) == entry.size_bytes and _sha256(fs, target) == entry.sha256:
         return
     fs.put_file(str(source), target)
@@ -140,9 +140,9 @@ def _sha256(fs: Any, path: str) -> str:
 
 
 def _write_whole(fs: Any, path: str, content: bytes) -> None:
-    """Write a small file atomically, by a rename; object stores write atomically anyway.
+    """Write a small file atomically: by a rename, or by one write to an object store.
 
-    fsspec's own transactions may move local files from another disk, which is not atomic.
+    fsspec's transactions may copy local files from another disk, which is not atomic.
     """
     if not _is_local(fs):
         fs.pipe_file(path, content)
@@ -150,7 +150,7 @@ def _write_whole(fs: Any, path: str, content: bytes) -> None:
     aside = Path(f"{path}.writing")
     aside.write_bytes(content)
     sync(aside)
-    sync(aside.parent)  # the names of files written before
+    sync(aside.parent)  # directory entries of earlier files
     aside.replace(path)
 
 

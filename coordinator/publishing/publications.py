@@ -1,4 +1,4 @@
-"""Publications of checkpoints: written by the publisher, read by `coordinator status` and API."""
+"""Progress of publications: written by the publisher, read by `coordinator status` and the API."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ LONGEST_PAUSE_S = 3600.0
 
 @dataclass(frozen=True)
 class PublicationRow:
-    """The progress of publishing one checkpoint at one place."""
+    """The progress of publishing a checkpoint at one destination."""
 
     place: str
     manifest_sha256: str
     step: int
-    location: str  # address of the published checkpoint; "": none yet
-    attempts: int  # failed ones
-    error: str  # of the last attempt
-    published_at: float | None  # Unix seconds
+    location: str  # address of the published checkpoint; "": not published yet
+    attempts: int  # number of failed attempts
+    error: str  # error of the last attempt
+    published_at: float | None  # Unix time; None: not yet
     updated_at: float
 
 
@@ -38,15 +38,15 @@ def publications(database: Database) -> list[PublicationRow]:
 
 
 def newest_at(database: Database, places: Collection[str]) -> list[PublicationRow]:
-    """Return the newest publication at each of these places, if it has one."""
+    """Return the newest publication at each of these destinations, if any."""
     rows = sorted(publications(database), key=lambda row: row.updated_at)
     return list({row.place: row for row in rows if row.place in places}.values())
 
 
 def pending_publication(database: Database, place: str) -> tuple[CheckpointRow, PublicationRow | None] | None:
-    """Return the newest publishable checkpoint and its earlier attempts; None if none is pending.
+    """Return the newest publishable checkpoint and its earlier attempts; None if it is published.
 
-    Older unpublished checkpoints are skipped: an older checkpoint must not follow a newer one.
+    Older unpublished checkpoints are skipped: an old checkpoint must not follow a newer one.
     """
     with database() as session:
         newest = session.scalar(select(Checkpoint).where(Checkpoint.withheld == "").order_by(Checkpoint.step.desc()))
@@ -59,7 +59,7 @@ def pending_publication(database: Database, place: str) -> tuple[CheckpointRow, 
 
 
 def record_published(database: Database, place: str, checkpoint: CheckpointRow, location: str, now: float) -> None:
-    """Record that a place has the complete checkpoint."""
+    """Record that a checkpoint has been published completely."""
 
     def enter(session: Session) -> None:
         row = _get_or_add(session, place, checkpoint)
@@ -69,7 +69,7 @@ def record_published(database: Database, place: str, checkpoint: CheckpointRow, 
 
 
 def record_failure(database: Database, place: str, checkpoint: CheckpointRow, error: str, now: float) -> int:
-    """Record a failed attempt; returns the number of failed attempts."""
+    """Record a failed attempt, and return the number of failed attempts."""
 
     def enter(session: Session) -> int:
         row = _get_or_add(session, place, checkpoint)
@@ -80,14 +80,14 @@ def record_failure(database: Database, place: str, checkpoint: CheckpointRow, er
 
 
 def is_due(row: PublicationRow | None, now: float) -> bool:
-    """Return whether an attempt is due; the pause doubles after each failure, up to an hour."""
+    """Return whether an attempt is due; the interval doubles after each failure, up to an hour."""
     if row is None or not row.attempts:
         return True
-    return now - row.updated_at >= pause_s(row.attempts) or now < row.updated_at  # or the clock was set back
+    return now - row.updated_at >= pause_s(row.attempts) or now < row.updated_at  # clock was set back
 
 
 def pause_s(attempts: int) -> float:
-    """Return the seconds to wait after so many failed attempts."""
+    """Return the seconds to wait after this number of failed attempts."""
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempts - 1, 20))
 
 

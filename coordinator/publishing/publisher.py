@@ -1,8 +1,8 @@
-"""The publisher: uploads publishable checkpoints to the places that settings.yaml names.
+"""The publisher, which uploads checkpoints to the destinations in settings.yaml.
 
-It is a process of its own, of low priority, so that neither swarm nor service waits for a network.
-It finds checkpoints by database and disk, and imports neither torch nor hivemind: a fresh process
-loads the exported folder for a test. `run_publisher` is its main function.
+It is a separate, low-priority process, so that neither the swarm nor the service waits for uploads.
+It imports neither torch nor hivemind; exported folders are loaded in a fresh process to test them.
+`run_publisher` is the main function.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ POLL_S = 1.0
 
 @dataclass
 class Publisher:
-    """The publisher's parts; `run` is its loop."""
+    """A loop that publishes checkpoints, with its dependencies."""
 
     directory: RunDirectory
     database: Database
     clock: Callable[[], float] = time.time
-    sound: set[str] = field(default_factory=set)  # manifests' SHA-256 of checkpoints that passed the loading test
+    sound: set[str] = field(default_factory=set)  # manifest digests that passed the loading test
 
     def run(self, stop: threading.Event) -> None:
-        """Publish checkpoints until told to stop; then once more, for the keeper's last one."""
+        """Publish checkpoints until `stop` is set, then once more for the keeper's last checkpoint."""
         while not stop.is_set():
             if not self.publish_pending():
                 stop.wait(POLL_S)
         self.publish_pending()
 
     def publish_pending(self) -> bool:
-        """Publish the newest checkpoint where it is due; returns whether any place received it."""
+        """Publish the newest checkpoint wherever it is due; return whether any destination received it."""
         done = [self._publish_to(place) for place in self.directory.settings.publications]
         self._tidy()
         return any(done)
 
     def _publish_to(self, place: PlaceSettings) -> bool:
-        """Publish the newest checkpoint at one place if due there; record a failure for a retry."""
+        """Publish the newest checkpoint at one destination if due; a failure is recorded for a retry."""
         pending = pending_publication(self.database, place.to)
         if pending is None or not is_due(pending[1], self.clock()):
             return False
@@ -77,8 +77,8 @@ class Publisher:
     def _stage(self, checkpoint: CheckpointRow) -> tuple[StoredCheckpoint, Path]:
         """Return the checkpoint and its exported folder, which has passed the loading test.
 
-        The folder is kept until all places have it, even over restarts, and exported anew when its
-        card would change: a member may meanwhile have asked not to be named.
+        The folder is kept until all destinations have it, even across restarts. It is exported
+        again if its card changes, for example because a member asked not to be named.
         """
         stored = verify(self.directory.checkpoint_dir(checkpoint.step), files=())
         if stored.manifest_sha256 != checkpoint.manifest_sha256:
@@ -98,7 +98,7 @@ class Publisher:
         return card_files(facts_of_run(self.directory, self.database, stored, repository=repository))
 
     def _tidy(self) -> None:
-        """Remove exported folders that no place needs any more, and leftovers of killed exports."""
+        """Remove exported folders that no destination needs, and leftovers of killed exports."""
         wanted = set()
         for place in self.directory.settings.publications:
             pending = pending_publication(self.database, place.to)
@@ -111,7 +111,7 @@ class Publisher:
 
 
 def _holds(folder: Path, card: Mapping[str, str]) -> bool:
-    """Return whether the folder is a complete export with exactly this card."""
+    """Return whether the folder is a complete export with this card."""
     try:
         verify(folder)
         return all((folder / name).read_text(encoding="utf-8") == text for name, text in card.items())
@@ -120,7 +120,7 @@ def _holds(folder: Path, card: Mapping[str, str]) -> bool:
 
 
 def open_publisher(run_dir: Path, clock: Callable[[], float] = time.time) -> Publisher:
-    """Open a run's publisher; raises `ConfigError` if a secret is missing or not private."""
+    """Open a run's publisher; raises `ConfigError` if a secret is missing or its file is not private."""
     directory = RunDirectory.open(run_dir)
     for place in directory.settings.publications:
         open_place(directory.path, place)
@@ -128,5 +128,5 @@ def open_publisher(run_dir: Path, clock: Callable[[], float] = time.time) -> Pub
 
 
 def run_publisher(run_dir: Path) -> None:
-    """Run the publisher's process until SIGTERM, after which a short upload may still finish."""
+    """Run the publisher until SIGTERM; an upload in progress may still finish."""
     open_publisher(run_dir).run(stop_at_sigterm())

@@ -1,7 +1,7 @@
-"""A release: folders for the model, fine-tuned task models and the demo, tested before they appear.
+"""Releases: tested folders of the model, fine-tuned task models and a demo.
 
-A rule chooses the checkpoint, and the model card states the rule. A task model's README.md names
-the model, the examples, the recipe and the scores.
+A rule selects the checkpoint, and the model card states the rule. The card of a task model states
+the base model, the examples, the recipe and the scores.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _EVALUATE_FIRST = (
 RunPlan = Callable[[Plan], TaskResult | None]
 FILES = ("app.py", "index.html", "requirements.txt", "Dockerfile")
 SOURCE = Path(__file__).parent / "space"
-# pipelines that the demo supports, with titles
+# Pipelines that the demo supports, and their titles.
 SHOWN = {
     "fill-mask": "Fill a mask",
     "token-classification": "Tag words",
@@ -54,26 +54,26 @@ class ReleaseOptions:
     """The operator's options for a release."""
 
     rule: str
-    task_models: Sequence[str] = ()  # tasks for which a fine-tuned model is also released
-    evaluate: bool = False  # run all tasks without a result for this checkpoint
+    task_models: Sequence[str] = ()  # tasks to release a fine-tuned model for
+    evaluate: bool = False  # run all tasks that lack a result for this checkpoint
     demo: bool = False
-    repository: str = ""  # on the hub; "": none, and the demo loads the folders
+    repository: str = ""  # repository on the Hub; "": none, the demo loads local folders
 
 
 @dataclass(frozen=True)
 class Released:
-    """A finished release."""
+    """The contents of a finished release."""
 
     stored: StoredCheckpoint
     choice: str
-    loss: float  # of the probe, computed by plain transformers
+    loss: float  # probe loss in plain transformers
     tasks: tuple[str, ...]  # tasks with a released model
 
 
 def make_release(
     run: OpenRun, out: Path, wanted: ReleaseOptions, clock: Callable[[], float], run_plan: RunPlan = run_apart
 ) -> Released:
-    """Choose, fine-tune, evaluate, export and test; `out` is written completely or not at all."""
+    """Choose a checkpoint; fine-tune, evaluate, export and test it. `out` is written atomically."""
     config = run.directory.config
     tasks = config.evaluation.tasks
     wanted_models = [_find(tasks, name) for name in wanted.task_models]
@@ -94,7 +94,7 @@ def make_release(
 
 
 def task_repository(repository: str, task: str) -> str:
-    """Return the name of the repository of a task's model, or of the demo."""
+    """Return the repository name for a task's model or for the demo."""
     return f"{repository}-{task}"
 
 
@@ -107,7 +107,7 @@ def _tune(
     clock: Callable[[], float],
     run_plan: RunPlan,
 ) -> dict[Task, TaskResult]:
-    """Fine-tune the wanted models, run the missing tasks, and store the results in the database."""
+    """Fine-tune the selected task models, run missing tasks, and store the results."""
     known = {
         (row.result.task, row.result.task_sha256)
         for row in evaluations(run.database)
@@ -121,7 +121,7 @@ def _tune(
             continue
         save_to = str(folder / task.name) if is_model else ""
         result = run_plan(Plan(str(stored.path), task, folders, save_to=save_to))
-        assert result is not None  # nothing told it to stop
+        assert result is not None  # only None if stopped, which cannot happen here
         if is_model and not result.converged:
             raise ConfigError(f"No seed of the task `{task.name}` has converged: there is no model to release for it.")
         manifest = stored.manifest
@@ -146,10 +146,10 @@ def choose(
     evaluations: Sequence[EvaluationRow],
     tasks: Sequence[Task],
 ) -> tuple[CheckpointRow, str]:
-    """Choose a publishable checkpoint by a rule; returns it with a sentence that gives the reason.
+    """Choose a publishable checkpoint by a rule, and return it with a sentence stating the reason.
 
-    Test scores are not used, because that would bias them. `rule` is `held-out-loss`, `newest`, a
-    step's number, or a task's name. Raises `ConfigError` if no checkpoint fits.
+    `rule` is `held-out-loss`, `newest`, a step number, or the name of a task. Test scores are never
+    used, because selection would bias them. Raises `ConfigError` if no checkpoint matches.
     """
     kept = [row for row in checkpoints if not row.withheld]
     if not kept:
@@ -177,7 +177,7 @@ def _of_step(kept: Sequence[CheckpointRow], step: int) -> tuple[CheckpointRow, s
 
 
 def _by_loss(kept: Sequence[CheckpointRow], validations: Sequence[ValidationRow]) -> tuple[CheckpointRow, str]:
-    """Choose by the lowest loss on the newest held-out samples; other losses are not comparable."""
+    """Choose the lowest loss on the newest held-out set; losses on other sets are not comparable."""
     newest = validations[-1].set_sha256 if validations else ""
     measured = {row.manifest_sha256: row.loss for row in validations if row.set_sha256 == newest}
     found = [(loss, row) for row in kept if (loss := measured.get(row.manifest_sha256)) is not None]
@@ -195,7 +195,7 @@ def _by_loss(kept: Sequence[CheckpointRow], validations: Sequence[ValidationRow]
 def _by_task(
     kept: Sequence[CheckpointRow], evaluations: Sequence[EvaluationRow], task: Task
 ) -> tuple[CheckpointRow, str]:
-    """Choose by the best mean development score; the sentence also gives the test score."""
+    """Choose the best mean development score; the sentence also states the test score."""
     results = {
         row.manifest_sha256: row.result
         for row in evaluations
@@ -219,12 +219,12 @@ def _by_task(
 
 
 def _among(scored: int, how: str, kept: int) -> str:
-    """Say how many checkpoints have the score to compare, and how many could be released."""
+    """Return a clause with the numbers of compared and of publishable checkpoints."""
     return f"of {scored} {how}, of {kept} that are kept and may be published"
 
 
 def _write_demo(folder: Path, facts: CardFacts, tasks: Iterable[Task]) -> None:
-    """Write a demo page for the models that it supports, on the hub or in the folders beside it."""
+    """Write a demo page for the supported models, loaded from the Hub or from adjacent folders."""
     run_name, hub = facts.config.run.name, facts.repository
     models = {run_name: (hub or f"../{MODEL}", PIPELINES[facts.config.objective.name])}
     for task in tasks:

@@ -1,8 +1,8 @@
-"""The check before publishing: plain transformers must compute the manifest's loss from a folder.
+"""The check before publishing: plain transformers must reproduce the manifest's loss.
 
-The check runs in a fresh process without this one's tokens and passwords. A folder that fails is
-not published. `manyhands export --onnx` adds `onnx/` with optimum, and checks it in the same way.
-Optimum needs an older transformers than ours, so it may run in an environment of its own.
+The check runs in a fresh process without access to secrets; a folder that fails is not published.
+`manyhands export --onnx` adds `onnx/` with optimum and checks it in the same way. Optimum requires
+an older transformers, so it may be installed in a separate environment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TIMEOUT_S = 3600.0  # enough for a large model on one busy core
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "HF_HOME")
 SHOWN_CHARACTERS = 300
 LOADING_SCRIPT = Path(__file__).with_name("loading_check.py")
-TOLERANCE = 1e-3  # relative for losses from 1 on: other kernels round differently
+TOLERANCE = 1e-3  # relative if the loss is above 1; kernels round differently
 ONNX_DIR = "onnx"
 ONNX_SCRIPT = Path(__file__).with_name("onnx_check.py")
 ONNX_TASKS = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generation"}
@@ -34,18 +34,18 @@ ONNX_TASKS = {"mlm": "fill-mask", "mlm+sop": "fill-mask", "clm": "text-generatio
 
 @dataclass(frozen=True)
 class LoadingResult:
-    """The result of loading an exported folder with plain transformers."""
+    """Measurements of an exported folder loaded with plain transformers."""
 
-    loss: float  # of the probe; comparable with the manifest's
+    loss: float  # probe loss, comparable with the manifest's
     token_loss: float  # without the sentence-order loss
-    vocabulary: int  # rows of the model's embedding
-    tokens: int  # in the tokenizer
+    vocabulary: int  # rows of the model's embedding matrix
+    tokens: int  # tokens in the tokenizer
 
 
 def check_loads(folder: Path) -> LoadingResult:
-    """Load a verified export in a fresh process, and compute the losses of its probe.
+    """Load a verified export in a fresh process, and compute its probe losses.
 
-    Raises `UnsoundWeightsError` if it cannot be loaded or the loss differs from the manifest's.
+    Raises `UnsoundWeightsError` if loading fails or the loss differs from the manifest's.
     """
     manifest = verify(folder, files=()).manifest
     try:
@@ -61,7 +61,7 @@ def check_loads(folder: Path) -> LoadingResult:
 
 
 def difference(expected: float | None, found: LoadingResult) -> str:
-    """Return how a loaded model differs from the checkpoint; "" if it does not."""
+    """Return how a loaded model differs from the checkpoint; "" if it does not differ."""
     if expected is None:
         return "it has no finite loss to compare with"
     if not is_same(expected, found.loss):
@@ -72,16 +72,19 @@ def difference(expected: float | None, found: LoadingResult) -> str:
 
 
 def is_same(expected: float, found: float) -> bool:
-    """Return whether two losses differ by no more than rounding."""
+    """Return whether two losses are equal up to rounding errors."""
     return math.isfinite(found) and abs(found - expected) <= TOLERANCE * max(1.0, abs(expected))
 
 
 class EndedBadlyError(Exception):
-    """A command failed; the message is the last line that it printed."""
+    """A command failed; the message is its last line of output."""
 
 
 def run_apart(command: Sequence[str]) -> str:
-    """Run a command without our secrets; returns its last line, or raises `EndedBadlyError`."""
+    """Run a command without secrets in its environment, and return the last line of its output.
+
+    Raises `EndedBadlyError` if it fails or times out.
+    """
     environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     environment |= {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     try:
@@ -101,7 +104,7 @@ def _last_line(text: str) -> str:
 
 
 def find_exporter() -> Path:
-    """Return the Python with optimum's exporter: this one, or that of `optimum-cli` on the PATH.
+    """Return a Python interpreter with optimum's exporter: this one or that of `optimum-cli`.
 
     Raises `ConfigError` if there is none.
     """
@@ -119,7 +122,7 @@ def find_exporter() -> Path:
 
 
 def export_onnx(folder: Path, objective: str, token_loss: float, python: Path) -> Path:
-    """Write `folder`/onnx, and check that ONNX Runtime computes `token_loss` on the folder's probe.
+    """Write `folder`/onnx, and verify that ONNX Runtime computes `token_loss` for the probe.
 
     Raises `StorageError` if the export fails, `UnsoundWeightsError` if the loss differs.
     """

@@ -1,7 +1,7 @@
-"""A page to try released models: it fills masks, tags words, classifies and continues texts.
+"""A web page to try released models: masks, tagging, classification and text generation.
 
-It needs only the packages of `requirements.txt`. `models.json` lists the models; each is loaded
-when first used. Run it with `uvicorn app:app`, or as a Docker Space.
+It needs only the packages in `requirements.txt`. `models.json` lists the models, which are loaded
+on first use. Run it with `uvicorn app:app`, or as a Docker Space.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ MAX_RESULTS = 5
 MASK = "[MASK]"
 OUTSIDE = "O"
 MARKS = ".,;:!?()\"'«»“”।…¿¡"
-# not `\w`, which excludes vowel signs that belong to words
+# Not `\w`, which excludes vowel signs inside words.
 WORD = re.compile(rf"[^\s{re.escape(MARKS)}]+|[{re.escape(MARKS)}]")
 app = FastAPI(title="Try the model", docs_url=None, redoc_url=None)
 _ONE_AT_A_TIME = threading.Lock()
 
 
 class VisitorText(BaseModel):
-    """The text that a visitor typed."""
+    """Text typed by a visitor."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)]
 
 
 @lru_cache(maxsize=8)
 def load(name: str) -> Any:
-    """Load a model's pipeline, from safetensors only."""
+    """Load a model's pipeline; only safetensors weights are accepted."""
     about = MODELS[name]
     source = str(HERE / about["model"]) if about["model"].startswith(".") else about["model"]
-    make: Any = pipeline  # its overloads accept only literal task names
+    make: Any = pipeline  # the overloads accept only literal task names
     return make(about["task"], model=source, model_kwargs={"use_safetensors": True})
 
 
@@ -64,7 +64,10 @@ def answer(task: str, pipe: Any, text: str) -> list[dict[str, Any]]:
 
 
 def tagged(model: Any, tokenizer: Any, text: str) -> list[dict[str, Any]]:
-    """Return the tagged words, by first tokens as in training; `I-` joins a word to the last."""
+    """Return the tagged words; as in training, a word has the tag of its first token.
+
+    A word tagged `I-` is joined to the previous word.
+    """
     spans = [match.span() for match in WORD.finditer(text)]
     encoded = tokenizer(
         [text[start:end] for start, end in spans], is_split_into_words=True, truncation=True, return_tensors="pt"
@@ -94,19 +97,19 @@ def tagged(model: Any, tokenizer: Any, text: str) -> list[dict[str, Any]]:
 
 @app.get("/")
 def page() -> FileResponse:
-    """Return the page."""
+    """Serve the page."""
     return FileResponse(HERE / "index.html", media_type="text/html")
 
 
 @app.get("/models")
 def models() -> dict[str, dict[str, str]]:
-    """List the models that can be tried."""
+    """List the available models."""
     return {name: {"task": about["task"], "title": about["title"]} for name, about in MODELS.items()}
 
 
 @app.post("/models/{name}")
 def ask(name: str, asked: VisitorText) -> list[dict[str, Any]]:
-    """Let a model answer, one request at a time, because a free Space has two cores."""
+    """Run a model on a text; requests are serialized because a free Space has two cores."""
     if name not in MODELS:
         raise HTTPException(404, f"There is no model {name!r:.60}.")
     with _ONE_AT_A_TIME, torch.no_grad():
