@@ -1,8 +1,8 @@
-"""The demo: a whole run on this machine, with coordinator and volunteers in processes of their own.
+"""The demo: a complete run on this machine, with a coordinator and volunteers in separate processes.
 
-The volunteers join by invite over TLS, exactly as strangers would; the demo only starts, watches
-and stops them. Each process is a `manyhands` command and leads its own process group, so that
-Ctrl-C reaches only the demo, which then ends the others in the right order.
+The volunteers join with an invite over TLS, as on other machines. Each process is a `manyhands`
+command that leads its own process group, so that Ctrl-C reaches only the demo, which then stops the
+processes in order.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from peer.runtime.processes import die_with_parent, end_group, lead_own_group, n
 ANSWER_S = 2.0
 END_POLL_S = 0.05
 TAIL_BYTES = 4096
-HOST = "127.0.0.1"  # reachable from this machine only
+HOST = "127.0.0.1"  # loopback: not reachable from other machines
 WEB_PORT = 8080
 NAMES = ("ada", "grace", "emmy", "alan", "kurt", "alonzo", "edsger", "barbara")
 POLL_S = 0.25
-START_TIMEOUT_S = 180.0  # a keeper that was killed first looks for surviving peers for a minute
-PEERS_GRACE_S = 60.0  # a peer leaves within 10 s, later on a busy machine: kill only one that hangs
+START_TIMEOUT_S = 180.0  # a keeper that was killed first searches a minute for surviving peers
+PEERS_GRACE_S = 60.0  # peers leave within 10 s, later on a busy machine; kill only one that hangs
 COORDINATOR_GRACE_S = LONGEST_STOP_S + 5.0
 
 
@@ -54,18 +54,18 @@ class DemoPlan:
     """The run to start, its directory and its web port."""
 
     directory: Path
-    config: RunConfig  # for a new run; a run already in the directory keeps its own
-    web_port: int | None  # None: 8080 if free, else any
+    config: RunConfig  # for a new run; an existing run keeps its own configuration
+    web_port: int | None  # None: 8080 if free, else any free port
 
 
 class StoppedEarlyError(Exception):
-    """A signal ended the demo before its run was created; nothing of the run is left."""
+    """The demo was interrupted before its run was created; no files remain."""
 
 
 def prepare_run(plan: DemoPlan, should_stop: Callable[[], bool] = lambda: False) -> RunDirectory:
-    """Create the run, or reopen the one in the directory, on its last ports if they are free.
+    """Create the run, or reopen the existing one, with its previous ports if they are free.
 
-    Raises `StoppedEarlyError` if a signal asks to stop while a new run is created.
+    Raises `StoppedEarlyError` if a signal arrives while a new run is created.
     """
     if not (plan.directory / "run.yaml").is_file():
         with new_directory(plan.directory, 0o700) as aside:
@@ -81,7 +81,7 @@ def prepare_run(plan: DemoPlan, should_stop: Callable[[], bool] = lambda: False)
 
 
 def _make_apart(path: Path, config: RunConfig, settings: Settings, should_stop: Callable[[], bool]) -> None:
-    """Create a run in another process, because tokenizer training can only be stopped by a kill."""
+    """Create a run in a separate process, because tokenizer training can only be stopped by a kill."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_make, args=(path, config, settings, os.getpid(), theirs), name="demo's run")
@@ -100,7 +100,7 @@ def _make_apart(path: Path, config: RunConfig, settings: Settings, should_stop: 
     finally:
         ours.close()
         if process.is_alive():
-            end_group(process.pid)  # if it leads a group yet
+            end_group(process.pid)  # it may not lead a group yet
             process.kill()
         process.join()
         process.close()
@@ -120,9 +120,9 @@ def _make(path: Path, config: RunConfig, settings: Settings, parent_pid: int, an
 
 
 def choose_settings(web_port: int | None, *wished: int) -> Settings:
-    """Choose settings for this machine only; `web_port`, if given, must be free.
+    """Return settings that bind to this machine only; `web_port`, if given, must be free.
 
-    `wished`: ports of the control plane and the swarm, used if they are free.
+    `wished`: preferred ports of the control plane and the swarm, used if both are free.
     """
     control_port, swarm_port, any_port = [port for port in free_ports(HOST, 4) if port != web_port][:3]
     if web_port is not None:
@@ -137,7 +137,7 @@ def choose_settings(web_port: int | None, *wished: int) -> Settings:
 
 
 class CommandProcess:
-    """A running `manyhands` command; its output goes to a file."""
+    """A running `manyhands` command that writes its output to a file."""
 
     def __init__(
         self, name: str, arguments: Sequence[str], log_path: Path, environment: Mapping[str, str] | None = None
@@ -151,31 +151,31 @@ class CommandProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    cwd=log_path.parent,  # contains nothing that could shadow our modules
+                    cwd=log_path.parent,  # a folder without modules that could shadow ours
                     env={**os.environ, **(environment or {})},
                     start_new_session=True,
-                    preexec_fn=partial(die_with_parent, os.getpid()),  # safe: the demo has only one thread
+                    preexec_fn=partial(die_with_parent, os.getpid()),  # safe: the demo has one thread
                 )
         except OSError as error:
             raise StorageError(f"Cannot start {name} ({error.strerror}).") from error
 
     def exit_code(self) -> int | None:
-        """Return the exit code; None while the command runs."""
+        """Return the exit code; None if the command is still running."""
         return self._process.poll()
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM to the command, which ends its own children in order."""
+        """Send SIGTERM; the command stops its own children in order."""
         if self._process.poll() is None:
             self._process.terminate()
 
     def kill(self) -> None:
-        """Kill the command with its whole process group."""
-        if self._process.poll() is None:  # otherwise its id may belong to another process by now
+        """Kill the command and its process group."""
+        if self._process.poll() is None:  # otherwise the pid may have been reused
             end_group(self._process.pid)
             self._process.wait()
 
     def last_words(self) -> str:
-        """Return the last line that the command printed."""
+        """Return the last line of the command's output."""
         try:
             tail = self.log_path.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
         except OSError:
@@ -185,7 +185,7 @@ class CommandProcess:
 
 
 def stop_in_order(processes: Sequence[CommandProcess], grace_s: float) -> list[CommandProcess]:
-    """Ask all processes to stop, and wait; returns those that did not stop in time."""
+    """Ask all processes to stop, and return those still running after `grace_s` seconds."""
     deadline = time.monotonic() + grace_s
     for process in processes:
         process.ask_to_stop()
@@ -195,7 +195,7 @@ def stop_in_order(processes: Sequence[CommandProcess], grace_s: float) -> list[C
 
 
 def answers(url: str) -> bool:
-    """Return whether the web server at this address answers."""
+    """Return whether the web server at `url` answers with status 200."""
     try:
         with reaching(url), asking("GET", url, timeout_s=ANSWER_S) as answer:
             return answer.status_code == 200
@@ -204,12 +204,12 @@ def answers(url: str) -> bool:
 
 
 def member_names(count: int) -> list[str]:
-    """Return names for so many volunteers."""
+    """Return names for `count` volunteers."""
     return [NAMES[number] if number < len(NAMES) else f"volunteer-{number + 1}" for number in range(count)]
 
 
 class Demo:
-    """A demo of an open run: start, follow, stop; `kill` ends all its processes in any case."""
+    """A demo of an open run: start, follow, stop. `kill` ends all its processes unconditionally."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class Demo:
         self._peers: list[CommandProcess] = []
 
     def start(self, peers: int) -> None:
-        """Start the coordinator and, once it answers and the keeper is up, the volunteers."""
+        """Start the coordinator, then the volunteers when the dashboard and the keeper are ready."""
         make_private_directory(self._logs)
         directory = self._run.directory
         started_at = time.time()
@@ -242,7 +242,7 @@ class Demo:
         self._tell(f"Dashboard: {dashboard_url(directory.settings)}")
         self._tell("The keeper, the swarm's first node, is starting.")
         self._wait_for("the keeper", lambda: self._keeper_wrote_since(started_at))
-        self._first_step = self._run.ledger.last_step()  # not earlier: the keeper may have returned to a checkpoint
+        self._first_step = self._run.ledger.last_step()  # read late: the keeper may have rewound
         if not self._should_stop():
             self._peers = [self._start_peer(name) for name in member_names(peers)]
             self._tell(f"{', '.join(peer.name for peer in self._peers)} join; their logs are in {self._logs}.")
@@ -250,7 +250,7 @@ class Demo:
             self._tell(f"A global step follows as soon as they have computed {target} samples together.")
 
     def follow(self, steps: int | None) -> None:
-        """Print global steps until `steps` are done or a signal asks to stop; report dead peers."""
+        """Print global steps and report ended peers, until `steps` are done or a signal arrives."""
         while not self._should_stop() and (steps is None or len(self._follower.told) < steps):
             self._require_coordinator()
             self._bury_dead_peers()
@@ -261,7 +261,7 @@ class Demo:
             time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """Stop the volunteers, then the coordinator; raises `WorkerError` if one must be killed."""
+        """Stop the volunteers, then the coordinator; raises `WorkerError` if a process had to be killed."""
         self._tell("Stopping: the volunteers leave, the keeper writes the last checkpoint, and it is evaluated.")
         stuck = stop_in_order(self._peers, PEERS_GRACE_S)
         for peer in stuck:
@@ -273,15 +273,15 @@ class Demo:
             raise WorkerError(f"{names} did not stop in time and had to be killed; see {self._logs}.")
 
     def kill(self) -> None:
-        """Kill all processes that still run."""
+        """Kill all processes that are still running."""
         for process in [*self._peers, *([self._coordinator] if self._coordinator is not None else [])]:
             process.kill()
 
     def summary(self) -> dict[str, Any]:
-        """Return this demo's results, without earlier ones in the directory (keys: `summarize`)."""
+        """Return the results of this demo only, without earlier ones in the directory (see `summarize`)."""
         newest = checkpoints(self._run.database)[:1]
         return summarize(
-            self._run.ledger.steps(after=self._first_step),  # stopping may have completed another step
+            self._run.ledger.steps(after=self._first_step),  # a step may end while stopping
             self._run.ledger.contributions_after(self._first_step),
             [row for row in validations(self._run.database) if row.step > self._first_step],
             phase_at(self._run.directory.config, self._run.ledger.last_step()).target_batch_size,
@@ -291,12 +291,12 @@ class Demo:
 
     def _start_peer(self, name: str) -> CommandProcess:
         state_dir = self._run.directory.path / "peers" / name
-        known = state_dir.exists()  # it joined in an earlier demo, so its key is enough
+        known = state_dir.exists()  # it joined in an earlier demo and has a key
         code = "" if known else self._run.membership.invite(name)[0]
         arguments = ["join", str(self._run.directory.join_link), "--state-dir", str(state_dir)]
-        arguments += ["--data-folder", "/", "--private-network"]  # this user's own run file
+        arguments += ["--data-folder", "/", "--private-network"]  # the run file is the user's own
         arguments += ["--device", "cpu", "--threads", "1", "--listen", f"/ip4/{HOST}/tcp/0", "--no-panel"]
-        # the code must not be an argument, which every user of the machine can read
+        # Command-line arguments are visible to all users of the machine; the invite code is secret.
         return self._start_command(
             name, arguments, self._logs / f"{name}.log", {"MANYHANDS_INVITE": code} if code else {}
         )

@@ -1,4 +1,4 @@
-"""The demo's report: a line for each global step when its reports are in, and a summary at the end."""
+"""Output of the demo: a line per global step, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SETTLE_S = 3.0  # print a step after this time even if reports are missing
 
 @dataclass
 class StepFollower:
-    """Follows the ledger and prints each step once, in order, when its reports are in."""
+    """Formats each step of the ledger once, in order, when all its reports have arrived."""
 
-    last: StepRow | None = None  # the last printed step
+    last: StepRow | None = None  # last printed step
     told: list[StepRow] = field(default_factory=list)
     _seen_at: dict[int, float] = field(default_factory=dict)
 
     def take(self, rows: Sequence[StepRow], peers: int, now: float) -> list[str]:
-        """Return a line for each step now complete; `rows`: the ledger's steps after `last`."""
+        """Return a line for each newly complete step; `rows`: the ledger's steps after `last`."""
         lines = []
         for row in rows:
             seen_at = self._seen_at.setdefault(row.step, now)
@@ -35,7 +35,7 @@ class StepFollower:
 
 
 def step_line(row: StepRow, previous: StepRow | None) -> str:
-    """Describe one global step in a line for people."""
+    """Format a global step as a line of text."""
     parts = [f"step {row.step:4d}", f"loss {row.loss:.4f}" if row.loss is not None else "loss unknown"]
     parts.append(f"{row.samples:,} samples")
     if previous is not None and row.completed_at > previous.completed_at:
@@ -52,7 +52,7 @@ def summarize(
     wall_seconds: float,
     checkpoint: Path | None,
 ) -> dict[str, Any]:
-    """Return the demo's results; scripts rely on the keys."""
+    """Return the results of the demo as a dictionary; scripts rely on the keys."""
     losses = [row.loss for row in steps if row.loss is not None]
     return {
         "steps": len(steps),
@@ -69,7 +69,7 @@ def summarize(
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Describe the demo's results in lines for people."""
+    """Format the results of the demo as lines of text."""
     if not summary["steps"]:
         return ["No global step was completed."]
     lines = [f"{summary['steps']} global steps in {summary['wall_seconds']:.0f} s."]
@@ -88,7 +88,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def validation_line(first: Mapping[str, Any], last: Mapping[str, Any]) -> str:
-    """Compare the first and last checkpoint on held-out text; `?` is a loss that is not finite."""
+    """Compare the first and last checkpoint on held-out text; `?` marks a non-finite loss."""
 
     def loss(facts: Mapping[str, Any]) -> str:
         return "?" if facts["loss"] is None else f"{facts['loss']:.4f}"

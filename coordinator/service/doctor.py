@@ -1,6 +1,6 @@
-"""`manyhands coordinator doctor`: checks a run's directory and machine in stages, served or not.
+"""`manyhands coordinator doctor`: checks of a run's directory and machine, in stages.
 
-The stages run and look like those of the volunteer's doctor (`peer.doctor`). They change nothing.
+The run may be in service; no check changes anything. The volunteer's doctor is `peer.doctor`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from peer.doctor.stages import CheckResult, Conclusion, Stage, failed, ok, skipp
 GIB = 1 << 30
 LEAST_DISK_BYTES = GIB
 NOTABLE_FUTURE_S = 60.0
-TIME_ERROR = 5  # adjtimex(2)'s return value for an unsynchronized clock
+TIME_ERROR = 5  # adjtimex(2) returns this for an unsynchronized clock
 
 
 def stages(now: float) -> tuple[Stage[RunDirectory], ...]:
-    """Return the stages in the order of examination; `now`: Unix seconds."""
+    """Return the stages in order; `now`: Unix time in seconds."""
     return (
         Stage("configuration", check_configuration),
         Stage("permissions", check_permissions),
@@ -61,7 +61,7 @@ def stages(now: float) -> tuple[Stage[RunDirectory], ...]:
 
 
 def conclude(_: RunDirectory) -> Conclusion:
-    """Return the conclusion for a run without failures."""
+    """Return the conclusion if no stage failed."""
     return Conclusion(True, "Nothing stands in the way of serving this run.")
 
 
@@ -93,7 +93,7 @@ def check_keys(directory: RunDirectory, now: float) -> CheckResult:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(directory.tls_cert_path, directory.tls_key_path)
         certificate = x509.load_pem_x509_certificate(directory.tls_cert_path.read_bytes())
-    except (OSError, ValueError) as error:  # ssl's errors are OSErrors
+    except (OSError, ValueError) as error:  # ssl's errors are subclasses of OSError
         return failed(f"Certificate and TLS key cannot be used together ({error}).", backup)
     moment = datetime.fromtimestamp(now, timezone.utc)
     if not certificate.not_valid_before_utc <= moment <= certificate.not_valid_after_utc:
@@ -102,7 +102,7 @@ def check_keys(directory: RunDirectory, now: float) -> CheckResult:
 
 
 def _rotation(directory: RunDirectory, now: float) -> str:
-    """Describe the last rotation of the authority's key, and how long the old key stays valid."""
+    """Describe the last rotation of the authority's key, and the remaining validity of the old key."""
     handover = handover_to(directory.authority, directory.config.run.name)
     if handover is None:
         return ""
@@ -231,7 +231,7 @@ def check_sentences(directory: RunDirectory) -> CheckResult:
     """Documents have the sentences whose order the objective is to learn."""
     try:
         single = single_sentences(directory.config, order_sample(directory.config))
-    except (ConfigError, UnreachableError) as error:  # only evaluation reads them on this machine
+    except (ConfigError, UnreachableError) as error:  # not needed on this machine
         return skipped(str(error))
     if single is None:
         return skipped("The run's objective and sources need no look at their sentences.")
@@ -241,7 +241,7 @@ def check_sentences(directory: RunDirectory) -> CheckResult:
 
 
 async def _is_this_run(directory: RunDirectory, *hosts: str) -> bool:
-    """Return whether any of these hosts serves this run's certificate on the control port."""
+    """Return whether one of these hosts presents this run's certificate on the control port."""
     links = [replace(directory.join_link, host=host, others=()) for host in hosts if host not in WILDCARDS]
     with suppress(FingerprintError, UnreachableError):
         await find_coordinator(links)
@@ -250,7 +250,7 @@ async def _is_this_run(directory: RunDirectory, *hosts: str) -> bool:
 
 
 def _highest(directory: RunDirectory, column: InstrumentedAttribute[Any]) -> float | None:
-    """Return the highest value of a column; None without rows or without the table."""
+    """Return the maximum of a column; None if there are no rows or no such table."""
     engine = open_engine(directory.database_url)
     try:
         with Database(engine)() as session:
@@ -263,9 +263,9 @@ def _highest(directory: RunDirectory, column: InstrumentedAttribute[Any]) -> flo
 
 
 def _clock_is_kept() -> bool | None:
-    """Return whether NTP synchronizes the clock, by Linux's kernel; None if that is unknown."""
+    """Return whether the Linux kernel reports a clock synchronized by NTP; None if unknown."""
     try:
-        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))  # a zeroed `timex` only asks
+        state = int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512)))  # zeros only read
     except (AttributeError, OSError):
         return None
     return None if state < 0 else state != TIME_ERROR

@@ -1,10 +1,10 @@
-"""The coordinator's parts, a process each: service, keeper and auxiliary parts like the validator.
+"""Parts of the coordinator, each a process: service, keeper, and auxiliary parts like the validator.
 
-A part is spawned, never forked, and leads a process group of its own: hivemind's processes and the
-p2p daemon outlive a parent that is killed, so a part is always ended with its whole group.
+Parts are spawned, never forked, and lead their own process groups. A part is always ended with its
+group, because hivemind's processes and the p2p daemon outlive a killed parent.
 
-The supervisor imports this module and lives as long as the run is served. To keep it small, each
-part imports its libraries in its own process.
+The supervisor imports this module for the lifetime of the run. To save memory, each part imports
+its libraries in its own process.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from peer.runtime.processes import (
 )
 
 logger = logging.getLogger(__name__)
-FAILED = 1  # exit code after an error that only a developer can fix
-NICENESS = 10  # of auxiliary parts: on a shared core they get a tenth of the time of a trainer or the keeper
+FAILED = 1  # exit code after an unexpected error
+NICENESS = 10  # niceness of auxiliary parts; on a shared core they get about a tenth of the time
 
 
 @dataclass(frozen=True)
 class Part:
     """A process to keep running; `main` gets the run's directory, the parent's pid and a callback.
 
-    It calls that when ready. An auxiliary part stops after the others, and the run goes on if it
-    fails. Its main function may return to free memory: that is no failure, and it is started again.
+    `main` calls the callback when it is ready. Auxiliary parts stop after the others, and their
+    failures do not end the run. An auxiliary part may return to free memory and is then restarted.
     """
 
     name: str
@@ -52,25 +52,25 @@ class Part:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The result of `coordinator.service.preparation`: the parts to start, and texts to print."""
+    """Result of `coordinator.service.preparation`: the parts to start, and texts to print."""
 
     run: str
     parts: tuple[Part, ...]
-    own_hosts: frozenset[str]  # that logs may show
+    own_hosts: frozenset[str]  # hosts that logs may show
     join_link: str
     dashboard: str
 
 
 def _run_service(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's core prints a line for each failed handshake
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's core would log each failed handshake
     from coordinator.run.directory import RunDirectory
-    from coordinator.service.service import serve  # gRPC and the web
+    from coordinator.service.service import serve
 
     serve(RunDirectory.open(directory), ready)
 
 
 def _run_keeper(directory: Path, parent_pid: int, ready: Callable[..., None]) -> None:
-    from coordinator.keeper.keeper import run_keeper  # torch and hivemind
+    from coordinator.keeper.keeper import run_keeper
 
     run_keeper(str(directory), parent_pid, ready)
 
@@ -83,14 +83,14 @@ def _run_validator(directory: Path, _parent_pid: int, ready: Callable[..., None]
     stop = stop_at_sigterm()
     ready()
     if await_work(RunDirectory.open(directory), stop):
-        from coordinator.checkpoints.validator import run_validator  # torch, which an idle process does not need
+        from coordinator.checkpoints.validator import run_validator  # imports torch
 
         run_validator(directory, stop)
 
 
 def _run_answerer(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
     os.nice(NICENESS)
-    from coordinator.playground.answerer import run_answerer  # torch, once there is a question
+    from coordinator.playground.answerer import run_answerer  # imports torch for the first question
 
     ready()
     run_answerer(directory)
@@ -106,7 +106,7 @@ def _run_herald(directory: Path, _parent_pid: int, ready: Callable[..., None]) -
 
 def _run_sinks(directory: Path, _parent_pid: int, ready: Callable[..., None]) -> None:
     os.nice(NICENESS)
-    from coordinator.tracking.process import run_sinks  # the sinks' libraries and all that they load
+    from coordinator.tracking.process import run_sinks  # imports the sinks' libraries
 
     ready()
     run_sinks(directory)
@@ -131,20 +131,20 @@ PUBLISHER = Part("publisher", _run_publisher, auxiliary=True)
 
 @dataclass(frozen=True)
 class _Ready:
-    """The message of a part's process that it is ready, with its answer."""
+    """A message from a part's process that it is ready, with its result."""
 
     answer: object = None
 
 
 class PartProcess:
-    """One part's process; `start` may be called again after it has ended."""
+    """The process of one part; `start` may be called again after the process has ended."""
 
     def __init__(self, part: Part, directory: Path, style: LogStyle = LogStyle()) -> None:  # noqa: B008  # frozen
         self.part = part
         self._style = style
         self.ready = False  # reported since the last start
-        self.answer: object = None  # reported with it
-        self.error: ManyhandsError | None = None  # the reported reason of its end
+        self.answer: object = None  # reported when ready
+        self.error: ManyhandsError | None = None  # reported cause of the end
         self._directory = directory
         self._process: multiprocessing.process.BaseProcess | None = None
         self._messages: Connection | None = None
@@ -159,13 +159,13 @@ class PartProcess:
             args=(self.part, self._directory, os.getpid(), theirs, self._style),
             name=self.part.name,
         )
-        with interrupts_ignored():  # inherited: Ctrl-C would reach it until it leads its own group
+        with interrupts_ignored():  # Ctrl-C must not reach the child
             process.start()
         theirs.close()
         self._process = process
 
     def read(self) -> None:
-        """Receive the messages of the process."""
+        """Receive pending messages from the process."""
         while self._messages is not None and self._messages.poll():
             try:
                 message = self._messages.recv()
@@ -180,24 +180,24 @@ class PartProcess:
 
     @property
     def pid(self) -> int:
-        """The id of the started process."""
+        """The pid of the started process."""
         assert self._process is not None
         return _pid(self._process)
 
     def has_ended(self) -> bool:
-        """Return whether the process itself has ended; others of its group may still run."""
+        """Return whether the process has ended; others in its group may still be running."""
         return self._process is None or has_ended(_pid(self._process))
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM to the process, which ends its own children in order."""
+        """Send SIGTERM; the process stops its own children in order."""
         if self._process is not None:
             self._process.terminate()
 
     def end(self) -> int | None:
-        """Kill the process and the rest of its group; returns its exit code, None if not run."""
+        """Kill the process and its group; return its exit code, or None if it was not running."""
         if self._process is None:
             return None
-        end_group(_pid(self._process))  # before reaping it: until then no other process can have its id
+        end_group(_pid(self._process))  # before reaping, so that the pid cannot be reused
         self._process.kill()
         self._process.join()
         exit_code = self._process.exitcode
@@ -208,15 +208,15 @@ class PartProcess:
 
 
 def _pid(process: multiprocessing.process.BaseProcess) -> int:
-    assert process.pid is not None  # it was started
+    assert process.pid is not None  # set once started
     return process.pid
 
 
 def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connection, style: LogStyle) -> None:
-    """Run a part in its process; send an error that a person can fix to the supervisor.
+    """Run a part in its process, and send expected errors to the supervisor.
 
-    After any error the process ends at once: hivemind's threads and processes would keep it alive,
-    and only ended parts are restarted. The supervisor ends the rest of the group.
+    The process exits immediately after any error, because hivemind's threads and processes would
+    keep it alive and only ended parts are restarted. The supervisor ends the rest of the group.
     """
     name_process(f"{part.name} {style.run}".rstrip())
     lead_own_group()
@@ -224,7 +224,7 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
     kill_forks_at_end()
     log_to_stderr(part.name, style)
     log_the_unforeseen()
-    from coordinator.store.engine import in_one_sentence  # SQLAlchemy, which the supervisor does not need
+    from coordinator.store.engine import in_one_sentence  # not needed by the supervisor
 
     try:
         with in_one_sentence():
@@ -232,14 +232,14 @@ def _part_main(part: Part, directory: Path, parent_pid: int, messages: Connectio
     except ManyhandsError as error:
         messages.send(error)
         exit_now(error.exit_code)
-    except Exception:  # the process's outermost fault boundary; the trace is logged
+    except Exception:  # outermost fault boundary of the process; logged with a traceback
         logger.exception("the %s failed", part.name)
         exit_now(FAILED)
 
 
 @contextmanager
 def interrupts_ignored() -> Iterator[None]:
-    """Make processes started within the block ignore Ctrl-C."""
+    """Make processes started in the block ignore Ctrl-C."""
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

@@ -1,7 +1,7 @@
-"""Preparation of a run to be served: which parts it needs, and the checks before they start.
+"""Preparation of a run before it is served: checks, database migration, and selection of parts.
 
-It runs in a process of its own (`coordinator.service.parts`): the libraries of database and
-settings take 100 MB, which the supervisor would otherwise hold as long as the run is served.
+It runs in a separate process (`coordinator.service.parts`), because the libraries for database and
+settings take 100 MB, which the supervisor would otherwise hold while the run is served.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from peer.config.run import RunConfig
 def prepare(path: Path, *, service_only: bool = False, keeper_only: bool = False) -> Prepared:
     """Check the run's secrets, sinks and ports, and migrate its database.
 
-    Raises `ManyhandsError` for the first problem that an operator has to fix.
+    Raises `ManyhandsError` for the first problem found.
     """
     directory = RunDirectory.open(path)
     settings = directory.settings
@@ -38,7 +38,7 @@ def prepare(path: Path, *, service_only: bool = False, keeper_only: bool = False
         settings.sinks.require_installed()
     check_ports(listeners(directory, parts))
     with open_database(directory):
-        pass  # migrates the database before several parts would at once
+        pass  # migrate once, before several parts start
     return Prepared(
         run=directory.config.run.name,
         parts=parts,
@@ -57,7 +57,7 @@ def chosen_parts(
     has_sinks: bool = False,
     has_webhooks: bool = False,
 ) -> tuple[Part, ...]:
-    """Return the parts to run on this machine; without held-out text there is no validator."""
+    """Return the parts to run on this machine; there is no validator if no text is held out."""
     if service_only:
         return (SERVICE,)
     chosen = (
@@ -72,7 +72,7 @@ def chosen_parts(
 
 
 def listeners(directory: RunDirectory, parts: Sequence[Part]) -> list[Listener]:
-    """Return the ports that the parts will listen on."""
+    """Return the ports on which the parts will listen."""
     settings = directory.settings
     control = _listener(directory, settings, "control_port", "the control plane")
     web = _listener(directory, settings, "web_port", "the dashboard")

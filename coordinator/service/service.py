@@ -1,10 +1,9 @@
 """The service process: control plane (gRPC) and dashboard (HTTP) on one database and event loop.
 
-It never forks, imports neither torch nor hivemind, and meets the keeper only in the database.
-
-For thousands of sessions, it raises its limit of open files, often 1024, and makes full garbage
-collections rare: one stops everything for 0.4 s with 5000 sessions, and the dashboard's reads would
-cause one about every two seconds, each of which would free next to nothing.
+It never forks, imports neither torch nor hivemind, and shares only the database with the keeper.
+For thousands of sessions it raises the limit on open files. It also makes full garbage collections
+rare: one takes 0.4 s with 5000 sessions, and dashboard reads would trigger one about every two
+seconds, each freeing almost nothing.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ from peer.config.trust import unpinned
 logger = logging.getLogger(__name__)
 
 FULL_EVERY_S = 60.0
-_NEVER = 2**31 - 1  # as the oldest generation's threshold
+_NEVER = 2**31 - 1  # threshold of the oldest generation
 AppFactory = Callable[[RunDirectory, RunServices], FastAPI]
 
 
 def dashboard(directory: RunDirectory, services: RunServices) -> FastAPI:
-    """Create the web application for the service."""
+    """Create the web application of the service."""
     return create_app(WebState(directory, services))
 
 
 def serve(directory: RunDirectory, ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT; calls `ready` once both ports are open."""
+    """Serve until SIGTERM or SIGINT; `ready` is called once both ports are open."""
     raise_limit(descriptors_needed(directory.settings))
     asyncio.run(_serve_until_signal(directory, ready))
 
@@ -52,7 +51,7 @@ def serve(directory: RunDirectory, ready: Callable[[], None]) -> None:
 async def run_service(
     directory: RunDirectory, ready: Callable[[], None], stop: asyncio.Event, make_app: AppFactory = dashboard
 ) -> None:
-    """Serve until `stop` is set; then tell peers to reconnect, and close their sessions."""
+    """Serve until `stop` is set, then ask peers to reconnect and close their sessions."""
     settings = directory.settings
     tls = TlsFiles(directory.tls_key_path, directory.tls_cert_path)
     for warning in unpinned(directory.config):
@@ -76,7 +75,7 @@ async def run_service(
 
 @asynccontextmanager
 async def _opened(directory: RunDirectory) -> AsyncIterator[RunServices]:
-    """Open the run's services, with notifications of other processes' changes."""
+    """Open the run's services, and listen for changes by other processes."""
     with open_run_services(directory, time.time) as services:
         async with listening(services.database.engine, services.bell):
             yield services
@@ -100,9 +99,9 @@ async def _until_either(stop: asyncio.Event, serving: asyncio.Task[None]) -> Non
 
 @asynccontextmanager
 async def rare_full_collections(every_s: float = FULL_EVERY_S) -> AsyncIterator[None]:
-    """Collect all garbage only every `every_s` seconds within the block.
+    """Collect the oldest generation only every `every_s` seconds in the block.
 
-    Objects that exist when it begins are left out. Young generations are collected as usual.
+    Objects that exist at the start are exempt; young generations are collected as usual.
     """
     thresholds = gc.get_threshold()
     gc.collect()

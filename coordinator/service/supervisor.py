@@ -1,14 +1,14 @@
-"""`manyhands coordinator serve`: keeps a run's parts running, and stops them in order.
+"""`manyhands coordinator serve`: starts a run's parts, restarts those that fail, and stops all in order.
 
-The parts are separate processes because the keeper's hivemind forks and the service's gRPC must
-never be forked, and because nothing may wait for validator or publisher. They share only the
-database, so each may die and be restarted while the others continue. The first Ctrl-C or SIGTERM
-asks all to stop, a second one ends the command at once.
+The parts are separate processes for two reasons: the keeper's hivemind forks but the service's gRPC
+must not be forked, and validation and publishing must not delay the others. They share only the
+database, so each can fail and be restarted while the others continue. The first Ctrl-C or SIGTERM
+stops all parts; a second one ends the command at once.
 
-A configuration error shows before a part is ready, so such an error ends the command. A part that
-was ready once is always restarted: a database may be away for a second or for days.
+A configuration error occurs before a part is ready, so such an error ends the command. A part that
+has been ready is always restarted: a database may be unreachable for a second or for days.
 
-To save memory, only `preparation` imports database and settings, in a process of its own.
+To save memory, only `preparation` imports database and settings, in a separate process.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 POLL_S = 0.1
 STOP_GRACE_S = 45.0  # enough for a large model's last checkpoint
 AUXILIARY_GRACE_S = 10.0
-LONGEST_STOP_S = STOP_GRACE_S + AUXILIARY_GRACE_S  # a process that stops the supervisor must wait longer
-STEADY_S = 60.0  # a failure after this running time does not count as one in a row
-MAX_FAILURES = 6  # in a row, before giving up a part that was never ready
-REBIRTH_S = 1.0  # before restarting an auxiliary part that ended for lack of work
-LONGEST_PAUSE_S = 30.0  # before a restart; short, because volunteers wait for service and keeper
+LONGEST_STOP_S = STOP_GRACE_S + AUXILIARY_GRACE_S  # whoever stops the supervisor must wait longer
+STEADY_S = 60.0  # a failure after this uptime resets the count of consecutive failures
+MAX_FAILURES = 6  # consecutive failures before giving up on a part that was never ready
+REBIRTH_S = 1.0  # delay before restarting an auxiliary part that ran out of work
+LONGEST_PAUSE_S = 30.0  # maximum restart delay; short because volunteers wait
 LONGEST_AUXILIARY_PAUSE_S = 300.0
 
 
 def serve_run(
     path: Path, *, service_only: bool = False, keeper_only: bool = False, log_format: LogFormat = LogFormat.TEXT
 ) -> None:
-    """Prepare a run, and supervise its parts until a signal asks to stop."""
+    """Prepare a run and supervise its parts until a signal arrives."""
     path = path.absolute()
     prepared = prepare_apart(
         path, preparation(service_only=service_only, keeper_only=keeper_only), LogStyle(log_format)
@@ -71,7 +71,7 @@ def serve_run(
 
 
 def preparation(*, service_only: bool, keeper_only: bool) -> Part:
-    """Return the part that checks the run and migrates its database; it answers `Prepared`."""
+    """Return the part that checks the run and migrates its database; its answer is a `Prepared`."""
     return Part("preparation", partial(_prepare, service_only=service_only, keeper_only=keeper_only))
 
 
@@ -84,7 +84,7 @@ def _prepare(
 
 
 def prepare_apart(path: Path, part: Part, style: LogStyle) -> Prepared:
-    """Prepare the run in another process; raises the errors of the preparation."""
+    """Prepare the run in a separate process; raises the errors of the preparation."""
     process = PartProcess(part, path, style)
     process.start()
     try:
@@ -100,7 +100,7 @@ def prepare_apart(path: Path, part: Part, style: LogStyle) -> Prepared:
 
 
 class Supervisor:
-    """Starts the parts, restarts those that die, and stops all in the end."""
+    """Starts the parts, restarts those that fail, and finally stops all."""
 
     def __init__(
         self,
@@ -113,10 +113,10 @@ class Supervisor:
         self._on_ready = on_ready
 
     def run(self, should_stop: Callable[[], bool]) -> None:
-        """Supervise until asked to stop; in any case no process of a part's group is left.
+        """Supervise until `should_stop()`; on return, no process of any part's group is running.
 
-        Raises a part's own error if its first start fails before it is ready, and `WorkerError` if
-        it never becomes ready. Failures of auxiliary parts end nothing.
+        Raises a part's own error if its first start fails, and `WorkerError` if the part never
+        becomes ready. Failures of auxiliary parts are never raised.
         """
         try:
             while not should_stop():
@@ -130,7 +130,7 @@ class Supervisor:
                 watched.process.end()
 
     def _stop(self) -> None:
-        """Stop the parts, auxiliary ones last: the validator evaluates the keeper's last state."""
+        """Stop the parts, auxiliary ones last, because the validator evaluates the last checkpoint."""
         processes = [watched.process for watched in self._watched]
         stuck = _stop_all([process for process in processes if not process.part.auxiliary], STOP_GRACE_S)
         _stop_all([process for process in processes if process.part.auxiliary], AUXILIARY_GRACE_S)
@@ -148,12 +148,12 @@ class _Watched:
         self._running = False
         self._said_ready = False
         self._start_at = clock()
-        self._failures = 0  # in a row
+        self._failures = 0  # consecutive failures
         self._starts = 0
-        self._was_ready = False  # at least once
+        self._was_ready = False  # ready at least once
 
     def tend(self) -> bool:
-        """Start the part if due, detect its end; returns whether it has just become ready."""
+        """Start the part if due, or detect its end; return whether it has just become ready."""
         now = self._clock()
         if self._running:
             self.process.read()
@@ -169,13 +169,13 @@ class _Watched:
         return newly_ready
 
     def _bury(self, now: float) -> None:
-        """Clean up an ended process and schedule its restart; raises if a restart is hopeless."""
+        """Clean up an ended process and schedule a restart; raises if the part cannot be restarted."""
         exit_code, name = self.process.end(), self.process.part.name
         auxiliary = self.process.part.auxiliary
         self._running, self._was_ready = False, self._was_ready or self.process.ready
         reason = str(self.process.error or f"exit code {exit_code}")
         self._events.add(ChildEnded(child=name, cause=reason))
-        if auxiliary and exit_code == 0:  # it ended to free its memory
+        if auxiliary and exit_code == 0:  # the part ended to free its memory
             self._failures, self._start_at = 0, now + REBIRTH_S
             return
         if self.process.error is not None and self._starts == 1 and not (auxiliary or self._was_ready):
@@ -189,7 +189,7 @@ class _Watched:
 
 
 def restart_delay_s(failures: int, *, auxiliary: bool = False, was_ready: bool = False) -> float | None:
-    """Return the seconds before a restart after so many failures in a row; None: give up."""
+    """Return the restart delay in seconds after this many consecutive failures; None: give up."""
     if failures < MAX_FAILURES:
         return float(2 ** (failures - 1))
     if auxiliary:
@@ -198,7 +198,7 @@ def restart_delay_s(failures: int, *, auxiliary: bool = False, was_ready: bool =
 
 
 def _stop_all(processes: Sequence[PartProcess], grace_s: float) -> list[PartProcess]:
-    """Ask processes to stop, and wait; returns those that did not stop in time."""
+    """Ask all processes to stop, and return those still running after `grace_s` seconds."""
     deadline = time.monotonic() + grace_s
     for process in processes:
         process.ask_to_stop()
@@ -208,9 +208,9 @@ def _stop_all(processes: Sequence[PartProcess], grace_s: float) -> list[PartProc
 
 
 class StopSignal:
-    """A context in which the first signal only sets `asked`; the next raises `KeyboardInterrupt`.
+    """A context in which the first signal sets `asked`, and the next raises `KeyboardInterrupt`.
 
-    Only the main thread of a process can enter it.
+    It can only be entered in the main thread of a process.
     """
 
     def __init__(self) -> None:
@@ -218,7 +218,7 @@ class StopSignal:
         self._previous: dict[signal.Signals, Any] = {}
 
     def __call__(self) -> bool:
-        """Return whether a signal has asked the process to stop."""
+        """Return whether a signal has arrived."""
         return self.asked
 
     def __enter__(self) -> StopSignal:
