@@ -1,4 +1,4 @@
-"""A run on the operator's disk: directory, settings, secrets, keys, ports, logs, software.
+"""A run on the operator's disk: directory, settings, secrets, keys, ports, logs and software.
 
-All packages above may import these modules.
+These modules may be imported from any higher-level package.
 """

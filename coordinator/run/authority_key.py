@@ -1,7 +1,7 @@
-"""The authority's key on the operator's disk, and its rotation: the old key signs over to the new.
+"""The authority's key on the operator's disk, and key rotation: the old key signs a handover.
 
-The handover is written before the new key replaces the old one in a single rename. A process killed
-in between leaves the old key and a handover to a key that does not exist, which is never read.
+The handover is written before the new key replaces the old one by a rename. A process killed in
+between leaves the old key and a handover to a key that does not exist, which is never read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME_CHARS = 16
 
 
 def load_authority(path: Path) -> AuthorityKey:
-    """Load the key at this path, with the handover to it unless it is the run's first key."""
+    """Load the key, with the handover to it unless it is the run's first key."""
     key = AuthorityKey.load(path)
     try:
         return replace(key, handover=_statement_path(path.parent, key).read_text(encoding="ascii"))
@@ -30,14 +30,14 @@ def load_authority(path: Path) -> AuthorityKey:
 
 
 def handover_to(authority: AuthorityKey, run: str) -> Handover | None:
-    """Return the previous key's handover to this key; raises `TokenError` if it is invalid."""
+    """Return the handover from the previous key; raises `TokenError` if it is invalid."""
     return verify_handover(authority.handover, run) if authority.handover else None
 
 
 def rotate(keys_dir: Path, run: str, tokens_until: float, now: float) -> Handover:
-    """Replace the authority's key; the old one is valid until its tokens expire (`tokens_until`).
+    """Replace the authority's key; the old key remains valid until `tokens_until`, when its tokens expire.
 
-    Raises `ConfigError` while the key before it is valid: its peers could not verify the newest.
+    Raises `ConfigError` while the key before it is valid: its peers could not verify the new key.
     """
     old = load_authority(keys_dir / KEY_FILE)
     before = handover_to(old, run)

@@ -1,9 +1,8 @@
-"""A run's database: created with the run or by a restore, and opened by all other commands.
+"""The database of a run: created by `init` or `restore`, and opened by all other commands.
 
-It belongs to one run: two runs in one database would mix up their members, reports and checkpoints.
-
-A run is identified by its name and its two keys. The keys may be replaced one at a time: a run that
-still has one of the recorded keys is the same run, and its present keys are recorded from then on.
+A database belongs to one run, because two runs would mix up members, reports and checkpoints. A run
+is identified by its name and two keys. The keys may be replaced one at a time: a run with one of
+the recorded keys is the same run, and its current keys are then recorded.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from coordinator.store.engine import Database, in_one_sentence, is_empty, migrat
 from coordinator.store.service_models import DatabaseOwner
 
 if TYPE_CHECKING:
-    from coordinator.run.directory import RunDirectory  # which calls `create_database`
+    from coordinator.run.directory import RunDirectory  # imports `create_database`
 
 _ROW = 1
 
 
 class Keys(NamedTuple):
-    """The name and the keys that identify a run."""
+    """The name and keys that identify a run."""
 
     run: str
     certificate_sha256: str
@@ -36,7 +35,7 @@ class Keys(NamedTuple):
 
 
 def create_database(directory: RunDirectory) -> None:
-    """Create the database of a new run; raises `ConfigError` if it already holds a run."""
+    """Create the database of a new run; raises `ConfigError` if it is already in use."""
     engine = open_engine(directory.database_url, create=True)
     try:
         require_unused(engine)
@@ -47,7 +46,7 @@ def create_database(directory: RunDirectory) -> None:
 
 
 def require_unused(engine: Engine) -> None:
-    """Raise `ConfigError` if the database has rows: its members do not fit a new run's keys."""
+    """Raise `ConfigError` if the database has rows, whose members would not match a new run's keys."""
     with in_one_sentence(), engine.connect() as connection:
         used = not is_empty(connection)
     if used:
@@ -59,10 +58,10 @@ def require_unused(engine: Engine) -> None:
 
 @contextmanager
 def open_database(directory: RunDirectory) -> Iterator[Database]:
-    """Open the run's existing database for the block, and migrate it to this version's tables.
+    """Open the run's existing database for the block, and migrate it to the current schema.
 
-    Raises `DatabaseError` if it is lost, `StorageError` if it does not answer or fails within the
-    block, `ConfigError` if it belongs to another run.
+    Raises `DatabaseError` if it is lost, `StorageError` if it does not answer or fails in the
+    block, and `ConfigError` if it belongs to another run.
     """
     engine = open_engine(directory.database_url)
     try:
@@ -77,16 +76,16 @@ def open_database(directory: RunDirectory) -> Iterator[Database]:
 
 
 def require_database(engine: Engine, directory: RunDirectory) -> None:
-    """Raise `DatabaseError` if the run's database is missing, or empty beside checkpoints.
+    """Raise `DatabaseError` if the database is missing, or if it is empty but checkpoints exist.
 
-    Earlier versions of `init` left tables without rows, so these are allowed without checkpoints.
+    Empty tables are allowed if there are no checkpoints: earlier versions of `init` left them.
     """
     named = "the one that `database_url` names"
     if engine.dialect.name == "sqlite":
         file = Path(named := str(engine.url.database))
         if not file.exists():
             raise _lost(directory, f"{file} is missing")
-        if file.stat().st_size == 0:  # SQLite would turn it into a new database
+        if file.stat().st_size == 0:  # SQLite would create a new database in it
             raise _lost(directory, f"{file} is empty")
     with engine.connect() as connection:
         if not _has_tables(connection):
@@ -111,7 +110,7 @@ def _lost(directory: RunDirectory, found: str) -> DatabaseError:
 def claim_database(database: Database, directory: RunDirectory) -> None:
     """Record this run as the database's owner; raises `ConfigError` if another run owns it.
 
-    A copy of a run without its keys cannot admit anybody and records nothing.
+    A copy of a run without its keys cannot admit members and is not recorded.
     """
     if not all(path.exists() for path in (directory.tls_cert_path, directory.keys_dir / KEY_FILE)):
         return
@@ -131,7 +130,7 @@ def _owner(session: Session) -> Keys | None:
 def _claim(session: Session, keys: Keys, path: Path) -> None:
     owner = _owner(session)
     if owner is None:
-        session.add(DatabaseOwner(id=_ROW, **keys._asdict()))  # `merge` would overwrite a row added since the check
+        session.add(DatabaseOwner(id=_ROW, **keys._asdict()))  # `merge` could overwrite a row
         return
     if not _is_same_run(owner, keys):
         raise ConfigError(

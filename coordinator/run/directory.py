@@ -1,4 +1,4 @@
-"""A run's directory: its configuration, settings, keys, database and checkpoints."""
+"""The directory of a run: configuration, settings, keys, database and checkpoints."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from peer.config.run import RunConfig
 
 
 def _nothing_more(_directory: RunDirectory) -> None:
-    """Do nothing: the default of `create`'s `prepare`."""
+    """The default of `prepare` in `create`."""
 
 
 class RunDirectory:
-    """The files of one run; configuration and settings are read once, at first use."""
+    """The files of a run; configuration and settings are read once, on first use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,11 +37,11 @@ class RunDirectory:
         settings: Settings,
         prepare: Callable[[RunDirectory], None] = _nothing_more,
     ) -> RunDirectory:
-        """Create a run with new keys and its own database; raises `ConfigError` if `path` is taken.
+        """Create a run with new keys and its own database; raises `ConfigError` if `path` exists.
 
-        `prepare` does work that takes long or may fail, such as training the tokenizer. Everything
-        is created in a temporary directory, which is renamed only when complete. The database comes
-        last, because a database on a server remains if the creation fails.
+        `prepare` does work that is slow or may fail, such as tokenizer training. Everything is
+        created in a temporary directory, which is renamed when complete. The database is created
+        last, because a database on a server remains if creation fails.
         """
         with new_directory(path, 0o700, "choose another directory, or serve the run in it") as aside:
             unfinished = cls(aside)
@@ -68,17 +68,17 @@ class RunDirectory:
 
     @property
     def keys_dir(self) -> Path:
-        """The folder of the secret keys."""
+        """The folder of secret keys."""
         return self.path / "keys"
 
     @property
     def tls_key_path(self) -> Path:
-        """The TLS certificate's private key, PEM."""
+        """The private key of the TLS certificate (PEM)."""
         return self.keys_dir / "tls.key"
 
     @property
     def tls_cert_path(self) -> Path:
-        """The TLS certificate, PEM."""
+        """The TLS certificate (PEM)."""
         return self.keys_dir / "tls.crt"
 
     @property
@@ -88,31 +88,31 @@ class RunDirectory:
 
     @property
     def checkpoints_dir(self) -> Path:
-        """The folder of all checkpoints; each has a subfolder."""
+        """The folder that contains a subfolder for each checkpoint."""
         return self.path / "checkpoints"
 
     def checkpoint_dir(self, step: int) -> Path:
-        """Return the folder of this step's checkpoint, whether it exists or not."""
+        """Return the folder of a step's checkpoint, which may not exist."""
         return self.checkpoints_dir / checkpoint_name(step)
 
     @property
     def validation_dir(self) -> Path:
-        """The held-out samples that checkpoints are evaluated on; created by the validator."""
+        """The held-out samples for evaluating checkpoints; created by the validator."""
         return self.path / "validation"
 
     @property
     def sinks_dir(self) -> Path:
-        """The sinks' progress and files; created by the sinks' process."""
+        """Progress and files of the sinks; created by the sinks' process."""
         return self.path / "sinks"
 
     @property
     def publishing_dir(self) -> Path:
-        """Exported checkpoints that wait to be published; created by the publisher."""
+        """Exported checkpoints to be published; created by the publisher."""
         return self.path / "publishing"
 
     @property
     def keeper_dir(self) -> Path:
-        """The keeper's credentials."""
+        """The credentials of the keeper."""
         return self.path / "keeper"
 
     @cached_property
@@ -127,7 +127,7 @@ class RunDirectory:
 
     @property
     def authority(self) -> AuthorityKey:
-        """The present key that signs tokens and revocations."""
+        """The current key, which signs tokens and revocations."""
         key = self._authority_file.read()
         if key is None:
             raise StorageError(f"Cannot read the key {self._authority_file.path} (No such file or directory).")
@@ -140,13 +140,13 @@ class RunDirectory:
 
     @property
     def database_url(self) -> str:
-        """The database's address: from the settings, or a SQLite file in the directory."""
+        """The URL of the database: from the settings, or a SQLite file in the directory."""
         in_directory = URL.create("sqlite", database=str(self.path / "manyhands.db"))
         return self.settings.database_url or in_directory.render_as_string()
 
     @property
     def join_link(self) -> JoinLink:
-        """The join link that the operator hands to volunteers."""
+        """The join link for volunteers."""
         try:
             certificate = self.tls_cert_path.read_bytes()
         except OSError as error:

@@ -1,7 +1,7 @@
-"""Logs of the coordinator's processes: text lines for people, or JSON lines for programs.
+"""Logs of the coordinator's processes, as lines of text or JSON.
 
 No line contains a volunteer's address, a token, an invite code, a key or a password, even if an
-exception quotes input from the network. A repeated line is written once a minute (`RepeatFilter`).
+exception quotes input from the network. Repeated lines are written once a minute (`RepeatFilter`).
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class LogFormat(str, Enum):
 
 @dataclass(frozen=True)
 class LogStyle:
-    """The format of all processes' logs, and the hosts that they may show."""
+    """The format of all processes' logs, and the hosts that they may contain."""
 
     format: LogFormat = LogFormat.TEXT
     run: str = ""
-    own_hosts: frozenset[str] = frozenset()  # the run's own hosts, which volunteers know anyway
+    own_hosts: frozenset[str] = frozenset()  # the run's own hosts, which volunteers know
 
 
 @contextmanager
 def about_session(session_id: str) -> Iterator[None]:
-    """Mark the block's log lines with this session, also in threads that `asyncio.to_thread` starts."""
+    """Add the session to log lines in the block, including threads started by `asyncio.to_thread`."""
     token = _session.set(session_id)
     try:
         yield
@@ -66,7 +66,7 @@ def about_session(session_id: str) -> Iterator[None]:
 
 
 def redacted(text: str, spared: frozenset[str] = frozenset()) -> str:
-    """Return the text without secrets, and without addresses except the spared ones."""
+    """Return the text without secrets, and without addresses other than those in `spared`."""
     for kind, form in FORMS.items():
         text = form.sub(f"<{kind}>", text)
     for form in _ADDRESSES:
@@ -79,11 +79,11 @@ def _is_harmless(found: str, spared: frozenset[str]) -> bool:
 
 
 def shorten_database_failure(record: logging.LogRecord) -> bool:
-    """Replace a record's trace of a database failure that the operator can fix by one sentence."""
+    """Replace the traceback of a database failure that the operator can fix with one sentence."""
     failure = record.exc_info[1] if record.exc_info else None
     if failure is None:
         return True
-    from coordinator.store.engine import trouble  # imported late: SQLAlchemy is not loaded unless something fails
+    from coordinator.store.engine import trouble  # SQLAlchemy, loaded only on failure
 
     if (found := trouble(failure)) is not None:
         record.msg, record.args = f"{record.getMessage()}: {found}", ()
@@ -92,27 +92,27 @@ def shorten_database_failure(record: logging.LogRecord) -> bool:
 
 
 class TextLines(logging.Formatter):
-    """A formatter of text lines for people."""
+    """Formats records as lines of text."""
 
     def __init__(self, style: LogStyle) -> None:
         super().__init__(TEXT_FORMAT)
         self._own_hosts = style.own_hosts
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line, or as several with an exception's trace."""
+        """Return the record as one line, followed by an exception's traceback if any."""
         return redacted(super().format(record), self._own_hosts)
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: `time`, `level`, `logger`, `message`, `process`; `run`, `session`, `step` if known."""
+    """Formats a record as a JSON object on one line, with the run, the session and the step if known."""
 
     def __init__(self, process: str, style: LogStyle, step: Callable[[], int | None] = lambda: None) -> None:
         super().__init__()
         self._process, self._run_style = process, style
-        self.step = step  # the process's present step
+        self.step = step  # returns the process's current step
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as a JSON object; `exception` is an exception's trace."""
+        """Return the record as a JSON object; `exception` is the traceback, if any."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
             "level": LEVELS.get(record.levelno) or record.levelname.lower(),
@@ -130,9 +130,9 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
-    """Log to standard error without repeated lines; from Alembic and httpx2 log only warnings.
+    """Log to standard error without repetitions; Alembic and httpx2 log only warnings.
 
-    Alembic would log each table, and httpx2 each address, even a webhook's, which is a secret.
+    Otherwise Alembic would log each table, and httpx2 each address, even a webhook's secret one.
     """
     handler = logging.StreamHandler()
     handler.addFilter(shorten_database_failure)
@@ -144,7 +144,7 @@ def log_to_stderr(process: str, style: LogStyle = LogStyle()) -> None:
 
 
 def log_the_unforeseen() -> None:
-    """Also log Python's warnings and the uncaught errors of threads."""
+    """Also log Python warnings and uncaught errors of threads."""
 
     def tell(failure: threading.ExceptHookArgs) -> None:
         logger.error("a thread failed", exc_info=failure.exc_value)
@@ -154,7 +154,7 @@ def log_the_unforeseen() -> None:
 
 
 def tell_step(step: Callable[[], int | None]) -> None:
-    """Include the step in all further JSON lines of this process."""
+    """Include the step in all later JSON lines of this process."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, JsonLines):
             handler.formatter.step = step

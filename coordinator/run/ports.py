@@ -1,6 +1,6 @@
-"""The coordinator's three ports: checking them before the start, and finding free ones for a demo.
+"""Ports of the coordinator: checks before the start, free ports for a demo, addresses of the keeper.
 
-The third is the keeper's libp2p node's: over IPv4 and IPv6, by TCP, and by QUIC if enabled.
+The keeper's libp2p node listens on IPv4 and IPv6, with TCP and, if enabled, QUIC.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from peer.network.endpoints import IPAddress, Transport, bindable, ways_from
 from peer.network.placement import Placement
 from peer.network.traffic import BYTES_PER_S_OF_MBIT
 
-# Linux, macOS and Windows assign higher ports to outgoing connections and to requests for any port.
+# Below the ephemeral port ranges of Linux, macOS and Windows.
 CHOSEN_PORTS = range(20_000, 32_768)
-WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104  # hosts to listen on all addresses, not to connect to
-_CHANCE = random.SystemRandom()  # processes with the same seed must not get the same ports
+WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104  # listen on all addresses
+_CHANCE = random.SystemRandom()  # processes with the same seed must get different ports
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Listener:
 
     host: str
     port: int
-    purpose: str  # for people: "the dashboard"
-    setting: str  # the setting of the port: "`web_port` in my-run/settings.yaml"
+    purpose: str  # for messages, such as "the dashboard"
+    setting: str  # for messages, such as "`web_port` in my-run/settings.yaml"
 
 
 def check_ports(listeners: Iterable[Listener]) -> None:
@@ -45,20 +45,20 @@ def check_ports(listeners: Iterable[Listener]) -> None:
 
 
 def bound_socket(listener: Listener) -> socket.socket:
-    """Return a socket bound to a listener's port (0: any free one); raises as `check_ports` does.
+    """Return a socket bound to a listener's port (0: any free port); raises like `check_ports`.
 
-    If the host means all addresses, the socket serves IPv6 and IPv4 where the machine has both.
+    A wildcard host is bound for both IPv6 and IPv4 if the machine supports both.
     """
     try:
         if listener.host in WILDCARDS and socket.has_dualstack_ipv6():
             return _bind("::", listener.port, dual_stack=True)
-        return _bind("0.0.0.0" if listener.host == "::" else listener.host, listener.port)  # noqa: S104  # as was asked for
+        return _bind("0.0.0.0" if listener.host == "::" else listener.host, listener.port)  # noqa: S104  # as configured
     except OSError as error:
         raise _explain(listener, error) from error
 
 
 def is_free(host: str, port: int) -> bool:
-    """Return whether a port can be listened on now."""
+    """Return whether it is currently possible to listen on a port."""
     try:
         _bind(host, port).close()
     except OSError:
@@ -67,7 +67,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Return different free ports from a range that the operating system does not assign."""
+    """Return distinct free ports outside the ephemeral range of the operating system."""
     free = (port for port in _CHANCE.sample(CHOSEN_PORTS, len(CHOSEN_PORTS)) if is_free(host, port))
     return list(islice(free, count))
 
@@ -78,7 +78,7 @@ def _bind(host: str, port: int, *, dual_stack: bool = False) -> socket.socket:
     )[0]
     listening = socket.socket(family, kind, protocol)
     try:
-        # as servers do: ignore the last process's connections in TIME_WAIT
+        # Ignore connections in TIME_WAIT, as servers do.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if dual_stack:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -99,9 +99,10 @@ def _explain(listener: Listener, error: OSError) -> ConfigError | PortTakenError
 
 
 def keeper_place(settings: Settings) -> Placement:
-    """Return where the keeper listens, in all ways that this machine supports, and is announced.
+    """Return the listening and announced addresses of the keeper.
 
-    TCP over `bind_host`'s IP version is always included: if that fails, the p2p daemon says why.
+    TCP on the IP version of `bind_host` is always included, so that the p2p daemon reports it if
+    that fails. Other combinations are included if this machine supports them.
     """
     port, host = settings.swarm_port, _address_of(settings.bind_host)
     asked = ways_from(str(host), port, ("tcp", "udp") if settings.quic else ("tcp",))
@@ -117,7 +118,7 @@ def keeper_place(settings: Settings) -> Placement:
 
 
 def announced(hosts: Sequence[str], port: int, transports: Collection[Transport]) -> tuple[str, ...]:
-    """Return each host's address by each transport; a name covers both IP versions."""
+    """Return each host's multiaddresses, one per transport; a host name covers both IP versions."""
     endings = [f"tcp/{port}", *([f"udp/{port}/quic-v1"] if "udp" in transports else [])]
     return tuple(f"{_host_maddr(host)}/{ending}" for host in dict.fromkeys(hosts) for ending in endings)
 
@@ -125,7 +126,7 @@ def announced(hosts: Sequence[str], port: int, transports: Collection[Transport]
 def _address_of(host: str) -> IPAddress:
     try:
         return ipaddress.ip_address(host)
-    except ValueError:  # a name of this machine
+    except ValueError:  # host name of this machine
         return ipaddress.ip_address(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
 
 

@@ -1,7 +1,7 @@
-"""`publications` in settings.yaml: the places to publish checkpoints to, and the secrets they need.
+"""`publications` in settings.yaml: destinations for checkpoints, and their secrets.
 
-Each secret is in its own file (mode 0600, usually in the run's directory), and not in settings,
-arguments or environment variables; only the publisher reads it.
+Each secret has its own file (mode 0600, usually in the run's directory) rather than being part of
+settings, arguments or environment variables. Only the publisher reads it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SECRET_OPTIONS = frozenset(
     }
 )
 Option = str | int | float | bool
-Options = dict[str, Option | dict[str, Option]]  # such as s3fs' `client_kwargs`
+Options = dict[str, Option | dict[str, Option]]  # nested, such as s3fs' `client_kwargs`
 
 
 def _is_address(address: str) -> str:
@@ -55,7 +55,6 @@ class PlaceSettings(Section):
 
     to: Annotated[str, Field(max_length=500), AfterValidator(_is_address)]
     """Address of the place: `hf://owner/name`, or any address of fsspec such as `s3://bucket/folder`."""
-    # a hub's token, or YAML with fsspec's secret options; relative to the run's directory
     secret_file: str | None = None
     """File of mode 0600 with the hub's token, or with fsspec's secret options as YAML; relative to the run's directory.
     """
@@ -66,24 +65,24 @@ class PlaceSettings(Section):
 
     @property
     def is_hub(self) -> bool:
-        """Return whether the place is a Hugging Face repository."""
+        """Return whether the destination is a Hugging Face repository."""
         return self.to.startswith(HUB)
 
     @property
     def is_public(self) -> bool:
-        """Return whether the public sees the place: not if it is private or a local folder."""
+        """Return whether the public is told of the destination: not if it is private or a local folder."""
         return not (self.private or self.to.startswith(LOCAL))
 
 
 @dataclass(frozen=True)
 class Secret:
-    """The secret of a place; no `repr` shows it."""
+    """The secret of a destination, hidden in its `repr`."""
 
     token: str | None = field(default=None, repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def reason(self, error: BaseException) -> str:
-        """Return an error and its cause on one line, without secrets that libraries may repeat."""
+        """Return an error and its cause on one line, without secrets that libraries may have included."""
         found = [error] if error.__cause__ is None else [error, error.__cause__]
         text = ": ".join(str(each) or repr(each) for each in found)
         for value in filter(None, (self.token, *self.options.values())):
@@ -92,7 +91,7 @@ class Secret:
 
 
 def read_secret(base: Path, place: PlaceSettings) -> Secret:
-    """Read a place's secret; raises `ConfigError` if its file is missing, exposed or invalid."""
+    """Read a destination's secret; raises `ConfigError` if the file is missing, exposed or invalid."""
     if place.secret_file is None:
         return Secret()
     path = base / place.secret_file
@@ -111,7 +110,7 @@ def read_secret(base: Path, place: PlaceSettings) -> Secret:
 def _parse_options(text: str, key: str) -> dict[str, str]:
     try:
         content = yaml.safe_load(text)
-    except yaml.YAMLError:  # its message repeats the text
+    except yaml.YAMLError:  # the message would quote the file
         content = None
     if not isinstance(content, dict) or not all(isinstance(value, str) for pair in content.items() for value in pair):
         raise ConfigError(f"{key} must hold lines such as `key: ...` and `secret: ...`.")

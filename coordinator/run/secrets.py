@@ -1,6 +1,6 @@
-"""Secrets in a run's directory: reading secret files, and checking that nobody else can read them.
+"""Secrets in a run's directory: reading secret files, and checking their permissions.
 
-`coordinator serve` refuses to start while another user can read a secret; the doctor reports it.
+`coordinator serve` refuses to start if another user can read a secret; the doctor reports it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def read_secret(path: Path, setting: str) -> str:
 def check_secrets(directory: RunDirectory) -> None:
     """Raise `ConfigError` for the first secret that others can read, with a command to fix it.
 
-    The database's files, which earlier versions left readable, are set to mode 0600 first.
+    Database files, which earlier versions left readable, are first set to mode 0600.
     """
     for path in _database_files(directory):
-        with suppress(OSError):  # another user's file: `exposed` reports it
+        with suppress(OSError):  # owned by another user: reported below
             path.chmod(0o600)
     for complaint in exposed(directory):
         raise ConfigError(complaint)
@@ -52,20 +52,20 @@ def exposed(directory: RunDirectory) -> Iterator[str]:
         for path in sorted(folder.iterdir()):
             if path.suffix != ".crt":  # certificates are public
                 yield from _judge(path, "600")
-    yield from _judge(directory.path / "settings.yaml", "600")  # it may hold the database's password
+    yield from _judge(directory.path / "settings.yaml", "600")  # may contain a password
     for path in _database_files(directory):
         yield from _judge(path, "600")
 
 
 def _database_files(directory: RunDirectory) -> list[Path]:
-    """Return SQLite's file in the run's directory, and the files that SQLite keeps beside it."""
+    """Return the SQLite database in the run's directory, with its journal files."""
     return sorted(directory.path.glob("manyhands.db*"))
 
 
 def _judge(path: Path, mode: str) -> Iterator[str]:
     try:
         status = path.stat()
-    except FileNotFoundError:  # removed since it was listed
+    except FileNotFoundError:  # removed since the listing
         return
     if stat.S_IMODE(status.st_mode) & 0o077:
         found = stat.filemode(status.st_mode)

@@ -1,4 +1,4 @@
-"""The operator's settings of a run: addresses, limits, places to publish to, webhooks."""
+"""The operator's settings of a run: addresses, limits, publications and webhooks."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from coordinator.run.sink_settings import Sinks
 from coordinator.run.webhook_settings import Webhooks
 from peer.config.base import Section, WrittenAs, first_mistake
 
-MAX_SESSIONS = 6000  # open at once, for each service
-CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE = 256, 600  # for a laboratory whose devices reconnect at once
+MAX_SESSIONS = 6000  # open sessions per service
+CALLS_PER_ADDRESS, CALLS_PER_ADDRESS_PER_MINUTE = 256, 600  # lets a laboratory reconnect at once
 Port = Annotated[int, Field(ge=1, le=65535)]
 Proxy = Annotated[str, AfterValidator(lambda address: str(ipaddress.ip_address(address)))]
 
-# addresses from which Colab and Kaggle open notebooks
+# GitHub pages of notebooks, which Colab and Kaggle can open.
 _NOTEBOOK = r"https://github\.com/[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}/blob/[A-Za-z0-9_./-]{1,300}\.ipynb"
 
 
 def _without_brackets(host: object) -> object:
-    """Remove the brackets of an IPv6 address as written in links, [2001:db8::1]."""
+    """Remove the brackets of an IPv6 address in a link, such as [2001:db8::1]."""
     if isinstance(host, str) and host.startswith("[") and host.endswith("]"):
         return host[1:-1]
     return host
 
 
 def _fallback(text: str) -> str:
-    if text.count(":") > 1 and not text.startswith("["):  # an IPv6 address without brackets
+    if text.count(":") > 1 and not text.startswith("["):  # IPv6 address without brackets
         text = f"[{text}]"
     try:
         Address.parse(text, default_port=1)
@@ -108,7 +108,7 @@ class Settings(Section):
     providers: Annotated[dict[ProviderName, Provider], BeforeValidator(with_known)] = Field(default_factory=dict)
     """Identity providers by which volunteers may log in, each under a short name of small letters and digits, such as
     `hf`."""
-    sinks: Sinks = Sinks()  # where the run's curves are written, too
+    sinks: Sinks = Sinks()  # further destinations of the run's curves
     publications: Annotated[tuple[PlaceSettings, ...], Field(max_length=16, strict=False)] = ()
     """Places to publish checkpoints to."""
     webhooks: Webhooks = Field(default_factory=dict)
@@ -121,7 +121,7 @@ class Settings(Section):
     """Licence of the model as the hub names it, for the model card."""
 
     def publication(self, address: str) -> PlaceSettings:
-        """Return the place with this address; raises `ConfigError` if `publications` has none."""
+        """Return the publication to this address; raises `ConfigError` if there is none."""
         places = {place.to: place for place in self.publications}
         if address not in places:
             known = ", ".join(places) or "none"
@@ -138,17 +138,17 @@ class Settings(Section):
         except (UnicodeDecodeError, yaml.YAMLError) as error:
             raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
         except ValidationError as error:
-            raise ConfigError(f"{path}: {first_mistake(error, secret=True)}.") from error  # a value may be a password
+            raise ConfigError(f"{path}: {first_mistake(error, secret=True)}.") from error  # may be a password
 
     @property
     def web_address(self) -> str:
-        """The address at which browsers reach the web port, without a slash at the end."""
+        """The address of the web port for browsers, without a trailing slash."""
         host = f"[{self.public_host}]" if ":" in self.public_host else self.public_host
         return (self.public_url or f"http://{host}:{self.web_port}").rstrip("/")
 
     @property
     def web_names(self) -> frozenset[str]:
-        """The host names that browsers may use for the web port, in lower case."""
+        """The host names, in lower case, under which browsers may request the web port."""
         fallbacks = (Address.parse(text, default_port=1).host for text in self.fallback_addresses)
         asked = urlsplit(self.web_address).hostname or ""
         return frozenset(
@@ -161,13 +161,13 @@ class Settings(Section):
         return Policy(self.quarantine_strikes, self.quarantine_window_s)
 
     def to_yaml(self) -> str:
-        """Return the complete file, including defaults."""
+        """Return the complete file as YAML, including defaults."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The rule for quarantine: so many failed checks (strikes) within so many seconds."""
+    """The rule for quarantine: number of failed checks (strikes) within a time window."""
 
     strikes: int = 3  # 0: no automatic quarantine
     window_s: float = 3600.0

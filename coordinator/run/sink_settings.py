@@ -1,7 +1,7 @@
-"""`sinks` in settings.yaml: further places that the run's curves are written to.
+"""`sinks` in settings.yaml: further destinations of the run's curves.
 
-They are not in the run file, because every volunteer gets that: where an operator keeps curves is
-private, and no volunteer's machine ever writes to them.
+They are not part of the run file, which every volunteer receives, because where an operator stores
+curves is private, and volunteers' machines never write to these destinations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Name = Annotated[
         "at most 128 letters, digits, dots, hyphens and underscores, the first a letter or a digit",
     ),
 ]
-SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # relative to the run's directory; mode 0600
+SecretFile = Annotated[str, Field(min_length=1, max_length=255)]  # in the run's directory; mode 0600
 
 
 class TensorBoardSettings(Section):
@@ -77,7 +77,7 @@ class Sinks(Section):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the sinks that are set."""
+        """The names of the configured sinks."""
         return tuple(name for name in type(self).model_fields if getattr(self, name) is not None)
 
     def require_installed(self) -> None:

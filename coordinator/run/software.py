@@ -1,7 +1,7 @@
-"""The software that a run serves to volunteers: a wheel of the running code, known by its SHA-256.
+"""The software that a run serves to volunteers: a wheel of the running code, identified by SHA-256.
 
-It is packed reproducibly from the installed files: so it works for a checkout, an image and an
-ordinary installation, without build tools or a network, and all replicas serve the same file.
+The wheel is built reproducibly from the installed files. This needs no build tools or network,
+works for checkouts, images and ordinary installations, and gives the same file on all replicas.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from peer.runtime.software import CONSTRAINTS, DISTRIBUTION, install_commands
 from peer.runtime.version import COMMIT_FILE, own_commit
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKED = ("auth", "coordinator", "dashboards", "peer", "manyhands.py")  # as `only-include` in pyproject.toml
+PACKED = ("auth", "coordinator", "dashboards", "peer", "manyhands.py")  # `only-include` in pyproject.toml
 CONSTRAINTS_NAME, NOTEBOOK_NAME, SKILL_NAME = "constraints.txt", "join.ipynb", "SKILL.md"
-UNPACKED = ("dashboards", "guide")  # only the coordinator reads it; building it must not change the wheel's digest
+UNPACKED = ("dashboards", "guide")  # building the guide must not change the wheel's digest
 METADATA = ("METADATA", "WHEEL", "entry_points.txt")
-EARLIEST = (1980, 1, 1, 0, 0, 0)  # the earliest time a zip file can store
+EARLIEST = (1980, 1, 1, 0, 0, 0)  # earliest time that a zip file can store
 
 
 @dataclass(frozen=True)
 class Software:
-    """One version of the software as a wheel."""
+    """One version of the software, as a wheel."""
 
-    name: str  # the wheel's file name
+    name: str  # file name of the wheel
     version: str
     wheel: bytes = field(repr=False)
-    constraints: bytes = field(repr=False)  # also in the wheel
+    constraints: bytes = field(repr=False)  # also contained in the wheel
 
     @cached_property
     def sha256(self) -> str:
-        """The wheel's SHA-256, 64 hex digits."""
+        """The SHA-256 of the wheel, 64 hexadecimal digits."""
         return hashlib.sha256(self.wheel).hexdigest()
 
     def address(self, web_address: str) -> str:
-        """Return the wheel's address at the run's web port, with a digest that pip and uv check."""
+        """Return the URL of the wheel at the web port, with a digest that pip and uv verify."""
         return f"{web_address}/software/{self.name}#sha256={self.sha256}"
 
     def constraints_address(self, web_address: str) -> str:
-        """Return the address of the constraints file, for installations without the wheel."""
+        """Return the URL of the constraints file, for installations without the wheel."""
         return f"{web_address}/software/{CONSTRAINTS_NAME}#sha256={hashlib.sha256(self.constraints).hexdigest()}"
 
 
 @cache  # the running code does not change
 def own_software() -> Software:
-    """Pack the software of this process; raises `ConfigError` if it is not installed."""
+    """Build the wheel of the running software; raises `ConfigError` if it is not installed."""
     try:
         installed = distribution(DISTRIBUTION)
     except PackageNotFoundError as error:
@@ -71,7 +71,7 @@ def own_software() -> Software:
 
 
 def pack(files: dict[str, bytes], record: str) -> bytes:
-    """Pack files into a wheel; uncompressed, because compressors differ and the digest must not."""
+    """Return a wheel of these files, uncompressed because compressors differ but the digest must not."""
     lines = [
         f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b'=').decode()},{len(content)}"
         for name, content in sorted(files.items())
@@ -87,7 +87,7 @@ def pack(files: dict[str, bytes], record: str) -> bytes:
 
 
 def _packages() -> Iterator[tuple[str, bytes]]:
-    """Yield all files of the packages, except those of editors and Python's caches."""
+    """Yield all files of the packages, except hidden files and Python caches."""
     for name in PACKED:
         place = ROOT / name
         for path in place.rglob("*") if place.is_dir() else (place,):
@@ -98,7 +98,7 @@ def _packages() -> Iterator[tuple[str, bytes]]:
 
 
 def _metadata(installed: Distribution, folder: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the metadata files that installers need, as the build wrote them, and the commit."""
+    """Yield the metadata files that installers need, the commit, and the licences."""
     for name in METADATA:
         yield f"{folder}/{name}", (installed.read_text(name) or "").encode()
     if commit := own_commit():
@@ -109,7 +109,7 @@ def _metadata(installed: Distribution, folder: str) -> Iterator[tuple[str, bytes
 
 
 def notebook_for(software: str, link: str) -> bytes:
-    """Return the volunteers' notebook with this run's join link and software address filled in."""
+    """Return the volunteers' notebook with the run's join link and software address filled in."""
     notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     known = {"SOFTWARE": software, "LINK": link}
     for cell in notebook["cells"]:
@@ -119,7 +119,7 @@ def notebook_for(software: str, link: str) -> bytes:
 
 
 def skill_for(software: str, link: JoinLink, page: str) -> bytes:
-    """Return instructions for a coding agent to join this run, with the machine owner's consent."""
+    """Return instructions for a coding agent to join this run with the owner's consent."""
     template = Template(SKILL.read_text(encoding="utf-8"))
     return template.substitute(
         run=link.run,
