@@ -1,4 +1,4 @@
-"""Checkpoints on the operator's disk: manifest, writing, probing, validation, rewinding, export.
+"""Checkpoints on the operator's disk: manifest, writing, probe, validation, rewinding and export.
 
-The keeper writes them; others read them through `manifest` and `validations`.
+The keeper writes checkpoints; other processes use `manifest` and `validations` to read them.
 """

@@ -1,11 +1,11 @@
-"""Export of a checkpoint: a folder that plain transformers loads, without the files for resuming.
+"""Export of a checkpoint to a folder for plain transformers, without the files for resuming.
 
-    config.json, model.safetensors, tokenizer files   for from_pretrained
-    probe.safetensors                                 the fixed batch whose loss the manifest names
-    README.md, loss.svg                               the model card and its curve
-    manifest.json                                     step, era, probe loss, SHA-256 and size of every other file
+  config.json, model.safetensors, tokenizer files   for from_pretrained
+  probe.safetensors                                 fixed batch; its loss is in the manifest
+  README.md, loss.svg                               model card and its curve
+  manifest.json                                     step, era, probe loss, SHA-256 and size of every other file
 
-The folder is temporary until its files are synced, verified and tested by the caller; then renamed.
+The export is written to a temporary folder, which is renamed after sync, verification and tests.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from auth.errors import StorageError
 from auth.files import new_directory, sync
 from coordinator.checkpoints.manifest import MANIFEST, StoredCheckpoint, file_entry, verify
 
-LEFT_OUT = frozenset({"optimizer.safetensors", "run.yaml"})  # only for resuming; run files may name private addresses
+LEFT_OUT = frozenset({"optimizer.safetensors", "run.yaml"})  # for resuming; may contain private addresses
 
 
 @contextmanager
 def exporting(
     stored: StoredCheckpoint, target: Path, texts: Mapping[str, str], *, link: bool = False
 ) -> Iterator[Path]:
-    """Yield a temporary folder with the export; it becomes `target` only if the block succeeds.
+    """Yield a temporary folder with the export, which is renamed to `target` if the block succeeds.
 
-    `texts` are further files by name. With `link`, files are hard links if possible: nobody may
-    write into them. Every file is compared with the manifest in `stored`. Raises `StorageError` if
-    the checkpoint is damaged or removed meanwhile, `ConfigError` if `target` is not empty.
+    `texts` are further files by name. With `link`, files are hard links where possible and must not
+    be modified. Every file is verified against the manifest in `stored`. Raises `StorageError` if
+    the checkpoint is damaged or has been removed, `ConfigError` if `target` is not empty.
     """
     names = [name for name in stored.manifest.files if name not in LEFT_OUT and name not in texts]
     with new_directory(target) as folder:
@@ -56,7 +56,7 @@ def _take(source: Path, target: Path, link: bool) -> None:
         try:
             os.link(source, target)
             return
-        except OSError:  # another file system, or one without links
+        except OSError:  # another file system, or no hard links
             pass
     try:
         shutil.copyfile(source, target)

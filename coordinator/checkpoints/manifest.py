@@ -1,6 +1,6 @@
-"""Checkpoints on disk: a folder each, with a manifest that lists every file's size and SHA-256.
+"""Checkpoints on disk: one folder each, with a manifest listing every file's size and SHA-256.
 
-This module reads no tensors, so code that serves or publishes checkpoints needs no PyTorch.
+The module reads no tensors, so code that serves or publishes checkpoints does not need PyTorch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_MANIFEST_BYTES = 1 << 20
 
 
 class FileEntry(BaseModel):
-    """One file of a checkpoint."""
+    """A file of a checkpoint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -37,7 +37,7 @@ class FileEntry(BaseModel):
 
 
 class Manifest(BaseModel):
-    """The files of a checkpoint, with its run, step, era and the loss on its probe."""
+    """The files of a checkpoint, and its run, step, era and probe loss."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -45,14 +45,14 @@ class Manifest(BaseModel):
     run: str
     step: int
     era: int
-    created_at: float  # Unix seconds
+    created_at: float  # Unix time in seconds
     probe_loss: float | None
     files: dict[str, FileEntry]
 
 
 @dataclass(frozen=True)
 class StoredCheckpoint:
-    """A checkpoint on disk whose files were verified against its manifest."""
+    """A checkpoint on disk that has been verified against its manifest."""
 
     path: Path
     manifest: Manifest
@@ -60,12 +60,12 @@ class StoredCheckpoint:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all files together, without the manifest."""
+        """The total size of all files except the manifest."""
         return sum(entry.size_bytes for entry in self.manifest.files.values())
 
 
 def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint:
-    """Compare all files, or `files`, with the manifest; raises `StorageError` if one differs."""
+    """Verify all files, or `files`, against the manifest; raises `StorageError` if one differs."""
     try:
         raw = _read_manifest(path / MANIFEST)
         manifest = Manifest.model_validate(json.loads(raw))
@@ -73,7 +73,7 @@ def verify(path: Path, files: Collection[str] | None = None) -> StoredCheckpoint
             wanted = files is None or name in files
             if Path(name).name != name or (wanted and not matches(path / name, entry)):
                 raise StorageError(f"{path.name}: {name} does not match the manifest.")
-    except (OSError, ValueError, ValidationError, RecursionError) as error:  # the last: deeply nested JSON
+    except (OSError, ValueError, ValidationError, RecursionError) as error:  # nested too deeply
         raise StorageError(f"{path.name}: no complete checkpoint ({error}).") from error
     return StoredCheckpoint(path, manifest, hashlib.sha256(raw).hexdigest())
 
@@ -89,7 +89,7 @@ def newest_verified(directory: Path) -> StoredCheckpoint | None:
 
 
 def stored_steps(directory: Path) -> list[int]:
-    """Return the steps of all checkpoints in the folder, damaged ones included, in order."""
+    """Return the steps of all checkpoints in the folder in order, including damaged ones."""
     return sorted(int(path.name.removeprefix("step-")) for path in directory.glob("step-*"))
 
 
@@ -106,7 +106,7 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def file_entry(path: Path) -> FileEntry:
-    """Make the manifest's entry for a file."""
+    """Return the manifest entry of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
@@ -115,7 +115,7 @@ def file_entry(path: Path) -> FileEntry:
 
 
 def _read_manifest(path: Path) -> bytes:
-    """Return a manifest's content; raises `ValueError` if it is no plain file or too large."""
+    """Return the content of a manifest; raises `ValueError` if it is not a regular file or too large."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_MANIFEST_BYTES:
         raise ValueError(f"{path.name} is no plain file of at most {MAX_MANIFEST_BYTES} bytes")
@@ -123,6 +123,6 @@ def _read_manifest(path: Path) -> bytes:
 
 
 def matches(path: Path, entry: FileEntry) -> bool:
-    """Return whether a file matches the manifest; links, pipes and devices never do."""
+    """Return whether a file matches its entry; links, pipes and devices never match."""
     status = path.lstat()
     return stat.S_ISREG(status.st_mode) and status.st_size == entry.size_bytes and file_entry(path) == entry

@@ -1,4 +1,4 @@
-"""The probe: a fixed batch whose loss is stored with each checkpoint, to verify the weights by."""
+"""The probe: a fixed batch whose loss is stored with each checkpoint to verify the weights."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from peer.models.packing import unpacked
 from peer.models.replaced_tokens import ReplacedTokens, detection_loss, shuffled
 
 PROBE_SAMPLES = 8
-PROBE_DEVICE = 2**32 - 1  # no device has this number, so none trains on this order of samples
+PROBE_DEVICE = 2**32 - 1  # no device has this number, so none trains on the same order of samples
 
 
 def make_probes(config: RunConfig, tokenizer_dir: Path) -> Mapping[int, Batch]:
-    """Make a probe batch for each sequence length of the run's phases; the same at every start.
+    """Return a probe batch for each sequence length of the run's phases, identical at every start.
 
-    All are made at the start, so that the swarm need not wait for the keeper at a phase's boundary.
+    All probes are made at the start, so that the swarm does not wait for the keeper between phases.
     """
     lengths = {phase.sequence_length: phase.from_step for phase in all_phases(config)}
     return {length: make_probe(config.at_step(step), tokenizer_dir) for length, step in lengths.items()}
 
 
 def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
-    """Make a probe batch, with a sentence-order label for each sample if the objective has them.
+    """Return a probe batch; if the objective uses sentence order, every sample has an order label.
 
-    No label is left out, because transformers averages the loss over labelled samples only.
+    No sample may lack a label, because transformers averages the loss over labelled samples only.
     """
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -46,7 +46,7 @@ def make_probe(config: RunConfig, tokenizer_dir: Path) -> Batch:
 
 
 def probe_loss(model: PreTrainedModel, probe: Batch, config: RunConfig) -> float:
-    """Return the objective's loss on the probe without dropout; of a discriminator its own loss."""
+    """Return the objective's loss on the probe without dropout; for ELECTRA, the discriminator's loss."""
     with evaluating(model):
         if isinstance(model, ReplacedTokens):
             input_ids, replaced = shuffled(probe)
@@ -55,11 +55,11 @@ def probe_loss(model: PreTrainedModel, probe: Batch, config: RunConfig) -> float
 
 
 def probe_tensors(probe: Batch, config: RunConfig) -> Mapping[str, torch.Tensor]:
-    """Return the batch as plain transformers expects it: `labels` (b, l), -100 for no prediction.
+    """Return the batch in transformers' format: `labels` (b, l), -100 for no prediction.
 
-    For a causal model transformers expects each label at its own position, not at the one before,
-    which predicts it. For a discriminator the labels are 1 where a token is replaced, else 0. If
-    packed documents do not attend to each other, each becomes a padded sample of its own.
+    Labels of a causal model are at the tokens' own positions, because transformers shifts them.
+    Labels of a discriminator are 1 for replaced tokens, else 0. If packed documents do not attend
+    to each other, each document becomes a padded sample.
     """
     if not config.data.cross_document_attention:
         probe = unpacked(probe)

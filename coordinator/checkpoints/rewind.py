@@ -1,7 +1,7 @@
-"""Return to an earlier checkpoint: verify it, list the contributors since, move undone checkpoints.
+"""Rewinding to an earlier checkpoint: verify it, list later contributors, move undone checkpoints.
 
-`rewind` undoes later steps and begins an era in the database, even if the run is not served. The
-keeper sees the era, restores the checkpoint, and makes all peers return to it (`peer.swarm.view`).
+`rewind` undoes later steps and begins an era in the database, even if the run is not being served.
+The keeper then restores the checkpoint and makes all peers return to it (`peer.swarm.view`).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from coordinator.run.checkpoint_names import checkpoint_name
 from coordinator.store.engine import Database
 from coordinator.store.models import Device, Member, Report, StoredSuspicion
 
-UNDONE = "undone"  # folder of the checkpoints undone by the last return, for finding the cause
+UNDONE = "undone"  # folder of checkpoints undone by the last rewind, for finding the cause
 
 
 @dataclass(frozen=True)
 class Contributor:
-    """A device that has contributed to the steps to undo."""
+    """A device that contributed to the steps to undo."""
 
     member: str
     device_id: str
     steps: int
-    samples: int  # as claimed
-    suspicions: int  # raised against it in these steps
+    samples: int  # claimed samples
+    suspicions: int  # suspicions against the device in these steps
 
 
 def checkpoint_to_return_to(directory: Path, step: int) -> StoredCheckpoint:
-    """Verify and return the checkpoint of this step; raises `ConfigError` if missing or damaged."""
+    """Verify and return the checkpoint of a step; raises `ConfigError` if it is missing or damaged."""
     steps = stored_steps(directory)
     if step not in steps:
         there = ", ".join(map(str, steps)) or "none"
@@ -48,7 +48,7 @@ def checkpoint_to_return_to(directory: Path, step: int) -> StoredCheckpoint:
 
 
 def contributors_since(database: Database, step: int) -> list[Contributor]:
-    """List the devices with samples in counted steps after this one, the most suspicious first."""
+    """Return devices with samples in valid steps after `step`, most suspicious first."""
     given = (
         select(Member.name, Device.id, func.count(Report.id), func.sum(Report.samples))
         .join(Device, Device.id == Report.device_id)
@@ -73,9 +73,10 @@ def contributors_since(database: Database, step: int) -> list[Contributor]:
 def rewind(
     administration: Administration, directory: Path, ledger: Ledger, step: int, suspects: Collection[str]
 ) -> tuple[int, int]:
-    """Undo all steps after this one; returns their number, and the number of the new era.
+    """Undo all steps after `step`; return their number and the number of the new era.
 
-    Quarantines `suspects` that contributed since. Raises `ConfigError` without a sound checkpoint.
+    Devices in `suspects` that contributed to them are quarantined. Raises `ConfigError` if there is
+    no sound checkpoint of that step.
     """
     checkpoint_to_return_to(directory, step)
     undone = ledger.last_step() - step
@@ -91,10 +92,10 @@ def rewind(
 
 
 def set_aside_undone(directory: Path, last_counting_step: Callable[[int], int | None]) -> list[int]:
-    """Move the checkpoints of undone steps to the folder `undone`; returns these steps.
+    """Move the checkpoints of undone steps to the folder `undone`; return these steps.
 
-    `last_counting_step` maps an era to its last step that no later era undid; None: all count.
-    Checkpoints moved by an earlier return are removed.
+    `last_counting_step` maps an era to its last step not undone by a later era; None: all steps are
+    valid. Checkpoints moved by an earlier rewind are deleted.
     """
     undone = [step for step in stored_steps(directory) if _is_undone(directory, step, last_counting_step)]
     if undone:

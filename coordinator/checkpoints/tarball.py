@@ -1,6 +1,6 @@
-"""A checkpoint as an uncompressed tar, streamed without buffering; its size is known in advance.
+"""A checkpoint as an uncompressed tar archive, streamed without buffering, of known size.
 
-The same checkpoint always produces the same bytes.
+The archive of a checkpoint is always the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ END = bytes(2 * tarfile.BLOCKSIZE)
 
 @dataclass(frozen=True)
 class Tarball:
-    """The files of a checkpoint in one folder of a tar, each with its header and path."""
+    """The files of a checkpoint in one folder of a tar archive."""
 
     files: tuple[tuple[bytes, Path, int], ...]  # header, path, size in bytes
 
     @classmethod
     def of(cls, stored: StoredCheckpoint, folder: str) -> Tarball:
-        """Collect the manifest and the files it names; raises `OSError` if the manifest is gone."""
+        """Return an archive of the manifest and its files; raises `OSError` if the manifest is missing."""
         sizes = {MANIFEST: (stored.path / MANIFEST).stat().st_size}
         sizes |= {name: entry.size_bytes for name, entry in stored.manifest.files.items()}
         created = int(stored.manifest.created_at)
@@ -34,11 +34,11 @@ class Tarball:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the whole tar."""
+        """The size of the archive."""
         return sum(len(header) + size + _padding(size) for header, _, size in self.files) + len(END)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the tar; raises `OSError` or `StorageError` if a file is removed or replaced."""
+        """Yield the archive; raises `OSError` or `StorageError` if a file is removed or replaced."""
         for header, path, size in self.files:
             yield header
             yield from _content(path, size)

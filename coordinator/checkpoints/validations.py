@@ -1,4 +1,4 @@
-"""Results of checkpoints on held-out samples: written by the validator, read by other processes."""
+"""Stored evaluations of checkpoints on held-out samples, written by the validator."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from coordinator.store.locks import Lock, beside_others
 from coordinator.store.models import Checkpoint, Validation
 from coordinator.store.notify import Topic, tell
 
-POLL_S = 1.0  # how often the validator looks for a new checkpoint
+POLL_S = 1.0  # interval at which the validator checks for new checkpoints
 
 
 @dataclass(frozen=True)
 class ValidationRow:
-    """One checkpoint's results; see `coordinator.store.models.Validation`."""
+    """The evaluation of a checkpoint; see `coordinator.store.models.Validation`."""
 
     step: int
     era: int
     manifest_sha256: str
     set_sha256: str
-    sequence_length: int  # tokens
+    sequence_length: int  # in tokens
     samples: int
     predicted_tokens: int
     mlm_loss: float | None
@@ -37,21 +37,21 @@ class ValidationRow:
     accuracy: float
     sop_accuracy: float | None
     elapsed_s: float
-    evaluated_at: float  # Unix seconds
-    detection_loss: float | None = None  # with the objective's weight; None, like the next two, without replaced tokens
+    evaluated_at: float  # Unix time in seconds
+    detection_loss: float | None = None  # weighted; None if no tokens are replaced
     detection_accuracy: float | None = None
     detection_f1: float | None = None
 
     @property
     def loss(self) -> float | None:
-        """The objective's total loss, as in training; None if it was not finite."""
+        """The total loss of the objective; None if it was not finite."""
         if self.mlm_loss is None:
             return None
         return self.mlm_loss + (self.sop_loss or 0.0) + (self.detection_loss or 0.0)
 
     @property
     def perplexity(self) -> float | None:
-        """The exponential of the loss; None without a loss, or if it overflows."""
+        """The exponential of the loss; None if there is no loss or it overflows."""
         try:
             return None if self.mlm_loss is None else math.exp(self.mlm_loss)
         except OverflowError:
@@ -64,7 +64,7 @@ class ValidationRow:
 
 
 def validations(database: Database) -> list[ValidationRow]:
-    """Return all results, ordered by step."""
+    """Return all evaluations, ordered by step."""
     names = [field.name for field in fields(ValidationRow)]
     with database() as session:
         found = session.scalars(select(Validation).order_by(Validation.step))
@@ -72,14 +72,14 @@ def validations(database: Database) -> list[ValidationRow]:
 
 
 def best_steps(database: Database) -> list[int]:
-    """Return steps by loss, the best first, if evaluated on the same samples as the newest."""
+    """Return steps in order of increasing loss, among evaluations on the newest set of samples."""
     rows = validations(database)
     comparable = [(row.loss, row.step) for row in rows if row.set_sha256 == rows[-1].set_sha256]
     return [step for loss, step in sorted((loss, step) for loss, step in comparable if loss is not None)]
 
 
 def pending_checkpoints(database: Database) -> list[CheckpointRow]:
-    """Return the recorded checkpoints without an evaluation, the newest first."""
+    """Return the recorded checkpoints without an evaluation, newest first."""
     same = and_(Validation.step == Checkpoint.step, Validation.manifest_sha256 == Checkpoint.manifest_sha256)
     waiting = select(Checkpoint).outerjoin(Validation, same).where(Validation.step.is_(None))
     with database() as session:
@@ -87,23 +87,23 @@ def pending_checkpoints(database: Database) -> list[CheckpointRow]:
 
 
 def await_work(directory: RunDirectory, stop: threading.Event) -> bool:
-    """Wait until a checkpoint is pending or the samples are not drawn yet; false if told to stop.
+    """Wait until a checkpoint is pending or samples must be drawn; return False if stopped.
 
-    The validator loads torch only afterwards.
+    The validator loads torch only after this.
     """
     engine = open_engine(directory.database_url)
     database = Database(engine)
     try:
         while directory.validation_dir.exists() and not pending_checkpoints(database):
             if stop.wait(POLL_S):
-                return bool(pending_checkpoints(database))  # the keeper's last one
+                return bool(pending_checkpoints(database))  # the keeper's last checkpoint
     finally:
         engine.dispose()
     return True
 
 
 def record_validation(database: Database, row: ValidationRow) -> bool:
-    """Store a result, replacing that step's earlier one; false if the step was undone meanwhile."""
+    """Store an evaluation, replacing an earlier one; return False if the step has been undone."""
 
     def enter(session: Session) -> bool:
         beside_others(session, Lock.ERA)

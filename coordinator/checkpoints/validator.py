@@ -1,10 +1,11 @@
-"""The validator: evaluates each new checkpoint on held-out samples, in a process beside the keeper.
+"""The validator, which evaluates each new checkpoint on held-out samples.
 
-On a CPU a large model takes minutes for it, and the swarm must not wait; so it is a process of its
-own, with low priority and one thread, that finds checkpoints through the database and the disk
-only. If it fails, the run goes on. `run_validator` is its main function once there is work. After a
-while without a new checkpoint the process ends, which frees the memory of torch and the model; the
-supervisor starts it again, and then it waits in `coordinator.checkpoints.validations.await_work`.
+Evaluation of a large model takes minutes on a CPU, and the swarm must not wait. Therefore the
+validator is a separate process with low priority and one thread, which learns of checkpoints from
+the database and the disk. The run continues if it fails. When no checkpoint has come for a while,
+the process ends to free the memory of torch and the model. The supervisor then restarts it, and it
+waits in `coordinator.checkpoints.validations.await_work` before loading torch. `run_validator` is
+the main function.
 """
 
 from __future__ import annotations
@@ -33,29 +34,29 @@ from peer.models.build import build_model
 from peer.models.held_out import HeldOutMetrics, ValidationSet, evaluate, open_validation_set, unigram_loss
 
 logger = logging.getLogger(__name__)
-REST_S = 300.0  # the process ends after this long without a checkpoint
-LAST_S = 5.0  # when stopping, for pending checkpoints and the keeper's last one
+REST_S = 300.0  # the process ends after this time without a checkpoint
+LAST_S = 5.0  # time for pending checkpoints when stopping
 
 
 @dataclass
 class Validator:
-    """The validator's parts; `run` is its loop."""
+    """A loop that evaluates checkpoints, with its dependencies."""
 
     directory: RunDirectory
     config: RunConfig
     model: PreTrainedModel
     database: Database
     clock: Callable[[], float] = time.time
-    sets: dict[int, ValidationSet | None] = field(default_factory=dict)  # by sequence length; None: nothing held out
-    passed_over: set[str] = field(default_factory=set)  # manifests' SHA-256; these checkpoints cannot be evaluated
+    sets: dict[int, ValidationSet | None] = field(default_factory=dict)  # by sequence length
+    passed_over: set[str] = field(default_factory=set)  # manifest digests that failed
 
     def run(self, stop: threading.Event) -> None:
-        """Evaluate checkpoints, the newest first, until none has come for `REST_S`.
+        """Evaluate checkpoints, newest first, until none has come for `REST_S`.
 
-        When told to stop, spend up to `LAST_S` on pending checkpoints.
+        When stopped, spend up to `LAST_S` on pending checkpoints.
         """
         pending = pending_checkpoints(self.database)
-        self.samples_at(pending[0].step if pending else 0)  # drawn early, while no checkpoint waits
+        self.samples_at(pending[0].step if pending else 0)  # drawn before a checkpoint is pending
         rest_at = self.clock() + REST_S
         while not stop.is_set():
             if self.evaluate_newest(stop.is_set):
@@ -69,7 +70,7 @@ class Validator:
             pass
 
     def evaluate_newest(self, should_stop: Callable[[], bool]) -> bool:
-        """Evaluate the newest pending checkpoint; false if there is none, or if told to stop."""
+        """Evaluate the newest pending checkpoint; return False if there is none or evaluation is stopped."""
         for checkpoint in pending_checkpoints(self.database):
             samples = self.samples_at(checkpoint.step)
             if samples is None or checkpoint.manifest_sha256 in self.passed_over:
@@ -82,13 +83,13 @@ class Validator:
         return False
 
     def has_evaluated_all(self) -> bool:
-        """Return whether no checkpoint is pending; false if no text is held out, so as to stay."""
+        """Return whether no checkpoint is pending; False without held-out text, so that the process remains."""
         return None not in self.sets.values() and not pending_checkpoints(self.database)
 
     def samples_at(self, step: int) -> ValidationSet | None:
-        """Return the samples for the phase in force after this step; None if no text is held out.
+        """Return the samples for the phase after this step; None if no text is held out.
 
-        Mask rate and sources are the run's in all phases, so that losses can be compared.
+        Mask rate and sources are the same in all phases, to keep losses comparable.
         """
         now = self.config.at_step(step)
         data = now.data.model_copy(update={"sources": self.config.data.sources})
@@ -105,7 +106,7 @@ class Validator:
         return self.sets[length]
 
     def _keep_baseline(self, samples: ValidationSet) -> None:
-        """Store the samples' unigram loss, with which the keeper compares the model's loss."""
+        """Store the unigram loss of the samples, with which the keeper compares the model's loss."""
         tokenizer_dir = self.directory.tokenizer_dir
         vocabulary, special = load_tokenizer(tokenizer_dir).get_vocab_size(), load_special_ids(tokenizer_dir)
         loss = unigram_loss(samples.samples, vocabulary, special)
@@ -113,7 +114,7 @@ class Validator:
             session.merge(UnigramBaseline(set_sha256=samples.sha256, loss=loss))
 
     def _evaluate(self, checkpoint: CheckpointRow, samples: ValidationSet, should_stop: Callable[[], bool]) -> bool:
-        """Evaluate one checkpoint and store the result; false if told to stop before the end."""
+        """Evaluate a checkpoint and store the result; return False if stopped before the end."""
         began_at = self.clock()
         folder = self.directory.checkpoint_dir(checkpoint.step)
         manifest = restore_verified(self.model, folder, checkpoint.manifest_sha256)
@@ -139,7 +140,7 @@ def make_row(
     now: float,
     detection_weight: float = 1.0,
 ) -> ValidationRow:
-    """Make the row of an evaluation to store; losses that are not finite become None."""
+    """Return the row to store for an evaluation; non-finite losses become None."""
     detection_loss = None if result.detection_loss is None else detection_weight * result.detection_loss
     finite = math.isfinite(result.mlm_loss + (result.sop_loss or 0.0) + (detection_loss or 0.0))
     return ValidationRow(
@@ -163,7 +164,7 @@ def make_row(
 
 
 def open_validator(run_dir: Path, clock: Callable[[], float] = time.time) -> Validator:
-    """Open a run's validator with an untrained model; raises `ConfigError` and `StorageError`."""
+    """Open a run's validator with an untrained model; raises `ConfigError` or `StorageError`."""
     directory = RunDirectory.open(run_dir)
     config, tokenizer_dir = directory.config, directory.tokenizer_dir
     vocabulary = load_tokenizer(tokenizer_dir).get_vocab_size()
@@ -177,6 +178,6 @@ def open_validator(run_dir: Path, clock: Callable[[], float] = time.time) -> Val
 
 
 def run_validator(run_dir: Path, stop: threading.Event) -> None:
-    """Run the validator's process, once there is work, until told to stop or out of work."""
+    """Run the validator until `stop` is set or no checkpoint has come for a while."""
     torch.set_num_threads(1)
     open_validator(run_dir).run(stop)

@@ -1,14 +1,15 @@
-"""Writing of checkpoints to a temporary folder, verified and renamed: the last one stays intact.
+"""Writing of checkpoints: to a temporary folder, which is verified and renamed.
 
-A checkpoint is a folder `step-00000012` for plain transformers, with the files to resume a run:
+A checkpoint is a folder such as `step-00000012` for plain transformers, with the files for
+resuming:
 
-    config.json, model.safetensors, tokenizer files   for AlbertForPreTraining and AutoTokenizer
-    optimizer.safetensors                             "<parameter>/<statistic>" for every tensor of its state, and
-                                                      "<parameter>/value" of weights that model.safetensors lacks
-    generator.json, generator.safetensors             ELECTRA's generator, for ElectraForMaskedLM, where one is trained
-    run.yaml                                          the whole run configuration
-    probe.safetensors                                 a fixed batch; its loss with these weights stands in the manifest
-    manifest.json                                     step, era, probe loss, SHA-256 and size of every other file
+  config.json, model.safetensors, tokenizer files   for AlbertForPreTraining and AutoTokenizer
+  optimizer.safetensors                             "<parameter>/<statistic>" for every tensor of its state, and
+                                                    "<parameter>/value" of weights that model.safetensors lacks
+  generator.json, generator.safetensors             ELECTRA's generator, for ElectraForMaskedLM, where one is trained
+  run.yaml                                          the whole run configuration
+  probe.safetensors                                 fixed batch; its loss with these weights is in the manifest
+  manifest.json                                     step, era, probe loss, SHA-256 and size of every other file
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ from peer.models.checkpoint_state import OPTIMIZER, VALUE, WEIGHTS, restore_mode
 from peer.models.replaced_tokens import ReplacedTokens
 
 GENERATOR_CONFIG, GENERATOR_WEIGHTS = "generator.json", "generator.safetensors"
-RESERVE_BYTES = 16 * 2**20  # left free on the disk, which may also hold the database and the logs
+RESERVE_BYTES = 16 * 2**20  # space to leave free for the database and the logs
 
 
 @dataclass(frozen=True)
 class StateSnapshot:
-    """A CPU copy of the state between two global steps; shares no memory with live tensors."""
+    """A CPU copy of the training state between two global steps, which shares no memory with it."""
 
     step: int
     model: Mapping[str, torch.Tensor]
     optimizer: Mapping[str, torch.Tensor]
-    generator: Mapping[str, torch.Tensor] = field(default_factory=dict)  # ELECTRA's generator, if one is trained
+    generator: Mapping[str, torch.Tensor] = field(default_factory=dict)  # ELECTRA's generator, if any
 
 
 def take_snapshot(step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> StateSnapshot:
-    """Copy the state; the caller must make sure that no step changes it meanwhile."""
+    """Copy the training state; no step may change it meanwhile."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     statistics = {
         f"{names[id(parameter)]}/{key}": value.detach().cpu().clone()
@@ -73,7 +74,7 @@ def config_files(model: PreTrainedModel) -> dict[str, str]:
 
 def _copied(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     weights, seen = {}, set()
-    for name, tensor in state.items():  # tied weights are stored once, as transformers does
+    for name, tensor in state.items():  # tied weights are stored once, as in transformers
         if tensor.data_ptr() not in seen:
             seen.add(tensor.data_ptr())
             weights[name] = tensor.detach().cpu().clone().contiguous()
@@ -92,9 +93,9 @@ def write_checkpoint(
     probe_loss: float | None,
     created_at: float,
 ) -> StoredCheckpoint:
-    """Write to a temporary folder, sync, verify by reading back, and rename.
+    """Write a checkpoint to a temporary folder, sync and verify it, and rename the folder.
 
-    `texts` are further files by name. Raises `StorageError`, and leaves nothing half-written.
+    `texts` are further files by name. Raises `StorageError`; no partial checkpoint remains.
     """
     target = directory / checkpoint_name(snapshot.step)
     aside = directory / f".{target.name}.writing"
@@ -127,12 +128,12 @@ def write_checkpoint(
         sync(aside)
         verify(aside)
         replaced = directory / f".{target.name}.replaced"
-        if target.exists():  # the same step as before a return to an earlier checkpoint
+        if target.exists():  # the same step, from before a rewind
             target.replace(replaced)
         aside.replace(target)
         sync(directory)
         shutil.rmtree(replaced, ignore_errors=True)
-    except (OSError, SafetensorError) as error:  # the latter is what safetensors raises on a full disk
+    except (OSError, SafetensorError) as error:  # SafetensorError: full disk
         shutil.rmtree(aside, ignore_errors=True)
         raise StorageError(
             f"The checkpoint of step {snapshot.step} could not be written to {directory} "
@@ -150,9 +151,9 @@ def _require_space(directory: Path, snapshot: StateSnapshot) -> None:
 
 
 def restore_verified(model: torch.nn.Module, path: Path, manifest_sha256: str) -> Manifest:
-    """Load the weights of exactly this checkpoint; raises `StorageError` if they do not match it.
+    """Load the weights of this checkpoint; raises `StorageError` if the files do not match the digest.
 
-    The folder may be removed, or replaced by another checkpoint of the same step, at any moment.
+    The folder may be removed or replaced by another checkpoint of the same step at any time.
     """
     stored = verify(path, files=weight_files(model))
     restore_model(model, path)
