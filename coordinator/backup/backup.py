@@ -1,12 +1,12 @@
 """Backup of a run while it is served, and verification of a backup.
 
-    backup.json    the manifest, with a digest of each file; written last, so a partial backup is not valid
-    run/           the run's directory: settings, keys, the keeper's credentials, tokenizer, validation set, checkpoints
-    database.db    the database, as a SQLite file, whichever kind it is from
+  backup.json    manifest with a digest of each file; written last: a partial backup is invalid
+  run/           run's directory: settings, keys, keeper's credentials, tokenizer, validation set, checkpoints
+  database.db    SQLite copy of the database, whatever its kind
 
-A backup holds the authority's key: anyone who has the key decides who is a member. All files have mode 0600, folders
-0700. The database is copied first, as of one moment, and the files follow. A checkpoint that is removed meanwhile is
-left out; one that is written meanwhile may be included. The keeper can start from either, as after any crash.
+A backup contains the authority's key, which decides who is a member; files have mode 0600, folders
+0700. The database is copied first, as a snapshot, then the files. A checkpoint removed meanwhile is
+left out; one written meanwhile may be included. The keeper can start from either, as after a crash.
 `coordinator.backup.restore` restores a backup.
 """
 
@@ -35,10 +35,10 @@ DATABASE_FILES = ("manyhands.db", "manyhands.db-wal", "manyhands.db-shm", "manyh
 def back_up(
     directory: RunDirectory, target: Path, now: float, checkpoints: bool = True, confirmed: bool = False
 ) -> Backup:
-    """Back a run up to a new folder `target`, completely or not at all; the run may be in service.
+    """Back up a run to a new folder `target`, atomically; the run may be in service.
 
-    Raises `ConfigError` if `target` exists or lies inside the run; `ShrunkenRunError` if the run
-    holds far less than its last backup or its checkpoints imply, unless that is confirmed.
+    Raises `ConfigError` if `target` exists or is inside the run. Raises `ShrunkenRunError` if the
+    run holds far less than its last backup or its checkpoints imply, unless `confirmed`.
     """
     target = target.absolute()
     if directory.path.resolve() in [target.resolve(), *target.resolve().parents]:
@@ -78,7 +78,7 @@ def open_backup(path: Path) -> Backup:
 
 
 def require_files(folder: Path, entries: Mapping[str, FileEntry]) -> None:
-    """Raise `StorageError` unless each entry is a plain file in the folder, with its digest."""
+    """Raise `StorageError` unless each entry is a regular file in the folder with the same digest."""
     for name, entry in entries.items():
         try:
             whole = matches(folder / name, entry)
@@ -89,7 +89,7 @@ def require_files(folder: Path, entries: Mapping[str, FileEntry]) -> None:
 
 
 def _copy_run(run: Path, target: Path, checkpoints: bool) -> dict[str, FileEntry]:
-    """Copy the run's files, without those logs and checkpoints that are removed meanwhile."""
+    """Copy the run's files; logs and checkpoints removed during the copy are left out."""
     entries: dict[str, FileEntry] = {}
     for name in _files_of(run, checkpoints):
         try:
@@ -107,7 +107,7 @@ def _copy_run(run: Path, target: Path, checkpoints: bool) -> dict[str, FileEntry
 
 
 def _files_of(run: Path, checkpoints: bool) -> Iterator[Path]:
-    """Yield the files to copy, relative to the run's directory, in order; links are followed.
+    """Yield the files to copy in order, relative to the run's directory; links are followed.
 
     The database and unfinished files, whose names begin with a dot, are left out.
     """
@@ -121,7 +121,7 @@ def _files_of(run: Path, checkpoints: bool) -> Iterator[Path]:
 
 
 def copy_file(source: Path, target: Path) -> FileEntry:
-    """Copy to a new file; returns the entry of the bytes that were read."""
+    """Copy to a new file; return the manifest entry of the bytes read."""
     digest, size_bytes = hashlib.sha256(), 0
     with source.open("rb") as reader:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def copy_file(source: Path, target: Path) -> FileEntry:
 
 
 def seal(folder: Path) -> None:
-    """Make a folder and everything in it private, and sync it to disk."""
+    """Make a folder and its contents private, and sync them to disk."""
     for path in (*folder.rglob("*"), folder):
         path.chmod(0o700 if path.is_dir() else 0o600)
         sync(path)

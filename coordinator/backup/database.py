@@ -1,4 +1,4 @@
-"""Copying of a whole database row by row, with a comparison; also between SQLite and PostgreSQL."""
+"""Copying of a whole database row by row, with verification; also from SQLite to PostgreSQL and back."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from coordinator.store.engine import migrate, open_engine
 from coordinator.store.locks import is_postgresql
 from coordinator.store.models import Base
 
-_STREAMED = {"yield_per": 1000}  # rows in memory at once
+_STREAMED = {"yield_per": 1000}  # rows in memory at a time
 
 
 def sqlite_address(path: Path) -> str:
-    """Return the database address of a SQLite file, whatever characters its name has."""
+    """Return the database URL of a SQLite file; its name may contain any characters."""
     return URL.create("sqlite", database=str(path)).render_as_string()
 
 
 def contents(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Return the number of rows of each table, and the sum of the rows' SHA-256.
+    """Return the number of rows and the sum of the rows' SHA-256 for each table.
 
-    The same rows give the same result, whatever their order and kind of database.
+    Equal rows give equal results, regardless of order and kind of database.
     """
     found = {}
     for table in Base.metadata.sorted_tables:
@@ -40,7 +40,7 @@ def contents(connection: Connection) -> dict[str, tuple[int, int]]:
 
 
 def copy_rows(source: Connection, target: Connection) -> None:
-    """Copy all rows into empty tables, and set sequences; raises `StorageError` if one is lost."""
+    """Copy all rows to empty tables, and set sequences; raises `StorageError` if the copy differs."""
     for table in Base.metadata.sorted_tables:
         for rows in source.execute(select(table), execution_options=_STREAMED).partitions():
             target.execute(insert(table), [dict(row._mapping) for row in rows])
@@ -54,10 +54,10 @@ def copy_rows(source: Connection, target: Connection) -> None:
 
 
 def save_as_file(engine: Engine, path: Path) -> None:
-    """Write a snapshot of the database to a new SQLite file of mode 0600; others may go on writing.
+    """Write a snapshot of the database to a new SQLite file of mode 0600, without blocking writers.
 
-    SQLite is copied by its backup API; PostgreSQL's tables are copied in one transaction, and
-    compared. Raises `StorageError`.
+    SQLite is copied with its backup API. PostgreSQL's tables are copied in one transaction and
+    verified. Raises `StorageError`.
     """
     path.touch(0o600, exist_ok=False)
     try:
@@ -68,14 +68,14 @@ def save_as_file(engine: Engine, path: Path) -> None:
         else:
             _copy_tables(engine, path)
         with closing(sqlite3.connect(path)) as file:
-            file.execute("PRAGMA journal_mode = DELETE")  # so that the file alone is complete
+            file.execute("PRAGMA journal_mode = DELETE")  # makes the file complete by itself
     except (sqlite3.Error, DBAPIError) as error:
         reason = " ".join(str(getattr(error, "orig", error)).split()).rstrip(".")[:300]
         raise StorageError(f"The database cannot be copied to {path.parent} ({reason}): is the disk full?") from error
 
 
 def _copy_tables(engine: Engine, path: Path) -> None:
-    """Copy a snapshot of PostgreSQL's tables without blocking other writers."""
+    """Copy a snapshot of PostgreSQL's tables without blocking writers."""
     reading = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     file = open_engine(sqlite_address(path), create=True)
     try:
@@ -87,12 +87,12 @@ def _copy_tables(engine: Engine, path: Path) -> None:
 
 
 def read_only(path: Path) -> closing[sqlite3.Connection]:
-    """Open, for the block, a SQLite file that nobody writes, without changing it."""
+    """Open a SQLite file read-only; no process may be writing to it."""
     return closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True))
 
 
 def count_rows(path: Path) -> dict[str, int]:
-    """Count each table's rows in a SQLite file of any version; raises `StorageError` if damaged."""
+    """Return the number of rows of each table in a SQLite file; raises `StorageError` if it is damaged."""
     try:
         with read_only(path) as connection:
             [verdict] = connection.execute("PRAGMA integrity_check").fetchone()

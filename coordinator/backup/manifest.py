@@ -1,4 +1,4 @@
-"""The manifest of a backup: its run, its files' digests, and figures to detect a shrunken run."""
+"""The manifest of a backup: its run, file digests, and figures for detecting lost data."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class BackupManifest(BaseModel):
 
     format_version: Literal[1]
     run: str
-    created_at: float  # Unix seconds
+    created_at: float  # Unix time in seconds
     software_version: str
-    files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]  # by path, below run/
+    files: dict[Annotated[str, AfterValidator(_inside)], FileEntry]  # path below run/ -> entry
     database: FileEntry
-    tables: dict[str, int]  # number of rows by table
+    tables: dict[str, int]  # table -> number of rows
     figures: dict[str, int]  # see `coordinator.backup.shrinkage`
 
 
 class Backup(BaseModel):
-    """A backup: its folder and its manifest."""
+    """A backup folder and its manifest."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -45,23 +45,23 @@ class Backup(BaseModel):
 
     @property
     def size_bytes(self) -> int:
-        """The size of all files but the manifest."""
+        """The total size of all files except the manifest."""
         return sum(entry.size_bytes for entry in (self.manifest.database, *self.manifest.files.values()))
 
     @property
     def rows(self) -> int:
-        """The number of rows in all tables."""
+        """The total number of rows in all tables."""
         return sum(self.manifest.tables.values())
 
     @property
     def checkpoints(self) -> list[str]:
-        """The names of the checkpoints' folders, in order."""
+        """The names of the checkpoint folders, in order."""
         paths = [Path(name).parts for name in self.manifest.files]
         return sorted({parts[1] for parts in paths if parts[0] == CHECKPOINTS and len(parts) > 2})
 
 
 def read_backup(path: Path) -> Backup:
-    """Read only the manifest of a backup's folder; raises `ConfigError` or `StorageError`."""
+    """Read the manifest of a backup only; raises `ConfigError` or `StorageError`."""
     try:
         return Backup(path=path, manifest=BackupManifest.model_validate_json((path / MANIFEST).read_bytes()))
     except FileNotFoundError as error:

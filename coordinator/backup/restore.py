@@ -1,6 +1,6 @@
-"""Restoring a run from a backup: to a new directory and the empty database that its settings name.
+"""Restore of a run from a backup to a new directory and the empty database named in its settings.
 
-The directory is renamed last, once everything is verified; so a killed restore can be repeated.
+The directory is renamed last, after verification, so an interrupted restore can be repeated.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SETTINGS = "settings.yaml"
 
 
 def restore(backup_path: Path, target: Path, settings_file: Path | None = None) -> RunDirectory:
-    """Restore the run of a backup to `target`, completely and verified, or not at all.
+    """Restore the run of a backup to `target`, atomically and verified.
 
-    `settings_file` replaces the backup's settings.yaml, for another host, other ports or another
-    database. Raises `ConfigError` if the directory or the database already holds a run.
+    `settings_file` replaces the backup's settings.yaml, for another host, ports or database. Raises
+    `ConfigError` if the directory or the database already holds a run.
     """
     target = target.absolute()
     new_settings = None if settings_file is None else Settings.from_yaml(settings_file)
@@ -56,9 +56,9 @@ def restore(backup_path: Path, target: Path, settings_file: Path | None = None) 
 
 
 def check(backup_path: Path, scratch: Path | None = None) -> Backup:
-    """Restore a backup into a temporary folder, in `scratch` or beside the backup, as a test.
+    """Test a backup by restoring it to a temporary folder in `scratch` or beside the backup.
 
-    The database is restored to a file in any case. Raises `StorageError` if anything is lost.
+    The database is always restored to a SQLite file. Raises `StorageError` if any data is lost.
     """
     backup = read_backup(backup_path.absolute())
     place = scratch or backup.path.parent
@@ -74,14 +74,14 @@ def check(backup_path: Path, scratch: Path | None = None) -> Backup:
             settings_file = Path(folder, SETTINGS)
             write_private(settings_file, settings.to_yaml().encode())
             with open_database(restore(backup.path, Path(folder, "run"), settings_file)):
-                pass  # opening verifies that keys and database belong together
+                pass  # opening verifies that keys and database match
     except OSError as error:
         raise StorageError(f"Cannot use {place} ({error.strerror}): name another folder by `--scratch`.") from error
     return backup
 
 
 def _require_rows(backup: Backup, database: Path) -> None:
-    """Raise `StorageError` unless each table of the copied file has the manifest's row count."""
+    """Raise `StorageError` unless each table of the copy has the number of rows in the manifest."""
     rows, expected = count_rows(database), backup.manifest.tables
     if lost := [name for name, count in expected.items() if rows.get(name) != count]:
         raise StorageError(
@@ -91,7 +91,7 @@ def _require_rows(backup: Backup, database: Path) -> None:
 
 
 def _bring_up_to_date(backup: Backup, database: Path) -> None:
-    """Migrate the restored file, and delete the rows of checkpoints that are not in the backup."""
+    """Migrate the restored file, and delete the rows of checkpoints not in the backup."""
     engine = open_engine(sqlite_address(database))
     try:
         migrate(engine)
@@ -105,9 +105,9 @@ def _bring_up_to_date(backup: Backup, database: Path) -> None:
 
 
 def _move_rows(database: Path, address: str) -> None:
-    """Move all rows of a file to an empty database in one transaction, rolled back if one is lost.
+    """Move all rows of a file to an empty database in one transaction, rolled back if the copy differs.
 
-    A database with exactly these rows is accepted: an earlier restore filled it and was killed.
+    A database with exactly these rows is accepted: an earlier restore was killed after filling it.
     """
     source, target = open_engine(sqlite_address(database)), open_engine(address, create=True)
     try:
@@ -131,5 +131,5 @@ def _are_equal(source: Engine, target: Engine) -> bool:
     try:
         with target.connect() as there, source.connect() as here:
             return contents(there) == contents(here)
-    except DBAPIError:  # no tables, or an older version's
+    except DBAPIError:  # no tables, or another version's
         return False

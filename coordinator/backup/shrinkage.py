@@ -1,8 +1,8 @@
-"""Comparison of a run with its last backup and with its own checkpoints, before a new backup is made.
+"""Detection of data loss before a new backup, by comparison with the last backup and the checkpoints.
 
-Backups of a run that has lost its database or its checkpoints would in time replace all good ones.
-So `back_up` makes this comparison first. It finds the last backup by a file in the run's directory,
-and by the manifests beside the new backup, because the directory itself may have been lost.
+Otherwise backups of a run that has lost its database or checkpoints would in time replace all good
+ones. The last backup is found through a file in the run's directory, and through the manifests
+beside the new backup, because the directory itself may have been lost.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from coordinator.checkpoints.manifest import verify
 from coordinator.run.directory import RunDirectory
 from peer.runtime.console import format_age
 
-LAST_BACKUP = "last-backup.json"  # in the run's directory
+LAST_BACKUP = "last-backup.json"  # file in the run's directory
 FAR_LESS = 0.5  # fraction of the last backup's figure
 _LASTING = ("members", "devices", "reports")  # rows that no command deletes
-_OF_AN_ERA = ("step", "receipts", "samples")  # these shrink when a new era begins
-_FIGURES = {  # beside the rows of each table
+_OF_AN_ERA = ("step", "receipts", "samples")  # figures that decrease when a new era begins
+_FIGURES = {  # in addition to the row counts
     "era": "SELECT max(era) FROM eras",
     "samples": "SELECT sum(counted) FROM daily_shares",
     "step": "SELECT max(step) FROM (SELECT step FROM steps UNION ALL SELECT step FROM swarm_status "
@@ -35,7 +35,7 @@ _FIGURES = {  # beside the rows of each table
 
 
 def figures_of(database: Path, checkpoints: Path) -> dict[str, int]:
-    """Read a run's figures from its migrated SQLite file and from the folder of its checkpoints."""
+    """Read the figures of a run from its migrated SQLite file and its checkpoint folder."""
     with read_only(database) as connection:
         found = {name: connection.execute(query).fetchone()[0] or 0 for name, query in _FIGURES.items()}
         steps = list(_checkpoint_steps(connection, checkpoints))
@@ -45,7 +45,7 @@ def figures_of(database: Path, checkpoints: Path) -> dict[str, int]:
 def require_no_losses(directory: RunDirectory, now: Mapping[str, int], last: Backup | None, at: float) -> None:
     """Raise `ShrunkenRunError` if a run holds far less than its last backup or checkpoints imply.
 
-    `now` contains the run's figures, and the rows of each table.
+    `now` contains the run's figures and the row count of each table.
     """
     if now["step"] < FAR_LESS * now["checkpoint step"]:
         raise ShrunkenRunError(
@@ -61,7 +61,7 @@ def require_no_losses(directory: RunDirectory, now: Mapping[str, int], last: Bac
 
 
 def _losses(now: Mapping[str, int], before: Mapping[str, int]) -> list[str]:
-    """Return the figures far below those of an earlier backup, in words."""
+    """Describe the figures that are far below those of an earlier backup."""
     compared = _LASTING + (_OF_AN_ERA if now["era"] == before.get("era") else ())
     found = [
         f"{name} {now[name]:,} instead of {before[name]:,}"
@@ -73,27 +73,27 @@ def _losses(now: Mapping[str, int], before: Mapping[str, int]) -> list[str]:
 
 
 def last_backup(directory: RunDirectory, target: Path) -> Backup | None:
-    """Return the newest backup of this run noted in its directory or found beside `target`."""
+    """Return the newest backup of this run, recorded in its directory or found beside `target`."""
     found = []
-    with suppress(OSError, ValidationError):  # none yet, or another version's
+    with suppress(OSError, ValidationError):  # no backup yet, or another version's
         found.append(Backup.model_validate_json((directory.path / LAST_BACKUP).read_bytes()))
-    for path in target.parent.glob(f"[!.]*/{MANIFEST}"):  # a leading dot: unfinished
-        with suppress(ManyhandsError):  # damaged: ignored
+    for path in target.parent.glob(f"[!.]*/{MANIFEST}"):  # unfinished backups begin with a dot
+        with suppress(ManyhandsError):  # damaged backups are ignored
             found.append(read_backup(path.parent))
     own = [backup for backup in found if backup.manifest.run == directory.config.run.name]
     return max(own, key=lambda backup: backup.manifest.created_at, default=None)
 
 
 def remember_backup(directory: RunDirectory, backup: Backup) -> None:
-    """Record a backup in the run's directory; a failure is ignored, as the backup is complete."""
+    """Record a backup in the run's directory; failures are ignored because the backup is complete."""
     with suppress(StorageError):
         write_private(directory.path / LAST_BACKUP, backup.model_dump_json().encode())
 
 
 def _checkpoint_steps(connection: sqlite3.Connection, folder: Path) -> Iterator[int]:
-    """Yield each checkpoint's step or, if it is undone, the last step that still counts."""
+    """Yield the step of each checkpoint or, if it was undone, the last valid step."""
     for path in folder.glob("step-*"):
-        with suppress(StorageError):  # damaged: a resuming keeper skips it
-            manifest = verify(path, files=()).manifest  # without verifying the files
+        with suppress(StorageError):  # damaged: skipped, as by a resuming keeper
+            manifest = verify(path, files=()).manifest  # the manifest only
             [last] = connection.execute("SELECT min(after_step) FROM eras WHERE era > ?", (manifest.era,)).fetchone()
             yield manifest.step if last is None else min(manifest.step, last)
