@@ -1,4 +1,4 @@
-"""Objects that the parts of a coordinator share: database, members, telemetry, refusals, changes.
+"""Objects shared by the coordinator's parts: database, members, telemetry, refusals, notifications.
 
-`services` holds them all, for control plane and web. `open_run` opens a run for other commands.
+`services` opens them for control plane and web, `open_run` for other commands.
 """

@@ -1,7 +1,7 @@
-"""Notifications of changes that other processes made in the database, by PostgreSQL's LISTEN.
+"""Notifications of database changes by other processes, using PostgreSQL's LISTEN.
 
-Each waiting task has an `Ear` for its topics; one task in each service process listens and rings
-the ears. Without notifications a task polls each second, so a lost connection costs a little delay.
+Each waiting task has an `Ear` for its topics; one task per service process listens and wakes them.
+Without notifications, tasks poll every second, so a lost connection causes only a short delay.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from coordinator.store.engine import patience
 from coordinator.store.notify import CHANNEL, Topic
 
 logger = logging.getLogger(__name__)
-AGAIN_S = 2.0  # until the next attempt after a lost connection
-LEAST_REST_S = 0.2  # between two polls, however many notifications arrive
+AGAIN_S = 2.0  # delay before reconnecting
+LEAST_REST_S = 0.2  # minimum interval between polls, however many notifications arrive
 
 
 class Ear:
-    """A task's receiver of notifications for some topics; the task also polls at intervals."""
+    """Receives notifications of some topics for one task, which also polls at intervals."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._rung = asyncio.Event()
@@ -33,27 +33,27 @@ class Ear:
         self._looked_at = clock()
 
     def ring(self) -> None:
-        """Wake the task, because something has changed."""
+        """Wake the task."""
         self._rung.set()
 
     def look(self) -> None:
-        """Mark the beginning of a poll: later notifications wake the task for the next one."""
+        """Mark the beginning of a poll; notifications after this wake the task for the next poll."""
         self._rung.clear()
         self._looked_at = self._clock()
 
     async def rest(self, most_s: float) -> None:
-        """Wait for a notification, up to `most_s`; at least as long as the last poll took."""
+        """Wait up to `most_s` for a notification, and at least as long as the last poll took."""
         least_s = min(most_s, max(LEAST_REST_S, self._clock() - self._looked_at))
         await asyncio.sleep(least_s)
         ringing = asyncio.create_task(self._rung.wait())
-        try:  # not `wait_for`: before Python 3.12 it may swallow a cancellation, and the task would not stop
+        try:  # `wait_for` may swallow a cancellation before Python 3.12
             await asyncio.wait({ringing}, timeout=most_s - least_s)
         finally:
             ringing.cancel()
 
 
 class Bell:
-    """The ears of a process; used from one event loop."""
+    """The ears of a process, for use in one event loop."""
 
     def __init__(self) -> None:
         self._ears: dict[Topic, list[Ear]] = {topic: [] for topic in Topic}
@@ -74,7 +74,7 @@ class Bell:
 
 @asynccontextmanager
 async def listening(engine: Engine, bell: Bell) -> AsyncIterator[None]:
-    """Ring the bell for the database's notifications during the block; on SQLite there are none."""
+    """Forward the database's notifications to the bell in the block; SQLite has none."""
     if engine.dialect.name != "postgresql":
         yield
         return
@@ -93,11 +93,11 @@ async def _listen_for_ever(engine: Engine, bell: Bell) -> None:
         try:
             async with await _connect(engine) as connection:
                 await connection.execute(f"LISTEN {CHANNEL}")
-                bell.ring(*Topic)  # for notifications missed before
+                bell.ring(*Topic)  # notifications may have been missed
                 failing = False
                 async for notification in connection.notifies():
                     _hear(notification.payload, bell)
-        except psycopg.Error as error:  # fault boundary of a connection: the next one may work again
+        except psycopg.Error as error:  # fault boundary of one connection
             if not failing:
                 logger.warning("the database no longer tells what changes, looking every second: %s", error)
             failing = True
@@ -110,5 +110,5 @@ async def _connect(engine: Engine) -> psycopg.AsyncConnection[TupleRow]:
 
 
 def _hear(payload: str, bell: Bell) -> None:
-    with suppress(ValueError):  # a newer version's topic
+    with suppress(ValueError):  # topic of a newer version
         bell.ring(Topic(payload))

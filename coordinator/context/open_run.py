@@ -1,4 +1,4 @@
-"""Creating a run, and opening it for the operator's commands."""
+"""Creation of a run, and opening of a run for the operator's commands."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from peer.data.prepare import prepare_tokenizer
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run's files, its database, and the objects that work on it."""
+    """A run's directory and database, with the objects that operate on them."""
 
     directory: RunDirectory
     database: Database
     membership: Membership
     ledger: Ledger
-    administration: Administration  # by the user who runs this command
-    audit: AuditLog  # of the same user's actions
+    administration: Administration  # acts as the user of this command
+    audit: AuditLog  # records the same user's actions
 
 
 def make_settings(called: Mapping[str, str] = MappingProxyType({}), /, **values: Any) -> Settings:
-    """Make settings from a command's options; raises `ConfigError`, which names the option.
+    """Build settings from a command's options; raises `ConfigError` naming the option.
 
-    `called` maps a key to another source that has set it, such as an environment variable.
+    `called` maps a key to the source that set it, such as an environment variable.
     """
     try:
         settings = Settings.model_validate(values)
@@ -56,9 +56,9 @@ def make_settings(called: Mapping[str, str] = MappingProxyType({}), /, **values:
 
 
 def create_run(path: Path, config: RunConfig, settings: Settings) -> RunDirectory:
-    """Create a complete run, including its tokenizer, or nothing.
+    """Create a complete run including its tokenizer, atomically.
 
-    A database that is in use is refused at once, not only after the tokenizer's training.
+    A database in use is rejected before the tokenizer is trained.
     """
     if settings.database_url is not None:
         engine = open_engine(settings.database_url, create=True)

@@ -1,4 +1,4 @@
-"""Recording of refused requests, at a limited rate."""
+"""Recording of refused requests at a limited rate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECORDS_PER_SECOND, RECORDS_AT_ONCE = 5.0, 200.0
 
 
 class RefusalRecorder:
-    """Records refusals at a limited rate, so that strangers cannot flood the database."""
+    """Records refusals in the database, at a limited rate so that strangers cannot flood it."""
 
     def __init__(self, membership: Membership, clock: Callable[[], float], telemetry: Telemetry) -> None:
         self._membership, self._clock, self._telemetry = membership, clock, telemetry
@@ -28,13 +28,13 @@ class RefusalRecorder:
         self.unrecorded = 0
 
     async def record(self, kind: Kind, error: ManyhandsError, device_id: str | None = None) -> None:
-        """Store why a request was refused; over the rate, or on a database error, only count it."""
+        """Store why a request was refused; above the rate, or on a database error, only count it."""
         self._telemetry.refusals.labels(kind).inc()
         if not self._pace.allows(self._clock()):
             self.unrecorded += 1
             return
         try:
             await asyncio.to_thread(self._membership.record_refusal, kind, error, device_id)
-        except SQLAlchemyError:  # the request is refused all the same, and its sender gets the reason
+        except SQLAlchemyError:  # the request is refused in any case
             self.unrecorded += 1
             logger.exception("A refusal cannot be recorded")

@@ -1,7 +1,4 @@
-"""The objects that control plane and web share: configuration, database, members, ledger, logins.
-
-`open_run_services` opens them. `files` are those of the tokenizer's folder that a peer accepts.
-"""
+"""Objects shared by control plane and web: configuration, database, members, ledger and logins."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from peer.network.downloads import is_served_name
 
 @dataclass(frozen=True)
 class RunServices:
-    """The objects of one run; all but `refusals`, `logins` and `bell` may be used from threads."""
+    """The objects of one run; all but `refusals`, `logins` and `bell` are thread-safe."""
 
     config: RunConfig
     files: Mapping[str, RunFile]
@@ -42,25 +39,25 @@ class RunServices:
     quarantine: Policy
     clock: Callable[[], float]
     telemetry: Telemetry
-    checkpoint_dir: Callable[[int], Path]  # step -> folder of its checkpoint on this machine
-    web_address: str  # of the dashboard and of the checkpoints
-    software: Software  # that the run serves to volunteers
-    bell: Bell = field(default_factory=Bell)  # rings when another process has changed the database
+    checkpoint_dir: Callable[[int], Path]  # step -> folder of its checkpoint
+    web_address: str  # address of dashboard and checkpoints
+    software: Software  # served to volunteers
+    bell: Bell = field(default_factory=Bell)  # signals changes by other processes
 
     @property
     def software_address(self) -> str:
-        """The address of the run's own software, with its digest."""
+        """The address of the run's own software, including its digest."""
         return self.software.address(self.web_address)
 
     @property
     def authority_public(self) -> bytes:
-        """The authority's present public key (Ed25519, 32 raw bytes)."""
+        """The authority's current public key (Ed25519, 32 bytes)."""
         return self.membership.authority_public
 
 
 @contextmanager
 def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> Iterator[RunServices]:
-    """Open a run's objects for the block, after migrating its database."""
+    """Migrate a run's database and open its objects for the block."""
     config = directory.config
     parties = open_providers(directory, clock, time.monotonic)
     with open_database(directory) as database:
@@ -86,7 +83,7 @@ def open_run_services(directory: RunDirectory, clock: Callable[[], float]) -> It
 
 @dataclass(frozen=True)
 class RunFile:
-    """A file of the run, with its size and digest when the service started."""
+    """A file of the run, with its size and digest at the start of the service."""
 
     path: Path
     size_bytes: int
@@ -94,7 +91,7 @@ class RunFile:
 
 
 def list_run_files(directory: Path) -> Mapping[str, RunFile]:
-    """List a directory's files by name, without links, folders and names that no peer accepts."""
+    """Return a directory's files by name, except links, folders and names that peers reject."""
     try:
         paths = sorted(path for path in directory.iterdir() if path.is_file() and not path.is_symlink())
         return {

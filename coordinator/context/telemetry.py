@@ -1,7 +1,7 @@
-"""Prometheus metrics of the service itself: calls, refusals, reports, streams, database errors.
+"""Prometheus metrics of the service process: calls, refusals, reports, streams, database errors.
 
-Each service has its own registry, so that two in one process (in tests) share nothing. Labels have
-few values, all ours. `coordinator.web.state.metrics` has figures from the database.
+Each service has its own registry, so that two services in one process (in tests) are independent.
+Labels have few, fixed values. `coordinator.web.state.metrics` has metrics from the database.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sqlalchemy.exc import IntegrityError
 LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LASTING = frozenset(
     {"Session", "Login", "Probe", "FetchFile", "Watch"}
-)  # these last as long as the peer likes, so their duration is no latency
+)  # the peer decides how long these calls last, so they have no meaningful latency
 _CODES = {code.value[0]: code.name.lower() for code in grpc.StatusCode}
 
 
@@ -68,7 +68,7 @@ class Telemetry:
             self.reports.labels(verdict)  # otherwise Prometheus misses the first increase
 
     def watch(self, engine: Engine) -> None:
-        """Count database errors, except conflicts of two writers, of whom one tries again."""
+        """Count database errors, except write conflicts, which are retried."""
 
         @event.listens_for(engine, "handle_error")
         def _on_error(context: ExceptionContext) -> None:
@@ -77,14 +77,14 @@ class Telemetry:
 
     @contextmanager
     def call(self, method: str, context: Any) -> Iterator[None]:
-        """Count a call of the control plane by status, and time it unless it is in `LASTING`."""
+        """Count a call of the control plane by status, and measure its latency unless it is in `LASTING`."""
         began, unsaid = time.perf_counter(), "ok"
         try:
             yield
-        except asyncio.CancelledError:  # the peer has disconnected, or the service stops
+        except asyncio.CancelledError:  # the peer disconnected, or the service stops
             unsaid = "cancelled"
             raise
-        except BaseException:  # counted and raised again: the call has no known status
+        except BaseException:  # counted and raised again; the call has no known status
             unsaid = "unknown"
             raise
         finally:
