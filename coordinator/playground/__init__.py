@@ -1,4 +1,4 @@
-"""The playground: visitors fill blanks with the newest checkpoint, in a process of its own.
+"""The playground, in which visitors fill blanks in sentences with the newest checkpoint.
 
-Web imports `questions`; `coordinator.service.parts` starts `answerer`.
+Web imports `questions`; `coordinator.service.parts` starts `answerer`, a separate process.
 """

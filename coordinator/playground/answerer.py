@@ -1,9 +1,8 @@
-"""The answerer fills visitors' blanks with the model's predictions, in a process of its own.
+"""The answerer, which fills blanks in visitors' sentences with the model's predictions.
 
-The service must not import torch, and training must not wait for visitors. So the answerer is an
-auxiliary process of low priority with one thread, beside the keeper and its checkpoints, and shares
-only the database with the service. It loads torch for the first question, and frees the model's
-memory when no question has come for `IDLE_S`.
+The service must not import torch, and training must not wait for visitors. Therefore the answerer
+is an auxiliary process with low priority and one thread. It shares only the database with the
+service. It loads torch for the first question, and frees an idle model after `IDLE_S`.
 """
 
 from __future__ import annotations
@@ -35,32 +34,32 @@ if TYPE_CHECKING:
     from coordinator.playground.fill_blanks import BlankFiller
 
 logger = logging.getLogger(__name__)
-POLL_S = 0.25  # visitors wait for it
-IDLE_S = 600.0  # without a question, until the model's memory is freed
+POLL_S = 0.25  # short, because visitors are waiting
+IDLE_S = 600.0  # idle time before the model is freed
 TIDY_S = 60.0
 FAILED = "The model failed at this sentence; the coordinator's log says why."
 
 
 @dataclass
 class Answerer:
-    """The answerer's parts; `run` is its loop."""
+    """A loop that answers questions, with its dependencies."""
 
     directory: RunDirectory
     database: Database
     clock: Callable[[], float] = time.time
-    filler: BlankFiller | None = None  # needs torch, so it is made for the first question
+    filler: BlankFiller | None = None  # created for the first question, because it needs torch
     asked_at: float = 0.0
     tidied_at: float = 0.0
 
     def run(self, stop: threading.Event) -> None:
-        """Answer questions in the order in which they came, until `stop` is set."""
+        """Answer questions in order of arrival until `stop` is set."""
         while not stop.is_set():
             if not self.answer_next():
                 self.rest()
                 stop.wait(POLL_S)
 
     def answer_next(self) -> bool:
-        """Answer the question that has waited longest; return False if there is none."""
+        """Answer the oldest waiting question; return False if there is none."""
         question = next_question(self.database, self.clock())
         if question is None:
             return False
@@ -69,7 +68,7 @@ class Answerer:
             self._answer(question)
         except ManyhandsError as error:
             record_no_answer(self.database, question.id, str(error), self.clock())
-        except Exception:  # the fault boundary of a question: the next one may succeed
+        except Exception:  # fault boundary of one question
             logger.exception("a sentence could not be answered by the checkpoint of step %d", question.step)
             record_no_answer(self.database, question.id, FAILED, self.clock())
         return True
@@ -86,7 +85,7 @@ class Answerer:
     def _answer(self, question: QuestionRow) -> None:
         self._require_kept(question)
         if self.filler is None:
-            from coordinator.playground.fill_blanks import BlankFiller  # torch, which an idle process need not hold
+            from coordinator.playground.fill_blanks import BlankFiller  # torch
 
             self.filler = BlankFiller(self.directory)
         folder = self.directory.checkpoint_dir(question.step)
@@ -94,7 +93,7 @@ class Answerer:
         record_answer(self.database, question.id, answer, self.clock())
 
     def _require_kept(self, question: QuestionRow) -> None:
-        """Raise `StorageError` if the question's checkpoint is gone or has been withheld."""
+        """Raise `StorageError` if the question's checkpoint has been removed or withheld."""
         wanted = select(Checkpoint.step).where(
             Checkpoint.step == question.step,
             Checkpoint.manifest_sha256 == question.manifest_sha256,
@@ -113,5 +112,5 @@ def open_answerer(run_dir: Path, clock: Callable[[], float] = time.time) -> Answ
 
 
 def run_answerer(run_dir: Path) -> None:
-    """Main function of the answerer's process; ends on SIGTERM."""
+    """Run the answerer until SIGTERM."""
     open_answerer(run_dir).run(stop_at_sigterm())

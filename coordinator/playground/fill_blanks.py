@@ -1,7 +1,7 @@
-"""A checkpoint's answers to a sentence: the likeliest tokens at its blanks, or after its end.
+"""A checkpoint's predictions for a sentence: the most likely tokens at its blanks or after its end.
 
-The forward pass is the one of training. The model is built once and loads the weights of the asked
-checkpoint; the answerer (`coordinator/playground/answerer.py`) keeps it while visitors ask.
+The forward pass is that of training. The model is built once; only the weights are loaded when a
+question is about another checkpoint.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from peer.data.tokenization.special_tokens import SpecialIds, special_names
 from peer.data.tokenization.tokenizers import load_special_ids, read_tokenizer, read_tokenizer_config
 from peer.models.build import build_model, evaluating, family_of
 
-CANDIDATES = 5  # for each blank
+CANDIDATES = 5  # candidates per blank
 
 
 class BlankFiller:
-    """A run's model, with the weights of the checkpoint of the last question."""
+    """A run's model with the weights of the most recently used checkpoint."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._config: RunConfig = directory.config
@@ -35,13 +35,13 @@ class BlankFiller:
         self._tokenizer = _plain_tokenizer(directory.tokenizer_dir)
         self._mask = special_names(self._tokenizer, read_tokenizer_config(directory.tokenizer_dir)).get("mask", "")
         self._model = build_model(self._config, self._tokenizer.get_vocab_size(), self._special)
-        self._loaded = ""  # SHA-256 of the manifest of the checkpoint whose weights are loaded
+        self._loaded = ""  # manifest digest of the loaded checkpoint
 
     def fill(self, checkpoint: Path, manifest_sha256: str, text: str) -> Answer:
-        """Ask this checkpoint; raises `RequestError` if the text is too long, or `StorageError`."""
+        """Return the checkpoint's candidates; raises `RequestError` for a long text, or `StorageError`."""
         ids = self._encode(text)
         if self._loaded != manifest_sha256:
-            self._loaded = ""  # if loading fails, the weights may be a mixture of two checkpoints
+            self._loaded = ""  # weights may be mixed if loading fails
             restore_verified(self._model, checkpoint, manifest_sha256)
             self._loaded = manifest_sha256
         with evaluating(self._model):
@@ -49,7 +49,7 @@ class BlankFiller:
         return tuple(self._candidates(row) for row in probabilities)
 
     def _encode(self, text: str) -> list[int]:
-        """Encode the sentence with the special tokens that training puts around it."""
+        """Encode the sentence with the same special tokens as in training."""
         ids = self._tokenizer.encode(text.replace(BLANK, self._mask or BLANK), add_special_tokens=False).ids
         cls, sep = self._special.cls, self._special.sep
         framed = [cls, *ids, sep] if self._config.objective.masks else [sep, *ids]
@@ -82,13 +82,13 @@ class BlankFiller:
         return tuple(Candidate(self._spelling(token), probability) for token, probability in pairs)
 
     def _spelling(self, token: int) -> str:
-        """Spell a token as in a text; one that is part of a letter, as in the vocabulary."""
+        """Return a token as text; if it is an incomplete character, its name in the vocabulary."""
         text = self._tokenizer.decode([token], skip_special_tokens=False).strip()
         return text if text and "\ufffd" not in text else self._tokenizer.id_to_token(token) or ""
 
 
 def _plain_tokenizer(path: Path) -> Tokenizer:
-    """Read the tokenizer, without truncation and padding; a mask token in the text stays one."""
+    """Read the tokenizer without truncation and padding; a mask token in text is encoded as one token."""
     tokenizer = read_tokenizer(path)
     tokenizer.no_truncation()
     tokenizer.no_padding()

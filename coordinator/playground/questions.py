@@ -1,11 +1,10 @@
-"""Questions of visitors to the model: the rules for a sentence, and the queue and cache in the database.
+"""Visitors' questions to the model: rules for sentences, and a queue and cache in the database.
 
-Any replica of the service can store a question and read its state. The single answering process,
-beside the keeper and its checkpoints, answers questions in order. An answer is kept for a day, so
-asking the same sentence again costs nothing.
+Any replica of the service can store a question and read its state; a single process answers them in
+order. Answers are kept for a day, so asking the same sentence again costs nothing.
 
-A blank is written `[MASK]`, `<mask>` or three underscores, whatever the run's tokenizer calls its
-mask. A causal model has no blanks: it continues the sentence.
+A blank is written `[MASK]`, `<mask>` or at least three underscores, regardless of the tokenizer's
+own mask token. For a causal model there are no blanks: it continues the sentence.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from coordinator.store.service_models import Question
 
 MAX_CHARACTERS = 300
 MAX_BLANKS = 4
-BLANK = "[MASK]"  # as sentences are stored and shown
+BLANK = "[MASK]"  # spelling in stored sentences
 _SPELLINGS = re.compile(r"\[mask\]|<mask>|_{3,}", re.IGNORECASE)
-MAX_WAITING = 32  # more are refused; replicas that ask at the same time may exceed it by one each
-PATIENCE_S = 60.0  # nobody waits longer for an answer
+MAX_WAITING = 32  # maximum queue length; concurrent replicas may exceed it by one each
+PATIENCE_S = 60.0  # unanswered questions are dropped after this time
 KEPT_S = 86_400.0
 MAX_KEPT = 10_000
 
 
 def clean_sentence(text: str, *, masked: bool) -> str:
-    """Normalize a sentence, so that equal ones share an answer; raises `RequestError` if unusable.
+    """Normalize a sentence, so that equal ones share an answer; raises `RequestError` if it is invalid.
 
     `masked`: the run's model fills blanks; otherwise it continues the sentence.
     """
@@ -57,18 +56,18 @@ def clean_sentence(text: str, *, masked: bool) -> str:
 
 
 class QueueFullError(Exception):
-    """The queue is so long that another question would wait too long."""
+    """The queue of questions is full."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token that may stand at a blank."""
+    """A candidate token for a blank."""
 
     token: str
     probability: float
 
 
-Answer = tuple[tuple[Candidate, ...], ...]  # the candidates of each blank, the likeliest first
+Answer = tuple[tuple[Candidate, ...], ...]  # candidates of each blank, most likely first
 
 
 @dataclass(frozen=True)
@@ -79,22 +78,22 @@ class QuestionRow:
     manifest_sha256: str
     step: int
     text: str
-    asked_at: float  # Unix seconds
+    asked_at: float  # Unix time in seconds
     answer: Answer
     reason: str  # why there is no answer
     answered_at: float | None
-    ahead: int = 0  # questions in the queue before it
+    ahead: int = 0  # earlier questions in the queue
 
 
 def question_id(manifest_sha256: str, text: str) -> str:
-    """Hash a sentence and its checkpoint; only those who know the sentence can find its answer."""
+    """Return the hash of a sentence and its checkpoint; finding an answer requires the sentence."""
     return hashlib.sha256(f"manyhands-question-v1\n{manifest_sha256}\n{text}".encode()).hexdigest()
 
 
 def ask(database: Database, checkpoint: CheckpointRow, text: str, now: float) -> QuestionRow:
-    """Queue a normalized sentence for a checkpoint, or return its earlier question.
+    """Queue a normalized sentence for a checkpoint, or return the earlier question.
 
-    A question that failed is queued again. Raises `QueueFullError`.
+    A failed question is queued again. Raises `QueueFullError`.
     """
 
     def enter(session: Session) -> QuestionRow:
@@ -119,32 +118,32 @@ def ask(database: Database, checkpoint: CheckpointRow, text: str, now: float) ->
 
 
 def find_question(database: Database, identity: str, now: float) -> QuestionRow | None:
-    """Return a question; None if it is unknown or forgotten."""
+    """Return a question; None if it is unknown or expired."""
     with database() as session:
         row = session.get(Question, identity)
         return None if row is None or _is_forgotten(row, now) else _row(session, row, now)
 
 
 def next_question(database: Database, now: float) -> QuestionRow | None:
-    """Return the question that has waited longest; None if none waits."""
+    """Return the oldest waiting question; None if the queue is empty."""
     with database() as session:
         row = session.scalar(select(Question).where(*_waits(now)).order_by(Question.asked_at, Question.id).limit(1))
         return None if row is None else _row(session, row, now)
 
 
 def record_answer(database: Database, identity: str, answer: Sequence[Sequence[Candidate]], now: float) -> None:
-    """Store the checkpoint's answer to a question."""
+    """Store the answer to a question."""
     content = [[[each.token, each.probability] for each in blank] for blank in answer]
     _settle(database, identity, json.dumps(content, ensure_ascii=False), "", now)
 
 
 def record_no_answer(database: Database, identity: str, reason: str, now: float) -> None:
-    """Store the reason why a question has no answer."""
+    """Store why a question has no answer."""
     _settle(database, identity, "", reason, now)
 
 
 def forget_old_questions(database: Database, now: float) -> None:
-    """Remove questions that nobody waits for, those a day old, and the oldest of too many."""
+    """Delete abandoned questions, questions older than a day, and the oldest above `MAX_KEPT`."""
     with database.begin() as session:
         waited_in_vain = Question.answered_at.is_(None) & (Question.asked_at < now - PATIENCE_S)
         session.execute(delete(Question).where((Question.asked_at < now - KEPT_S) | waited_in_vain))
