@@ -1,4 +1,4 @@
-"""Export of metrics to TensorBoard, Weights & Biases and Trackio, in a process of its own.
+"""Export of metrics to TensorBoard, Weights & Biases and Trackio, in a separate process.
 
-`coordinator.service.parts` starts `process`, which imports only the libraries of its sinks.
+`coordinator.service.parts` starts `process`, which imports only the libraries of configured sinks.
 """

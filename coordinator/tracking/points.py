@@ -1,6 +1,6 @@
-"""Points of a run for its sinks, their order, and the position that a sink has reached.
+"""Data points of a run for its sinks, and the position up to which a sink has been written.
 
-Each global step and each evaluation is one point, written once. Pure except for reading the store.
+Each global step and each evaluation is one point, written once, in a fixed order.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from coordinator.store.engine import Database
 from coordinator.store.eras import current_era
 from coordinator.store.models import Era, Step
 
-MOST_AT_ONCE = 20  # steps, and as many evaluations: the most that are lost if the process is killed
+MOST_AT_ONCE = 20  # steps, and as many evaluations; at most these are lost by a kill
 EVALUATED = ("loss", "perplexity", "accuracy", "sop_accuracy", "detection_accuracy", "detection_f1")
 
 
 @dataclass(frozen=True)
 class Point:
-    """One global step or evaluation, as a sink writes it."""
+    """A global step or an evaluation, in the form that sinks write."""
 
     step: int
-    at: float  # Unix seconds
-    values: Mapping[str, float]  # all finite
-    evaluated: bool = False  # an evaluation; else a global step
+    at: float  # Unix time in seconds
+    values: Mapping[str, float]  # finite values only
+    evaluated: bool = False  # True: an evaluation; False: a global step
 
 
 class SinkPosition(BaseModel):
-    """The position in a run up to which a sink is written."""
+    """The position in a run up to which a sink has been written."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     rows: int = 0
     era: int = 0
-    step: int = 0  # the last global step
-    validated_at: float = 0.0  # the last evaluation, Unix seconds
+    step: int = 0  # last global step
+    validated_at: float = 0.0  # Unix time of the last evaluation
 
     def after(self, point: Point) -> SinkPosition:
-        """Return the position after this point has been written."""
+        """Return the position after writing this point."""
         reached = {"validated_at": point.at} if point.evaluated else {"step": point.step}
         return self.model_copy(update={"rows": self.rows + 1, **reached})
 
 
 def in_current_era(database: Database, position: SinkPosition) -> SinkPosition:
-    """Return the position, moved back for returns to checkpoints since the sink's last write."""
+    """Return the position, moved back if the run was rewound since the sink's last write."""
     with database() as session:
         era = current_era(session)
         undone_after = session.scalars(select(Era.after_step).where(Era.era > position.era)).all()
@@ -66,7 +66,7 @@ def next_points(database: Database, position: SinkPosition, settled_before: floa
 
 
 def step_point(row: Step) -> Point:
-    """Make the point of a global step."""
+    """Return the point of a global step."""
     values = {
         "train/loss": row.loss_sum / row.loss_samples if row.loss_samples else None,
         "train/samples": row.samples,
@@ -78,7 +78,7 @@ def step_point(row: Step) -> Point:
 
 
 def evaluation_point(row: ValidationRow) -> Point:
-    """Make the point of a checkpoint's results on held-out text."""
+    """Return the point of a checkpoint's results on held-out text."""
     values = {f"validation/{name}": getattr(row, name) for name in EVALUATED}
     return Point(row.step, row.evaluated_at, _finite(values), evaluated=True)
 

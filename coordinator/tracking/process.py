@@ -1,10 +1,9 @@
-"""The process that writes to the sinks, beside service, keeper and validator.
+"""The process that writes metrics to the sinks.
 
-It learns about the run from the database only. Each sink has its own thread, so a sink that hangs
-delays no other, and the process ends without waiting for it. A failed write is retried later, and
-nothing waits for it. A sink's new position is stored on disk before its points are written: if the
-process is killed meanwhile, those few points may be missing, and none is written twice. If a sink
-cannot flush, the same points are written to it again.
+It reads the run from the database. Each sink has its own thread, so a hanging sink neither delays
+the others nor prevents the process from ending. Failed writes are retried. A sink's new position is
+stored before its points are written. If the process is killed in between, those points are missing,
+but none is written twice. If a sink fails to flush, the same points are written again.
 """
 
 from __future__ import annotations
@@ -31,29 +30,29 @@ from coordinator.tracking.sinks import SINKS, Sink
 from peer.runtime.processes import stop_at_sigterm
 
 logger = logging.getLogger(__name__)
-LAST_S = 8.0  # to write the remaining points after SIGTERM
+LAST_S = 8.0  # time to write the remaining points after SIGTERM
 POLL_S = 2.0
 LONGEST_PAUSE_S = 300.0
 
 
 @dataclass
 class SinkWriter:
-    """Writes a run's points to one sink; `run` is the loop of its thread."""
+    """Writes a run's points to one sink, in a thread that executes `run`."""
 
     name: str
     open: Callable[[], Sink]
-    book: Path  # the sink's position
+    book: Path  # file with the sink's position
     database: Database
     clock: Callable[[], float] = time.time
-    failures: int = 0  # in a row
+    failures: int = 0  # consecutive failures
 
     def run(self, stop: threading.Event) -> None:
-        """Write new points until `stop` is set, and then the remaining ones."""
+        """Write new points until `stop` is set, then the remaining ones."""
         while True:
             try:
                 self.write_until(stop)
                 return
-            except Exception as error:  # noqa: BLE001 - a fault boundary: other people's code and servers
+            except Exception as error:  # noqa: BLE001 - fault boundary of third-party code and servers
                 self.failures += 1
                 if self.failures == 1:
                     logger.error("cannot write to %s, and will try again: %r", self.name, error)
@@ -61,7 +60,7 @@ class SinkWriter:
                 return
 
     def write_until(self, stop: threading.Event) -> None:
-        """Open the sink, continue where it ends, close it after `stop`; raises its errors."""
+        """Open the sink, write from its position until `stop` is set, and close it; raises its errors."""
         position, sink = self.position(), self.open()
         try:
             while True:
@@ -78,7 +77,7 @@ class SinkWriter:
             sink.close()
 
     def write_some(self, sink: Sink, position: SinkPosition, settled_before: float) -> SinkPosition:
-        """Write the next points, if there are any; returns the position reached."""
+        """Write the next points, if any; return the new position."""
         reached = in_current_era(self.database, position)
         if reached.step < position.step:
             sink.rewind(reached.step)
@@ -94,7 +93,7 @@ class SinkWriter:
                 reached = reached.after(point)
             sink.flush()
         except Exception:
-            self._settle(position if reached == end else reached)  # after a failed flush: all of them again
+            self._settle(position if reached == end else reached)  # repeat all points after a failed flush
             raise
         return end
 
@@ -115,12 +114,12 @@ class SinkWriter:
 
 
 def pause_s(failures: int) -> float:
-    """Return the seconds to wait after so many failures in a row."""
+    """Return the seconds to wait after this number of consecutive failures."""
     return min(LONGEST_PAUSE_S, POLL_S * 2.0 ** min(failures, 10))
 
 
 def writers(directory: RunDirectory, database: Database) -> list[SinkWriter]:
-    """Make a writer for each sink of the settings."""
+    """Return a writer for each configured sink."""
     sinks, books = directory.settings.sinks, directory.sinks_dir
     return [
         SinkWriter(name, partial(SINKS[name], getattr(sinks, name), directory), books / f"{name}.json", database)
@@ -129,10 +128,10 @@ def writers(directory: RunDirectory, database: Database) -> list[SinkWriter]:
 
 
 def run_sinks(run_dir: Path) -> None:
-    """Main function of the process; ends on SIGTERM, at the latest `LAST_S` later."""
+    """Write to all sinks until SIGTERM; end at most `LAST_S` later."""
     directory = RunDirectory.open(run_dir)
     directory.sinks_dir.mkdir(mode=0o700, exist_ok=True)
-    sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for good: libraries print greetings
+    sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # permanently: libraries print greetings
     stop = stop_at_sigterm()
     database = Database(open_engine(directory.database_url))
     running = [
@@ -148,4 +147,4 @@ def run_sinks(run_dir: Path) -> None:
         if thread.is_alive():
             logger.warning("%s has not taken what was left within %g s; some of it may be missing there", name, LAST_S)
     logging.shutdown()
-    os._exit(0)  # a normal exit would wait for threads of the sinks' libraries
+    os._exit(0)  # a normal exit would wait for the libraries' threads

@@ -1,7 +1,7 @@
-"""The sinks: TensorBoard's event files, and runs of W&B (resumed by id) or Trackio (by name).
+"""The sinks: TensorBoard event files, and runs of W&B (resumed by id) or Trackio (by name).
 
-A tracker's own step counts our rows; the global step is logged as a value of each row. A library is
-imported when its sink is opened: most runs have none, and Trackio reads its settings at import.
+A tracker's own step is our row number; the global step is logged as a value of each row. A library
+is imported when its sink is opened: most runs have none, and Trackio reads its settings at import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GLOBAL_STEP = "global_step"
 
 
 class Sink:
-    """An open run of a tracker, used by one thread; after any error it is opened again later."""
+    """An open run of a tracker, used by one thread; after an error it is reopened."""
 
     _run: Any
 
@@ -29,13 +29,13 @@ class Sink:
         self._run.log(_values(point), step=row)
 
     def rewind(self, step: int) -> None:
-        """Handle a return to a checkpoint: rows go on, and `train/era` tells them apart."""
+        """Handle a rewind; by default rows continue, and `train/era` distinguishes them."""
 
     def flush(self) -> None:
-        """Make logged points visible to readers; a tracker's library does so by itself."""
+        """Make logged points visible to readers; tracker libraries do so by themselves."""
 
     def close(self) -> None:
-        """Wait until all points are sent or on disk."""
+        """Block until all points are sent or on disk."""
         self._run.finish()
 
 
@@ -44,7 +44,7 @@ def _values(point: Point) -> dict[str, float]:
 
 
 class TensorBoardSink(Sink):
-    """One more event file in the folder, by the writer that underlies every SummaryWriter."""
+    """A further event file in the folder, written by the class underlying SummaryWriter."""
 
     def __init__(self, settings: TensorBoardSettings, directory: RunDirectory) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -52,7 +52,7 @@ class TensorBoardSink(Sink):
         self._writer = EventFileWriter(str(directory.path / settings.directory))
 
     def write(self, row: int, point: Point) -> None:  # noqa: ARG002  # events have no numbers
-        """Write one event with all the point's values and its own time."""
+        """Write an event with the point's values and time."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -60,31 +60,31 @@ class TensorBoardSink(Sink):
         self._writer.add_event(Event(wall_time=point.at, step=point.step, summary=Summary(value=values)))
 
     def rewind(self, step: int) -> None:
-        """Make TensorBoard ignore earlier events of later steps."""
+        """Make TensorBoard discard earlier events of later steps."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         self._writer.add_event(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def flush(self) -> None:
-        """Write the waiting events to the disk."""
+        """Write buffered events to disk."""
         self._writer.flush()
 
     def close(self) -> None:
-        """Complete the event file."""
+        """Close the event file."""
         self._writer.close()
 
 
 class WandbSink(Sink):
-    """A run of Weights & Biases, drawn over `GLOBAL_STEP`; its id follows from this run's certificate."""
+    """A W&B run plotted over `GLOBAL_STEP`; its id is derived from the run's certificate."""
 
     def __init__(self, settings: WandbSettings, directory: RunDirectory) -> None:
-        if settings.api_key_file is not None:  # of this process; `wandb.login` would write it to the home folder
+        if settings.api_key_file is not None:  # `wandb.login` would write it to the home folder
             os.environ["WANDB_API_KEY"] = read_secret(
                 directory.path / settings.api_key_file, "sinks.wandb.api_key_file"
             )
         folder, name = directory.sinks_dir / "wandb", directory.config.run.name
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for variable in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):  # else it writes to the home folder
+        for variable in ("WANDB_CACHE_DIR", "WANDB_DATA_DIR"):  # defaults are in the home folder
             os.environ.setdefault(variable, str(folder))
         import wandb
 
@@ -111,15 +111,15 @@ class WandbSink(Sink):
         self._run.define_metric("*", step_metric=GLOBAL_STEP)
 
     def write(self, row: int, point: Point) -> None:
-        """Log a complete point: without `commit` the library holds it until the next one."""
+        """Log a complete point; without `commit` the library would hold it until the next one."""
         self._run.log(_values(point), step=row, commit=True)
 
 
 class TrackioSink(Sink):
-    """A run of Trackio, with this run's name."""
+    """A Trackio run with this run's name."""
 
     def __init__(self, settings: TrackioSettings, directory: RunDirectory) -> None:
-        os.environ["TRACKIO_DIR"] = str(directory.sinks_dir / "trackio")  # read when it is imported
+        os.environ["TRACKIO_DIR"] = str(directory.sinks_dir / "trackio")  # read at import
         if settings.token_file is not None:
             token = read_secret(directory.path / settings.token_file, "sinks.trackio.token_file")
             os.environ["TRACKIO_WRITE_TOKEN" if settings.server_url else "HF_TOKEN"] = token
