@@ -1,4 +1,4 @@
-"""Announcements of milestones in chats, by webhooks, in a process of its own.
+"""Announcements of milestones in chats by webhook, in a separate process.
 
 `coordinator.service.parts` starts `herald`.
 """

@@ -1,16 +1,16 @@
-"""The herald announces the run's milestones in chats, each once.
+"""The herald, which announces each of the run's milestones once in chats.
 
-It is a single process of low priority beside the keeper, so that nothing else waits for other
-people's servers. It learns about the run from the database only, and no other process reads the
-webhooks' secrets. `run_herald` is its main function.
+It is a single low-priority process, so that nothing else waits for third-party servers. It reads
+the run from the database, and no other process reads the webhooks' secrets. `run_herald` is the
+main function.
 
-Messages are posted to a webhook's address for Discord and Slack, and for Matrix by
-`PUT /_matrix/client/v3/rooms/.../send`. A request uses HTTPS and follows no redirect. It waits 10 s
-for the connection and for the answer, of which only status and headers are read.
+Messages are posted to the webhook's address for Discord and Slack, and sent with `PUT
+/_matrix/client/v3/rooms/.../send` for Matrix. Requests use HTTPS without redirects. The timeout is
+10 s each for connection and answer; only status and headers of the answer are read.
 
-apprise is not used. It reports only success or failure, so a message that may have been shown would
-be repeated or lost. It also waits out a chat's rate limit itself, identifies Matrix messages by a
-counter of its own, and reads answers of any size.
+apprise is not used. It reports only success or failure, so a message that may have been delivered
+would be repeated or lost. It also waits out rate limits itself, numbers Matrix messages with its
+own counter, and reads answers of any size.
 """
 
 from __future__ import annotations
@@ -49,30 +49,30 @@ POLL_S = 5.0
 MAX_ATTEMPTS = 8
 FIRST_PAUSE_S = 5.0
 LONGEST_PAUSE_S = 3600.0
-NEWS_S = 86_400.0  # older milestones are not announced: a new webhook does not get the history
-TIMEOUT_S = 10.0  # to connect, or for the beginning of the answer
+NEWS_S = 86_400.0  # older milestones are skipped, so a new webhook does not receive the history
+TIMEOUT_S = 10.0  # for the connection, and for the headers of the answer
 
 
 class DeliveryOutcome(str, Enum):
-    """The final outcome of a delivery; a delivery that has one is not tried again."""
+    """The final outcome of a delivery, which is then not retried."""
 
     TOLD = "told"
-    REFUSED = "refused"  # by the chat: its address or token is wrong
+    REFUSED = "refused"  # rejected by the chat: wrong address or token
     UNKNOWN = "unknown"  # the message may have arrived
-    GIVEN_UP = "given up"  # after `MAX_ATTEMPTS`
+    GIVEN_UP = "given up"  # `MAX_ATTEMPTS` failed
     LEFT_OUT = "left out"  # reached more than `NEWS_S` ago
 
 
 class Reply(NamedTuple):
-    """The outcome of one request, its reason, and how long the chat asks us to wait."""
+    """The outcome of one request, the reason, and the delay requested by the chat."""
 
-    outcome: DeliveryOutcome | None  # None: the message was not shown; another attempt may succeed
+    outcome: DeliveryOutcome | None  # None: not delivered; a retry may succeed
     reason: str = ""
     wait_s: float | None = None
 
 
 def words(milestone: Milestone, run: str, address: str) -> str:
-    """Announce a milestone in one or two sentences of plain text, which name no member."""
+    """Return an announcement of one or two sentences of plain text, which names no member."""
     value, step, record = milestone.value, f"{milestone.step:,}", f"A record of the run {run}"
     told = {
         MilestoneKind.FIRST_STEP: f"The run {run} has taken its first global step.",
@@ -84,11 +84,11 @@ def words(milestone: Milestone, run: str, address: str) -> str:
 
 
 def chat_request(webhook: Webhook, secret: str, text: str, identity: str) -> tuple[str, str, dict[str, Any]]:
-    """Return the method, the URL and httpx2's options of the request; URL and options are secret.
+    """Return method, URL and httpx2 options of the request; URL and options are secret.
 
-    `identity` is the same whenever the same text goes to the same place.
+    `identity` is equal for equal texts to the same chat.
     """
-    if isinstance(webhook, DiscordWebhook):  # with `wait` it answers once the message is posted
+    if isinstance(webhook, DiscordWebhook):  # with `wait`, Discord answers after posting
         return "POST", f"{secret}?wait=true", {"json": {"content": text, "allowed_mentions": {"parse": []}}}
     if isinstance(webhook, SlackWebhook):
         return "POST", secret, {"json": {"text": html.escape(text, quote=False)}}
@@ -106,12 +106,12 @@ def send(method: str, url: str, options: dict[str, Any]) -> Reply:
         return Reply(None, f"it cannot be reached ({type(error).__name__})")
     except httpx2.InvalidURL:
         return Reply(DeliveryOutcome.REFUSED, "its address is none")
-    except httpx2.HTTPError as error:  # the text was under way
+    except httpx2.HTTPError as error:  # the message may have been sent
         return Reply(DeliveryOutcome.UNKNOWN, f"no answer came ({type(error).__name__})")
 
 
 def judge(status: int, retry_after: str | None) -> Reply:
-    """Interpret an answer: server errors and overload are temporary, other errors are final."""
+    """Interpret a status: server errors and rate limits are temporary, other errors are final."""
     if 200 <= status < 300:
         return Reply(DeliveryOutcome.TOLD)
     reason = f"it answers with the status {status}"
@@ -121,9 +121,9 @@ def judge(status: int, retry_after: str | None) -> Reply:
 
 
 def _wait_s(retry_after: str | None) -> float | None:
-    """Read the seconds of a `Retry-After` header; None for a date or nonsense.
+    """Parse the seconds of a `Retry-After` header; None for a date or an invalid value.
 
-    Old Matrix servers give them only in the body, which is not read; our own pauses apply then.
+    Old Matrix servers state the delay in the body, which is not read; our own delay then applies.
     """
     try:
         seconds = float(retry_after or "")
@@ -133,7 +133,7 @@ def _wait_s(retry_after: str | None) -> float | None:
 
 
 class Todo(Enum):
-    """The next action for a milestone at a webhook, unless its delivery ends now."""
+    """The next action for a milestone at a webhook, if its delivery does not end now."""
 
     TELL = "tell"
     WAIT = "wait"
@@ -141,33 +141,33 @@ class Todo(Enum):
 
 
 def decide(notice: MilestoneNotice, reached_at: float, *, repeatable: bool, now: float) -> Todo | DeliveryOutcome:
-    """Choose the next action, or the final outcome, for a milestone of `reached_at`. Pure."""
+    """Return the next action or the final outcome for a milestone reached at `reached_at`. Pure."""
     if notice.ended:
         return Todo.NOTHING
     if notice.begun_at is not None and not repeatable:
         return DeliveryOutcome.UNKNOWN
     if not notice.attempts and reached_at < now - NEWS_S:
         return DeliveryOutcome.LEFT_OUT
-    if now < notice.next_at <= now + LONGEST_PAUSE_S:  # else a clock was set back
+    if now < notice.next_at <= now + LONGEST_PAUSE_S:  # otherwise a clock was set back
         return Todo.WAIT
     return Todo.TELL
 
 
 def outcome_of(reply: Reply, attempts: int, *, repeatable: bool) -> DeliveryOutcome | None:
-    """Return the final outcome after so many attempts; None if the delivery is tried again."""
+    """Return the final outcome after this number of attempts; None if the delivery is retried."""
     if reply.outcome is None or (reply.outcome is DeliveryOutcome.UNKNOWN and repeatable):
         return DeliveryOutcome.GIVEN_UP if attempts >= MAX_ATTEMPTS else None
     return reply.outcome
 
 
 def pause_s(attempts: int, asked_s: float | None) -> float:
-    """Return the pause after so many failed attempts: at least as long as the chat asks for, an hour at most."""
+    """Return the delay after failed attempts: at least what the chat requests, at most an hour."""
     own = FIRST_PAUSE_S * 2.0 ** (attempts - 1)
     return min(LONGEST_PAUSE_S, max(own, asked_s or 0.0))
 
 
 def find_notice(database: Database, milestone: str, webhook: str) -> MilestoneNotice:
-    """Find the progress of a milestone's delivery to a webhook; one without attempts if it has never been tried."""
+    """Return the progress of a milestone's delivery to a webhook; without attempts if there is none."""
     with database() as session:
         return session.get(MilestoneNotice, (milestone, webhook)) or MilestoneNotice(
             milestone=milestone, webhook=webhook, attempts=0, next_at=0.0, ended="", error=""
@@ -176,13 +176,13 @@ def find_notice(database: Database, milestone: str, webhook: str) -> MilestoneNo
 
 @dataclass
 class Herald:
-    """The herald's parts; `run` is its loop."""
+    """A loop that announces milestones, with its dependencies."""
 
     directory: RunDirectory
     database: Database
     clock: Callable[[], float] = time.time
     era: int = -1
-    steps: list[StepRow] = field(default_factory=list)  # of that era, settled
+    steps: list[StepRow] = field(default_factory=list)  # completed steps of the era, with reports
 
     def run(self, stop: threading.Event) -> None:
         """Announce milestones as they are reached, until `stop` is set."""
@@ -210,7 +210,7 @@ class Herald:
         return milestones(self.steps, validations(self.database))
 
     def _settle(self, name: str, webhook: Webhook, milestone: Milestone) -> bool:
-        """Deliver one milestone if it is due; return True once its delivery has ended."""
+        """Deliver a milestone if it is due; return True if its delivery has ended."""
         notice = find_notice(self.database, milestone.key, name)
         todo = decide(notice, milestone.at, repeatable=isinstance(webhook, MatrixWebhook), now=self.clock())
         if todo is Todo.TELL:
@@ -222,7 +222,7 @@ class Herald:
         return todo is not Todo.WAIT
 
     def _tell(self, name: str, webhook: Webhook, milestone: Milestone, notice: MilestoneNotice) -> bool:
-        """Attempt one delivery; return True if it has ended."""
+        """Attempt a delivery; return True if it has ended."""
         text = words(milestone, self.directory.config.run.name, f"{self.directory.settings.web_address}/")
         identity = hashlib.sha256(f"{self.directory.join_link}\n{milestone.key}".encode()).hexdigest()[:32]
         request = chat_request(webhook, webhook_secret(self.directory, name, webhook), text, identity)
@@ -255,7 +255,7 @@ def webhook_secret(directory: RunDirectory, name: str, webhook: Webhook) -> str:
     address = read_secret(directory.path / webhook.url_file, f"webhooks.{name}.url_file")
     try:
         require_safe_url(address)
-    except ValueError as error:  # its message may repeat the address
+    except ValueError as error:  # the message may contain the address
         raise ConfigError(f"`webhooks.{name}.url_file` holds no address that begins with https://.") from error
     return address
 
@@ -269,5 +269,5 @@ def open_herald(run_dir: Path, clock: Callable[[], float] = time.time) -> Herald
 
 
 def run_herald(run_dir: Path) -> None:
-    """Main function of the herald's process; ends on SIGTERM, or once a request has timed out."""
+    """Run the herald until SIGTERM; a request in progress may delay the end until its timeout."""
     open_herald(run_dir).run(stop_at_sigterm())
