@@ -1,7 +1,7 @@
-"""Limits on callers without an account: a token bucket, requests per minute, and open calls.
+"""Limits for callers without an account: token bucket, requests per minute, concurrent calls.
 
-Callers without an account are known only by their address. The owner of an IPv6 network has 2^64
-addresses, so an IPv6 /64 network counts as one caller.
+Such callers are identified by address. The owner of an IPv6 network has 2^64 addresses, so an IPv6
+/64 network is treated as one caller.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from collections.abc import Callable
 
 from auth.errors import RequestError
 
-CAPACITY = 4096  # addresses remembered; the one that has asked least recently is forgotten first
+CAPACITY = 4096  # addresses to remember; the least recently used one is dropped
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Pace:
-    """Allows `burst` events at once and `per_second` in the long run."""
+    """A token bucket: `burst` events at once, `per_second` on average."""
 
     def __init__(self, per_second: float, burst: float, now: float) -> None:
         self._per_second, self._burst = per_second, burst
         self._level, self._at = burst, now
 
     def take(self, now: float) -> float:
-        """Count one event; return the seconds by which it is too early, 0.0 within the pace."""
+        """Count an event; return the seconds by which it is too early, or 0.0."""
         self._refill(now)
         self._level -= 1.0
         return max(0.0, -self._level / self._per_second)
 
     def allows(self, now: float) -> bool:
-        """Return whether an event is within the pace; only such an event is counted."""
+        """Return whether an event is within the limit; it is counted only if it is."""
         self._refill(now)
         if self._level < 1.0:
             return False
@@ -43,22 +43,22 @@ class Pace:
 
 
 def host_address(host: str) -> Address:
-    """Parse a socket's peer address, unmapping IPv4 in IPv6; raises `ValueError`."""
+    """Parse a socket's peer address, unmapping IPv4-mapped IPv6; raises `ValueError`."""
     address = ipaddress.ip_address(host.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address
 
 
 def network_of(address: Address) -> str:
-    """Return the name that limits count a caller by: an IPv4 address or an IPv6 /64 network."""
+    """Return the key under which a caller is limited: an IPv4 address or an IPv6 /64 network."""
     return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))
 
 
 def http_caller(client: object) -> str:
-    """Return a caller's name from an ASGI scope's `client`, an (address, port) or None."""
+    """Return the key of a caller from an ASGI scope's `client`: (address, port) or None."""
     host = str(client[0]) if isinstance(client, tuple | list) and client else ""
     try:
         return network_of(host_address(host))
-    except ValueError:  # a name from a proxy, or a socket without addresses
+    except ValueError:  # a name from a proxy, or a socket without an address
         return host[:64]
 
 
@@ -70,28 +70,28 @@ class CallerPlaces:
         self._taken: Counter[str] = Counter()
 
     def enter(self, caller: str, *, counted: bool = True) -> bool:
-        """Take a place until `leave`; False if none is free. `counted`: also limit the caller."""
+        """Reserve a place until `leave`; return False if none is free. `counted`: also limit the caller."""
         if self._taken.total() >= self._total or (counted and self._taken[caller] >= self._per_caller):
             return False
         self._taken[caller] += 1
         return True
 
     def leave(self, caller: str) -> None:
-        """Give a place back."""
+        """Release a place."""
         self._taken[caller] -= 1
         if not self._taken[caller]:
-            del self._taken[caller]  # a caller that has left costs no memory
+            del self._taken[caller]  # callers that left must not take memory
 
     def __len__(self) -> int:
         return self._taken.total()
 
 
 class CallerPace:
-    """A limit on each caller's requests per minute; used from one event loop."""
+    """A limit on each caller's requests per minute, for one event loop."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float], capacity: int = CAPACITY) -> None:
         self._per_minute, self._clock, self._capacity = per_minute, clock, capacity
-        self._paces: dict[str, Pace] = {}  # the least recent caller first
+        self._paces: dict[str, Pace] = {}  # least recently used first
 
     def admit(self, address: Address) -> None:
         """Count a request; raises `RequestError` if it exceeds the limit."""

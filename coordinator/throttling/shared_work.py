@@ -1,12 +1,12 @@
-"""Work that many requests share: writes in batches, and values that are costly to compute.
+"""Work shared between requests: writes in batches, and cached values that are costly to compute.
 
 A transaction costs about the same for one report as for a hundred, so requests that arrive during a
-batch are handled in the next one. A single request is served at once. Under load, each batch begins
-after a pause as long as the previous batch took (at most 0.1 s); this makes batches larger and
-leaves processor time to others. Each caller is answered when its batch is done.
+batch are handled together in the next one. A single request is served immediately. Under load, a
+pause as long as the previous batch (at most 0.1 s) precedes each batch. The pause makes batches
+larger and leaves processor time to others. Each caller is answered when its batch is done.
 
-A cheap value is always computed anew. One that takes long, such as a sum over millions of reports,
-is reused for ten times as long as it took, so it never takes more than a tenth of a core.
+A cheap value is always recomputed. A value that takes long, such as a sum over millions of reports,
+is reused for ten times as long as it took, so that it uses at most a tenth of a core.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MOST_REST_S = 0.1
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 LITTLE_S = 0.25
-REST = 10  # times as long as it took
+REST = 10  # multiple of the computation time
 Value = TypeVar("Value")
 
 
 class Batcher(Generic[Item, Result]):
-    """Runs `work` in a thread, one batch at a time, in the order of arrival; used from one event loop.
+    """Runs `work` in a thread, one batch at a time, in order of arrival; for one event loop.
 
-    For each item, `work` returns a result or the error that concerns this item alone.
+    For each item, `work` returns a result or the error of this item.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Batcher(Generic[Item, Result]):
 
 
 def _settle(future: asyncio.Future[Result], outcome: Result | Exception) -> None:
-    if future.done():  # its caller was cancelled
+    if future.done():  # the caller was cancelled
         return
     if isinstance(outcome, Exception):
         future.set_exception(outcome)
@@ -88,7 +88,7 @@ def _settle(future: asyncio.Future[Result], outcome: Result | Exception) -> None
 
 
 class Costly(Generic[Value]):
-    """The value of `work`, new or recent; callers that ask during a computation wait for it."""
+    """The value of `work`, cached if it is slow; concurrent callers wait for one computation."""
 
     def __init__(self, work: Callable[[], Value], clock: Callable[[], float] = time.monotonic) -> None:
         self._work, self._clock = work, clock
@@ -97,7 +97,7 @@ class Costly(Generic[Value]):
         self._lock = threading.Lock()
 
     def __call__(self) -> Value:
-        """Return the value, computed again if it is too old."""
+        """Return the value, recomputed if it has expired."""
         with self._lock:
             began = self._clock()
             if self._found is None or began >= self._good_until:
