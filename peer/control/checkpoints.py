@@ -1,10 +1,10 @@
-"""The checkpoint that a coordinator offers to joining peers: check the offer, and download it.
+"""Checkpoints that a coordinator offers to joining peers: validation of the offer, and download.
 
-The checkpoint comes over HTTP(S) in ranges, so that a broken download is resumed. It is verified by
-digests, which can be trusted because the control plane's certificate is pinned.
+Files are downloaded by HTTP(S) ranges, so that an interrupted download can be resumed. They are
+verified by digests, which are trustworthy because the control plane's certificate is pinned.
 
-The offer names the host that this machine connects to. To protect the volunteer's local network,
-the host must be the join link's own or a public address, and redirects are not followed.
+To protect the volunteer's local network, the host in the offer must be the join link's or have a
+public address, and redirects are not followed.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from peer.protocol import HELD_AVERAGES, STATE_FILES, control_pb2
 MAX_ADDRESS_CHARS = 2000
 DIGEST_BYTES = 32
 ATTEMPTS = 4
-FIRST_PAUSE_S = 2.0  # approximate; doubles with each attempt
+FIRST_PAUSE_S = 2.0  # approximate; doubled after each attempt
 CHUNK_BYTES = 1 << 18
-SPARE_BYTES = 64 * 2**20  # left free on the disk
+SPARE_BYTES = 64 * 2**20  # disk space to leave free
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
 Rest = Callable[[float], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class OfferedFile:
-    """One file of an offered checkpoint."""
+    """A file of an offered checkpoint."""
 
     name: str
     size_bytes: int
@@ -50,7 +50,7 @@ class OfferedFile:
 
 @dataclass(frozen=True)
 class CheckpointOffer:
-    """An offer of the swarm's whole state after `step`."""
+    """An offer of the complete training state after `step`."""
 
     address: str
     step: int
@@ -68,10 +68,10 @@ class CheckpointOffer:
 
 
 def read_offer(reply: control_pb2.CheckpointReply, most_bytes: int) -> CheckpointOffer | None:
-    """Read the offer; None if there is none, or if the keeper may soon lack the steps after it.
+    """Return the offer; None if there is none, or if the averages of later steps may soon expire.
 
-    Raises `RequestError` for an address, files or a size that no coordinator offers. `most_bytes`:
-    the most bytes that this run's state can have.
+    `most_bytes`: maximum size of this run's state. Raises `RequestError` for an invalid address,
+    other files, or a larger size.
     """
     if not (reply.address and 0 <= reply.swarm_step - reply.step <= HELD_AVERAGES // 2):
         return None
@@ -99,10 +99,10 @@ async def download_checkpoint(
     rng: random.Random,
     rest: Rest = asyncio.sleep,
 ) -> None:
-    """Download the offer's files into the directory `into`, resuming an earlier download.
+    """Download the offered files to the directory `into`, resuming an earlier download.
 
     `rest` sleeps between attempts. Raises `StorageError` if the disk is full or a file is damaged,
-    and `UnreachableError` if the download fails; the part received is kept for the next time.
+    and `UnreachableError` if the download fails; partial files remain for a later attempt.
     """
     await asyncio.to_thread(_make_room, offer, into)
     own = offer.host in link_hosts
@@ -141,15 +141,15 @@ async def _fetch(
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether another attempt may succeed; it cannot if no server answers at the address."""
+    """Return whether a retry may succeed: not if no server accepts connections at the address."""
     nobody_there = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
     return isinstance(error, (aiohttp.ClientError, asyncio.TimeoutError)) and not nobody_there
 
 
 async def _fetch_rest(http: aiohttp.ClientSession, url: str, file: OfferedFile, part: Path, throttle: Throttle) -> None:
-    """Append the missing bytes of a file; start over if the server's file has changed."""
+    """Append the missing bytes of a file; start over if the file on the server has changed."""
     there = await asyncio.to_thread(_size_of, part)
-    if there >= file.size_bytes:  # complete, or not a part of this file
+    if there >= file.size_bytes:  # complete, or a part of another file
         return
     headers = {"Range": f"bytes={there}-", "If-Range": f'"{file.sha256.hex()}"'} if there else {}
     async with http.get(url, headers=headers, allow_redirects=False) as answer:
@@ -173,12 +173,12 @@ def _size_of(path: Path) -> int:
 
 
 def part_of(target: Path, file: OfferedFile) -> Path:
-    """Return the path of a partial file; its name has the digest, so that checkpoints never mix."""
+    """Return the path of a partial file; the digest in its name keeps checkpoints apart."""
     return target.with_name(f".{file.sha256.hex()}.part")
 
 
 def _make_room(offer: CheckpointOffer, into: Path) -> None:
-    """Remove the files of other checkpoints. Raises `StorageError` if this one does not fit."""
+    """Delete files of other checkpoints; raises `StorageError` if this one does not fit on the disk."""
     try:
         into.mkdir(parents=True, exist_ok=True)
         mine = {name for file in offer.files for name in (file.name, part_of(into / file.name, file).name)}

@@ -1,9 +1,9 @@
-"""The peer's verified connection to the coordinator: connect, join, renew tokens, download files.
+"""The peer's authenticated connection to the coordinator: join, renew tokens, download files.
 
-The join link's fingerprint is the only trust anchor: the server's certificate is read once and
-compared with it, and then is the only root that the channel accepts. Certificate, version, run and
-clock are checked before anything else, each with its own error. `peer.control.session` builds the
-long-lived session on top; `peer.doctor` uses the client before a person has joined.
+The join link's fingerprint is the only trust anchor. The server's certificate is read once,
+compared with it, and is then the only root that the channel accepts. Certificate, version, run and
+clock are checked first, each with its own error. `peer.control.session` builds the long-lived
+session on this; `peer.doctor` uses the client before the device has joined.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ from peer.runtime.version import software_version
 CONNECT_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 20.0
 FETCH_TIMEOUT_S = 600.0
-LOGIN_TIMEOUT_S = 1000.0  # longer than the coordinator waits for the person
+LOGIN_TIMEOUT_S = 1000.0  # longer than the coordinator waits for the login
 
 _CHANNEL_OPTIONS = (
     ("grpc.ssl_target_name_override", TLS_NAME),
     ("grpc.max_receive_message_length", MAX_COORDINATOR_MESSAGE_BYTES),
-    # Notice a silently dead connection (a laptop slept, a NAT entry expired) within half a minute.
+    # Detect a dead connection (suspended laptop, expired NAT entry) within half a minute.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # The session has its own back-off; gRPC's, which grows to two minutes, must not add to it.
+    # The session has its own back-off, to which gRPC's, up to two minutes, must not be added.
     ("grpc.initial_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 5_000),
-    # Stop reconnecting to an address that is no longer used because the coordinator has moved.
+    # Stop reconnecting to an unused address after the coordinator has moved.
     ("grpc.client_idle_timeout_ms", 5_000),
     ("grpc.enable_http_proxy", 0),
 )
@@ -72,23 +72,23 @@ _Reply = TypeVar("_Reply")
 
 
 class ControlClient:
-    """A verified connection to a join link's coordinator; `connect` opens it, `close` ends it."""
+    """An authenticated connection to a join link's coordinator, opened by `connect`."""
 
     def __init__(self, link: JoinLink, certificate: str) -> None:
-        """Prepare calls that trust only this certificate (PEM), at the link's first address."""
-        # Set by `connect`: the coordinator's software, its download address, clock and logins.
+        """Prepare calls to the link's first address that trust only this certificate (PEM)."""
+        # Set by `connect` from the coordinator's greeting.
         self.software_version = ""
         self.software_address = ""
-        self.clock_offset_s = math.nan  # seconds to add to the steady clock to get the coordinator's time
+        self.clock_offset_s = math.nan  # add to `steady_time()` for the coordinator's time
         self.login_providers: tuple[LoginProvider, ...] = ()
         self._credentials = grpc.ssl_channel_credentials(certificate.encode())
-        self._links = deque(link.each())  # the current one first, then the others in the order to try them
+        self._links = deque(link.each())  # current address first
         self._channels: list[grpc.aio.Channel] = []
         self._stubs: dict[JoinLink, Any] = {}
 
     @classmethod
     async def connect(cls, link: JoinLink, clock: Callable[[], float]) -> ControlClient:
-        """Verify the coordinator's certificate, version, run and clock, each with its own error."""
+        """Connect after verifying certificate, version, run and clock, each with its own error."""
         links = link.each()
         reached, certificate = await find_coordinator(links)
         client = cls(link, certificate)
@@ -102,28 +102,28 @@ class ControlClient:
             check_run(link, greeting)
             check_clock(greeting, now=clock())
             client.clock_offset_s = greeting.server_time - steady_time()
-        except BaseException:  # on cancellation, too: no other code can close the client yet
+        except BaseException:  # includes cancellation; the caller has no client to close yet
             await client.close()
             raise
         return client
 
     @property
     def link(self) -> JoinLink:
-        """The link to the address that calls currently go to."""
+        """The join link with the address that calls currently use."""
         return self._links[0]
 
     @property
     def addresses(self) -> int:
-        """The number of addresses in the link."""
+        """The number of addresses in the join link."""
         return len(self._links)
 
     def turn_to_next_address(self) -> None:
-        """Send later calls to the link's next address, if any; running calls are not affected."""
+        """Send later calls to the link's next address, if any; running calls are unaffected."""
         self._links.rotate(-1)
 
     @property
     def _stub(self) -> Any:
-        """The gRPC stub of the current address; its channel connects with the first call."""
+        """The gRPC stub for the current address, which connects on the first call."""
         if self.link not in self._stubs:
             address = str(self.link.address)
             channel = grpc.aio.secure_channel(address, self._credentials, options=_CHANNEL_OPTIONS)
@@ -132,7 +132,7 @@ class ControlClient:
         return self._stubs[self.link]
 
     async def _first_greeting(self) -> control_pb2.ChallengeReply:
-        """Greet; if the protocol versions differ, name a remedy that works in containers, too."""
+        """Greet; on a version mismatch, suggest a remedy that also works in containers."""
         try:
             return await self.greet()
         except VersionError as error:
@@ -145,28 +145,28 @@ class ControlClient:
             raise VersionError(f"This program is manyhands {software_version()}. {why}") from error
 
     async def greet(self) -> control_pb2.ChallengeReply:
-        """Fetch a fresh nonce, and the coordinator's version, run and clock."""
+        """Fetch a fresh nonce, and the coordinator's version, run and time."""
         request = control_pb2.ChallengeRequest(protocol_version=PROTOCOL_VERSION)
         return await self._call(self._stub.Challenge, request)
 
     async def describe(self) -> control_pb2.DescribeReply:
-        """Fetch the run's description, and this machine's observed address; needs no account."""
+        """Fetch the run's description and this machine's observed address; needs no account."""
         return await self._call(self._stub.Describe, control_pb2.DescribeRequest())
 
     async def swarm_addresses(self) -> tuple[str, ...]:
-        """Fetch the keeper's libp2p multiaddresses known to the coordinator; needs no account."""
+        """Fetch the keeper's multiaddresses that the coordinator knows; needs no account."""
         return tuple((await self.describe()).swarm_addresses)
 
     async def dial_back(self, port: int, udp_port: int = 0) -> bytes:
-        """Ask the coordinator to connect to a TCP port here, and to send a datagram to a UDP port.
+        """Ask the coordinator to connect to a TCP port and to send a datagram to a UDP port.
 
-        Returns the secret word that it will send. Port 0 is not tried. Needs no account.
+        Returns the secret that it will send. A port of 0 is skipped. Needs no account.
         """
         reply = await self._call(self._stub.DialBack, control_pb2.DialBackRequest(port=port, udp_port=udp_port))
         return bytes(reply.word)
 
     def open_probe(self, timeout_s: float) -> Any:
-        """Open the raw stream that measures the line (a StreamStreamCall); needs no account."""
+        """Open the stream that measures bandwidth (a StreamStreamCall); needs no account."""
         return self._stub.Probe(timeout=timeout_s)
 
     async def admit(
@@ -180,9 +180,9 @@ class ControlClient:
         role: str = "",
         software: str = "",
     ) -> control_pb2.JoinReply:
-        """Become a member's device: by invite code, as a `known` device, or else by a login.
+        """Join by invite code, as a `known` device, or by a login.
 
-        A login needs a run with an identity provider; `provider`: its name; empty: the only one.
+        `provider`: the identity provider for the login; empty: the only one.
         """
         if invite or known or not (provider or self.login_providers):
             try:
@@ -196,7 +196,7 @@ class ControlClient:
     async def join(
         self, key: DeviceKey, invite: str = "", *, role: str = "", software: str = ""
     ) -> control_pb2.JoinReply:
-        """Become a member's device with an invite code, or return as a known device without one."""
+        """Join with an invite code, or return as a known device without one."""
         nonce, receipt_key = (await self.greet()).nonce, key.receipt_key(self.link.run).public_bytes
         return await self._call(
             self._stub.Join,
@@ -220,7 +220,7 @@ class ControlClient:
         role: str = "",
         software: str = "",
     ) -> control_pb2.JoinReply:
-        """Join by a login at an identity provider: `tell` shows where; this may take minutes."""
+        """Join by a login at an identity provider, which may take minutes; `tell` shows the prompt."""
         nonce, receipt_key = (await self.greet()).nonce, key.receipt_key(self.link.run).public_bytes
         request = control_pb2.LoginRequest(
             nonce=nonce,
@@ -245,7 +245,7 @@ class ControlClient:
         raise UnreachableError("The coordinator ended the login without a word; try again.")
 
     async def renew(self, key: DeviceKey) -> str:
-        """Fetch a new access token (JWT) for a device that has joined before."""
+        """Fetch a new access token (JWT) for a device that has joined."""
         nonce = (await self.greet()).nonce
         signature = key.sign(challenge_bytes("renew", self.link.run, nonce, key.public_key))
         request = control_pb2.RenewRequest(nonce=nonce, public_key=key.public_key, signature=signature)
@@ -253,7 +253,7 @@ class ControlClient:
         return reply.token
 
     async def choose_name(self, key: DeviceKey, display_name: str, anonymous: bool) -> control_pb2.ChooseNameReply:
-        """Set the public name of this device's member (empty: the member's own), or hide it."""
+        """Set the public name of this device's member (empty: the member's own name), or hide it."""
         nonce = (await self.greet()).nonce
         signature = key.sign(challenge_bytes("name", self.link.run, nonce, key.public_key))
         request = control_pb2.ChooseNameRequest(
@@ -266,13 +266,13 @@ class ControlClient:
         return await self._call(self._stub.ChooseName, request)
 
     async def newest_checkpoint(self, token: str) -> control_pb2.CheckpointReply:
-        """Fetch the newest checkpoint's offer; raises `VersionError` if the call is unknown."""
+        """Fetch the offer of the newest checkpoint; raises `VersionError` if the call is unknown."""
         return await self._call(self._stub.Checkpoint, control_pb2.CheckpointRequest(token=token))
 
     async def fetch_file(
         self, name: str, digest: bytes, into: Path, *, token: str, size_bytes: int, throttle: Throttle | None = None
     ) -> Path:
-        """Download one of the run's files into the directory `into` unless present; verify it."""
+        """Download a file of the run to the directory `into` and verify it, unless it is there."""
         check_announced(name, size_bytes)
         throttle = throttle or Throttle()
         target = into / name
@@ -292,7 +292,7 @@ class ControlClient:
         return target
 
     async def fetch_files(self, reply: control_pb2.JoinReply, into: Path, throttle: Throttle | None = None) -> None:
-        """Download all files named in the join reply (the tokenizer) into the directory `into`."""
+        """Download all files in the join reply (the tokenizer) to the directory `into`."""
         if len(reply.files) > MAX_RUN_FILES:
             raise RequestError(f"The coordinator names {len(reply.files)} files; a run may have {MAX_RUN_FILES}.")
         for file in reply.files:
@@ -301,11 +301,11 @@ class ControlClient:
             )
 
     def open_session(self) -> Any:
-        """Open a session's raw stream (a StreamStreamCall); keepalive replaces a deadline."""
+        """Open the stream of a session (a StreamStreamCall), which has keepalive instead of a deadline."""
         return self._stub.Session()
 
     async def close(self) -> None:
-        """Close every connection, with the calls running on it."""
+        """Close all connections and cancel their calls."""
         for channel in self._channels:
             await channel.close()
 
@@ -317,9 +317,9 @@ class ControlClient:
 
 
 async def find_coordinator(links: Sequence[JoinLink]) -> tuple[JoinLink, str]:
-    """Return the first link where the right coordinator answers, and its certificate (PEM).
+    """Return the first link whose address has the right certificate, and the certificate (PEM).
 
-    Each has one address. Raises `FingerprintError` if only others answer, or `UnreachableError`.
+    Raises `FingerprintError` if only other certificates are found, else `UnreachableError`.
     """
     failures: list[UnreachableError | FingerprintError] = []
     for link in links:
@@ -337,7 +337,7 @@ async def find_coordinator(links: Sequence[JoinLink]) -> tuple[JoinLink, str]:
 
 
 async def read_certificate(link: JoinLink) -> str:
-    """Read the certificate (PEM) at the link's first address; the caller verifies it."""
+    """Read the unverified certificate (PEM) at the link's first address."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -351,7 +351,7 @@ async def read_certificate(link: JoinLink) -> str:
         ) from error
     except ssl.SSLError as error:
         raise UnreachableError(f"What answers at {link.address} does not speak TLS; check the link's port.") from error
-    except (OSError, UnicodeError) as error:  # UnicodeError: the host is not a valid name
+    except (OSError, UnicodeError) as error:  # UnicodeError: invalid host name
         reason = getattr(error, "strerror", None) or error
         raise UnreachableError(f"Cannot reach the coordinator at {link.address}: {reason}; is it running?") from error
     try:
@@ -362,7 +362,7 @@ async def read_certificate(link: JoinLink) -> str:
 
 
 def check_fingerprint(link: JoinLink, certificate: str) -> None:
-    """Raise `FingerprintError` unless the certificate (PEM) is the one that the link names."""
+    """Raise `FingerprintError` unless the certificate (PEM) matches the link's fingerprint."""
     if not hmac.compare_digest(certificate_fingerprint(certificate), link.fingerprint):
         raise FingerprintError(
             f"The coordinator at {link.address} is not the one that the link names: its certificate is another. "
@@ -371,7 +371,7 @@ def check_fingerprint(link: JoinLink, certificate: str) -> None:
 
 
 def check_version(greeting: control_pb2.ChallengeReply) -> None:
-    """Raise `VersionError` unless the coordinator speaks this program's protocol."""
+    """Raise `VersionError` if the coordinator has another protocol version."""
     if greeting.protocol_version != PROTOCOL_VERSION:
         raise VersionError(
             f"The coordinator speaks protocol version {greeting.protocol_version}, this program (manyhands "
@@ -387,7 +387,7 @@ def check_run(link: JoinLink, greeting: control_pb2.ChallengeReply) -> None:
 
 
 def check_clock(greeting: control_pb2.ChallengeReply, now: float) -> None:
-    """Raise `ClockError` if this machine's clock differs from the coordinator's by more than tokens allow."""
+    """Raise `ClockError` if this machine's clock is further from the coordinator's than tokens tolerate."""
     skew_s = now - greeting.server_time
     if not abs(skew_s) <= MAX_CLOCK_SKEW_S:
         raise ClockError(
@@ -397,7 +397,7 @@ def check_clock(greeting: control_pb2.ChallengeReply, now: float) -> None:
 
 
 def _named(version: str) -> str:
-    """Name the coordinator's version, or describe it if the version is malformed."""
+    """Return the coordinator's version for a message, or a description if it is malformed."""
     try:
         return f"manyhands {Version(version[:MAX_VERSION_CHARS])}"
     except InvalidVersion:

@@ -1,4 +1,4 @@
-"""Events of the session with the coordinator, sent to the agent beside `Notice` and `ClockRead`."""
+"""Events of the session with the coordinator, sent to the agent like `Notice` and `ClockRead`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peer.reporting.messages import ClockRead, Notice
 
 @dataclass(frozen=True)
 class Welcomed:
-    """A session began; holds the coordinator's software version and its download address."""
+    """A session has begun; with the coordinator's software version and its download address."""
 
     version: str
     address: str
@@ -17,25 +17,25 @@ class Welcomed:
 
 @dataclass(frozen=True)
 class Connected:
-    """The connection to the coordinator is up or lost."""
+    """The connection to the coordinator has been established or lost."""
 
     up: bool
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The coordinator's counts for this member."""
+    """The contribution and rank of this member according to the coordinator."""
 
     own_samples: int
     rank: int
     members: int
-    samples_per_second: float = 0.0  # of the whole run, as on its public page; 0: not known
+    samples_per_second: float = 0.0  # speed of the whole run; 0: unknown
     time_left_s: float = 0.0  # until the run's last step, at that speed
 
 
 @dataclass(frozen=True)
 class KeeperTold:
-    """The keeper's addresses known to the coordinator; some may not be reachable from here."""
+    """The keeper's addresses according to the coordinator; some may be unreachable from here."""
 
     addresses: tuple[str, ...]  # libp2p multiaddresses
 

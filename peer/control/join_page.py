@@ -1,8 +1,8 @@
-"""The address of an invitation page, which commands accept in place of a join link.
+"""Addresses of invitation pages, which commands accept instead of join links.
 
-The run's public API returns the join link for such an address. A join link contains the fingerprint
-that authenticates the coordinator; an address does not, so the connection must be trustworthy:
-HTTPS or loopback. The invite code is in the URL fragment, which is never sent to the server.
+The run's public API returns the join link for such an address. Unlike a join link, the address has
+no fingerprint to authenticate the coordinator, so it must be HTTPS or loopback. The invite code is
+in the URL fragment, which is never sent to the server.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from peer.network.http import asking, beginning, reaching
 PAGE = "/join"
 API = "/api/v1/joining"
 MAX_ANSWER_BYTES = 256 * 1024
-ANSWER_S = 20.0  # to connect, or between two pieces of the answer
+ANSWER_S = 20.0  # for the connection, and between two chunks of the answer
 _CODE = re.compile(r"[0-9A-Za-z -]{10,64}")
 
 
 def read_link(text: str) -> tuple[JoinLink, str]:
-    """Read a join link or an invitation page's address; return the link, and the invite code or "".
+    """Return the join link for a link or page address, and the invite code or "".
 
-    Raises `LinkError` if the text leads to no run, and `UnreachableError` if no site answers.
+    Raises `LinkError` if the text is neither, and `UnreachableError` if the site does not answer.
     """
     if not text.strip().lower().startswith(("https://", "http://")):
         return JoinLink.parse(text), ""
@@ -35,7 +35,7 @@ def read_link(text: str) -> tuple[JoinLink, str]:
 
 
 def parse_page(text: str) -> tuple[str, str]:
-    """Split a pasted page address into the site and the invite code; raises `LinkError`."""
+    """Split a page address into site and invite code; raises `LinkError`."""
     address, _, fragment = text.strip().partition("#")
     parts = _split(address)
     host, path = parts.hostname, parts.path.rstrip("/")
@@ -55,7 +55,7 @@ def parse_page(text: str) -> tuple[str, str]:
 
 
 def _split(address: str) -> SplitResult:
-    """Split an address into its parts, all empty if it is malformed."""
+    """Split an address into its parts; all are empty if it is malformed."""
     try:
         parts = urlsplit(address)
         _ = parts.port  # reading the port validates it
@@ -65,7 +65,7 @@ def _split(address: str) -> SplitResult:
 
 
 def ask_for_link(site: str) -> JoinLink:
-    """Ask a run's site for its join link; redirects are not followed, as they might leave HTTPS."""
+    """Fetch a site's join link, without following redirects, which might lead away from HTTPS."""
     url = f"{site}{API}"
     with reaching(url), asking("GET", url, timeout_s=ANSWER_S) as answer:
         status = answer.status_code

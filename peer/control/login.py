@@ -1,6 +1,6 @@
-"""The login prompt: read from the coordinator's message, and shown as text, JSON or HTML.
+"""The login prompt: parsed from the coordinator's message, and shown as text, JSON or HTML.
 
-It comes over the network, so its texts must be short and printable, and its links web addresses.
+It comes from the network, so texts must be short and printable, and links must be web addresses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_ADDRESS_CHARS = 2000
 
 @dataclass(frozen=True)
 class LoginProvider:
-    """An identity provider to log in with."""
+    """An identity provider for logging in."""
 
     name: str
     title: str
@@ -28,7 +28,7 @@ class LoginProvider:
 
 @dataclass(frozen=True)
 class LoginPrompt:
-    """The addresses to log in at, and the code that must be shown or entered there."""
+    """The web addresses for a login, and the code to enter or compare there."""
 
     title: str
     user_code: str
@@ -38,7 +38,7 @@ class LoginPrompt:
 
     @property
     def text(self) -> str:
-        """The prompt for a terminal."""
+        """The prompt as text for a terminal."""
         minutes = max(1, round(self.expires_in_s / 60))
         return (
             f"To take part, log in with {self.title}: open {self.complete_address}\n"
@@ -48,7 +48,7 @@ class LoginPrompt:
 
     @property
     def html(self) -> str:
-        """The prompt for a notebook, with a link."""
+        """The prompt as HTML for a notebook."""
         return (
             f'<div>To take part, <a href="{escape(self.complete_address)}" target="_blank" rel="noopener noreferrer">'
             f"log in with {escape(self.title)}</a>, and make sure that the code there is "
@@ -57,13 +57,13 @@ class LoginPrompt:
 
 
 def login_providers(greeting: control_pb2.ChallengeReply) -> tuple[LoginProvider, ...]:
-    """Read the identity providers listed by a coordinator."""
+    """Return the identity providers that the coordinator lists."""
     named = list(greeting.login_providers)[:MAX_PROVIDERS]
     return tuple(LoginProvider(_text("provider", each.name), _text("title", each.title)) for each in named)
 
 
 def choose_provider(providers: tuple[LoginProvider, ...], wanted: str) -> str:
-    """Return the provider to log in with; raises `ConfigError` if none, or no clear choice."""
+    """Return the provider to use; raises `ConfigError` if there is none or the choice is ambiguous."""
     names = [provider.name for provider in providers]
     if wanted in names:
         return wanted
@@ -77,7 +77,7 @@ def choose_provider(providers: tuple[LoginProvider, ...], wanted: str) -> str:
 
 
 def read_prompt(prompt: control_pb2.LoginPrompt) -> LoginPrompt:
-    """Read the coordinator's prompt. Raises `RequestError` for texts that are unsafe to show."""
+    """Parse the coordinator's prompt; raises `RequestError` for text that is unsafe to show."""
     return LoginPrompt(
         title=_text("title", prompt.title),
         user_code=_text("user_code", prompt.user_code),
@@ -100,18 +100,18 @@ def _address(name: str, text: str) -> str:
 
 
 def show_as_text(prompt: LoginPrompt) -> None:
-    """Show the prompt as plain lines."""
+    """Show the prompt as text."""
     sys.stdout.write(f"{prompt.text}\n")
     sys.stdout.flush()
 
 
 def show_as_json(prompt: LoginPrompt) -> None:
-    """Show the prompt as one JSON object on a line, like all events in that format."""
+    """Show the prompt as a JSON object on one line, like all events in JSON format."""
     sys.stdout.write(json.dumps({"event": "LoginPrompt"} | asdict(prompt)) + "\n")
     sys.stdout.flush()
 
 
 def show_in_notebook(prompt: LoginPrompt) -> None:
-    """Show the prompt in place of the panel, until `peer.agent.notebook` writes the first panel."""
+    """Show the prompt instead of the panel, until `peer.agent.notebook` writes the first panel."""
     sys.stdout.write(json.dumps({"panel": {"text/html": prompt.html, "text/plain": prompt.text}}) + "\n")
     sys.stdout.flush()

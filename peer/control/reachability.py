@@ -1,8 +1,8 @@
-"""Reachability: find, before joining, if others can connect to this machine, and its line speed.
+"""Reachability and bandwidth of this machine, determined before joining.
 
-The coordinator dials the address that it observes, over TCP and by a UDP datagram, at the ports
-where this peer will listen. It sends a random word, announced in its reply, so that unrelated
-connections are not mistaken for it. The line to the coordinator is measured in both directions.
+The coordinator connects to the address that it observes, by TCP and by a UDP datagram, at the ports
+where this peer will listen. It sends a random word, announced in its reply, to distinguish its
+connections from unrelated ones. Bandwidth to the coordinator is measured in both directions.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from peer.protocol import LOWEST_DIALLED_PORT, MAX_PROBE_BYTES, PROBE_CHUNK_BYTE
 from peer.protocol.errors import error_from_rpc
 
 READ_TIMEOUT_S = 3.0
-OTHERS_TIMEOUT_S = 1.0  # for the other transport, once the word has arrived over one
-MAX_WORDS = 1_000  # bound on queued words, which may come from strangers
-PROBE_TIMEOUT_FACTOR = 6  # the call's deadline, in multiples of the time for one direction
-MAX_OTHER_HOSTS = 2  # of the coordinator, tried over the other IP version
+OTHERS_TIMEOUT_S = 1.0  # for the second transport, once the word has arrived over the first
+MAX_WORDS = 1_000  # limit on queued words, which may come from strangers
+PROBE_TIMEOUT_FACTOR = 6  # deadline of the call, as a multiple of the time per direction
+MAX_OTHER_HOSTS = 2  # hosts of the coordinator to try over the other IP version
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Time limits of the attempts, in seconds."""
+    """Timeouts in seconds."""
 
-    probe_s: float = 1.0  # in each direction
-    dial_back_s: float = 6.0  # the coordinator tries for five seconds
-    other_version_s: float = 4.0  # to connect to the coordinator over the other IP version
+    probe_s: float = 1.0  # per direction
+    dial_back_s: float = 6.0  # the coordinator tries for 5 s
+    other_version_s: float = 4.0  # for a connection over the other IP version
 
 
 async def find_place(
     client: ControlClient, listen: tuple[str, ...], client_mode: bool, patience: Patience = Patience()
 ) -> Placement:
-    """Find this machine's placement; assume defaults if the coordinator is too old or busy.
+    """Determine this machine's placement; defaults apply if the coordinator is too old or busy.
 
-    `listen`: the volunteer's libp2p addresses; none: TCP over every IP version of this machine.
+    `listen`: the volunteer's libp2p addresses; empty: TCP over every IP version of this machine.
     """
     listen = listen or tuple(endpoint.maddr for endpoint in everywhere())
     measured = await measured_bandwidth(client, patience)
@@ -65,14 +65,14 @@ async def find_place(
 
 
 def _with_port(maddr: str, wanted: Endpoint | None, ears: Ears) -> str:
-    """Return the address to listen on, with the tested port: a firewall may allow only that one."""
+    """Return the listening address with the tested port, since a firewall may allow only this port."""
     if wanted is None or wanted.port:
         return maddr
     return next((tried.maddr for tried in ears.endpoints if replace(tried, port=0) == wanted), maddr)
 
 
 async def _look(client: ControlClient, ears: Ears, patience: Patience) -> tuple[list[Seen], Version]:
-    """Find the coordinator's view of this machine over each IP version, and the common version."""
+    """Return the coordinator's view of this machine per IP version, and the IP version of all peers."""
     try:
         description = await client.describe()
         observed = ipaddress.ip_address(description.observed_address)
@@ -90,7 +90,7 @@ async def _look(client: ControlClient, ears: Ears, patience: Patience) -> tuple[
 
 
 async def _look_from(client: ControlClient, host: str, ears: Ears, patience: Patience) -> Seen:
-    """Find how the coordinator sees this machine over a connection to another of its addresses."""
+    """Return the coordinator's view of this machine over another of its addresses."""
     connecting = ControlClient.connect(replace(client.link, host=host), time.time)
     other = await asyncio.wait_for(connecting, patience.other_version_s)
     try:
@@ -101,7 +101,7 @@ async def _look_from(client: ControlClient, host: str, ears: Ears, patience: Pat
 
 
 async def _hosts_of_other_version(name: str, swarm: Sequence[str], version: int) -> list[str]:
-    """Return hosts of the other IP version: those of the coordinator's name and its keeper's."""
+    """Return hosts of the other IP version: those of the coordinator's name and of its keeper."""
     family = socket.AF_INET6 if version == 4 else socket.AF_INET
     found: list[str] = []
     with suppress(OSError):
@@ -113,9 +113,9 @@ async def _hosts_of_other_version(name: str, swarm: Sequence[str], version: int)
 
 
 async def _dialled(client: ControlClient, ears: Ears, version: Version, timeout_s: float) -> frozenset[Endpoint] | None:
-    """Return the endpoints at which the coordinator can dial this machine; None if that could not be tried."""
+    """Return the endpoints at which the coordinator can reach this machine; None if it could not try."""
     if not any(endpoint.version == version for endpoint in ears.endpoints):
-        return None  # the ports are taken; the p2p daemon will report that
+        return None  # ports in use; the p2p daemon will report that
     try:
         return await dialled_ways(client, ears, version, timeout_s)
     except ManyhandsError:
@@ -123,7 +123,7 @@ async def _dialled(client: ControlClient, ears: Ears, version: Version, timeout_
 
 
 async def measured_bandwidth(client: ControlClient, patience: Patience = Patience()) -> float | None:
-    """Measure the line's slower direction in bytes per second; None if the coordinator refuses."""
+    """Measure the bandwidth of the slower direction in bytes/s; None if the coordinator refuses."""
     try:
         speed = await measure_line(client, patience.probe_s, time.monotonic)
     except ManyhandsError:
@@ -132,7 +132,7 @@ async def measured_bandwidth(client: ControlClient, patience: Patience = Patienc
 
 
 def own_addresses() -> frozenset[IPAddress]:
-    """Return the IP addresses of this machine's interfaces."""
+    """Return the IP addresses of this machine's network interfaces."""
     entries = [entry for found in psutil.net_if_addrs().values() for entry in found]
     families = (socket.AF_INET, socket.AF_INET6)
     texts = (entry.address.partition("%")[0] for entry in entries if entry.family in families)
@@ -141,25 +141,25 @@ def own_addresses() -> frozenset[IPAddress]:
 
 @dataclass(frozen=True)
 class Ears:
-    """The listening endpoints, and the words that they have received."""
+    """The endpoints being listened on, and the words received there."""
 
     endpoints: tuple[Endpoint, ...]  # with the ports that were bound
     words: asyncio.Queue[tuple[Endpoint, bytes]] = field(default_factory=lambda: asyncio.Queue(MAX_WORDS))
 
     def hear(self, endpoint: Endpoint, word: bytes) -> None:
-        """Queue a word; drop it if the queue is full, which only strangers' words can cause."""
+        """Queue a word; drop it if the queue is full, which only unrelated senders can cause."""
         if not self.words.full():
             self.words.put_nowait((endpoint, word))
 
     def first(self, version: Version, transport: str) -> Endpoint | None:
-        """Return the endpoint for the coordinator to dial over this IP version and transport."""
+        """Return the endpoint for the coordinator to try over this IP version and transport."""
         alike = (place for place in self.endpoints if (place.version, place.transport) == (version, transport))
         return next((place for place in alike if place.port >= LOWEST_DIALLED_PORT), None)
 
 
 @asynccontextmanager
 async def listening(endpoints: Sequence[Endpoint]) -> AsyncIterator[Ears]:
-    """Listen at those of these endpoints that can be bound."""
+    """Listen on those of the endpoints that can be bound."""
     bound = bind_alike(endpoints)
     ears = Ears(tuple(endpoint for endpoint, _ in bound))
     async with AsyncExitStack() as stack:
@@ -198,7 +198,7 @@ async def dialled_ways(client: ControlClient, ears: Ears, version: Version, time
 
 @dataclass(frozen=True)
 class _Knocks:
-    """A TCP listener that reads a word from each connection to one endpoint."""
+    """Reads a word from each TCP connection to one endpoint."""
 
     endpoint: Endpoint
     ears: Ears
@@ -208,34 +208,34 @@ class _Knocks:
             word = await asyncio.wait_for(reader.readexactly(WORD_BYTES), READ_TIMEOUT_S)
             self.ears.hear(self.endpoint, word)
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError):
-            pass  # an unrelated connection to the port
+            pass  # an unrelated connection
         finally:
             writer.close()
 
 
 @dataclass(frozen=True)
 class _Datagrams(asyncio.DatagramProtocol):
-    """A UDP listener that reads words from datagrams to one endpoint."""
+    """Reads words from UDP datagrams to one endpoint."""
 
     endpoint: Endpoint
     ears: Ears
 
     def datagram_received(self, data: bytes, _addr: object) -> None:
-        """Queue a datagram that has the length of a word."""
+        """Queue a datagram if it has the length of a word."""
         if len(data) == WORD_BYTES:
             self.ears.hear(self.endpoint, data)
 
 
 @dataclass(frozen=True)
 class LineSpeed:
-    """The rates between this machine and the coordinator, in bytes per second."""
+    """Bandwidth between this machine and the coordinator, in bytes per second."""
 
     up: float
     down: float
 
 
 async def measure_line(client: ControlClient, limit_s: float, stopwatch: Callable[[], float]) -> LineSpeed:
-    """Measure both directions, for `limit_s` or `MAX_PROBE_BYTES` each; raises `ManyhandsError`."""
+    """Measure each direction for `limit_s` or `MAX_PROBE_BYTES`; raises `ManyhandsError`."""
     call = client.open_probe(timeout_s=PROBE_TIMEOUT_FACTOR * limit_s)
     try:
         return await _measure(call, limit_s, stopwatch)
@@ -246,9 +246,9 @@ async def measure_line(client: ControlClient, limit_s: float, stopwatch: Callabl
 
 
 async def _measure(call: Any, limit_s: float, stopwatch: Callable[[], float]) -> LineSpeed:
-    noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # random, so that no hop can compress it
+    noise = secrets.token_bytes(PROBE_CHUNK_BYTES)  # incompressible
     await call.write(control_pb2.ProbeUp(download_bytes=MAX_PROBE_BYTES))
-    await call.read()  # raises the coordinator's refusal, if any
+    await call.read()  # raises if the coordinator refuses
     began, sent = stopwatch(), 0
     while sent < MAX_PROBE_BYTES and stopwatch() - began < limit_s:
         await call.write(control_pb2.ProbeUp(data=noise))
@@ -268,5 +268,5 @@ async def _measure(call: Any, limit_s: float, stopwatch: Callable[[], float]) ->
 
 
 def rate(size_bytes: int, seconds: float) -> float:
-    """Divide bytes by seconds, at least 1 ms: a clock may be too coarse for a fast line."""
+    """Return bytes per second; the duration is at least 1 ms, because clocks may be coarse."""
     return size_bytes / max(seconds, 1e-3)

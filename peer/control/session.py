@@ -1,9 +1,9 @@
-"""The peer's session with the coordinator, reconnected as often as needed while the agent runs.
+"""The peer's session with the coordinator, which reconnects as needed while the agent runs.
 
-Each connection is called a stay: a handshake, then reports and presence up, all else down. A lost
-connection is reopened after a jittered, growing delay while training goes on; the access token is
-renewed at two thirds of its life. Only faults that a person must fix (a revocation, a wrong
-version, ...) end `run`, with an exception.
+A connection is called a stay. After a handshake, the peer sends reports and presence, and receives
+all other messages. A lost connection is reopened after a jittered, growing delay,
+while training continues. The access token is renewed after two thirds of its lifetime. `run` ends
+with an exception only for faults that a person must fix, such as a revocation or a wrong version.
 """
 
 from __future__ import annotations
@@ -41,42 +41,42 @@ from peer.reporting.suspicions import WaitingSuspicions
 from peer.reporting.wire import lost_to_wire, report_to_wire
 
 logger = logging.getLogger(__name__)
-MOST_ANNOUNCED = 1000  # announcements to remember, so that none is shown twice
+MOST_ANNOUNCED = 1000  # maximum number of announcements to remember, so that none is shown twice
 
-RENEW_AT = 2 / 3  # of a token's lifetime
-MOST_PRESENCE_S = 60.0  # longest interval between presence messages, whatever the coordinator asks for
+RENEW_AT = 2 / 3  # fraction of a token's lifetime
+MOST_PRESENCE_S = 60.0  # limit on the interval that the coordinator asks for
 PresenceSource = Callable[[], control_pb2.Presence | None]
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class SessionTiming:
-    """The session's intervals, in seconds; tests shorten them."""
+    """Intervals and timeouts of a session in seconds; tests shorten them."""
 
     handshake_s: float = 15.0
-    send_every_s: float = 0.5  # between two looks into the outbox
+    send_every_s: float = 0.5  # interval between checks of the outbox
     presence_every_s: float = 3.0
     renew_check_s: float = 10.0
     retry_first_s: float = 1.0
     retry_most_s: float = 30.0
     farewell_s: float = 3.0  # for the last reports and the goodbye
-    window_reports: int = 64  # sent and not yet acknowledged
-    ahead_again_s: float = 20.0  # between attempts to send a report whose step the keeper has not reached
+    window_reports: int = 64  # maximum number of unacknowledged reports in flight
+    ahead_again_s: float = 20.0  # retry interval for a report that is ahead of the keeper's step
 
 
 @dataclass(frozen=True)
 class SessionSides:
-    """The agent's side of a session: sources of messages, the credential store, the event sink."""
+    """The agent's interface to a session: message sources, credentials and an event callback."""
 
     outbox: Outbox
     suspicions: WaitingSuspicions
     presence: PresenceSource
     credentials: Credentials
-    tell: Callable[[SessionEvent], None]  # called on the event loop, so it must not block
+    tell: Callable[[SessionEvent], None]  # runs on the event loop and must not block
 
 
 class Session:
-    """One device's session: keeps the connection open and the access token fresh."""
+    """A device's session, which maintains the connection and a valid access token."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Session:
         self._announced: set[str] = set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Stay connected until `stop` is set; then try to send the last reports and a goodbye."""
+        """Stay connected until `stop` is set, then try to send the last reports and a goodbye."""
         try:
             await _first_to_end(self._stay_connected(stop), self._keep_token_fresh())
         except RevokedError as error:
@@ -117,7 +117,7 @@ class Session:
             await pause(stop, retry_delay_s(rounds, timing.retry_first_s, timing.retry_most_s, self._rng))
 
     async def _stay(self, stop: asyncio.Event) -> None:
-        """Run one stay until it ends; raises `UnreachableError` if the handshake failed."""
+        """Run one stay until it ends; raises `UnreachableError` if the handshake fails."""
         call = self._client.open_session()
         stream = SessionStream(call, self._sides, self._timing, self._announced)
         try:
@@ -131,7 +131,7 @@ class Session:
             finally:
                 self._sides.tell(Connected(False))
         except ExpiredTokenError:
-            await self._renew()  # the next stay begins with the new token
+            await self._renew()  # for the next stay
         finally:
             call.cancel()
 
@@ -149,7 +149,7 @@ class Session:
             token = self._credentials.access_token(self._clock())
         except ExpiredTokenError:
             return 0.0
-        except RevokedError:  # the list names this device; the session brings the reason
+        except RevokedError:  # this device is revoked; the session will receive the reason
             return math.inf
         return renewal_due_at(token.issued_at, token.expires_at)
 
@@ -158,54 +158,54 @@ class Session:
 
 
 def retry_delay_s(failures: int, first_s: float, most_s: float, rng: random.Random) -> float:
-    """Draw the delay before the next attempt from a doubling window, to spread reconnects."""
+    """Return a random delay before the next attempt, from a doubling window to spread reconnections."""
     return rng.uniform(0.1, 1.0) * min(most_s, first_s * 2.0 ** min(failures, 32))
 
 
 def failed_rounds(failures: int, addresses: int) -> int:
-    """Count full rounds of failures over all addresses; 0 within one, as the next may answer."""
+    """Return the number of complete failed rounds over all addresses; 0 within a round."""
     return 0 if failures % addresses else failures // addresses
 
 
 def renewal_due_at(issued_at: float, expires_at: float) -> float:
-    """Return the time (Unix seconds) at which to renew a token."""
+    """Return the Unix time at which to renew a token."""
     return issued_at + RENEW_AT * (expires_at - issued_at)
 
 
 class SessionStream:
-    """One stay over an open gRPC stream; reconnecting is the `Session`'s task."""
+    """One stay over an open gRPC stream; `Session` reconnects."""
 
     def __init__(
         self,
-        call: Any,  # grpc.aio's StreamStreamCall, which has no annotations
+        call: Any,  # grpc.aio's StreamStreamCall, which is untyped
         sides: SessionSides,
         timing: SessionTiming,
         announced: set[str],
     ) -> None:
-        """`announced`: the operator's announcements that earlier stays have shown."""
+        """`announced`: the operator's announcements that have already been shown."""
         self._call, self._sides, self._timing = call, sides, timing
         self._outbox, self._tell = sides.outbox, sides.tell
-        self._unacked: dict[int, int] = {}  # report number -> its step
+        self._unacked: dict[int, int] = {}  # report number -> step
         self._sent_up_to = 0
-        self._ahead_until: float | None = None  # loop time to retry a report ahead of the keeper; None: there is none
+        self._ahead_until: float | None = None  # when to resend a report ahead of the keeper
         self._suspicions_are_heard = self._losses_are_heard = False
         self._presence_every_s = timing.presence_every_s
         self._clock, self._announced = ReadClock(), announced
 
     async def greet(self, key: DeviceKey, hardware: str, software: str) -> control_pb2.Welcome:
-        """Sign the coordinator's nonce with the device's key; raises the coordinator's refusal."""
+        """Perform the handshake with the device's key; raises the coordinator's refusal."""
         try:
             return await asyncio.wait_for(self._greet(key, hardware, software), self._timing.handshake_s)
         except asyncio.TimeoutError as error:
             raise UnreachableError("The coordinator did not open the session in time.") from error
 
     async def converse(self, stop: asyncio.Event) -> None:
-        """Exchange messages until the end or `stop`; raises the coordinator's error, if any."""
+        """Exchange messages until the stream ends or `stop` is set; raises the coordinator's error, if any."""
         listening = asyncio.create_task(self._listen())
         talking = asyncio.create_task(self._talk(stop))
         try:
             await asyncio.wait({listening, talking}, return_when=asyncio.FIRST_COMPLETED)
-            # Whichever ended first: only the listener learns why the coordinator ended the stream.
+            # Only the listener learns why the coordinator ended the stream.
             await asyncio.wait({listening}, timeout=self._timing.farewell_s)
         finally:
             ended = [task for task in (listening, talking) if task.done()]
@@ -238,7 +238,7 @@ class SessionStream:
         return welcome.welcome
 
     def _send_again(self, last_seq: int) -> None:
-        """Resend acknowledged reports that a coordinator restored from a backup has lost."""
+        """Resend acknowledged reports that the coordinator lost because it was restored from a backup."""
         if again := self._outbox.take_back(last_seq):
             reports = "1 report" if again == 1 else f"{again:,} reports"
             them = "it is" if again == 1 else "they are"
@@ -272,7 +272,7 @@ class SessionStream:
                 raise (QuarantinedError if message.revoked.quarantined else RevokedError)(told(message.revoked.reason))
 
     def _hear(self, notice: control_pb2.ServerNotice) -> None:
-        """Pass on a notice, except an announcement that was passed on before."""
+        """Forward a notice, except an announcement that has been forwarded before."""
         text = told(notice.text)
         if notice.announced:
             if text in self._announced:
@@ -282,7 +282,7 @@ class SessionStream:
         self._tell(Notice(notice.level, text))
 
     def _store(self, store: Callable[[str], None], jwt: str) -> None:
-        """Store a JWT; a full disk does not end the session, as the coordinator sends it again."""
+        """Store a JWT. A full disk does not end the session, because the coordinator sends the JWT again."""
         try:
             store(jwt)
         except StorageError as error:
@@ -302,7 +302,7 @@ class SessionStream:
             self._tell(Notice("warning", f"The coordinator refused the report of step {step}: {reason}"))
 
     def _wait_for(self, step: int, seq: int, reason: str) -> None:
-        """Postpone this report and those after it, which belong to later steps."""
+        """Postpone this report and all later ones, which belong to later steps."""
         if self._ahead_until is None:
             text = f"The report of step {step}, and those after it, wait for the keeper: {reason}"
             self._tell(Notice("info", text))
@@ -310,7 +310,7 @@ class SessionStream:
         self._ahead_until = asyncio.get_running_loop().time() + self._timing.ahead_again_s
 
     async def _talk(self, stop: asyncio.Event) -> None:
-        """Send until `stop`, then say goodbye; return if the line breaks: the listener raises."""
+        """Send until `stop`, then say goodbye; return if the connection is lost (the listener raises)."""
         now = asyncio.get_running_loop().time
         presence_due = now()
         try:
@@ -327,11 +327,11 @@ class SessionStream:
 
     async def _send_reports(self) -> None:
         window = self._timing.window_reports
-        if self._ahead_until is not None:  # one report is enough to ask for the keeper's step
+        if self._ahead_until is not None:  # one report suffices to query the keeper's step
             window = int(asyncio.get_running_loop().time() >= self._ahead_until)
         entries = self._outbox.pending(max(0, window - len(self._unacked)), after=self._sent_up_to)
         if entries:
-            self._sent_up_to = entries[-1].seq  # set before sending: an answer may move it back meanwhile
+            self._sent_up_to = entries[-1].seq  # before sending: an answer may reduce it
         for entry in entries:
             if isinstance(entry.report, Lost) and not self._losses_are_heard:
                 self._outbox.ack(entry.seq, accepted=False)
@@ -340,7 +340,7 @@ class SessionStream:
             await self._write(_message_of(entry))
 
     async def _send_suspicions(self) -> None:
-        """Send a worker's suspicions of other peers, unless the coordinator is too old for them."""
+        """Send the worker's suspicions of other peers, if the coordinator supports them."""
         for found in self._sides.suspicions.take() if self._suspicions_are_heard else ():
             wire = control_pb2.Suspicion(peer_id=found.peer_id, kind=found.kind, step=found.step, detail=found.detail)
             await self._write(control_pb2.PeerMessage(suspicion=wire))
@@ -361,7 +361,7 @@ class SessionStream:
         await self._call.done_writing()
 
     async def _read(self) -> control_pb2.CoordinatorMessage | None:
-        """Return the next message, or None when the coordinator ended the stream in order."""
+        """Return the next message, or None if the coordinator ended the stream normally."""
         try:
             message: control_pb2.CoordinatorMessage = await self._call.read()
             if message is not grpc.aio.EOF:
@@ -396,18 +396,18 @@ def _message_of(entry: Pending) -> control_pb2.PeerMessage:
 
 
 def paced(told_s: float, own_s: float) -> float:
-    """Return the seconds between presence messages: the coordinator's value, within our bounds."""
+    """Return the interval between presence messages: the coordinator's value within our bounds."""
     return min(max(told_s, own_s), MOST_PRESENCE_S) if math.isfinite(told_s) else own_s
 
 
 async def pause(stop: asyncio.Event, delay_s: float) -> None:
-    """Sleep, but no longer than until `stop` is set."""
+    """Sleep for `delay_s` seconds, or until `stop` is set."""
     with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(stop.wait(), delay_s)
 
 
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
-    """Await the work and return its result; cancel it and return None if the event is set first."""
+    """Return the result of the work; cancel it and return None if the event is set first."""
     working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -419,7 +419,7 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Res
 
 
 async def _first_to_end(*coroutines: Coroutine[None, None, None]) -> None:
-    """Run all until the first ends or fails; cancel the others, and raise the first's exception."""
+    """Run all until the first one ends; cancel the others, and raise the first one's exception, if any."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
