@@ -1,5 +1,5 @@
-"""Messages of worker and agent, reports to the coordinator, advice, suspicions, metrics, event log.
+"""Messages between worker and agent, reports, advice, suspicions, metrics and the event log.
 
-`messages` declares messages, `wire` converts them to protobuf, `outbox` stores reports until they
-are acknowledged. Any process may import this folder; a worker imports neither `wire` nor `outbox`.
+`messages` declares messages, `wire` converts them to protobuf, and `outbox` stores reports until
+they are acknowledged. Workers must not import `wire` and `outbox`.
 """

@@ -1,6 +1,6 @@
-"""Advice to volunteers whose samples are lost, and warnings of the data path, both rate-limited.
+"""Advice for volunteers whose samples are lost, and warnings about the data, both rate-limited.
 
-The doctor gives the same advice before joining (`why_late`). All warnings go to the log.
+The doctor gives the same advice before joining (`why_late`). All warnings are logged.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from peer.reporting.messages import LostCause, Notice
 from peer.runtime.repeats import Repeats
 
 logger = logging.getLogger(__name__)
-REMEMBERED = 8  # attempts at a step for which this peer had samples
+REMEMBERED = 8  # attempts at steps, with samples of this peer
 LEAST_KNOWN = 4
 LOST_SHARE = 0.5
-SILENT_S = 3600.0  # between two pieces of advice about the same cause
-PAUSE_S = 60.0  # between two warnings
+SILENT_S = 3600.0  # interval between pieces of advice on one cause
+PAUSE_S = 60.0  # interval between warnings
 FASTER_ROUND = (
     "A cable instead of Wi-Fi, or less other traffic, helps; so do a longer `averaging.averaging_timeout_s` or a"
     " stronger `averaging.compression`, which the run's operator may choose."
 )
-SAME_PAUSE_S = 3600.0  # between two equal warnings
+SAME_PAUSE_S = 3600.0  # interval between equal warnings
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """The times that decide whether a peer's samples arrive before the step is taken; 0: unknown."""
+    """Durations that determine whether samples arrive before their step is completed; 0: unknown."""
 
-    step_s: float = 0.0  # the swarm's usual time for a step
-    sample_s: float = 0.0  # this device's time for one sample
-    round_s: float = 0.0  # this line's least time for a round's gradients
-    longest_round_s: float = 0.0  # the longest round that the run allows
+    step_s: float = 0.0  # the swarm's usual time per step
+    sample_s: float = 0.0  # this device's time per sample
+    round_s: float = 0.0  # minimum time to transfer gradients over this connection
+    longest_round_s: float = 0.0  # maximum duration of a round
 
 
 class Adviser:
-    """Gives advice to the volunteer when most of the device's samples are lost."""
+    """Advises the volunteer when most of the device's samples are lost."""
 
     def __init__(
         self, conditions: Callable[[], Conditions], tell: Callable[[Notice], None], clock: Callable[[], float]
     ) -> None:
         self._conditions, self._tell = conditions, tell
-        self._outcomes: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)  # samples, and lost ones
+        self._outcomes: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)  # (samples, lost ones)
         self._repeats = Repeats(clock, window_s=SILENT_S)
 
     def settled(self, samples: int, lost_samples: int, cause: str) -> None:
-        """Count an attempt at a step; `cause` is the value of a `LostCause`, or empty."""
-        if cause == LostCause.SLOW_LINE.value:  # the device stops computing until the line is faster
+        """Record an attempt at a step; `cause` is the value of a `LostCause`, or empty."""
+        if cause == LostCause.SLOW_LINE.value:  # the device has stopped computing
             self._advise(cause)
             return
         if not samples and not lost_samples:
@@ -67,7 +67,7 @@ class Adviser:
 
 
 def advice(cause: str, now: Conditions) -> str | None:
-    """Return why samples are lost and what would help; None for temporary causes."""
+    """Return why samples are lost and a remedy; None if the cause is temporary."""
     if cause == LostCause.AVERAGING.value:
         return (
             "Its rounds of averaging fail while the others' succeed: the line may be busy or unsteady. A cable instead"
@@ -104,7 +104,7 @@ def why_late(now: Conditions) -> tuple[str, str] | None:
 
 
 class SparingReports:
-    """Passes on at most one warning a minute, an equal one once an hour, and counts the others."""
+    """Forwards at most one warning a minute, an equal one once an hour; counts the omitted ones."""
 
     def __init__(self, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._tell, self._clock = tell, clock
@@ -114,7 +114,7 @@ class SparingReports:
         self._last, self._last_until = "", clock()
 
     def __call__(self, text: str) -> None:
-        logger.warning(text, stacklevel=2)  # the log detects repetitions by the caller's line
+        logger.warning(text, stacklevel=2)  # repetitions are detected by the caller's line
         with self._lock:
             now = self._clock()
             if now < self._silent_until or (text == self._last and now < self._last_until):

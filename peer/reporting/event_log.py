@@ -1,10 +1,10 @@
-"""The event log of a node, on its own disk: the place to look first when a round has failed.
+"""The event log of a node on its own disk, for diagnosing failed rounds.
 
-Each process of a node (agent, worker, averager; supervisor, keeper) appends to its own file, one
-JSON object per line, by one call, so a killed process leaves whole lines; lines torn by a power
-failure are skipped. A full file replaces the older one: a log takes at most `2 * most_bytes`. On a
-full disk events are dropped and counted; no call fails. Events name peers by libp2p IDs and contain
-no addresses, texts or secrets.
+Each process of a node (agent, worker, averager; supervisor, keeper) appends JSON lines to its own
+file. Each line is written by one call, so a killed process leaves complete lines; lines torn by a
+power failure are skipped. A full file is rotated once, which limits a log to `2 * most_bytes`. On a
+full disk events are dropped and counted; logging never fails. Events name peers by libp2p ids, and
+contain no addresses, messages or secrets.
 
 `manyhands support-bundle` collects a volunteer's logs; `manyhands replay` shows several nodes'.
 """
@@ -25,27 +25,27 @@ from typing import Annotated, Literal, Union
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-FOLDER = "events"  # in a device's data directory, and in a run's
+FOLDER = "events"  # in the data directory of a device, and in the directory of a run
 SUFFIX, OLDER_SUFFIX = ".jsonl", ".older.jsonl"
-MOST_BYTES = 4_000_000  # per file
+MOST_BYTES = 4_000_000  # limit per file
 MOST_LINE_BYTES = 64_000
-SHORT_ID = 8  # characters of a group's ID in a line
-MOST_PEERS = 256  # of a group in one event
+SHORT_ID = 8  # characters of a group's id to show
+MOST_PEERS = 256  # maximum number of group members in one event
 MOST_CHARS = 300
 MOST_ID_CHARS = 128
 MOST_NUMBER = 2**62
-TAKEN = "taken"  # a download's outcome
+TAKEN = "taken"  # outcome of a successful download
 
 
 def _shown(text: object, most_chars: int = MOST_CHARS) -> object:
-    """Return a text as one short line without addresses or control characters; pass other types."""
+    """Return text as one short line without addresses or control characters; other types unchanged."""
     if not isinstance(text, str):
         return text
     return _ADDRESS.sub("<address>", "".join(char if char.isprintable() else " " for char in text[:most_chars]))
 
 
 def _bounded(number: object) -> object:
-    """Clamp a number: some come from other peers, and none of these may make an event invalid."""
+    """Clamp a number, because numbers from other peers must not make an event invalid."""
     if isinstance(number, bool) or not isinstance(number, int | float):
         return number
     return 0 if math.isnan(number) else min(max(number, 0), MOST_NUMBER)
@@ -63,16 +63,16 @@ def _cut(items: object) -> object:
 _Words = Annotated[str, BeforeValidator(lambda text: _shown(text))]
 _Id = Annotated[str, BeforeValidator(lambda text: _shown(text, MOST_ID_CHARS))]
 _ADDRESS = re.compile(r"/(?:ip[46]|dns[46]?)/[^/\s]+|\b\d{1,3}(?:\.\d{1,3}){3}\b|\[[0-9a-fA-F:]*:[0-9a-fA-F:.]*\]")
-Who = Callable[[str], str]  # libp2p ID -> name to show
+Who = Callable[[str], str]  # libp2p id -> name to show
 RoundOutcome = Literal["averaged", "too few samples", "failed"]
 _Count = Annotated[int, BeforeValidator(_whole)]
 _Number = Annotated[float, BeforeValidator(_bounded)]
 
 
 class AnyEvent(BaseModel, ABC):
-    """Base class of events; fields that a newer version has added are ignored on reading.
+    """Base class of events; unknown fields of newer versions are ignored.
 
-    Other peers' data cannot make an event invalid: texts, numbers and lists are cut to bounds.
+    Texts, numbers and lists are clamped, so that other peers' data cannot make an event invalid.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -83,19 +83,19 @@ class AnyEvent(BaseModel, ABC):
 
 
 class ProcessStarted(AnyEvent):
-    """Start of a process of the node."""
+    """A process of the node has started."""
 
     kind: Literal["started"] = "started"
     software: _Id
     role: _Id
-    peer: _Id  # libp2p ID of the node
+    peer: _Id  # libp2p id of the node
 
     def told(self, who: Who) -> str:
         return f"started: {self.role}, peer {who(self.peer)}, version {self.software}"
 
 
 class ProcessEnded(AnyEvent):
-    """Orderly end of the process, or the reason why it cannot go on."""
+    """The process has ended normally, or for the given cause."""
 
     kind: Literal["ended"] = "ended"
     cause: _Words
@@ -105,7 +105,7 @@ class ProcessEnded(AnyEvent):
 
 
 class ChildStarted(AnyEvent):
-    """Start of a child process."""
+    """A child process has started."""
 
     kind: Literal["child started"] = "child started"
     child: _Id
@@ -116,7 +116,7 @@ class ChildStarted(AnyEvent):
 
 
 class ChildEnded(AnyEvent):
-    """End of a child process."""
+    """A child process has ended."""
 
     kind: Literal["child ended"] = "child ended"
     child: _Id
@@ -127,7 +127,7 @@ class ChildEnded(AnyEvent):
 
 
 class SessionChanged(AnyEvent):
-    """Connection to the coordinator, or its loss."""
+    """The connection to the coordinator has been established or lost."""
 
     kind: Literal["session"] = "session"
     up: bool
@@ -137,7 +137,7 @@ class SessionChanged(AnyEvent):
 
 
 class LimitsHeld(AnyEvent):
-    """Start of a pause by the volunteer's limits, or (without a cause) its end."""
+    """The volunteer's limits have paused training, or ended the pause (empty cause)."""
 
     kind: Literal["limits"] = "limits"
     cause: _Words
@@ -147,14 +147,14 @@ class LimitsHeld(AnyEvent):
 
 
 class RoundBegun(AnyEvent):
-    """Start of the search for a group to average with."""
+    """This peer has begun to look for a group to average with."""
 
     kind: Literal["round begun"] = "round begun"
     era: _Count
-    step: _Count  # the step that the round would complete
-    attempt: _Count  # from 1
-    samples: _Count  # this peer's own
-    required: _Count  # fewest peers for a group to begin
+    step: _Count  # step that the round would complete
+    attempt: _Count  # starts at 1
+    samples: _Count  # samples of this peer
+    required: _Count  # minimum number of peers
     expected: _Count  # number of peers at which the group stops waiting; 0: unknown
 
     def told(self, _who: Who) -> str:
@@ -163,12 +163,12 @@ class RoundBegun(AnyEvent):
 
 
 class GroupMet(AnyEvent):
-    """Start of a group's averaging, with its peers and their shares of the reduction."""
+    """A group has begun to average; with its peers and their fractions of the reduction."""
 
     kind: Literal["group"] = "group"
     group: _Id
     peers: Annotated[tuple[_Id, ...], BeforeValidator(_cut)]
-    shares: Annotated[tuple[_Number, ...], BeforeValidator(_cut)]  # of all values, in the peers' order
+    shares: Annotated[tuple[_Number, ...], BeforeValidator(_cut)]  # in the order of `peers`
 
     def told(self, who: Who) -> str:
         total = sum(self.shares) or 1.0
@@ -177,20 +177,20 @@ class GroupMet(AnyEvent):
 
 
 class PartsOfPeer(BaseModel):
-    """The parts exchanged between this peer and another peer of its group."""
+    """The parts exchanged between this peer and another member of its group."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     peer: _Id
-    returned: _Count  # averages that the other peer returned as a reducer
-    due: _Count  # averages that it should have returned
-    weight: _Number | None = None  # the weight that it claimed as a sender
-    counted: _Number | None = None  # the part of that weight that was counted
+    returned: _Count  # averages returned by the other peer as a reducer
+    due: _Count  # averages that were due
+    weight: _Number | None = None  # weight claimed by the other peer as a sender
+    counted: _Number | None = None  # weight that was counted
     is_banned: bool = False  # banned as a sender
 
 
 class PartsPassed(AnyEvent):
-    """The parts that had arrived when a group's round ended for this peer."""
+    """The parts that had arrived at the end of a group's round."""
 
     kind: Literal["parts"] = "parts"
     group: _Id
@@ -214,7 +214,7 @@ class PartsPassed(AnyEvent):
 
 
 class RoundEnded(AnyEvent):
-    """End of a round, with averages or without."""
+    """A round has ended, with or without averages."""
 
     kind: Literal["round ended"] = "round ended"
     step: _Count
@@ -230,12 +230,12 @@ class RoundEnded(AnyEvent):
 
 
 class StepTaken(AnyEvent):
-    """Completion of a step in this peer's state."""
+    """A step has been completed in this peer's state."""
 
     kind: Literal["step"] = "step"
     era: _Count
     step: _Count
-    samples: _Count  # this peer's own samples in the step
+    samples: _Count  # samples of this peer in the step
     group_samples: _Count
     peers: _Count
 
@@ -244,14 +244,14 @@ class StepTaken(AnyEvent):
 
 
 class CaughtUp(AnyEvent):
-    """Attempt of a lagging peer to catch up, by a missed step's average or another peer's state."""
+    """A lagging peer has tried to catch up with a missed average or another peer's state."""
 
     kind: Literal["caught up"] = "caught up"
     way: Literal["average", "state"]
-    step: _Count  # after the attempt
+    step: _Count  # step after the attempt
     seconds: _Number
     lost_samples: _Count
-    cause: _Words  # of the loss
+    cause: _Words  # cause of the loss
 
     def told(self, _who: Who) -> str:
         lost = f", {self.lost_samples} samples lost ({self.cause})" if self.lost_samples else ""
@@ -259,11 +259,11 @@ class CaughtUp(AnyEvent):
 
 
 class StoodBy(AnyEvent):
-    """Start of standby, because the peer's line cannot transfer its gradients within a round."""
+    """This peer has gone on standby: its connection cannot transfer the gradients within a round."""
 
     kind: Literal["stood by"] = "stood by"
     step: _Count
-    round_s: _Number  # time that the line needs for the gradients
+    round_s: _Number  # time needed to transfer the gradients
     lost_samples: _Count
 
     def told(self, _who: Who) -> str:
@@ -272,13 +272,13 @@ class StoodBy(AnyEvent):
 
 
 class Downloaded(AnyEvent):
-    """End of the download of a state, an average or a checkpoint."""
+    """The download of a state, an average or a checkpoint has ended."""
 
     kind: Literal["download"] = "download"
     what: Literal["state", "average", "checkpoint"]
-    donor: _Id  # empty if unknown
+    donor: _Id  # empty: unknown
     step: _Count
-    outcome: _Words  # `TAKEN`, or the reason why it was not used
+    outcome: _Words  # `TAKEN`, or why it was not used
 
     def told(self, who: Who) -> str:
         donor = f" from {who(self.donor)}" if self.donor else ""
@@ -286,7 +286,7 @@ class Downloaded(AnyEvent):
 
 
 class Suspected(AnyEvent):
-    """Suspicion against another peer, because of an act that no honest peer commits."""
+    """A suspicion against another peer, for an act that no honest peer commits."""
 
     kind: Literal["suspicion"] = "suspicion"
     peer: _Id
@@ -299,12 +299,12 @@ class Suspected(AnyEvent):
 
 
 class CheckpointWritten(AnyEvent):
-    """Attempt of the keeper to write a checkpoint."""
+    """The keeper has tried to write a checkpoint."""
 
     kind: Literal["checkpoint"] = "checkpoint"
     step: _Count
     seconds: _Number
-    cause: _Words  # why it was not written or not published; empty: it was published
+    cause: _Words  # why it was not written or published; empty: published
 
     def told(self, _who: Who) -> str:
         cause = f": {self.cause}" if self.cause else ""
@@ -312,7 +312,7 @@ class CheckpointWritten(AnyEvent):
 
 
 class EventsDropped(AnyEvent):
-    """Events lost while the disk was full."""
+    """Events were dropped because the disk was full."""
 
     kind: Literal["dropped"] = "dropped"
     events: _Count
@@ -346,16 +346,16 @@ Event = Annotated[
 
 
 class LoggedEvent(BaseModel):
-    """One line of a log."""
+    """A line of an event log."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    at: Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]  # Unix seconds, by the node's own clock
+    at: Annotated[float, Field(ge=0, le=1e11, allow_inf_nan=False)]  # Unix time, node's clock
     event: Event
 
 
 class EventLog:
-    """The log of one process, safe for all its threads; without a folder it records nothing."""
+    """The event log of one process, thread-safe; without a folder it records nothing."""
 
     def __init__(
         self, folder: Path | None, process: str, clock: Callable[[], float], most_bytes: int = MOST_BYTES
@@ -369,7 +369,7 @@ class EventLog:
         return EventLog(self._folder, process, self._clock, self._most_bytes)
 
     def add(self, event: AnyEvent) -> None:
-        """Append an event; on a full disk drop it, and log the number dropped later."""
+        """Append an event; if the disk is full, drop it and record the number of dropped events later."""
         if self._folder is None:
             return
         with self._lock:
@@ -382,7 +382,7 @@ class EventLog:
                 self._dropped += 1
 
     def _append(self, folder: Path, event: AnyEvent) -> None:
-        """Write one line to the file, after rotating a full file."""
+        """Write a line to the file, rotating it first if it is full."""
         fields = {"at": round(self._clock(), 3), "event": event.model_dump(mode="json")}
         line = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
         path = folder / f"{self.process}{SUFFIX}"
@@ -393,7 +393,7 @@ class EventLog:
             size = file.seek(0, os.SEEK_END)
             if size and os.pread(file.fileno(), 1, size - 1) != b"\n":  # the last line is torn
                 line = b"\n" + line
-            if file.write(line) < len(line):  # a nearly full disk accepts only a part
+            if file.write(line) < len(line):  # partial write to a nearly full disk
                 raise OSError("the disk is full")
 
 
@@ -405,7 +405,7 @@ NOWHERE = EventLog(None, "nowhere", time.time)
 
 
 def read_lines(data: bytes) -> Iterator[LoggedEvent | None]:
-    """Read the lines of an untrusted log; yield None for a torn line or an unknown event."""
+    """Parse the lines of an untrusted log; yield None for a torn line or an unknown event."""
     for line in data.splitlines():
         if not line:
             continue
@@ -416,7 +416,7 @@ def read_lines(data: bytes) -> Iterator[LoggedEvent | None]:
 
 
 def read_folder(folder: Path, most_bytes: int = MOST_BYTES) -> dict[str, bytes]:
-    """Return the newest lines of the logs in a node's folder: process -> at most `most_bytes`."""
+    """Return the newest lines of each log in a folder: process -> at most `most_bytes` bytes."""
     found = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         if path.name.endswith(OLDER_SUFFIX):

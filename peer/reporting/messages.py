@@ -1,7 +1,7 @@
 """Messages between an agent and its worker over a pipe, and the causes of lost samples.
 
-Reports, losses and suspicions go on to the coordinator. `StepReport` declares a report's claims and
-bounds; `peer.reporting.wire`, the ledger's plausibility checks and its table's columns follow it.
+The agent forwards reports, losses and suspicions to the coordinator. `StepReport` declares a
+report's claims and bounds, which `peer.reporting.wire`, the ledger's checks and its table use.
 """
 
 from __future__ import annotations
@@ -18,85 +18,85 @@ from peer.network.placement import Placement
 from peer.reporting.suspicions import Suspicion
 from peer.runtime.devices import CompileMode, Wanted
 
-MAX_LONG = 2**62  # of whole numbers that need more than 32 bits
+MAX_LONG = 2**62  # limit of integers that need more than 32 bits
 MAX_REASON_CHARS = 40
 MAX_SAMPLES_PER_SECOND = 1e7
 
 
 class LostCause(str, Enum):
-    """The causes for which computed samples are in no global step, as a closed list.
+    """The closed list of causes for which computed samples are in no global step.
 
-    Peers and the coordinator send and store the values: never rename one.
+    Values must never be renamed, because peers and the coordinator send and store them.
     """
 
-    NON_FINITE = "non-finite"  # the loss or a gradient of their microbatch was not finite
-    LATE = "late"  # the others took the step without these samples
-    AVERAGING = "averaging failed"  # this peer's round failed, and the others took the step
+    NON_FINITE = "non-finite"  # the loss or a gradient in their microbatch was not finite
+    LATE = "late"  # the other peers completed the step without these samples
+    AVERAGING = "averaging failed"  # this peer's round failed, and the others completed the step
     OUT_OF_SYNC = "out of sync"  # the peer's parameters differed from the swarm's
-    SLOW_LINE = "slow line"  # the line cannot transfer the gradients within a round of averaging
-    UNDONE = "undone"  # the run returned to a checkpoint before their step was taken
-    LEFT = "left"  # the peer stopped or paused before their step was taken
-    DIED = "died"  # the process that held them ended or hung
-    REFUSED = "refused"  # set by the coordinator: their report cannot be true
-    QUARANTINE = "quarantine"  # set by the coordinator: the device was cut off while it held them
+    SLOW_LINE = "slow line"  # the connection is too slow for the gradients of a round
+    UNDONE = "undone"  # the run was rewound before the step was completed
+    LEFT = "left"  # the peer stopped or paused before the step was completed
+    DIED = "died"  # the process holding the samples ended or hung
+    REFUSED = "refused"  # set by the coordinator: the report is implausible
+    QUARANTINE = "quarantine"  # set by the coordinator: the device was quarantined
     OTHER = "other"  # a cause unknown to this version
 
 
 @dataclass(frozen=True)
 class Lost:
-    """Lost samples outside of step reports; the agent keeps them until they are acknowledged."""
+    """Lost samples that are in no step report; the agent stores them until acknowledged."""
 
-    step: int  # the step for which the samples were computed, from 1
+    step: int  # step for which the samples were computed, from 1
     by_cause: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The worker has the run's state and begins to train, or to assist."""
+    """The worker has the run's state and begins to train or to assist."""
 
     peer_id: str
     step: int
-    device: str  # "cpu", "cuda:0 (Tesla T4)", ...; empty for an auxiliary peer, which computes nothing
-    microbatch_size: int | None = None  # samples at once; 0 for an auxiliary peer
+    device: str  # such as "cpu" or "cuda:0 (Tesla T4)"; empty for an auxiliary peer
+    microbatch_size: int | None = None  # number of samples; 0 for an auxiliary peer
 
 
 @dataclass(frozen=True)
 class PhaseEntered:
-    """The phase that begins now, in a run with phases."""
+    """A phase of the run has begun."""
 
     phase: PhaseFacts
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of this peer, and of the swarm in its view; sent once a second, never stored."""
+    """Progress of this peer and, as far as it knows, of the swarm; sent every second, never stored."""
 
-    step: int  # global steps completed
-    own_samples: int  # accumulated by this peer towards the next global step
-    swarm_samples: int  # accumulated by all peers towards it
+    step: int  # completed global steps
+    own_samples: int  # accumulated by this peer for the next step
+    swarm_samples: int  # accumulated by all peers for the next step
     target_batch_size: int
     peers: int
-    samples_per_second: float  # this peer's, moving average
-    loss: float | None  # mean over the microbatches since the last global step
-    apart: bool = False  # no keeper was seen in the swarm within the lifetime of DHT records
-    stands_by: bool = False  # this peer's line is too slow for the rounds of averaging
+    samples_per_second: float  # moving average of this peer
+    loss: float | None  # mean over microbatches since the last step
+    apart: bool = False  # no keeper seen within the lifetime of DHT records
+    stands_by: bool = False  # this peer's connection is too slow for averaging
     paused: bool = False  # the operator has paused the run
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The upper bound of a report's claim: a number's value (at least 0), or a text's length."""
+    """The upper bound of a claim: the value of a number (at least 0), or the length of a text."""
 
     most: float
-    of_batch: bool = False  # `most` is a multiple of the step's target batch size
+    of_batch: bool = False  # `most` is a multiple of the target batch size
 
     def at(self, target_batch_size: int) -> float:
-        """Return the highest plausible value for a step of this batch size."""
+        """Return the maximum plausible value for a step with this batch size."""
         return self.most * target_batch_size if self.of_batch else self.most
 
     @property
     def storable(self) -> int:
-        """The highest whole number that the claim's column holds."""
+        """The largest integer that fits in the claim's database column."""
         return MAX_COUNT if self.of_batch or self.most <= MAX_COUNT else MAX_LONG
 
 
@@ -105,28 +105,28 @@ _NUMBER, _LOSS, _DURATION = Bound(MAX_COUNT), Bound(100.0), Bound(30 * 86_400.0)
 
 @dataclass(frozen=True)
 class StepReport:
-    """This peer's work for one global step; the agent keeps it until it is acknowledged."""
+    """This peer's contribution to a global step; the agent stores it until acknowledged."""
 
-    step: Annotated[int, _NUMBER]  # the completed global step, from 1
-    # This peer's samples in the step's average; it may have computed more while waiting for others.
+    step: Annotated[int, _NUMBER]  # completed global step, from 1
+    # Samples in the step's average; the peer may have computed more while waiting for others.
     samples: Annotated[int, Bound(10, of_batch=True)]
-    loss: Annotated[float | None, _LOSS]  # mean over those samples, of the whole objective; None without samples
+    loss: Annotated[float | None, _LOSS]  # mean total loss of those samples; None: no samples
     mlm_loss: Annotated[float | None, _LOSS]
     sop_loss: Annotated[float | None, _LOSS]
-    group_size: Annotated[int, Bound(10_000)]  # peers that averaged together, keeper included
-    # Total weight of the group; only a peer that reduced a part knows it.
+    group_size: Annotated[int, Bound(10_000)]  # peers that averaged together, including the keeper
+    # Total weight of the group; None if this peer reduced no part.
     group_samples: Annotated[int | None, _NUMBER]
     averaging_s: Annotated[float, _DURATION]
     samples_per_second: Annotated[float, Bound(MAX_SAMPLES_PER_SECOND)]
     lost_samples: Annotated[int, Bound(100, of_batch=True)] = 0  # since the last report
-    lost_reason: Annotated[str, Bound(MAX_REASON_CHARS)] = ""  # the newest of the causes below
-    data_wait_s: Annotated[float, _DURATION] = 0.0  # the part of `elapsed_s` spent waiting for microbatches
-    elapsed_s: Annotated[float, _DURATION] = 0.0  # since the previous report
-    averaged_bytes: Annotated[int, Bound(2**45)] = 0  # sent to this peer by others for averaging
+    lost_reason: Annotated[str, Bound(MAX_REASON_CHARS)] = ""  # latest cause
+    data_wait_s: Annotated[float, _DURATION] = 0.0  # part of `elapsed_s` spent waiting for data
+    elapsed_s: Annotated[float, _DURATION] = 0.0  # since the last report
+    averaged_bytes: Annotated[int, Bound(2**45)] = 0  # received from other peers for averaging
     # Signed list of the samples that senders contributed to this peer's parts: see auth.receipts.
     receipt: Annotated[str, Bound(MAX_RECEIPT_CHARS)] = ""
-    era: Annotated[int, _NUMBER] = 0  # how often the run has returned to a checkpoint
-    lost: Mapping[str, int] = field(default_factory=dict)  # `lost_samples` by cause: see `LostCause`
+    era: Annotated[int, _NUMBER] = 0  # number of rewinds so far
+    lost: Mapping[str, int] = field(default_factory=dict)  # cause (`LostCause`) -> lost samples
 
 
 CLAIM_BOUNDS: Mapping[str, Bound] = {
@@ -138,7 +138,7 @@ CLAIM_BOUNDS: Mapping[str, Bound] = {
 
 @dataclass(frozen=True)
 class Notice:
-    """One line for the person at the terminal."""
+    """A line of text for the volunteer."""
 
     level: str  # "info", "warning", "error"
     text: str
@@ -146,14 +146,14 @@ class Notice:
 
 @dataclass(frozen=True)
 class Stopped:
-    """The worker has left the swarm in an orderly way."""
+    """The worker has left the swarm normally."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The worker has failed with a `ManyhandsError` of this code and exit code."""
+    """The worker has failed with a `ManyhandsError`, given by code and exit code."""
 
     code: str
     exit_code: int
@@ -163,23 +163,23 @@ class Failed:
 
 @dataclass(frozen=True)
 class Transferred:
-    """The worker's traffic so far; sent every few seconds."""
+    """The worker's total traffic so far; sent every few seconds."""
 
     sent_bytes: int
     received_bytes: int
-    awaits_state: bool = False  # the training waits for a donor's state, which counts as received
+    awaits_state: bool = False  # waiting for another peer's state, which is included in the traffic
 
 
 @dataclass(frozen=True)
 class CheckpointWanted:
-    """Request for the newest checkpoint, if it is recent enough to catch up with the swarm."""
+    """Request for the newest checkpoint, if recent enough to catch up with the swarm."""
 
-    most_bytes: int  # the most bytes that its files may have
+    most_bytes: int  # maximum total size of its files
 
 
 @dataclass(frozen=True)
 class KeeperSought:
-    """Request for the keeper's current addresses: the worker has not found it in the swarm."""
+    """Request for the keeper's current addresses, because the worker has not found the keeper."""
 
 
 @dataclass(frozen=True)
@@ -187,19 +187,19 @@ class CheckpointFetched:
     """Agent to worker: the folder with the state after `step`, if a checkpoint was downloaded."""
 
     step: int
-    directory: str  # empty: none
+    directory: str  # empty: no checkpoint
 
 
 @dataclass(frozen=True)
 class LineInDoubt:
-    """Request to measure the line again, because rounds took too long or the measurement is old."""
+    """Request to measure bandwidth again, because rounds took too long or the measurement is old."""
 
 
 @dataclass(frozen=True)
 class LineMeasured:
-    """Agent to worker: the line's measured rate, within the volunteer's limits."""
+    """Agent to worker: the measured bandwidth, within the volunteer's limits."""
 
-    rate: float  # bytes per second of the slower direction
+    rate: float  # bytes per second, slower direction
 
 
 @dataclass(frozen=True)
@@ -211,17 +211,17 @@ class KeeperAt:
 
 @dataclass(frozen=True)
 class Stop:
-    """Agent to worker: finish the microbatch and leave the swarm in order."""
+    """Agent to worker: finish the microbatch and leave the swarm normally."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """The argument of the process that tries devices before the run is joined."""
+    """The argument of the process that tests devices before joining."""
 
-    device: str  # the value of `--device`
-    log: str  # a file
+    device: str  # value of `--device`
+    log: str  # path of the log file
 
 
 @dataclass(frozen=True)
@@ -234,31 +234,31 @@ class DeviceTried:
 
 @dataclass(frozen=True)
 class ClockRead:
-    """The coordinator's clock, as estimated from the fastest messages."""
+    """The coordinator's clock, estimated from the fastest messages."""
 
-    offset_s: float  # seconds to add to `auth.clock.steady_time()`
+    offset_s: float  # add to `auth.clock.steady_time()`
 
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """The argument of the worker's process: everything that it needs to start."""
+    """The argument of the worker process."""
 
     run_config_json: str
-    credentials_dir: str  # device.key, authority.pub, token.jwt, revoked.jwt: see auth.credentials
+    credentials_dir: str  # folder of the files in auth.credentials
     tokenizer_dir: str
-    data_dir: str  # the device's folder for stream positions and caches
-    initial_peers: tuple[str, ...]  # libp2p multiaddresses of the keeper
-    relays: tuple[str, ...] = ()  # relays of volunteers, for a peer that is not reachable
-    clock_offset_s: float = math.nan  # of the coordinator's clock: see `ClockRead`
-    device_number: int = 0  # in the order of joining; decides where in the data this device starts
+    data_dir: str  # folder for stream positions and caches
+    initial_peers: tuple[str, ...]  # multiaddresses of the keeper
+    relays: tuple[str, ...] = ()  # relays for a peer that is not directly reachable
+    clock_offset_s: float = math.nan  # coordinator's clock: see `ClockRead`
+    device_number: int = 0  # in order of joining; determines the device's position in the data
     device: str = "auto"
     precision: Wanted = "auto"
     threads: int | None = None
     microbatch_size: int | None = None
     compile: CompileMode = "auto"
     max_hours: float | None = None
-    max_memory_bytes: int | None = None  # the volunteer's limit
-    upload_rate: float | None = None  # bytes a second
+    max_memory_bytes: int | None = None  # volunteer's limit
+    upload_rate: float | None = None  # bytes per second
     download_rate: float | None = None
     place: Placement = field(default=Placement())
 

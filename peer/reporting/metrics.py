@@ -1,4 +1,4 @@
-"""Counts for the operator's metrics: rounds of averaging by outcome and duration, and peers by role.
+"""Counts for the operator's metrics: averaging rounds by outcome and duration, peers by role.
 
 The coordinator's service may import this module, too.
 """
@@ -10,17 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-BOUNDS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # of the histogram, inclusive
-Census = tuple[tuple[str, bool, int], ...]  # role, whether others can connect to these peers, and their number
+BOUNDS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # inclusive upper bounds
+Census = tuple[tuple[str, bool, int], ...]  # (role, directly reachable, number of peers)
 
 
 @dataclass(frozen=True)
 class RoundTally:
-    """Rounds of averaging since the peer started, by outcome and duration."""
+    """Averaging rounds since the peer started, by outcome and duration."""
 
     failed: int = 0
-    by_duration: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)  # successful ones; the last: longer than all bounds
-    seconds: float = 0.0  # the sum of the successful rounds' durations
+    by_duration: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)  # successful; last: above all bounds
+    seconds: float = 0.0  # total duration of successful rounds
 
     @property
     def succeeded(self) -> int:
@@ -28,30 +28,30 @@ class RoundTally:
         return sum(self.by_duration)
 
     def with_failure(self) -> RoundTally:
-        """Return the tally with one more failed round."""
+        """Return the tally plus one failed round."""
         return RoundTally(self.failed + 1, self.by_duration, self.seconds)
 
     def with_success(self, seconds: float) -> RoundTally:
-        """Return the tally with one more successful round."""
+        """Return the tally plus one successful round."""
         place = bisect_left(BOUNDS_S, seconds)
         counts = (*self.by_duration[:place], self.by_duration[place] + 1, *self.by_duration[place + 1 :])
         return RoundTally(self.failed, counts, self.seconds + seconds)
 
 
 class RoundCounts:
-    """Counts rounds, one at a time; any thread may read `tally`."""
+    """Counts rounds, one at a time; `tally` may be read from any thread."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._began_at: float | None = None
-        self.tally = RoundTally()  # so far
+        self.tally = RoundTally()  # totals so far
 
     def begin(self) -> None:
-        """Begin a round, when this peer starts to look for a group."""
+        """Begin a round, as this peer starts to look for a group."""
         self._began_at = self._clock()
 
     def end(self, succeeded: bool) -> None:
-        """Count the round's end; without effect if no round has begun."""
+        """Count the end of the round; no effect if none has begun."""
         began_at, self._began_at = self._began_at, None
         if began_at is not None:
             tally = self.tally
@@ -59,5 +59,5 @@ class RoundCounts:
 
 
 def census_of(peers: Iterable[tuple[str, bool]]) -> Census:
-    """Count peers by role (known from their tokens) and reachability."""
+    """Count peers by role, according to their tokens, and by reachability."""
     return tuple((role, reachable, count) for (role, reachable), count in sorted(Counter(peers).items()))

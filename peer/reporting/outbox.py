@@ -1,9 +1,9 @@
-"""A queue on disk of the reports and losses that the coordinator has not acknowledged yet.
+"""A queue on disk of reports and losses that the coordinator has not acknowledged.
 
-The session sends reports from here, so they survive the coordinator's downtime and the agent's
+The session sends from this queue, so reports survive outages of the coordinator and the agent's
 death. The coordinator counts each number (`seq`) once, however often it is sent. The newest
-acknowledged reports are kept: a coordinator restored from a backup may lack them. On a full disk,
-changes wait in memory.
+acknowledged reports are retained, because a coordinator restored from a backup may lack them. If
+the disk is full, changes wait in memory.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 from auth.errors import StorageError
 from peer.reporting.messages import Lost, LostCause, StepReport
 
-CAPACITY = 100_000  # reports; at one step a minute this is more than two months
-MOST_WAIT_S = 7 * 86_400.0  # for a report's step to become known; the coordinator keeps work pending as long
-LOST = "lost beside reports"  # the only key in the body of a row of losses
-MOST_WAITING = 1000  # changes in memory while the disk is full
-ACKNOWLEDGED_KEPT = 2_000  # reports: at one step a minute, more than the day between two daily backups
-RECEIPTS_KEPT = 5_000  # of the newest reports; in a large group a receipt is many times larger than its report
+CAPACITY = 100_000  # reports; more than two months at one step a minute
+MOST_WAIT_S = 7 * 86_400.0  # for a report's step to become known; same limit as in the coordinator
+LOST = "lost beside reports"  # the only key in the body of a loss
+MOST_WAITING = 1000  # maximum number of changes in memory while the disk is full
+ACKNOWLEDGED_KEPT = 2_000  # reports; at one step a minute, longer than between daily backups
+RECEIPTS_KEPT = 5_000  # a large group's receipt is much larger than its report
 
-# AUTOINCREMENT: no number is used twice, even after its report was deleted.
+# AUTOINCREMENT never reuses the number of a deleted report.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS reports (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, era INTEGER NOT NULL, completed_at REAL NOT NULL, body TEXT NOT NULL
@@ -43,10 +43,10 @@ CREATE TABLE IF NOT EXISTS losses (dropped INTEGER NOT NULL);
 
 @dataclass(frozen=True)
 class Pending:
-    """A report or losses waiting for an acknowledgement."""
+    """A report or losses not yet acknowledged."""
 
     seq: int
-    completed_at: float  # Unix seconds
+    completed_at: float  # Unix time in seconds
     report: StepReport | Lost
 
 
@@ -54,7 +54,7 @@ Writing = Callable[[], int | None]
 
 
 class Outbox:
-    """A bounded, ordered queue of reports in a SQLite file; used from one thread."""
+    """A bounded, ordered queue of reports in a SQLite file, for use by one thread."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Outbox:
     ) -> None:
         self._path, self._clock, self._capacity, self._receipts_kept = path, clock, capacity, receipts_kept
         self._acknowledged_kept = acknowledged_kept
-        self._waiting: deque[Writing] = deque()  # for room on the disk
+        self._waiting: deque[Writing] = deque()  # changes waiting for disk space
         with self._reporting():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(path, isolation_level=None)
@@ -76,14 +76,14 @@ class Outbox:
 
     @property
     def waiting(self) -> int:
-        """The number of changes that wait for room on the disk."""
+        """The number of changes that wait for disk space."""
         return len(self._waiting)
 
     def put(self, report: StepReport, completed_at: float) -> int | None:
         """Add a report and return its number (None while the disk is full).
 
-        Beyond the capacity, the oldest report is dropped. Pending reports of the same era for this
-        or later steps become losses: the device has taken an earlier state and repeats these steps.
+        Above the capacity, the oldest report is dropped. Pending reports of the era for this or
+        later steps become losses, because the device repeats these steps from an earlier state.
         """
         return self._write(partial(self._put, report, completed_at))
 
@@ -102,7 +102,7 @@ class Outbox:
         return self._write(partial(self._add, 0, at, {LOST: asdict(lost)}))
 
     def keep(self, seq: int) -> bool:
-        """Return whether a report may wait longer for its step; if not, turn it into a loss."""
+        """Return whether a report may wait longer for its step; otherwise it becomes a loss."""
         with self._reporting():
             too_old = "SELECT seq FROM reports WHERE seq = ? AND completed_at < ?"
             given_up = self._database.execute(too_old, (seq, self._clock() - MOST_WAIT_S)).fetchall()
@@ -111,7 +111,7 @@ class Outbox:
         return not given_up
 
     def _give_up(self, rows: Sequence[tuple[int]], cause: LostCause) -> None:
-        """Replace reports by the loss of their samples."""
+        """Replace reports with losses of their samples."""
         if not rows:
             return
         numbers = [seq for (seq,) in rows]
@@ -136,7 +136,7 @@ class Outbox:
         return seq
 
     def pending(self, limit: int, after: int = 0) -> list[Pending]:
-        """Return the oldest unacknowledged reports on disk with a number above `after`."""
+        """Return the oldest unacknowledged reports on disk with numbers above `after`."""
         self._catch_up()
         with self._reporting():
             rows = self._database.execute(
@@ -147,7 +147,7 @@ class Outbox:
         return [Pending(seq, at, _read(json.loads(body), receipt)) for seq, at, body, receipt in rows]
 
     def ack(self, seq: int, *, accepted: bool = True) -> None:
-        """Move an accepted report to `acknowledged`, or delete one refused for good."""
+        """Move an accepted report to `acknowledged`, or delete a rejected one."""
         self._write(partial(self._set_aside, seq) if accepted else partial(self._forget, [seq]))
 
     def _set_aside(self, seq: int) -> None:
@@ -157,7 +157,7 @@ class Outbox:
         self._forget([each for (each,) in self._database.execute(surplus, (self._acknowledged_kept,)).fetchall()])
 
     def take_back(self, last_seq: int) -> int:
-        """Queue acknowledged reports above `last_seq` again, after a restore; return how many."""
+        """Queue acknowledged reports above `last_seq` again, and return their number."""
         return self._write(partial(self._take_back, last_seq)) or 0
 
     def _take_back(self, last_seq: int) -> int:
@@ -170,27 +170,27 @@ class Outbox:
 
     @property
     def dropped(self) -> int:
-        """The number of reports ever dropped because the capacity was exceeded."""
+        """The total number of reports dropped because the capacity was exceeded."""
         with self._reporting():
             return int(self._database.execute("SELECT dropped FROM losses").fetchone()[0])
 
     def close(self) -> None:
-        """Close the file; pending reports stay in it."""
+        """Close the file; pending reports remain in it."""
         try:
             self._catch_up()
         finally:
             self._database.close()
 
     def _write(self, writing: Writing) -> int | None:
-        """Make a change after those that wait for room on the disk; return its result.
+        """Apply a change after earlier ones that wait for disk space, and return its result.
 
-        Returns None if it waits, too. Raises `StorageError` if too many changes wait.
+        Returns None if the change has to wait; raises `StorageError` if too many changes wait.
         """
         self._waiting.append(writing)
         return self._catch_up()
 
     def _catch_up(self) -> int | None:
-        """Make the waiting changes; return the last one's result, or None if some still wait."""
+        """Apply waiting changes; return the last one's result, or None if some still wait."""
         written = None
         with self._reporting():
             while self._waiting:
@@ -205,7 +205,7 @@ class Outbox:
         return written
 
     def _number_from(self, first: int) -> None:
-        """Number a new file's reports from its creation time, to repeat no number of a lost one."""
+        """Start numbering in a new file at its creation time, so as not to reuse a lost file's numbers."""
         with self._reporting(), self._transaction() as database:
             if database.execute("SELECT COUNT(*) FROM losses").fetchone()[0] == 0:
                 database.execute("INSERT INTO losses VALUES (0)")

@@ -1,7 +1,7 @@
-"""Conversion of reports between the worker's dataclass and the protobuf message.
+"""Conversion of reports between dataclasses and protobuf messages.
 
-The coordinator uses it to read untrusted messages: numbers and texts must fit into a database
-column. Whether a claim is plausible is for the ledger to judge.
+The coordinator uses it to read untrusted messages: numbers and texts must fit into database
+columns. The ledger decides whether claims are plausible.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIELDS = control_pb2.StepReport.DESCRIPTOR.fields_by_name
 
 
 def report_to_wire(seq: int, completed_at: float, report: StepReport) -> control_pb2.StepReport:
-    """Return the message for a report with the outbox's number `seq`."""
+    """Return the message for a report with number `seq` in the outbox."""
     reason = report.lost_reason[:MAX_REASON_CHARS]
     claims = asdict(report) | {"seq": seq, "time": completed_at, "lost_reason": reason}
     return control_pb2.StepReport(**claims)
@@ -44,7 +44,7 @@ def report_from_wire(message: control_pb2.StepReport) -> StepReport:
 
 
 def lost_to_wire(seq: int, at: float, lost: Lost) -> control_pb2.Lost:
-    """Return the message for losses with the outbox's number `seq`."""
+    """Return the message for losses with number `seq` in the outbox."""
     return control_pb2.Lost(seq=seq, time=at, step=lost.step, by_cause=lost.by_cause)
 
 
@@ -56,7 +56,7 @@ def lost_from_wire(message: control_pb2.Lost) -> Lost:
 
 
 def _lost_by_cause(message: control_pb2.StepReport) -> dict[str, int]:
-    """Read the losses by cause; an older peer sends one reason for all of them."""
+    """Return the losses by cause; older peers send one cause for all of them."""
     by_cause = message.lost or {message.lost_reason: message.lost_samples}
     found = _by_known_cause(by_cause)
     if sum(found.values()) != message.lost_samples:
@@ -65,7 +65,7 @@ def _lost_by_cause(message: control_pb2.StepReport) -> dict[str, int]:
 
 
 def _by_known_cause(by_cause: Mapping[str, int]) -> dict[str, int]:
-    """Return lost samples by the causes of `LostCause`; any other cause counts as `other`."""
+    """Return the lost samples by `LostCause`; unknown causes are added to `other`."""
     if len(by_cause) > MAX_CAUSES or any(samples > MAX_COUNT for samples in by_cause.values()):
         raise RequestError(f"Losses have at most {MAX_CAUSES} causes, and each at most {MAX_COUNT} samples.")
     found: Counter[str] = Counter()
