@@ -1,4 +1,4 @@
-"""Addresses, endpoints and transfers: reach peers and files, and count and limit the traffic.
+"""Addresses, endpoints and transfers: reaching peers and files, counting and limiting traffic.
 
-Agents, workers and the coordinator import these modules; none imports torch, hivemind or gRPC.
+Agents, workers and the coordinator import them. They use neither torch, hivemind nor gRPC.
 """

@@ -1,7 +1,7 @@
-"""The run's files on the peer's disk: written to a temporary name, verified, and only then renamed.
+"""Downloads of the run's files: written under a temporary name, verified, then renamed.
 
-Size and digest must be as announced. Whatever name a coordinator sends, nothing outside the given
-directory is read or written, and file types that a library might execute are rejected.
+Size and digest must be as announced. Names from a coordinator cannot refer to files outside the
+given directory, and file types that a library might execute are rejected.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from auth.errors import RequestError, StorageError
 from auth.files import sha256_of
 from peer.protocol import MAX_FILE_BYTES
 
-# Plain names of data files: no directory, not hidden, no format that may hold code (.pt, .py, ...).
+# Plain names of data files: no folders, hidden files or formats that may contain code (.pt, .py).
 _SERVED = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}\.(json|json\.gz|model|txt|safetensors)")
 
 
 def is_served_name(name: str) -> bool:
-    """Return whether a run may have a file of this name."""
+    """Return whether a file of this name may belong to a run."""
     return _SERVED.fullmatch(name) is not None
 
 
 def check_announced(name: str, size_bytes: int) -> None:
-    """Raise `RequestError` if the announced name is not allowed or the file is too large."""
+    """Raise `RequestError` if the announced name is not allowed or the size is too large."""
     if not is_served_name(name):
         raise RequestError(
             f"The coordinator names a file {name!r:.120}, which is not taken: it must be a plain name "
@@ -41,7 +41,7 @@ def check_announced(name: str, size_bytes: int) -> None:
 
 
 def has_digest(path: Path, digest: bytes) -> bool:
-    """Return whether the path is a plain file (no link, pipe or device) with the SHA-256 `digest`."""
+    """Return whether the path is a regular file (no link, pipe or device) with this SHA-256."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return False
@@ -53,14 +53,14 @@ def has_digest(path: Path, digest: bytes) -> bool:
 
 
 class IncomingFile:
-    """A file being received; never writes more than the announced size."""
+    """A file being received, limited to the announced size."""
 
     def __init__(self, file: BinaryIO, name: str, size_bytes: int) -> None:
         self._file, self._name, self._left = file, name, size_bytes
         self._digest = hashlib.sha256()
 
     def write(self, chunk: bytes) -> None:
-        """Append a chunk; raises `StorageError` if the file becomes longer than announced."""
+        """Append a chunk; raises `StorageError` if the file exceeds the announced size."""
         self._left -= len(chunk)
         if self._left < 0:
             raise StorageError(f"The file {self._name} arrived damaged: it is longer than announced; try again.")
@@ -68,7 +68,7 @@ class IncomingFile:
         self._file.write(chunk)
 
     def finish(self, digest: bytes) -> None:
-        """Verify size and SHA-256, and flush the file to the disk; raises `StorageError`."""
+        """Verify size and SHA-256, and sync the file to disk; raises `StorageError`."""
         if self._left or not hmac.compare_digest(self._digest.digest(), digest):
             raise StorageError(
                 f"The file {self._name} arrived damaged: its SHA-256 is not the announced one; try again."
@@ -79,7 +79,7 @@ class IncomingFile:
 
 @contextmanager
 def incoming_file(into: Path, name: str, digest: bytes, size_bytes: int) -> Iterator[IncomingFile]:
-    """Receive `into / name` in the block; it gets this name at the end if size and digest match."""
+    """Receive `into / name` in the block; the file is renamed to it if size and digest match."""
     check_announced(name, size_bytes)
     aside = into / f".{name}.part"
     try:
@@ -96,6 +96,6 @@ def incoming_file(into: Path, name: str, digest: bytes, size_bytes: int) -> Iter
 
 
 def _new_file(path: Path) -> BinaryIO:
-    """Create an empty file for writing; replace an existing file or link, never follow a link."""
+    """Create an empty file for writing; an existing file or link is replaced, never followed."""
     path.unlink(missing_ok=True)
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb")

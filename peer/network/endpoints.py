@@ -1,9 +1,9 @@
-"""Endpoints of connections to a peer: over IPv4 or IPv6, by TCP or by QUIC (a protocol over UDP).
+"""Endpoints of connections to a peer: IPv4 or IPv6, with TCP or QUIC (over UDP).
 
-Binding a socket shows which endpoints this machine has, because a system's configuration does not.
-A peer's addresses are tried before libp2p gets them (`best_ways`): libp2p prefers QUIC, but
-averaging rounds on rate-limited lines took several times longer over QUIC than over TCP, since the
-p2p daemon handles each small packet itself. QUIC is therefore used only if TCP fails.
+Binding sockets shows which endpoints a machine has; its configuration does not. A peer's addresses
+are tested before they are given to libp2p (`best_ways`), which prefers QUIC. On rate-limited
+connections, averaging took several times longer over QUIC than over TCP, because the p2p daemon
+processes each small packet itself. QUIC is therefore used only if TCP fails.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _KEEPER = re.compile(
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 Version = Literal[4, 6]
 Transport = Literal["tcp", "udp"]
-ANYWHERE = {4: "0.0.0.0", 6: "::"}  # noqa: S104 - other machines must reach this peer
-TRANSPORTS = {"tcp": "TCP", "udp": "QUIC"}  # for people
+ANYWHERE = {4: "0.0.0.0", 6: "::"}  # noqa: S104  # other machines must reach this peer
+TRANSPORTS = {"tcp": "TCP", "udp": "QUIC"}  # names for messages
 MAX_ADDRESS_CHARS = 300
-_TRIES = 8  # to find one port number that is free for all endpoints
+_TRIES = 8  # attempts to find one port number that is free for all endpoints
 _HOST = r"/(?:ip4|ip6|dns|dns4|dns6)/[A-Za-z0-9.:_-]{1,253}"
 _PEER_ADDRESS = re.compile(rf"({_HOST})/(?:tcp/\d{{1,5}}|udp/\d{{1,5}}/quic(?:-v1)?)/p2p/([A-Za-z0-9]{{20,100}})")
 _ENDPOINT = re.compile(r"/ip([46])/([0-9A-Fa-f:.]{2,45})/(tcp|udp)/(\d{1,5})(?:/quic-v1)?(?:/p2p/[A-Za-z0-9]{20,100})?")
@@ -36,12 +36,12 @@ _ENDPOINT = re.compile(r"/ip([46])/([0-9A-Fa-f:.]{2,45})/(tcp|udp)/(\d{1,5})(?:/
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An address and a port, over one IP version and transport."""
+    """An address and port for one IP version and transport."""
 
     version: Version
     transport: Transport
     host: str
-    port: int  # 0: any
+    port: int  # 0: any port
 
     @property
     def maddr(self) -> str:
@@ -50,14 +50,14 @@ class Endpoint:
         return f"/ip{self.version}/{self.host}/{self.transport}/{self.port}{suffix}"
 
     def bind(self) -> socket.socket:
-        """Open a socket bound to the endpoint; a TCP socket also listens. Raises `OSError`."""
+        """Return a socket bound to the endpoint; a TCP socket also listens. Raises `OSError`."""
         family = socket.AF_INET if self.version == 4 else socket.AF_INET6
         kind = socket.SOCK_STREAM if self.transport == "tcp" else socket.SOCK_DGRAM
         bound = socket.socket(family, kind)
         try:
             if self.version == 6:
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if self.transport == "tcp":  # as servers do: ignore connections in TIME_WAIT
+            if self.transport == "tcp":  # like servers, ignore connections in TIME_WAIT
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((self.host, self.port))
             if self.transport == "tcp":
@@ -69,7 +69,7 @@ class Endpoint:
 
 
 def read_endpoint(maddr: str) -> Endpoint | None:
-    """Parse a libp2p address; None if it has a DNS name, or a transport other than TCP and QUIC."""
+    """Parse a multiaddress; None for a DNS name, or a transport other than TCP and QUIC."""
     match = _ENDPOINT.fullmatch(maddr)
     if match is None:
         return None
@@ -85,17 +85,17 @@ def read_endpoint(maddr: str) -> Endpoint | None:
 
 
 def is_peer_address(maddr: str) -> bool:
-    """Return whether a multiaddress has the only form of peer address accepted from the network."""
+    """Return whether a multiaddress has the form required of peer addresses from the network."""
     return len(maddr) <= MAX_ADDRESS_CHARS and _PEER_ADDRESS.fullmatch(maddr) is not None
 
 
 def one_for_each_peer(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """Return the first address of each peer: libp2p hangs on a relay that is listed twice."""
+    """Return the first address of each peer; libp2p hangs if a relay is listed twice."""
     return tuple({maddr.rpartition("/p2p/")[2]: maddr for maddr in reversed(maddrs)}.values())[::-1]
 
 
 def ways_from(host: str, port: int, transports: Sequence[Transport] = ("tcp",)) -> tuple[Endpoint, ...]:
-    """Return endpoints at one host; 0.0.0.0 and :: mean all of this machine's, IPv4 and IPv6."""
+    """Return endpoints at one host; 0.0.0.0 and :: mean all addresses, both IPv4 and IPv6."""
     versions: tuple[Version, ...] = (4, 6)
     hosts = ANYWHERE if host in ANYWHERE.values() else {ipaddress.ip_address(host).version: host}
     return tuple(
@@ -107,17 +107,17 @@ def ways_from(host: str, port: int, transports: Sequence[Transport] = ("tcp",)) 
 
 
 def bindable(endpoints: Collection[Endpoint]) -> tuple[Endpoint, ...]:
-    """Return the endpoints on which this machine can listen now."""
+    """Return the endpoints on which this machine can currently listen."""
     return tuple(endpoint for endpoint in endpoints if _can_bind(endpoint))
 
 
 def everywhere() -> tuple[Endpoint, ...]:
-    """Return TCP over every IP version that this machine has, at any port."""
+    """Return TCP endpoints with any port, one for each IP version of this machine."""
     return bindable(ways_from(ANYWHERE[4], 0))
 
 
 def bind_alike(endpoints: Sequence[Endpoint]) -> tuple[tuple[Endpoint, socket.socket], ...]:
-    """Bind the endpoints that can be; those with port 0 get the same number as far as possible."""
+    """Bind as many of the endpoints as possible; those with port 0 get the same port if possible."""
     best: tuple[tuple[Endpoint, socket.socket], ...] = ()
     for _ in range(_TRIES):
         bound = tuple(_bind_all(endpoints))
@@ -149,19 +149,19 @@ def _can_bind(endpoint: Endpoint) -> bool:
 
 
 async def answering(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses whose TCP port accepts a connection now."""
+    """Return the addresses whose TCP port currently accepts a connection."""
     tried = maddrs[:MAX_DIALLED]
     answers = await asyncio.gather(*map(_answers, tried))
     return tuple(maddr for maddr, answers_now in zip(tried, answers, strict=True) if answers_now)
 
 
 async def best_ways(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses that answer over TCP; else all, as QUIC or a later attempt may work."""
+    """Return the addresses that accept TCP connections; all if none does, because QUIC may work."""
     return await answering(maddrs) or tuple(maddrs)
 
 
 def are_keepers(maddrs: Sequence[str]) -> bool:
-    """Return whether these are well-formed keeper addresses, before they go to the p2p daemon."""
+    """Return whether these are valid keeper addresses, which may be given to the p2p daemon."""
     return len(maddrs) <= MAX_DIALLED and all(_KEEPER.fullmatch(maddr) is not None for maddr in maddrs)
 
 

@@ -1,9 +1,9 @@
-"""Requests to web servers, with bounds on the time of each step and the size of each answer.
+"""HTTP requests with limits on the duration of each step and the size of each response.
 
-Each failure becomes one sentence. The environment's proxies are used, except for loopback. httpx2
-is imported by the first request: that takes 65 ms, and most commands make none. Three others reach
-the web differently: logins (`auth.openid.http`) use only HTTPS and no proxy, training data is read
-through fsspec, and `peer.installer` runs before anything is installed.
+Each failure becomes one sentence. Proxies in the environment are used, except for loopback. httpx2
+is imported on the first request, because the import takes 65 ms and most commands make no requests.
+Three modules reach the web differently: logins (`auth.openid.http`) use HTTPS without proxies,
+training data is read through fsspec, and `peer.installer` runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from httpx2 import Response
 
 MAX_ANSWER_BYTES = 64 * 2**20
-TIMEOUT_S = 60.0  # to connect, or between two chunks of an answer
-NOT_BY_PROXY = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))  # for a proxy, itself
-HEADERS = {"accept-encoding": "identity", "user-agent": "manyhands"}  # uncompressed, as expansion has no bound
+TIMEOUT_S = 60.0  # for the connection, and between two chunks of a response
+NOT_BY_PROXY = dict.fromkeys(("all://localhost", "all://127.0.0.1", "all://[::1]"))
+HEADERS = {"accept-encoding": "identity", "user-agent": "manyhands"}  # uncompressed: limits the size
 
 
 @contextmanager
 def asking(method: str, url: str, *, timeout_s: float = TIMEOUT_S, **options: Any) -> Iterator[Response]:
-    """Send a request with httpx2's `options`; yield the response stream. Raises httpx2's errors."""
+    """Send a request with httpx2's `options`, and yield the response; raises httpx2's errors."""
     from httpx2 import Client
 
     with (
@@ -36,7 +36,7 @@ def asking(method: str, url: str, *, timeout_s: float = TIMEOUT_S, **options: An
 
 
 def beginning(response: Response, most_bytes: int) -> bytes:
-    """Read at most `most_bytes` from the start of a response."""
+    """Return at most the first `most_bytes` bytes of a response."""
     found = b""
     for piece in response.iter_raw():
         found += piece
@@ -47,7 +47,7 @@ def beginning(response: Response, most_bytes: int) -> bytes:
 
 @contextmanager
 def reaching(url: str) -> Iterator[None]:
-    """Turn connection and protocol errors within the block into `UnreachableError`."""
+    """Convert connection and protocol errors in the block to `UnreachableError`."""
     from httpx2 import HTTPError, InvalidURL
 
     try:
@@ -57,7 +57,7 @@ def reaching(url: str) -> Iterator[None]:
 
 
 def download(url: str, most_bytes: int) -> Iterator[bytes]:
-    """Yield a response in chunks, after redirects; raises `UnreachableError`, also if too long."""
+    """Yield a response in chunks, following redirects; raises `UnreachableError`, also if it is too long."""
     received = 0
     with reaching(url), asking("GET", url, follow_redirects=True) as response:
         if not response.is_success:
@@ -70,5 +70,5 @@ def download(url: str, most_bytes: int) -> Iterator[bytes]:
 
 
 def fetch(url: str, most_bytes: int = MAX_ANSWER_BYTES) -> bytes:
-    """Return a whole response. Raises `UnreachableError`, as `download` does."""
+    """Return a complete response; raises `UnreachableError` like `download`."""
     return b"".join(download(url, most_bytes))

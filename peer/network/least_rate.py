@@ -1,6 +1,6 @@
-"""A minimum rate for downloads: slower ones are aborted. Their duration has no limit.
+"""A minimum rate for downloads, which have no time limit because large states take hours.
 
-Large states take hours. It applies to a donor's state and to a web server's checkpoint.
+It applies to states from other peers and to checkpoints from web servers.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import TypeVar
 
 Part = TypeVar("Part")
 LEAST_BYTES_PER_S = 8192
-PATIENCE_S = 120.0  # with a sender that sends nothing; a slow sender is given up later
+PATIENCE_S = 120.0  # maximum wait for a silent sender
 
 
 async def at_least_rate(
     parts: AsyncIterable[Part], size_of: Callable[[Part], int], clock: Callable[[], float] = time.monotonic
 ) -> AsyncIterator[Part]:
-    """Pass on parts while they arrive at the minimum rate. Raises `asyncio.TimeoutError` otherwise.
+    """Forward parts while they arrive at the minimum rate; else raise `asyncio.TimeoutError`.
 
-    The patience left decreases while waiting for the sender, and increases with each byte received,
-    up to `PATIENCE_S`. The receiver's own pauses, to respect its rate limits, are not counted. The
-    clock is checked only when a part arrives, so the transport underneath must time out on silence.
+    The remaining patience decreases while waiting for the sender, and increases with each byte
+    received, up to `PATIENCE_S`. Pauses of the receiver, for its own rate limit, are excluded. The
+    clock is checked only when a part arrives, so the transport must have its own timeout.
     """
     left_s, began_at = PATIENCE_S, clock()
     async for part in parts:

@@ -1,4 +1,4 @@
-"""A peer's placement in the network: its reachability, its addresses and its line's bandwidth."""
+"""A peer's placement in the network: reachability, addresses and bandwidth."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Literal
 
 from peer.network.endpoints import TRANSPORTS, Endpoint, IPAddress, Version, read_endpoint
 
-# direct: others can open connections to the peer; relayed: only through a relay (the keeper), or
-# like a client if the relay refuses; client: the peer opens connections and accepts none
+# direct: other peers can connect to it; relayed: only through a relay (the keeper), or like a
+# client if the relay refuses; client: opens connections but accepts none
 Reach = Literal["direct", "relayed", "client"]
 ANY_PORT = ("/ip4/0.0.0.0/tcp/0",)
-UNMEASURED = 1.25e6  # bytes per second (10 Mbit/s): assumed for a line that could not be measured
+UNMEASURED = 1.25e6  # bytes per second (10 Mbit/s), assumed if the bandwidth could not be measured
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Placement:
 
     reach: Reach = "direct"
     host_maddrs: tuple[str, ...] = ANY_PORT  # addresses to listen on
-    announce_maddrs: tuple[str, ...] | None = None  # addresses for others; None: libp2p detects them
-    bandwidth: float | None = None  # bytes per second, slower direction; None: faster than can be measured
-    reduces: bool = True  # whether all peers of the run can reach it directly
+    announce_maddrs: tuple[str, ...] | None = None  # for other peers; None: detected by libp2p
+    bandwidth: float | None = None  # bytes per second, slower direction; None: too fast to measure
+    reduces: bool = True  # all peers of the run can reach it directly
 
     @property
     def may_reduce(self) -> bool:
-        """Whether others may send this peer their parts; parts would cross a relay's line twice."""
+        """Whether other peers may send parts to this peer; via a relay, parts would be sent twice."""
         return self.reach != "relayed" and self.reduces
 
     def within(self, *rates: float | None) -> Placement:
@@ -41,18 +41,18 @@ class Seen:
     """The coordinator's view of this machine over one IP version."""
 
     address: IPAddress
-    dialled: frozenset[Endpoint] | None = None  # endpoints that it could dial; None: it did not try
+    dialled: frozenset[Endpoint] | None = None  # endpoints that it could reach; None: not tried
 
 
 def place_of(
     *, seen: Sequence[Seen], own: Collection[IPAddress], listen: tuple[str, ...], common: Version, bandwidth: float
 ) -> Placement:
-    """Decide on the placement from the coordinator's view of this machine.
+    """Return the placement that follows from the coordinator's view of this machine.
 
-    Only endpoints that it could dial are announced, and QUIC only where TCP fails (see
-    `endpoints`). If none was tried, an observed address of this machine counts as reachable.
-    `common`: the IP version of all peers; a peer not reachable by TCP over it reduces nothing, as
-    rounds would fail.
+    Only endpoints that the coordinator could reach are announced, and QUIC only if TCP fails (see
+    `endpoints`). If none was tried, an observed address that belongs to this machine is assumed
+    reachable. `common`: IP version of all peers. A peer without TCP over this version does not
+    reduce, because rounds would fail.
     """
     tried = [look for look in seen if look.dialled is not None]
     if not tried and any(look.address in own for look in seen):
@@ -64,7 +64,7 @@ def place_of(
     working = [way for way in working if way[1].transport == "tcp" or way[1].version not in by_tcp]
     announced = tuple(replace(endpoint, host=str(address)).maddr for address, endpoint in working)
     if all(address.is_loopback for address, _ in working):
-        announced = ()  # a coordinator on this machine does not know how others see it
+        announced = ()  # a local coordinator cannot tell how others see this machine
     reduces = any((endpoint.version, endpoint.transport) == (common, "tcp") for _, endpoint in working)
     return Placement("direct", listen, announced or None, bandwidth, reduces)
 
@@ -84,12 +84,12 @@ def describe(place: Placement) -> str:
 
 
 def _by(place: Placement) -> str:
-    """Name the announced transports and IP versions; empty if they are unknown."""
+    """Return a phrase with the announced transports and IP versions; "" if unknown."""
     ways = [read_endpoint(maddr) for maddr in place.announce_maddrs or ()]
     names = [f"{TRANSPORTS[way.transport]} over IPv{way.version}" for way in ways if way is not None]
     return f" by {' and '.join(names)}" if names else ""
 
 
 def describe_rate(rate: float) -> str:
-    """Format a rate in bytes per second as Mbit/s."""
+    """Format bytes per second as Mbit/s."""
     return f"{rate * 8 / 1e6:,.1f} Mbit/s"

@@ -1,8 +1,8 @@
-"""HTTP connections to public addresses only: no host or redirect leads into the local network.
+"""An HTTP client for public addresses only: no host or redirect can lead to the local network.
 
-A name is resolved when a connection is opened, so the address is checked then. Private hosts in the
-run file do not use this client: `peer.config.trust` has asked the machine's owner about them.
-aiohttp is imported here, not in `peer.network.remote_files`, as most runs read only local files.
+Names are resolved when a connection is opened, and the address is checked then. Private hosts in
+the run file do not use this client; `peer.config.trust` has asked the machine's owner about them.
+The module is separate because most runs read only local files and need not import aiohttp.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from peer.config.trust import not_public
 
 
 async def public_client(loop: Any = None, **kwargs: Any) -> aiohttp.ClientSession:
-    """Open an HTTP session (fsspec's `get_client`) limited to public addresses and proxies."""
+    """Return an HTTP session (fsspec's `get_client`) for public addresses and proxies only."""
     del loop
     proxies = await _proxies()
 
@@ -35,7 +35,7 @@ async def public_client(loop: Any = None, **kwargs: Any) -> aiohttp.ClientSessio
 
 
 async def _proxies() -> frozenset[str]:
-    """Resolve the addresses of the proxies in this machine's environment."""
+    """Return the addresses of the proxies in this machine's environment."""
     found: set[str] = set()
     for url in getproxies().values():
         parts = urlsplit(url if "://" in url else f"http://{url}")

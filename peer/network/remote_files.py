@@ -1,4 +1,4 @@
-"""Files of a data source: local paths, folders, patterns, web addresses, object storage; by fsspec.
+"""Files of a data source, read with fsspec: local files, folders, patterns, web, object storage.
 
 Web connections are limited to public addresses (`peer.network.public_web`).
 """
@@ -21,19 +21,19 @@ ENDINGS = {"text": (".txt",), "jsonl": (".jsonl", ".ndjson", ".json"), "parquet"
 PACKED_ENDINGS = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 OBJECT_STORES = {"s3", "s3a", "abfs", "abfss", "az"}
 LOGINS = {"key", "account_key", "sas_token"}
-NETWORK_TIMEOUT_S = 30.0  # to connect, and between two chunks of data
+NETWORK_TIMEOUT_S = 30.0  # for the connection, and between two chunks of data
 
 
 @dataclass(frozen=True)
 class FileLocation:
-    """One file and its file system."""
+    """A file and its file system."""
 
     filesystem: AbstractFileSystem
     path: str  # in the file system's notation
 
     @property
     def url(self) -> str:
-        """The full address, as people and `datasets` write it."""
+        """The full address, as used by people and `datasets`."""
         return self.path if self.is_local else str(self.filesystem.unstrip_protocol(self.path))
 
     @property
@@ -42,12 +42,12 @@ class FileLocation:
 
     @property
     def is_web(self) -> bool:
-        """Return whether a web server has the file; it may not support sizes or byte ranges."""
+        """Whether the file is on a web server, which may not support sizes or byte ranges."""
         return "http" in _protocols(self.filesystem)
 
 
 def find_files(source: Source) -> list[FileLocation]:
-    """Find the source's files, each once, in the same order everywhere; raises `ConfigError`."""
+    """Return the source's files, without duplicates, in the same order on all peers; raises `ConfigError`."""
     found: dict[FileLocation, None] = {}
     for path in source.paths:
         filesystem, inner = _open_filesystem(path, source)
@@ -60,12 +60,12 @@ def find_files(source: Source) -> list[FileLocation]:
 
 
 def storage_options(source: Source) -> dict[str, Any]:
-    """Return fsspec's options, without this machine's logins; web hosts must be public."""
+    """Return fsspec's options, without this machine's credentials; web hosts must be public."""
     options = {**_without_login(source), **source.storage_options}
     web = [path for path in source.paths if path.startswith(("http://", "https://"))]
     if not web:
         return options
-    import aiohttp  # for web addresses only: it takes time to load
+    import aiohttp  # slow import, for web addresses only
 
     from peer.network.public_web import public_client
     from peer.network.rate_limits import wait_as_told
@@ -78,7 +78,7 @@ def storage_options(source: Source) -> dict[str, Any]:
 
 
 def _without_login(source: Source) -> dict[str, Any]:
-    """Return options for anonymous access to object storage, unless the run file has a key."""
+    """Return options for anonymous access to object storage, unless the run file has credentials."""
     schemes = {path.partition("://")[0] for path in source.paths}
     if schemes & {"gs", "gcs"}:
         return {"token": "anon"}
@@ -88,14 +88,14 @@ def _without_login(source: Source) -> dict[str, Any]:
 def _open_filesystem(path: str, source: Source) -> tuple[AbstractFileSystem, str]:
     try:
         filesystem, inner = url_to_fs(path, **storage_options(source))
-    except ImportError as error:  # fsspec's message names the missing package
+    except ImportError as error:  # the message names the missing package
         raise ConfigError(f"Cannot open the data source `{path}`: {error}.") from error
     return filesystem, str(inner)
 
 
 def _matches(filesystem: AbstractFileSystem, path: str, endings: Sequence[str]) -> list[str]:
     """Return the files that match a path, folder or pattern."""
-    if "http" in _protocols(filesystem):  # any address may be a file; only a star needs a listing
+    if "http" in _protocols(filesystem):  # any address may be a file; only patterns need a listing
         return list(filesystem.glob(path)) if "*" in path else [path]
     if has_magic(path):
         found = filesystem.glob(path, detail=True).items()
@@ -108,7 +108,7 @@ def _matches(filesystem: AbstractFileSystem, path: str, endings: Sequence[str]) 
 
 
 def is_hidden(path: str) -> bool:
-    """Return whether a file is an artefact of systems or programs, such as macOS's `._name`."""
+    """Return whether a file was created by an operating system or program, such as macOS's `._name`."""
     name = path.rpartition("/")[2]
     return name.startswith(".") or "__MACOSX/" in path
 

@@ -1,8 +1,8 @@
-"""A peer's traffic: count it, and keep it below the volunteer's rate limits.
+"""Counting of a peer's traffic, and enforcement of a volunteer's rate limits.
 
-Gradients, states, the run's files and the text of remote sources are counted, including protocol
-headers. The traffic of DHT and session, some ten kilobytes a second, is not counted. The download
-limit works by reading from the stream late: the transport's flow control then slows the sender.
+Gradients, states, the run's files and text of remote sources are counted, including protocol
+headers. DHT and session traffic, about ten kilobytes per second, is not counted. The download limit
+delays reading from the stream, so that the transport's flow control slows down the sender.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from typing import Any, TypeVar
 
 from auth.errors import ConfigError
 
-HEADERS = 1.05  # bytes on the line per byte of payload: Ethernet, IP, TCP, Noise and yamux, measured
-# Fitted to real swarms on shaped lines, by `benchmarks/swarm/rehearsal.py` at commit f9c99822:
-ON_THE_LINE = 1.06  # bytes per byte of a part or state: IP, TCP and libp2p frames, and retransmissions
-BOTH_WAYS = 0.25  # share of speed that a direction loses as its acknowledgements queue behind the other's data
-BURST_S = 0.25  # largest burst after a silence, in seconds of the rate
-Message = TypeVar("Message", bound=Any)  # a protobuf message, which has a `ByteSize`
+HEADERS = 1.05  # bytes sent per byte of payload: Ethernet, IP, TCP, Noise and yamux; measured
+# Fitted to measured swarms by `benchmarks/swarm/rehearsal.py` at commit f9c99822:
+ON_THE_LINE = 1.06  # bytes sent per byte of a part or state: headers and retransmissions
+BOTH_WAYS = 0.25  # fraction of speed lost when acknowledgements queue behind data
+BURST_S = 0.25  # largest burst after silence, in seconds of the rate
+Message = TypeVar("Message", bound=Any)  # a protobuf message, which has `ByteSize`
 BYTES_PER_S_OF_MBIT = 125_000
-STATES_SHARE = 0.5  # of a donor's line
-PASSED_WITHIN = 0.75  # of a round's time limit: lines are measured roughly, and carry other traffic
-LONGEST_PAUSE_S = 5.0  # between parts of a state, in favour of averages; keeps it above the minimum rate
+STATES_SHARE = 0.5  # fraction of a donor's bandwidth
+PASSED_WITHIN = 0.75  # fraction of a round's timeout, because measurements are rough
+LONGEST_PAUSE_S = 5.0  # between parts of a state; stays above the minimum rate
 
 
 class Throttle:
-    """A byte counter and rate limit for one direction, shared with processes forked afterwards."""
+    """A byte counter and rate limit for one direction, shared with processes forked later."""
 
     def __init__(self, bytes_per_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._bytes_per_s, self._clock = bytes_per_s, clock
-        self._paid_at = multiprocessing.Value("d", 0.0)  # when the bytes so far would have passed at the rate
+        self._paid_at = multiprocessing.Value("d", 0.0)  # time by which bytes so far conform
         self._total_bytes = multiprocessing.Value("q", 0)
 
     @property
     def total_bytes(self) -> int:
-        """The bytes that have passed, including headers."""
+        """The number of bytes so far, including headers."""
         return int(self._total_bytes.value)
 
     def seconds_for(self, size_bytes: int) -> float:
-        """Return the seconds that this many bytes take at the rate limit; 0 without one."""
+        """Return the seconds that this many bytes take at the rate limit; 0 if unlimited."""
         return 0.0 if self._bytes_per_s is None else size_bytes * HEADERS / self._bytes_per_s
 
     def reserve(self, size_bytes: int) -> float:
-        """Count bytes; return the seconds to wait before sending them, or after receiving them."""
+        """Count bytes; return the seconds to wait before sending, or after receiving, them."""
         travelling = round(size_bytes * HEADERS)
         with self._total_bytes.get_lock():
             self._total_bytes.value += travelling
@@ -63,11 +63,11 @@ class Traffic:
 
     up: Throttle = field(default_factory=Throttle)
     down: Throttle = field(default_factory=Throttle)
-    states: Throttle = field(default_factory=Throttle)  # the part of `up` for states and averages of missed steps
+    states: Throttle = field(default_factory=Throttle)  # states and missed averages
 
     @classmethod
     def of_donor(cls, line: float | None, clock: Callable[[], float] = time.monotonic) -> Traffic:
-        """Return the traffic of a donor of states; `line`: its rate in bytes/s (None: unknown)."""
+        """Return the traffic of a donor of states with bandwidth `line` in bytes/s (None: unknown)."""
         return cls(states=Throttle(None if line is None else STATES_SHARE * line, clock))
 
     def passed(self) -> tuple[float, float]:
@@ -75,41 +75,41 @@ class Traffic:
         return self.up.total_bytes / HEADERS, self.down.total_bytes / HEADERS
 
     async def sending(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
-        """Pass on messages, each as soon as the upload limit allows."""
+        """Forward messages as fast as the upload limit allows."""
         async for message in messages:
             await asyncio.sleep(self.up.reserve(message.ByteSize()))
             yield message
 
     async def sending_state(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
-        """Pass on a state's messages, within the upload limit and the share for states."""
+        """Forward messages of a state, within the upload limit and the fraction for states."""
         async for message in self.sending(messages):
             await asyncio.sleep(min(LONGEST_PAUSE_S, self.states.reserve(message.ByteSize())))
             yield message
 
     async def sending_average(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
-        """Pass on messages of a missed step's average; later states are slowed down in return."""
+        """Forward messages of a missed step's average; later states are slowed down in return."""
         async for message in self.sending(messages):
             self.states.reserve(message.ByteSize())
             yield message
 
     async def receiving(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
-        """Pass on messages slowly enough to keep the download limit."""
+        """Forward messages as fast as the download limit allows."""
         async for message in messages:
             await asyncio.sleep(self.down.reserve(message.ByteSize()))
             yield message
 
 
 def passes_in_time(gradient_bytes: int, rate: float | None, longest_s: float) -> bool:
-    """Return whether a line can transfer its peer's gradients in a round of at most `longest_s`.
+    """Return whether a connection can transfer gradients within a round of `longest_s` seconds.
 
-    A round is as fast as its slowest line, so a peer with a slower line would make every round fail
-    for all. `rate`: bytes per second of the line; an unknown rate (None or 0) is accepted.
+    The slowest connection determines the duration of a round, so a slower peer would make every
+    round fail. `rate`: bytes per second; an unknown rate (None or 0) is accepted.
     """
     return not rate or gradient_bytes <= PASSED_WITHIN * longest_s * rate
 
 
 def require_rate(option: str, bytes_per_s: float | None, gradient_bytes: int, timeout_s: float) -> None:
-    """Raise `ConfigError` if a volunteer's rate limit is so low that the peer would stand by."""
+    """Raise `ConfigError` if a volunteer's rate limit is so low that the peer would be on standby."""
     if bytes_per_s is not None and not passes_in_time(gradient_bytes, bytes_per_s / HEADERS, timeout_s):
         least = gradient_bytes * HEADERS / (PASSED_WITHIN * timeout_s)
         raise ConfigError(
