@@ -1,4 +1,4 @@
-"""A process's environment: child processes, console, log, redaction, versions, devices, software.
+"""The environment of a process: children, console, logs, redaction, versions, devices, software.
 
-Every program imports from this folder; nothing here imports torch.
+Every program imports from this package, and nothing in it imports torch.
 """

@@ -1,4 +1,4 @@
-"""Lazy command groups: only the called command is imported; the help shows summaries."""
+"""Lazy command groups, which import only the command that is called."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typer.core import TyperGroup
 
 @dataclass(frozen=True)
 class LazyCommand:
-    """The help entry of a command or a group of commands."""
+    """The help entry of a command or of a group of commands."""
 
-    module: str  # its `app` has the command
+    module: str  # module whose `app` is the command
     summary: str
-    panel: str | None = None  # of the help; None: "Commands"
+    panel: str | None = None  # panel in the help; None: "Commands"
 
 
 def lazy_app(entries: Mapping[str, LazyCommand], **options: Any) -> typer.Typer:
-    """Return a typer app with these commands; `options` are typer's."""
+    """Return a typer app with these commands; `options` are passed to typer."""
 
     class LazyGroup(TyperGroup):
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:

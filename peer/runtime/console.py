@@ -1,6 +1,6 @@
-"""Output of the commands: tables for people, JSON for scripts.
+"""Output of commands: tables for people, JSON for scripts.
 
-Names and reasons come from people, so they are shown as plain text, never parsed as markup.
+Names and reasons are written by people, so they are shown as plain text and never parsed as markup.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def say(text: str = "") -> None:
-    """Print a line to stdout and flush it: other programs may be waiting for it."""
+    """Print a line to stdout and flush it, because other programs may be waiting for it."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def say_json(content: Any) -> None:
-    """Print a command's result as JSON, for scripts."""
+    """Print the result of a command as JSON for scripts."""
     say(json.dumps(content, ensure_ascii=False, allow_nan=False))
 
 
 def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under headings; columns of numbers are aligned to the right."""
+    """Print rows under headings; numeric columns are right-aligned."""
     from rich.console import Console  # imported late: long-lived processes print no tables
     from rich.table import Table
     from rich.text import Text
@@ -41,14 +41,14 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def say_facts(facts: Mapping[str, object]) -> None:
-    """Print one fact per line, never wrapped, so that links can be copied."""
+    """Print one fact per line without wrapping, so that links can be copied."""
     width = max(map(len, facts))
     for name, value in facts.items():
         say(f"{name:<{width}}  {format_value(value)}")
 
 
 def format_value(value: object) -> str:
-    """Format a cell: thousands grouped, two decimals, None as a dash."""
+    """Format a cell: grouped thousands, two decimals, and a dash for None."""
     if value is None:
         return "-"
     if isinstance(value, int):
@@ -57,7 +57,7 @@ def format_value(value: object) -> str:
 
 
 def format_age(then: float | None, now: float) -> str | None:
-    """Format the time since `then` in its largest unit; None stays None."""
+    """Format the time since `then` in its largest unit; None if `then` is None."""
     if then is None:
         return None
     age_s = max(0, int(now - then))

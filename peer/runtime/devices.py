@@ -1,7 +1,7 @@
-"""Decisions on `--device`, `--compile` and `--precision` that access no device.
+"""Decisions about `--device`, `--compile` and `--precision` that do not access a device.
 
-The commands check these options before anything starts; `peer.backends.hardware` finds the devices,
-and `peer.backends.devices` measures compiled layers if `worth_trying` recommends a trial.
+Commands validate these options before starting. `peer.backends.hardware` detects devices, and
+`peer.backends.devices` measures compiled layers if `worth_trying` recommends it.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Literal
 from auth.errors import ConfigError
 
 CompileMode = Literal["auto", "on", "off"]
-LEAST_STEPS = 200  # left in the run; with fewer, compiling is not tried
-LEAST_HOURS = 1.0  # shortest stay worth compiling for, which takes a minute or two
-LEAST_GAIN = 0.05  # share of a microbatch's time; with less, compiled layers are not kept
+LEAST_STEPS = 200  # minimum number of remaining steps for compilation
+LEAST_HOURS = 1.0  # minimum stay for compilation, which takes a minute or two
+LEAST_GAIN = 0.05  # fraction of a microbatch's time; minimum gain to use compiled layers
 Precision = Literal["fp32", "bf16", "fp16"]
 Wanted = Literal["auto", "fp32", "bf16", "fp16"]
 FIRST_SCALE = 2.0**16
-GROW_AFTER = 2000  # microbatches in a row without an overflow
+GROW_AFTER = 2000  # consecutive microbatches without overflow
 DEVICES = ("auto", "cpu", "cuda", "mps", "tpu", "jax")
 JAX_DEVICES = ("tpu", "jax")
 TPU_CORES = ("accel[0-9]*", "vfio/[0-9]*")
-GPUS = ("nvidia[0-9]*", "kfd", "dxg")  # drivers of NVIDIA, AMD, and of Windows under WSL
+GPUS = ("nvidia[0-9]*", "kfd", "dxg")  # drivers: NVIDIA, AMD, and Windows under WSL
 _NUMBERED = re.compile(r"cuda:([0-9]{1,4}(?:,[0-9]{1,4})*)")
 
 
 def check_device_name(name: str) -> str:
-    """Return the name; raises `ConfigError` if no machine has such a device."""
+    """Return the name; raises `ConfigError` if it is not a valid device name."""
     if name not in DEVICES and _NUMBERED.fullmatch(name) is None:
         raise ConfigError(
             f"`--device` ({name}) must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}; "
@@ -40,15 +40,15 @@ def check_device_name(name: str) -> str:
 
 
 def may_have_accelerator(devices: Path = Path("/dev"), platform: str = sys.platform) -> bool:
-    """Return whether a driver's files exist; else there is no need to load PyTorch to look."""
+    """Return whether driver files exist; if not, PyTorch need not be loaded to look for devices."""
     return platform == "darwin" or any(any(devices.glob(pattern)) for pattern in GPUS + TPU_CORES)
 
 
 def pick_device(name: str, gpus: int, tpu: bool, mps: bool = False) -> str:
-    """Return the device that `--device` selects: `cpu`, `cuda:0,1`, `mps`, `tpu` or `jax`.
+    """Return the device selected by `--device`: `cpu`, `cuda:0,1`, `mps`, `tpu` or `jax`.
 
-    `cuda` means all GPUs, `jax` any of JAX's devices; `auto` prefers TPU, GPUs, Apple's GPU, CPU,
-    in this order. Raises `ConfigError`.
+    `cuda` selects all GPUs, `jax` any of JAX's devices; `auto` prefers TPU, GPUs, Apple's GPU and
+    CPU in this order. Raises `ConfigError`.
     """
     if check_device_name(name) == "auto":
         name = "tpu" if tpu else "cuda" if gpus else "mps" if mps else "cpu"
@@ -69,37 +69,37 @@ def pick_device(name: str, gpus: int, tpu: bool, mps: bool = False) -> str:
 
 
 def gpu_numbers(name: str) -> tuple[int, ...]:
-    """Return the GPUs in a name like `cuda:0,2`, sorted and without repetition; empty for other names."""
+    """Return the GPU numbers in a name like `cuda:0,2`, sorted and unique; empty for other names."""
     found = _NUMBERED.fullmatch(name)
     return tuple(sorted({int(number) for number in found[1].split(",")})) if found else ()
 
 
 @dataclass(frozen=True)
 class Stay:
-    """The time for which this device would use compiled layers."""
+    """The expected duration of training on this device."""
 
-    steps_left: int  # global steps of the run
-    hours: float | None  # None: no limit
+    steps_left: int  # remaining global steps of the run
+    hours: float | None  # None: unlimited
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A trial of compiled layers, in seconds for one microbatch."""
+    """Measurements of compiled layers, in seconds per microbatch."""
 
     plain_s: float
-    compile_s: float  # spent on compiling, once
+    compile_s: float  # one-time cost
     compiled_s: float
 
     @property
     def pays(self) -> bool:
-        """Return whether compiled layers are faster by enough to keep them."""
+        """Whether compiled layers are sufficiently faster."""
         return self.compiled_s <= (1 - LEAST_GAIN) * self.plain_s
 
 
 def worth_trying(mode: CompileMode, on_gpus: bool, stay: Stay) -> tuple[bool, str]:
-    """Return whether to try compiling, and the reason if not.
+    """Return whether to try compilation, and the reason if not.
 
-    On CPUs it must be requested, since it needs a C++ compiler and a minute or more of one core.
+    On CPUs it must be requested, because it needs a C++ compiler and at least a minute of one core.
     """
     if mode != "auto":
         return mode == "on", f"--compile {mode}"
@@ -113,10 +113,10 @@ def worth_trying(mode: CompileMode, on_gpus: bool, stay: Stay) -> tuple[bool, st
 
 
 class LossScale:
-    """A loss scale that keeps fp16 gradients from vanishing, adapted as in PyTorch's `GradScaler`.
+    """A loss scale that keeps fp16 gradients from underflowing, adapted like PyTorch's `GradScaler`.
 
-    See Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2. Gradients are divided by it before
-    accumulation, and a microbatch that overflowed is recomputed, so no sample is lost.
+    See Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2. Gradients are divided by the scale
+    before accumulation, and a microbatch that overflowed is recomputed, so no sample is lost.
     """
 
     def __init__(self, precision: Precision) -> None:
@@ -125,12 +125,12 @@ class LossScale:
         self._successes = 0
 
     def lower(self) -> None:
-        """Halve the scale, to no less than 1; once per microbatch, however often it overflowed."""
+        """Halve the scale, to at least 1; call it once per microbatch, even after several overflows."""
         self._successes = 0
         self.value = max(1.0, self.value / 2)
 
     def succeeded(self) -> None:
-        """Count a microbatch without overflow; after `GROW_AFTER` in a row, double the scale."""
+        """Record a microbatch without overflow; double the scale after `GROW_AFTER` consecutive ones."""
         self._successes += 1
         if self._grows and self._successes == GROW_AFTER:
             self._successes = 0

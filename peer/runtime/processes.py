@@ -1,8 +1,8 @@
 """Child processes: a parent ends a child's whole group, and a child ends with its parent.
 
-hivemind forks processes and starts the p2p daemon; they outlive a parent that is killed, and keep
-its identity and port. Each child that uses hivemind therefore leads a process group, which is
-killed as a whole. A child's output goes to a file, and `ps` shows each process by its task.
+hivemind forks processes and starts the p2p daemon; they outlive a killed parent and keep its
+identity and port. Each child that uses hivemind therefore leads a process group, which is killed as
+a whole. The output of a child goes to a file, and `ps` shows each process by its task.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import psutil
 from setproctitle import getproctitle, setproctitle
 
 FILE = "alive"  # in the device's directory
-VARIABLES = {  # for children on a Mac
-    "PYTORCH_ENABLE_MPS_FALLBACK": "1",  # the CPU computes what Apple's GPUs cannot
-    "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # else Apple's runtime ends the processes that hivemind forks
+VARIABLES = {  # for children on macOS
+    "PYTORCH_ENABLE_MPS_FALLBACK": "1",  # unsupported operations run on the CPU
+    "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # otherwise Apple's runtime ends hivemind's forks
 }
 LOG_FILE = "worker.log"  # in the device's data directory
 PARENT_POLL_S = 1.0
@@ -36,23 +36,23 @@ _PR_SET_PDEATHSIG = 1
 def name_process(what: str) -> None:
     """Show this process as `manyhands: WHAT` in `ps` and `top`.
 
-    Without it a spawned process shows `python -c ... spawn_main`, and a command its arguments, which may include an
-    invite code. `what` must hold no secret.
+    Otherwise a spawned process is shown as `python -c ... spawn_main`, and a command with its
+    arguments, which may include an invite code. `what` must not be secret.
     """
     setproctitle(f"manyhands: {what}")
 
 
 def name_fork(what: str) -> None:
-    """Set the title of a process that hivemind has forked to its parent's title and `what`."""
+    """Set the title of a process forked by hivemind to its parent's title and `what`."""
     setproctitle(f"{getproctitle()}: {what} (hivemind)")
 
 
 def stop_at_sigterm() -> threading.Event:
     """Return an event that SIGTERM sets; call it in the main thread, after forking.
 
-    A thread sets the event: a signal handler interrupts the main thread, which may hold its lock.
+    A thread sets the event, because a handler interrupts the main thread, which may hold its lock.
     """
-    stop, asked = threading.Event(), queue.SimpleQueue[None]()  # its `put` is safe in a signal handler
+    stop, asked = threading.Event(), queue.SimpleQueue[None]()  # `put` is safe in a signal handler
 
     def listen() -> None:
         asked.get()
@@ -69,22 +69,22 @@ def exit_at_sigterm() -> None:
 
 
 def lead_own_group() -> None:
-    """Start a new session and process group: a terminal's Ctrl-C then reaches only the parent."""
-    with suppress(PermissionError):  # it leads one already
+    """Start a new session and process group, so that Ctrl-C in a terminal reaches only the parent."""
+    with suppress(PermissionError):  # already a leader
         os.setsid()
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Send SIGTERM to this process when its parent ends, by the kernel or else by a thread."""
+    """Send SIGTERM to this process when its parent ends, using the kernel or a thread."""
     _signal_at_parents_end(signal.SIGTERM, parent_pid)
-    if os.getppid() != parent_pid:  # the parent had ended already
+    if os.getppid() != parent_pid:  # the parent has already ended
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def kill_forks_at_end() -> None:
-    """Kill all later forks of this process when it ends, even if it ends by SIGKILL.
+    """Kill all later forks of this process when it ends, even by SIGKILL.
 
-    Fork from a thread that lives as long as the process: for the kernel, that thread is the parent.
+    The forking thread must live as long as the process, because the kernel treats it as the parent.
     """
     parent_pid = os.getpid()
 
@@ -101,20 +101,20 @@ def kill_forks_at_end() -> None:
 
 
 def has_ended(child_pid: int) -> bool:
-    """Return whether a child has ended, without reaping it: no other process can then get its id.
+    """Return whether a child has ended, without reaping it, so that its id cannot be reused.
 
-    `multiprocessing`'s sentinel is no substitute: the child's forks inherit it and keep it open.
+    `multiprocessing`'s sentinel is unsuitable: forks of the child inherit it and keep it open.
     """
     try:
         if hasattr(os, "waitid"):
             return os.waitid(os.P_PID, child_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         return psutil.Process(child_pid).status() == psutil.STATUS_ZOMBIE  # macOS before Python 3.13
-    except (ChildProcessError, psutil.NoSuchProcess):  # reaped already
+    except (ChildProcessError, psutil.NoSuchProcess):  # already reaped
         return True
 
 
 def end_group(group_id: int) -> None:
-    """Kill a child's group; call this before the leader is reaped: its id may be reused then."""
+    """Kill a child's process group; call it before reaping the leader, whose id may be reused after."""
     if group_id <= 1 or group_id == os.getpgrp():
         raise ValueError(f"process group {group_id} is not a child's")
     with suppress(ProcessLookupError, PermissionError):
@@ -122,7 +122,7 @@ def end_group(group_id: int) -> None:
 
 
 def exit_now(code: int) -> NoReturn:
-    """Exit at once: on an ordinary exit, hivemind's threads and processes keep this one alive."""
+    """Exit at once; a normal exit would wait for hivemind's threads and processes."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -144,10 +144,7 @@ def _watch(number: signal.Signals, parent_pid: int) -> None:
 
 
 def write_output_to(path: Path, max_bytes: int) -> None:
-    """Append this process's output to a private file, which is emptied first if it is larger than `max_bytes`.
-
-    The output of C libraries and of child processes goes there, too.
-    """
+    """Append all output, including child processes', to a private file; empty it above `max_bytes`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.exists() and path.stat().st_size > max_bytes
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if fresh else os.O_APPEND), 0o600)
@@ -159,7 +156,7 @@ def write_output_to(path: Path, max_bytes: int) -> None:
 
 
 def last_lines(path: Path, count: int, max_line_chars: int = 300, after_bytes: int = 0) -> list[str]:
-    """Return a log's last `count` non-empty lines after `after_bytes`; empty without a log."""
+    """Return a log's last `count` non-empty lines after `after_bytes`; empty if there is no log."""
     try:
         text = path.read_bytes()[after_bytes:].decode(errors="replace")
     except OSError:
@@ -168,7 +165,7 @@ def last_lines(path: Path, count: int, max_line_chars: int = 300, after_bytes: i
 
 
 def prepare_children(environ: MutableMapping[str, str], platform: str = sys.platform) -> None:
-    """On a Mac, set default environment variables for children; call it before spawning them."""
+    """Set default environment variables for children on macOS; call it before spawning them."""
     if platform == "darwin":
         for name, value in VARIABLES.items():
             environ.setdefault(name, value)
@@ -177,7 +174,7 @@ def prepare_children(environ: MutableMapping[str, str], platform: str = sys.plat
 def beat(state_dir: Path) -> None:
     """Touch a file in the device's directory to show that agent and worker are healthy.
 
-    The health check of the peer's image reads its age. On a full disk it fails, as it should.
+    The health check of the peer's image reads its age, and fails on a full disk, as intended.
     """
     with suppress(OSError):
         (state_dir / FILE).touch(mode=0o600)

@@ -1,24 +1,24 @@
-"""Redaction of a text (secrets, home folder, user, host) before a volunteer sends it to the run's operator."""
+"""Redaction of secrets, home folder, user and host from text that a volunteer sends to the operator."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
 
-# Secrets that are recognised by their form.
+# Secrets recognized by their form.
 FORMS = {
     "key": re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)", re.DOTALL),
     "token": re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"),  # a JWT
     "invite code": re.compile(r"\b(?:[0-9A-Z]{5}-){3}[0-9A-Z]{5}\b"),
-    "password": re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),  # user:password@ in an address
-    "secret": re.compile(r"\b(?:hf|ghp|gho|glpat|sk)[_-][\w-]{16,}"),  # of dataset hubs and code forges
-    "e-mail": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),  # anchored at a word's start, for speed
+    "password": re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),  # user:password@ in a URL
+    "secret": re.compile(r"\b(?:hf|ghp|gho|glpat|sk)[_-][\w-]{16,}"),  # dataset hubs, code forges
+    "e-mail": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),  # anchored for speed
 }
-SHORTEST_NAME = 3  # letters: shorter user names occur within ordinary words
+SHORTEST_NAME = 3  # shorter user names occur within ordinary words
 
 
 def make_redactor(home: str, user: str, host: str) -> Callable[[str], str]:
-    """Return a function that replaces secrets, home folder, user and host by placeholders."""
+    """Return a function that replaces secrets, home folder, user and host with placeholders."""
     names: Mapping[str, str] = {user: "<user>", host: "<host>"}
     patterns = [(form, f"<{kind}>") for kind, form in FORMS.items()]
     patterns += [(re.compile(re.escape(home.rstrip("/"))), "~")] if len(home) > 1 else []

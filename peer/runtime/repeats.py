@@ -1,7 +1,7 @@
-"""Rate limit for repeated events: pass the first few per cause, then one a minute with a count.
+"""Rate limiting of repeated events: the first few per cause pass, then one a minute with a count.
 
 All processes of coordinator and peer log through `RepeatFilter`, so that a fault that repeats for
-days does not fill a disk. The volunteer's terminal, suspicions and advice use the same rule.
+days does not fill the disk. The volunteer's terminal, suspicions and advice use the same rule.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from traceback import format_exception, format_exception_only
 
 WINDOW_S = 60.0
-TRACE_S = 3600.0  # between two stack traces of a cause
-MOST_WARNINGS = 5  # to pass per cause and window
-MOST_NEWS = 30  # the same for messages of level INFO, such as a fast run's steps
-MOST_CAUSES = 10_000  # to remember
+TRACE_S = 3600.0  # interval between stack traces of one cause
+MOST_WARNINGS = 5  # per cause and window
+MOST_NEWS = 30  # per cause and window at level INFO, such as steps of a fast run
+MOST_CAUSES = 10_000  # maximum number of causes to remember
 MAX_MESSAGE_CHARS = 4000
 MAX_TRACE_CHARS = 8000
 
@@ -31,8 +31,8 @@ class _Window:
 class Repeats:
     """Decides which events pass: `most` per cause in a window, then one in each further window.
 
-    Any thread may call it. There is no lock, since a forked process could inherit it locked; at
-    worst, two simultaneous calls pass one event too many.
+    It may be called from any thread. It has no lock, because a forked process could inherit a held
+    lock; at worst, two simultaneous calls let one event too many pass.
     """
 
     def __init__(self, clock: Callable[[], float], most: int = 1, window_s: float = WINDOW_S) -> None:
@@ -40,12 +40,12 @@ class Repeats:
         self._windows: dict[Hashable, _Window] = {}
 
     def take(self, cause: Hashable) -> int | None:
-        """Return how many events of this cause were left out before; None: leave this out, too."""
+        """Return the number of omitted events of this cause; None if this event must be omitted, too."""
         now, window = self._clock(), self._windows.get(cause)
         if window is None or now >= window.until:
             if len(self._windows) >= MOST_CAUSES:
                 self._windows.clear()
-            left_out = window.left_out if window and now < window.until + self._window_s else 0  # recent ones only
+            left_out = window.left_out if window and now < window.until + self._window_s else 0  # recent
             self._windows[cause] = _Window(now + self._window_s, 0 if left_out else self._most - 1)
             return left_out
         if window.room:
@@ -56,14 +56,14 @@ class Repeats:
 
 
 def counted(text: str, left_out: int) -> str:
-    """Return the text, with the number of events left out before it if there are any."""
+    """Return the text, with the number of omitted events if there are any."""
     return f"{text} (the last of {left_out + 1} more like it)" if left_out else text
 
 
 class RepeatFilter(logging.Filter):
-    """Drops a log's repeated lines, and cuts long ones, as other peers may determine their length.
+    """Drops repeated log lines, and truncates long ones, because other peers may control their length.
 
-    A cause is a line of code (so their number is bounded) and the class of the exception, if any.
+    A cause is a line of code, which bounds their number, and the class of the exception, if any.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,7 +72,7 @@ class RepeatFilter(logging.Filter):
         self._traces = Repeats(clock, window_s=TRACE_S)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write the record; keep a stack trace only once an hour per cause."""
+        """Return whether to write the record; stack traces are kept once an hour per cause."""
         failure = record.exc_info[1] if record.exc_info else None
         repeats = self._news if record.levelno <= logging.INFO else self._warnings
         cause = record.pathname, record.lineno, type(failure)
@@ -81,7 +81,7 @@ class RepeatFilter(logging.Filter):
             return False
         try:
             message = record.getMessage()
-        except Exception:  # noqa: BLE001 - arguments do not fit the format: the handler reports it
+        except Exception:  # noqa: BLE001  # the handler reports wrong arguments
             return True
         message = message if len(message) <= MAX_MESSAGE_CHARS else f"{message[:MAX_MESSAGE_CHARS]}..."
         record.msg, record.args = counted(message, left_out), ()
@@ -91,10 +91,10 @@ class RepeatFilter(logging.Filter):
 
 
 def _described(failure: BaseException, with_trace: bool) -> str:
-    """Return an exception's text, cut in the middle; its class's name if its attributes raise."""
+    """Return an exception's text, shortened in the middle; only its class if formatting raises."""
     try:
         text = "".join(format_exception(failure) if with_trace else format_exception_only(failure)).rstrip()
-    except Exception:  # noqa: BLE001 - a log filter must not fail its caller; a formatter would fail likewise
+    except Exception:  # noqa: BLE001  # a log filter must not raise
         return type(failure).__name__
     half = MAX_TRACE_CHARS // 2
     return text if len(text) <= MAX_TRACE_CHARS else f"{text[:half]}\n...\n{text[-half:]}"

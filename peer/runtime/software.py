@@ -1,6 +1,6 @@
-"""The commands that install this software, update it or add an optional part.
+"""Commands that install this software, update it or add an optional part.
 
-It is on no package index: install it from a checkout, or from the wheel of a run's coordinator.
+It is on no package index; it is installed from a checkout, or from the wheel of a coordinator.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-DISTRIBUTION = "manyhands-swarm"  # the command and the packages have other names
-CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"  # exact versions; in installations and checkouts
-INSTALLER = "peer/installer"  # in the wheel
+DISTRIBUTION = "manyhands-swarm"  # distribution name; command and packages are named differently
+CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"  # exact versions
+INSTALLER = "peer/installer"  # path in the wheel
 _ADDRESS = re.compile(
     r"https?://[A-Za-z0-9._~:/\[\]%-]{1,400}/software/manyhands_swarm-[0-9A-Za-z._+]{1,64}-py3-none-any\.whl#sha256=[0-9a-f]{64}"
 )
-IMAGE = "MANYHANDS_IMAGE"  # the image's name, set in our images; packages installed in a container do not last
+IMAGE = "MANYHANDS_IMAGE"  # set in our images, where installed packages do not persist
 FOLDER = "manyhands"  # default folder of the environment
 
 
 def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
-    """Return two commands: download a wheel; check the digest in its address and run its installer.
+    """Return two commands: download a wheel, then check its digest and run its installer.
 
-    The wheel goes into the environment's folder, so that no other file is left behind.
+    The wheel is stored in the environment's folder, so that no other files remain.
     """
     place, _, digest = address.partition("#sha256=")
     wheel = f"{folder}/{place.rpartition('/')[2]}"
@@ -38,7 +38,7 @@ def install_commands(address: str, folder: str = FOLDER) -> tuple[str, str]:
 
 
 def image_command() -> str | None:
-    """Return the command that rebuilds this container's image from the checkout; None outside our images."""
+    """Return the command that rebuilds this container's image from a checkout; None if not our image."""
     image = os.environ.get(IMAGE)
     if not image:
         return None
@@ -50,7 +50,7 @@ def image_command() -> str | None:
 def update_command(address: str) -> str | None:
     """Return the command that installs a run's version; None if the address is not a wheel's.
 
-    In a container it rebuilds the image. The installer does not change the system's Python.
+    In a container it rebuilds the image. The installer does not modify the system's Python.
     """
     if command := image_command():
         return command
@@ -59,7 +59,7 @@ def update_command(address: str) -> str | None:
 
 
 def how_to_add(extra: str) -> str:
-    """Return how to add an optional part to this installation, to complete an error message."""
+    """Return a clause for error messages on how to add an optional part to this installation."""
     if os.environ.get(IMAGE):
         return f"build the image again with `{extra}` among its EXTRAS (`MANYHANDS_EXTRAS` of compose.yaml)"
     try:
@@ -70,7 +70,7 @@ def how_to_add(extra: str) -> str:
 
 
 def command_to_add(extra: str, direct_url_json: str | None) -> str:
-    """Return how to add an optional part, given the installation's recorded origin (PEP 610)."""
+    """Return a clause on how to add an optional part, given the recorded origin (PEP 610)."""
     origin = json.loads(direct_url_json or "{}")
     address = str(origin.get("url", ""))
     place = Path(url2pathname(urlsplit(address).path))

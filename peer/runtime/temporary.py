@@ -1,6 +1,6 @@
-"""Folders for temporary files: with a path short enough for sockets, and deleted after use.
+"""Folders for temporary files, with paths short enough for sockets, and removed after use.
 
-hivemind, PyTorch and `multiprocessing` leave files behind when their processes are killed.
+hivemind, PyTorch and `multiprocessing` leave files behind if their processes are killed.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from pathlib import Path
 
 from auth.errors import StorageError
 
-LONGEST_FOLDER = 48  # bytes, without ours: macOS limits a UNIX socket's path to 104, and hivemind's name takes 36
+LONGEST_FOLDER = 48  # bytes; of macOS's limit of 104 for UNIX sockets, hivemind's name takes 36
 
 
 def make_short_folder() -> Path:
-    """Make a private folder with a path short enough for sockets; raises `StorageError`."""
+    """Create a private folder with a path short enough for sockets; raises `StorageError`."""
     too_long = len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER
     try:
-        return Path(tempfile.mkdtemp(prefix="manyhands-", dir="/tmp" if too_long else None))  # noqa: S108  # made at random
+        return Path(tempfile.mkdtemp(prefix="manyhands-", dir="/tmp" if too_long else None))  # noqa: S108
     except OSError as error:
         raise StorageError(f"Cannot make a folder for temporary files ({error}): set TMPDIR to one.") from error
 
 
 @contextmanager
 def own_temporary_files() -> Iterator[None]:
-    """Keep temporary files in a folder that is deleted after the block; end children first."""
+    """Store temporary files in a folder that is removed after the block; end children first."""
     folder, before = make_short_folder(), os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = None  # read TMPDIR again

@@ -1,6 +1,6 @@
-"""The version of manyhands, and the notice that the coordinator runs a newer one.
+"""The version of manyhands, and a notice if the coordinator runs a newer one.
 
-No code here or elsewhere installs a new version: the machine's owner decides what runs on it.
+No code installs a new version, because the machine's owner decides what runs on it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from peer.config.run import RunConfig
 from peer.runtime.software import DISTRIBUTION, update_command
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMIT_FILE = "COMMIT"  # in the metadata of the wheel that a coordinator packs
+COMMIT_FILE = "COMMIT"  # in the metadata of wheels built by a coordinator
 SHOWN_COMMIT_CHARS = 8
 MAX_SHOWN_CHARS = 32
 
@@ -37,12 +37,12 @@ def software_version() -> str:
 
 
 def own_commit() -> str:
-    """Return the commit of this program; empty if it is not known."""
+    """Return the commit of this program; "" if unknown."""
     return commit_of(distribution(DISTRIBUTION).read_text, ROOT)
 
 
 def commit_of(read: Callable[[str], str | None], root: Path) -> str:
-    """Return a checkout's commit from Git, else an installation's from its metadata, else ""."""
+    """Return the commit of a checkout from Git, or of an installation from its metadata; "" if unknown."""
     if (root / ".git").exists():
         with suppress(OSError, subprocess.CalledProcessError):
             command = ("git", "-C", str(root), "rev-parse", "HEAD")
@@ -53,7 +53,7 @@ def commit_of(read: Callable[[str], str | None], root: Path) -> str:
 
 
 def update_notice(theirs: str, ours: str, address: str) -> str | None:
-    """Return a notice if the coordinator's version is newer than ours; None if not, or malformed.
+    """Return a notice if the coordinator's version is newer than ours; None if not, or if malformed.
 
     Commits are shown but not compared. `address`: the download address, with digest, that the
     coordinator sends; it is untrusted, and may be empty or malformed.
