@@ -1,5 +1,5 @@
-"""A volunteer's limits on time, traffic, memory and disk; energy use; a cloud machine's preemption.
+"""A volunteer's limits on time, traffic, memory and disk; energy use; preemption of cloud machines.
 
-`policy` decides from `limits` and readings, without side effects; `monitor` watches the machine.
-The agent imports all these modules, the worker only `usage`, the command line `limits` and `cloud`.
+`policy` makes decisions from `limits` and readings, without side effects; `monitor` reads the
+machine. The worker imports only `usage`, and the command line `limits` and `cloud`.
 """

@@ -1,8 +1,8 @@
-"""A cloud's preemption notice for this machine, read from the cloud's metadata service.
+"""Preemption notices of cloud machines, read from the cloud's metadata service.
 
-The service is queried only if the firmware or `MANYHANDS_METADATA` names one of these clouds, so
-that a machine at home sends no stray requests. Source: the providers' documentation of Compute
-Engine's `instance/preempted`, EC2's `spot/instance-action` (IMDSv2), Azure's scheduled events.
+The service is queried only if the firmware or `MANYHANDS_METADATA` names a known cloud, so that
+machines at home send no stray requests. Source: the providers' documentation of Compute Engine's
+`instance/preempted`, EC2's `spot/instance-action` (IMDSv2), and Azure's scheduled events.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from auth.errors import ConfigError
 
-VARIABLE = "MANYHANDS_METADATA"  # "none", or CLOUD@HOST:PORT
+VARIABLE = "MANYHANDS_METADATA"  # "none" or CLOUD@HOST:PORT
 DMI = Path("/sys/class/dmi/id")
-ADDRESS = "169.254.169.254:80"  # the metadata service of all three; link-local, never routed
+ADDRESS = "169.254.169.254:80"  # metadata service of all three clouds; link-local, never routed
 AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"  # distinguishes Azure from a private Hyper-V
 TIMEOUT_S = 2.0
 MAX_BYTES = 1 << 16
@@ -25,12 +25,12 @@ MAX_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Metadata:
-    """A cloud's metadata service."""
+    """The metadata service of a cloud."""
 
     address: str  # HOST:PORT
 
     def ask(self, path: str, headers: Mapping[str, str], method: str = "GET") -> str | None:
-        """Return the body of a successful answer, else None; uses no proxy, follows no redirect."""
+        """Return the body of a successful response, else None, without proxy or redirects."""
         connection = http.client.HTTPConnection(self.address, timeout=TIMEOUT_S)
         try:
             connection.request(method, path, headers=dict(headers))
@@ -43,12 +43,12 @@ class Metadata:
 
 
 def google_takes_back(metadata: Metadata) -> bool:
-    """Return whether this spot machine or TPU VM was preempted; half a minute is left then."""
+    """Return whether this spot machine or TPU VM was preempted, which leaves half a minute."""
     return metadata.ask("/computeMetadata/v1/instance/preempted", {"Metadata-Flavor": "Google"}) == "TRUE"
 
 
 def amazon_takes_back(metadata: Metadata) -> bool:
-    """Return whether this spot instance will be interrupted; two minutes are left then."""
+    """Return whether this spot instance will be interrupted, which leaves two minutes."""
     token = metadata.ask("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, "PUT")
     if token is None:
         return False
@@ -57,7 +57,7 @@ def amazon_takes_back(metadata: Metadata) -> bool:
 
 
 def azure_takes_back(metadata: Metadata) -> bool:
-    """Return whether this spot machine will be preempted; half a minute is left then."""
+    """Return whether this spot machine will be preempted, which leaves half a minute."""
     headers = {"Metadata": "true"}
     found = _parsed(metadata.ask("/metadata/scheduledevents?api-version=2020-07-01", headers))
     events = found.get("Events") if isinstance(found, dict) else None
@@ -65,7 +65,7 @@ def azure_takes_back(metadata: Metadata) -> bool:
     if not preempted:
         return False
     name = metadata.ask("/metadata/instance/compute/name?api-version=2021-02-01&format=text", headers)
-    return any(name in (event.get("Resources") or ()) for event in preempted)  # others are neighbours'
+    return any(name in (event.get("Resources") or ()) for event in preempted)  # else another machine
 
 
 CLOUDS: dict[str, tuple[str, Callable[[Metadata], bool]]] = {
@@ -79,12 +79,12 @@ CLOUDS: dict[str, tuple[str, Callable[[Metadata], bool]]] = {
 class Cloud:
     """The cloud that this machine belongs to, if any."""
 
-    name: str = ""  # a key of `CLOUDS`; "" outside these clouds
+    name: str = ""  # a key of `CLOUDS`; "": no known cloud
     metadata: Metadata = field(default=Metadata(ADDRESS))
 
     @classmethod
     def find(cls, setting: str, dmi: Path = DMI) -> Cloud:
-        """Find the cloud by the setting, else by firmware; raises `ConfigError` if malformed."""
+        """Return the cloud according to the setting or the firmware; raises `ConfigError` if malformed."""
         if not setting:
             return cls(name_of_cloud(dmi))
         if setting == "none":
@@ -97,7 +97,7 @@ class Cloud:
         return cls(name, Metadata(address))
 
     def takes_back(self) -> str:
-        """Return the reason to leave if the cloud is about to preempt this machine, else ""."""
+        """Return the reason to leave if this machine is about to be preempted, else ""."""
         if not self.name:
             return ""
         title, asks = CLOUDS[self.name]
@@ -105,7 +105,7 @@ class Cloud:
 
 
 def name_of_cloud(dmi: Path = DMI) -> str:
-    """Return the key in `CLOUDS` of the cloud that the firmware names; "" if it is unknown."""
+    """Return the key in `CLOUDS` of the cloud named by the firmware; "" if unknown."""
 
     def says(name: str) -> str:
         try:
@@ -113,7 +113,7 @@ def name_of_cloud(dmi: Path = DMI) -> str:
         except OSError:
             return ""
 
-    if says("product_name") == "Google Compute Engine":  # "Google" alone also makes laptops
+    if says("product_name") == "Google Compute Engine":  # "Google" alone is also a laptop's vendor
         return "google"
     if says("sys_vendor") == "Amazon EC2":
         return "amazon"

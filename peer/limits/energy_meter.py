@@ -1,7 +1,7 @@
-"""Energy use: processor packages by RAPL counters, NVIDIA GPUs by their power draw.
+"""Energy use of processor packages (RAPL counters) and NVIDIA GPUs (power draw).
 
-The figure covers all programs, as no counter separates them. Other parts (main board, disks,
-screen, power supply) are not measured, so it is less than the energy drawn from the socket.
+The values include all programs, because no counter separates them. Other components (main board,
+disks, screen, power supply) are not measured, so total consumption is higher.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 
 POWERCAP = Path("/sys/class/powercap")
 TIMEOUT_S = 5.0
-SAMPLE_S = 10.0  # between two readings of a GPU's power
-LONGEST_S = 120.0  # a longer gap (a laptop slept) is not counted: the power in between is unknown
+SAMPLE_S = 10.0  # interval between readings of GPU power
+LONGEST_S = 120.0  # longer gaps (suspend) are skipped, because the power is unknown
 JOULES_PER_WH = 3600.0
 
 
 @dataclass(frozen=True)
 class Energy:
-    """Watt-hours since the start, by component; None: the component has no meter."""
+    """Energy in watt-hours since the start, by component; None: the component has no meter."""
 
     processor_wh: float | None = None
     gpu_wh: float | None = None
@@ -32,33 +32,33 @@ NOT_KNOWN = Energy()
 
 
 def read_packages(powercap: Path = POWERCAP) -> dict[str, tuple[float, float]]:
-    """Read each package's counter and its wrap-around value, in joules; skip unreadable ones."""
+    """Read each package's counter and wrap-around value in joules, skipping unreadable ones."""
     found = {}
-    for zone in sorted(powercap.glob("intel-rapl:[0-9]*")):  # AMD's packages have this name, too
-        if zone.name.count(":") == 1:  # otherwise it is a part of a package
+    for zone in sorted(powercap.glob("intel-rapl:[0-9]*")):  # also AMD's packages
+        if zone.name.count(":") == 1:  # otherwise a part of a package
             try:
                 values = [float((zone / name).read_text()) / 1e6 for name in ("energy_uj", "max_energy_range_uj")]
-            except (OSError, ValueError):  # recent kernels allow only root to read it
+            except (OSError, ValueError):  # recent kernels restrict access to root
                 continue
             found[zone.name] = (values[0], values[1])
     return found
 
 
 def read_gpu_watts(command: str = "nvidia-smi", visible: str | None = None) -> float | None:
-    """Read the visible GPUs' total power draw in watts; None if it cannot be read."""
+    """Return the total power draw of visible GPUs in watts; None if it cannot be read."""
     arguments = [command, "--query-gpu=power.draw", "--format=csv,noheader,nounits"]
     if visible:
         arguments.append(f"--id={visible}")
     try:
         found = subprocess.run(arguments, capture_output=True, timeout=TIMEOUT_S, check=True, text=True)  # noqa: S603
         watts = sum(float(line) for line in found.stdout.splitlines())
-    except (OSError, subprocess.SubprocessError, ValueError):  # "[N/A]" if a card has no sensor
+    except (OSError, subprocess.SubprocessError, ValueError):  # "[N/A]": no sensor
         return None
     return watts if found.stdout.strip() and math.isfinite(watts) else None
 
 
 class EnergyMeter:
-    """A meter that adds up the energy used between its readings."""
+    """Adds up the energy used between readings."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class EnergyMeter:
         self._sampled_at = float("-inf")
 
     def read(self) -> Energy:
-        """Read the energy used so far; may start a program, so call it from a thread."""
+        """Return the energy used so far; call it in a thread, because it may run a program."""
         self._read_processor()
         if self._clock() >= self._sampled_at + SAMPLE_S:
             self._read_gpu()

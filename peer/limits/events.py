@@ -1,4 +1,4 @@
-"""Events of the limits to show the volunteer: each has a line of text and changes to the panel."""
+"""Events of the limits, each shown as a line of text and as changes to the panel."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class GuestEvent(ABC):
-    """Base class of these events."""
+    """Base class of the limits' events."""
 
     @property
     @abstractmethod
     def line(self) -> str | None:
-        """The line for plain output; None for an event that only changes the panel."""
+        """The line for plain output; None if the event only changes the panel."""
 
     @abstractmethod
     def on_panel(self) -> dict[str, Any]:
-        """Return the changed fields of `peer.agent.terminal.PanelState` and their new values."""
+        """Return the changed fields of `peer.agent.terminal.PanelState` with their new values."""
 
 
 @dataclass(frozen=True)
 class Paused(GuestEvent):
-    """The limits forbid training for now."""
+    """The limits do not allow training at present."""
 
     reason: str
 
@@ -37,7 +37,7 @@ class Paused(GuestEvent):
 
 @dataclass(frozen=True)
 class Resumed(GuestEvent):
-    """The limits allow training again: a worker starts."""
+    """The limits allow training again; a worker will start."""
 
     @property
     def line(self) -> str:
@@ -49,7 +49,7 @@ class Resumed(GuestEvent):
 
 @dataclass(frozen=True)
 class Leaving(GuestEvent):
-    """This stay is over."""
+    """This stay is ending."""
 
     reason: str
 
@@ -63,7 +63,7 @@ class Leaving(GuestEvent):
 
 @dataclass(frozen=True)
 class Used(GuestEvent):
-    """The traffic and energy of this stay so far; energy is None if it cannot be measured."""
+    """Traffic and energy of this stay so far; energy is None if it cannot be measured."""
 
     sent_bytes: int
     received_bytes: int

@@ -1,4 +1,4 @@
-"""A volunteer's limits, parsed once from the command line and immutable afterwards.
+"""A volunteer's limits, parsed from the command line and immutable.
 
 Hours of the day are in the machine's local time and may span midnight (`TimeWindow`).
 """
@@ -23,21 +23,21 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Limits:
-    """All limits that a volunteer may set; None or empty means no limit."""
+    """All limits that a volunteer can set; None or empty: no limit."""
 
-    hours: tuple[TimeWindow, ...] = ()  # train only within one of these
-    polite: bool = False  # not on battery, not over a metered network, not while somebody uses the machine
-    max_hours: float | None = None  # of one stay, including pauses
-    memory_bytes: int | None = None  # of the worker
-    disk_bytes: int | None = None  # of all files of this device
-    upload_rate: float | None = None  # bytes a second
+    hours: tuple[TimeWindow, ...] = ()  # train only within one of these windows
+    polite: bool = False  # not on battery or a metered network, or while the machine is in use
+    max_hours: float | None = None  # per stay, including pauses
+    memory_bytes: int | None = None  # memory of the worker
+    disk_bytes: int | None = None  # files of this device
+    upload_rate: float | None = None  # bytes per second
     download_rate: float | None = None
-    upload_bytes: int | None = None  # of one stay
+    upload_bytes: int | None = None  # per stay
     download_bytes: int | None = None
 
     @property
     def rates(self) -> tuple[float | None, float | None]:
-        """The limits of upload and download, in bytes a second."""
+        """The upload and download limits in bytes per second."""
         return self.upload_rate, self.download_rate
 
 
@@ -61,7 +61,7 @@ def parse_size(option: str, text: str | None) -> int | None:
 
 
 def parse_rate(option: str, megabits: float | None) -> float | None:
-    """Convert a rate from Mbit/s to bytes a second; raises `ConfigError`."""
+    """Convert a rate from Mbit/s to bytes per second; raises `ConfigError`."""
     if megabits is None:
         return None
     if not (math.isfinite(megabits) and megabits > 0):
@@ -73,7 +73,7 @@ def parse_rate(option: str, megabits: float | None) -> float | None:
 class TimeWindow:
     """A daily window of local time from `start` to before `end`; over midnight if `end` is earlier.
 
-    When daylight saving time begins or ends, a window over that hour is an hour shorter or longer.
+    At a change of daylight saving time, a window over that hour is an hour shorter or longer.
     """
 
     start: time
@@ -81,7 +81,7 @@ class TimeWindow:
 
     @classmethod
     def parse(cls, text: str) -> TimeWindow:
-        """Read `22:00-07:00`; raises `ConfigError`."""
+        """Parse a window such as `22:00-07:00`; raises `ConfigError`."""
         match = _FORM.fullmatch(text.strip())
         if match is None:
             raise ConfigError(f"`--hours` ({text}) must be two times of the day, such as 22:00-07:00.")
@@ -94,7 +94,7 @@ class TimeWindow:
         return window
 
     def holds(self, now: time) -> bool:
-        """Return whether this time of day lies within the window."""
+        """Return whether a time of day is within the window."""
         if self.start < self.end:
             return self.start <= now < self.end
         return now >= self.start or now < self.end
@@ -104,11 +104,11 @@ class TimeWindow:
 
 
 def next_start(windows: Sequence[TimeWindow], now: datetime) -> time:
-    """Return the time at which the next of these windows begins; `now` must lie outside them."""
+    """Return the next start of any of these windows; `now` must be outside all of them."""
     later = [window.start for window in windows if window.start > now.time()]
     return min(later or [window.start for window in windows])
 
 
 def _time(hour: str, minute: str) -> time:
-    """Make a time of day; 24:00 is the end of the day, which equals 00:00 of the next."""
+    """Return a time of day; 24:00 is accepted and equals 00:00 of the next day."""
     return time(0) if (hour, minute) == ("24", "00") else time(int(hour), int(minute))

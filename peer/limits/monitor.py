@@ -1,9 +1,8 @@
-"""The machine's monitor: sends the agent readings every few seconds, and decisions from them.
+"""Monitoring of the machine: sends readings to the agent every few seconds, and decisions on changes.
 
-It reads energy use, and otherwise only what the limits need. For `--polite` it reads whether the
-machine is on battery (from the kernel's power supplies), whether its network is metered (from
-NetworkManager), and whether others use it: a person at the keyboard (from systemd's login manager)
-or other programs. Properties of system services are read with `busctl`.
+Besides energy use, only values needed for the limits are read. For `--polite`, these are battery
+power (kernel power supplies), metered networks (NetworkManager), a person at the keyboard
+(systemd's login manager), and other busy programs. `busctl` reads the services' properties.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from peer.limits.policy import Decision, Readings, decide
 from peer.limits.usage import CACHE_FOLDER, DATA_FOLDER, clean_cache, disk_use
 
 POLL_S = 5.0
-TIMEOUT_S = 5.0  # for `busctl` to answer
-Property = Callable[[str, str, str, str], str | None]  # service, object, interface, name -> value
+TIMEOUT_S = 5.0  # timeout of `busctl`
+Property = Callable[[str, str, str, str], str | None]  # (service, object, interface, name) -> value
 LOGIND = "org.freedesktop.login1"
-BUSY_SHARE = 0.25  # of all cores: average use by other programs over `WINDOW_S` that counts as busy
+BUSY_SHARE = 0.25  # of all cores; average load by other programs over `WINDOW_S`
 WINDOW_S = 30.0
-QUIET_S = 120.0  # other programs must have been quiet for this long
+QUIET_S = 120.0  # minimum idle time of other programs
 NETWORK_MANAGER = "org.freedesktop.NetworkManager"
-YES, NO, GUESS_YES, GUESS_NO = "1", "2", "3", "4"  # NMMetered; 0 is "unknown"
+YES, NO, GUESS_YES, GUESS_NO = "1", "2", "3", "4"  # NMMetered; 0 is unknown
 SUPPLIES = Path("/sys/class/power_supply")
 BATTERIES = frozenset({"Battery", "UPS"})
 
@@ -48,7 +47,7 @@ async def watch(
     tell: Callable[[Readings | Decision], None],
     poll_s: float = POLL_S,
 ) -> None:
-    """Read the machine until cancelled; send all readings, and decisions when they change."""
+    """Read the machine until cancelled; send every reading, and each decision that differs from the last."""
     decision: Decision | None = None
     while True:
         readings = await asyncio.to_thread(read)
@@ -60,7 +59,7 @@ async def watch(
 
 
 def on_battery(supplies: Path = SUPPLIES) -> bool | None:
-    """Return whether the machine's battery (not a mouse's) powers it; None: unknown."""
+    """Return whether the machine runs on its battery (not a mouse's); None: unknown."""
     if not supplies.is_dir():
         return None
     found = [supply for supply in sorted(supplies.iterdir()) if _word(supply, "scope") != "Device"]
@@ -77,7 +76,7 @@ def _word(supply: Path, name: str) -> str:
 
 
 def read_property(service: str, path: str, interface: str, name: str, command: str = "busctl") -> str | None:
-    """Read a property as `busctl` prints it, without its type; None if it cannot be read."""
+    """Return a property as printed by `busctl`, without its type; None if it cannot be read."""
     arguments = [command, "--system", "get-property", service, path, interface, name]
     try:
         found = subprocess.run(arguments, capture_output=True, timeout=TIMEOUT_S, check=True, text=True)  # noqa: S603
@@ -88,7 +87,7 @@ def read_property(service: str, path: str, interface: str, name: str, command: s
 
 
 def is_metered(read: Property = read_property) -> bool | None:
-    """Return whether the network is metered, as NetworkManager knows or guesses; None: unknown."""
+    """Return whether the network is metered, as known or guessed by NetworkManager; None: unknown."""
     answer = read(NETWORK_MANAGER, "/org/freedesktop/NetworkManager", NETWORK_MANAGER, "Metered")
     return {YES: True, GUESS_YES: True, NO: False, GUESS_NO: False}.get(answer or "")
 
@@ -101,23 +100,23 @@ class Activity:
         self._programs = OtherPrograms(os.cpu_count() or 1)
 
     def in_use(self) -> bool | None:
-        """Return whether the machine is in use; None: programs are quiet, persons unknown."""
+        """Return whether the machine is in use; None: programs are idle, but persons unknown."""
         programs, person = self._programs.busy(self._cpu_times()), person_present(self._read)
         return programs or person
 
 
 def person_present(read: Property = read_property) -> bool | None:
-    """Return whether systemd's login manager has an active session; None without the manager.
+    """Return whether systemd's login manager has an active session; None if it is not running.
 
-    A terminal is idle after five minutes without a key, a desktop when it says so. With no login
-    there is no person.
+    A terminal is idle after five minutes without input, a desktop when it reports idle. Without a
+    login, nobody is present.
     """
     idle = read(LOGIND, "/org/freedesktop/login1", f"{LOGIND}.Manager", "IdleHint")
     return {"true": False, "false": True}.get(idle or "")
 
 
 class OtherPrograms:
-    """Detects other programs that have kept the processors busy within the last `QUIET_S`."""
+    """Detects whether other programs have kept the processors busy within the last `QUIET_S`."""
 
     def __init__(self, cores: int) -> None:
         self._cores = cores
@@ -125,7 +124,7 @@ class OtherPrograms:
         self._busy_at = float("-inf")
 
     def busy(self, times: CpuTimes) -> bool:
-        """Add current times; return whether others are busy; false in the first `WINDOW_S`."""
+        """Record current times; return whether other programs are busy (False in the first `WINDOW_S`)."""
         while len(self._seen) > 1 and self._seen[1].at <= times.at - WINDOW_S:
             self._seen.popleft()
         self._seen.append(times)
@@ -137,11 +136,11 @@ class OtherPrograms:
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """Processor time used up to a moment, in seconds."""
+    """Cumulative processor time, in seconds."""
 
-    at: float  # seconds on any steady clock
-    machine_s: float  # by all processes, over all cores
-    own_s: dict[int, float]  # process id -> used by this process of ours
+    at: float  # seconds on a monotonic clock
+    machine_s: float  # all processes, over all cores
+    own_s: dict[int, float]  # process id -> time of our own processes
 
 
 def read_cpu_times(clock: Callable[[], float]) -> CpuTimes:
@@ -157,13 +156,13 @@ def read_cpu_times(clock: Callable[[], float]) -> CpuTimes:
 
 
 def others_share(before: CpuTimes, after: CpuTimes, cores: int) -> float:
-    """Return others' share of all cores in between; our new processes count from their start."""
+    """Return other programs' fraction of all cores in between; our new processes count fully."""
     own_s = sum(used - before.own_s.get(pid, 0.0) for pid, used in after.own_s.items())
     return max(0.0, after.machine_s - before.machine_s - own_s) / (max(1e-9, after.at - before.at) * cores)
 
 
 class Machine:
-    """The reader of this machine's state during one stay."""
+    """Reads the machine's state during one stay."""
 
     def __init__(
         self,
@@ -188,7 +187,7 @@ class Machine:
         self._began_at = clock()
 
     def read(self) -> Readings:
-        """Read the current state; runs programs that may take a second, so call it in a thread."""
+        """Return the current state; call it in a thread, because it may run programs for a second."""
         elapsed_s, taken_back = self._clock() - self._began_at, self._cloud.takes_back()
         readings = Readings(
             elapsed_s=elapsed_s, taken_back=taken_back, disk_bytes=self._read_disk(), energy=self._meter.read()
@@ -203,7 +202,7 @@ class Machine:
         )
 
     def _read_disk(self) -> int:
-        """Return the bytes of this device's files, after trimming the cache; 0 without a limit."""
+        """Return the disk usage of this device in bytes after trimming the cache; 0 without a limit."""
         limit = self._limits.disk_bytes
         if limit is None:
             return 0

@@ -1,4 +1,4 @@
-"""The decision to train, pause or leave, from the limits and the machine's readings. Pure."""
+"""The decision to train, pause or leave, from limits and readings. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from peer.limits.limits import Limits, next_start
 
 
 class Action(Enum):
-    """An action that the agent takes on its worker."""
+    """An action for the agent to take on its worker."""
 
     GO = "go"
-    PAUSE = "pause"  # the worker leaves the swarm in order; the session with the coordinator stays
-    SHRINK = "shrink"  # a worker with half the microbatch size replaces this one
+    PAUSE = "pause"  # the worker leaves the swarm; the session with the coordinator continues
+    SHRINK = "shrink"  # the worker is restarted with half the microbatch size
     LEAVE = "leave"
 
 
@@ -29,7 +29,7 @@ class Decision:
 
 
 def decide(now: datetime, limits: Limits, readings: Readings) -> Decision:
-    """Decide on the action at `now`, an aware time in the machine's local time zone."""
+    """Return the action at `now`, an aware time in the machine's local time zone."""
     for reason in _to_leave(limits, readings):
         return Decision(Action.LEAVE, reason)
     for reason in _to_pause(now, limits, readings):
@@ -66,21 +66,21 @@ def _to_pause(now: datetime, limits: Limits, readings: Readings) -> Iterator[str
 
 @dataclass(frozen=True)
 class Readings:
-    """The machine's state at one moment, as far as the volunteer's limits need it.
+    """The machine's state at one moment, as far as the volunteer's limits require.
 
-    None means that the system does not expose the value; an unknown value never stops the training.
+    None: not exposed by the system; unknown values never stop training.
     """
 
-    elapsed_s: float = 0.0  # of this stay
+    elapsed_s: float = 0.0  # since the start of the stay
     sent_bytes: int = 0
     received_bytes: int = 0
-    memory_bytes: int = 0  # used by the worker
-    disk_bytes: int = 0  # used by this device's files, after the cache was trimmed
+    memory_bytes: int = 0  # memory of the worker
+    disk_bytes: int = 0  # files of this device, after trimming the cache
     energy: Energy = NOT_KNOWN
-    taken_back: str = ""  # the cloud's reason to take the machine back; empty: none
+    taken_back: str = ""  # reason of an imminent preemption; empty: none
     on_battery: bool | None = None
     metered: bool | None = None
-    in_use: bool | None = None  # by a person, or by other programs
+    in_use: bool | None = None  # by a person or by other programs
 
 
 def unknown_to_polite(readings: Readings) -> tuple[str, ...]:

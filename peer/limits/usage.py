@@ -1,7 +1,7 @@
-"""The resources used by one stay and all its workers: traffic, energy, main memory and disk.
+"""Resources used during one stay by all workers: traffic, energy, memory and disk.
 
-Above the disk limit, the cache is trimmed. Main memory is that of the worker's process group, with
-shared pages counted once. The system's out-of-memory kills are counted, too.
+Above the disk limit, the cache is trimmed. Memory is that of the worker's process group, with
+shared pages counted once. Out-of-memory kills of the system are counted, too.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from peer.network.traffic import Throttle
 from peer.reporting.messages import Transferred
 
 DATA_FOLDER = "data"  # in the state directory
-CACHE_FOLDER = "cache"  # in the data folder; any file in it may be deleted
-IN_USE_S = 600.0  # a file read or written this recently is not deleted
-# Libraries' caches, by the environment variables that set their folders. Logins are not moved.
+CACHE_FOLDER = "cache"  # in the data folder; its files may be deleted
+IN_USE_S = 600.0  # files used more recently are not deleted
+# Environment variables for cache folders of libraries. Login files are not moved.
 CACHES = {"HF_HUB_CACHE": "hub", "HF_XET_CACHE": "xet", "HF_DATASETS_CACHE": "datasets", "HF_ASSETS_CACHE": "assets"}
-LIBRARIES_BYTES = 500_000_000  # PyTorch and hivemind with their processes, without a model
-PARAMETER_COPIES = 3  # value, gradient, and the gradient's copy to average; the moments come on top
+LIBRARIES_BYTES = 500_000_000  # PyTorch and hivemind with their processes, no model
+PARAMETER_COPIES = 3  # value, gradient, gradient's copy to average; without moments
 VALUE_BYTES = 4
 NOTHING = Transferred(0, 0)
 
 
 class UsageMeter:
-    """Adds up the agent's downloads, its workers' traffic, and the energy while a worker runs."""
+    """Adds up the agent's downloads, its workers' traffic, and energy while a worker is running."""
 
     def __init__(self, limits: Limits) -> None:
-        self.fetching = Throttle(limits.download_rate)  # for the run's files, before the first worker starts
+        self.fetching = Throttle(limits.download_rate)  # the run's files, before any worker
         self._limits = limits
-        self._group: int | None = None  # the worker's process group
-        self._ended, self._running = NOTHING, NOTHING  # traffic of earlier workers, and of the running one
-        self._meter, self._energy = NOT_KNOWN, NOT_KNOWN  # the last reading; the part used while a worker ran
+        self._group: int | None = None  # process group of the worker
+        self._ended, self._running = NOTHING, NOTHING  # earlier workers', current worker's
+        self._meter, self._energy = NOT_KNOWN, NOT_KNOWN  # last reading; energy while workers ran
 
     def worker_started(self, group: int) -> None:
-        """Count the machine's energy towards this stay from now on."""
+        """Start counting the machine's energy for this stay."""
         self._group = group
 
     def take(self, transferred: Transferred) -> None:
-        """Set the bytes that the running worker has sent and received since it started."""
+        """Set the total traffic of the current worker."""
         self._running = transferred
 
     def worker_ended(self) -> None:
-        """Add the worker's traffic to the sum; the next worker counts from zero."""
+        """Add the worker's traffic to the total; the next worker starts from zero."""
         ended, last = self._ended, self._running
         self._ended = Transferred(ended.sent_bytes + last.sent_bytes, ended.received_bytes + last.received_bytes)
         self._running, self._group = NOTHING, None
 
     def on(self, readings: Readings) -> Readings:
-        """Add this stay's use to the readings; measure the worker's memory only if limited."""
+        """Return the readings with this stay's usage; memory is measured only if it is limited."""
         self._count(readings.energy)
         watched = self._group if self._limits.memory_bytes is not None else None
         return replace(
@@ -87,26 +87,26 @@ def _added(counted: float | None, before: float | None, now: float | None, worki
 
 
 def used_of(readings: Readings, *, at_end: bool = False) -> Used:
-    """Return the traffic and energy in the readings as an event to show."""
+    """Return the traffic and energy of the readings as an event."""
     energy = readings.energy
     return Used(readings.sent_bytes, readings.received_bytes, energy.processor_wh, energy.gpu_wh, at_end=at_end)
 
 
 def cache_within(data_dir: Path, environment: MutableMapping[str, str]) -> None:
-    """Put the libraries' download caches into this device's folder; call before importing them."""
+    """Set the libraries' cache folders to this device's folder; call it before importing them."""
     for variable, folder in CACHES.items():
         environment.setdefault(variable, str(data_dir / CACHE_FOLDER / folder))
 
 
 def disk_use(folder: Path) -> int:
-    """Return the disk space in bytes that the files below a folder use."""
+    """Return the disk space used by files below a folder, in bytes."""
     return sum(size for _, _, size in _files(folder))
 
 
 def clean_cache(folder: Path, keep_bytes: int, now: float) -> int:
-    """Delete the least recently used files below `folder` until `keep_bytes` are left.
+    """Delete the least recently used files below `folder` until `keep_bytes` remain.
 
-    Returns the bytes left, which may be more, since files in use are not deleted.
+    Returns the remaining bytes, which may be more because files in use are not deleted.
     """
     found = sorted(_files(folder))
     left = sum(size for _, _, size in found)
@@ -120,10 +120,10 @@ def clean_cache(folder: Path, keep_bytes: int, now: float) -> int:
 
 
 def _files(folder: Path) -> Iterator[tuple[float, str, int]]:
-    """Yield each file's last use (Unix seconds), path and bytes; links are neither followed nor counted."""
+    """Yield (last use in Unix time, path, bytes) of each file; links are skipped."""
     for parent, _, names in os.walk(folder):
         for name in names:
-            path = os.path.join(parent, name)  # noqa: PTH118 - there may be many of them
+            path = os.path.join(parent, name)  # noqa: PTH118  # faster for many files
             with suppress(OSError):
                 status = os.lstat(path)
                 if not os.path.islink(path):  # noqa: PTH114
@@ -131,9 +131,9 @@ def _files(folder: Path) -> Iterator[tuple[float, str, int]]:
 
 
 def require_memory(limit_bytes: int | None, parameters: int, moments: int) -> None:
-    """Raise `ConfigError` if the limit is too small for this model with any microbatch size.
+    """Raise `ConfigError` if the limit is too low for this model with any microbatch size.
 
-    `moments`: the number of values in its optimizer's state.
+    `moments`: number of values in the optimizer's state.
     """
     least = LIBRARIES_BYTES + VALUE_BYTES * (PARAMETER_COPIES * parameters + moments)
     if limit_bytes is not None and limit_bytes < least:
@@ -145,7 +145,7 @@ def require_memory(limit_bytes: int | None, parameters: int, moments: int) -> No
 
 
 def kills_for_memory(statistics: Path = Path("/proc/vmstat")) -> int | None:
-    """Read the system's count of out-of-memory kills, containers included; None if unknown."""
+    """Return the system's count of out-of-memory kills, including containers; None if unknown."""
     with suppress(OSError, ValueError):
         for line in statistics.read_text().splitlines():
             name, _, count = line.partition(" ")
@@ -155,7 +155,7 @@ def kills_for_memory(statistics: Path = Path("/proc/vmstat")) -> int | None:
 
 
 def group_memory(group: int) -> int:
-    """Return the memory in bytes of a group's processes; those that have just ended use none."""
+    """Return the memory of a process group in bytes; processes that have just ended use none."""
     return sum(_memory(process) for process in psutil.process_iter() if _group_of(process) == group)
 
 
@@ -166,7 +166,7 @@ def _group_of(process: psutil.Process) -> int | None:
 
 
 def _memory(process: psutil.Process) -> int:
-    """Return a process's proportional set size in bytes; if unknown, the size of all its pages."""
+    """Return a process's proportional set size in bytes; if unavailable, its resident set size."""
     with suppress(psutil.NoSuchProcess):
         try:
             memory = process.memory_full_info()  # hivemind's forks share most pages
