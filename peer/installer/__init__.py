@@ -1,1 +1,1 @@
-"""The installer inside a run's wheel; it runs from the wheel, before anything is installed."""
+"""The installer inside a run's wheel, which runs before anything is installed."""

@@ -1,7 +1,7 @@
 """Install the wheel that contains this file into a new environment.
 
 Usage: `python3 WHEEL/peer/installer [FOLDER]`. Python can run a folder inside a zip file, so no
-other file of ours is needed. The wheel pins exact versions. Only the standard library is here.
+other file is needed. The wheel pins exact versions. Only the standard library is imported.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
-CONSTRAINTS = "peer/constraints.txt"  # in the wheel
-CACHE = "cache"  # in the environment's folder, while it is installed
-TEMPORARY = "temporary"  # likewise; some hosts keep /tmp in memory, which is too small for PyTorch with CUDA
+CONSTRAINTS = "peer/constraints.txt"  # path in the wheel
+CACHE = "cache"  # in the environment's folder during installation
+TEMPORARY = "temporary"  # in the same folder: /tmp may be too small for PyTorch with CUDA
 LOOK_EVERY_S = 2
 INTERRUPTED = 130
 PROBE_S = 60
-FIRST_PIP_WITH_PYTHON = (22, 3)  # the first version that can install into another environment
-# Packages at the first two places would count as installed; the others redirect the installation.
+FIRST_PIP_WITH_PYTHON = (22, 3)  # first version that can install into another environment
+# The first two would add packages that seem installed; the others redirect the installation.
 OTHER_PLACES = ("PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX")
 
 
@@ -37,10 +37,10 @@ def main(wheel: Path, arguments: Sequence[str]) -> None:
     parser.add_argument("folder", nargs="?", default="manyhands", type=Path, help="of the environment (manyhands)")
     parser.add_argument("--extra", action="append", default=[], help="an optional part, such as tpu; repeatable")
     options = parser.parse_args(arguments)
-    folder = Path(os.path.abspath(options.folder))  # noqa: PTH100  # a symlink stays what it is
+    folder = Path(os.path.abspath(options.folder))  # noqa: PTH100  # without resolving symlinks
     python = folder / "bin" / "python"
     if not python.exists():
-        venv.create(folder, symlinks=True)  # without pip, which some hosts (Colab, Debian) cannot create
+        venv.create(folder, symlinks=True)  # Colab and Debian cannot add pip
     kept = folder / wheel.name
     if not (kept.exists() and kept.samefile(wheel)):  # the same file if run again from the folder
         shutil.copy(wheel, kept)
@@ -76,7 +76,7 @@ def installer_for(python: Path, folder: Path) -> list[str]:
 def own_cache(program: Sequence[str], folder: Path) -> list[str]:
     """Return options for a cache inside the folder if the machine has no package cache yet.
 
-    Nothing is then left outside the folder, and a repeated installation resumes from the cache.
+    No files are then left outside the folder, and a repeated installation resumes from the cache.
     """
     asked = [*(program[:1] if program[0] == "uv" else (program[0], "-m", "pip")), "cache", "dir"]
     said = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603
@@ -86,7 +86,7 @@ def own_cache(program: Sequence[str], folder: Path) -> list[str]:
 
 
 def has_nvidia_driver() -> bool:
-    """Return whether an NVIDIA driver works, so that PyTorch's CUDA build is of use."""
+    """Return whether an NVIDIA driver works, and PyTorch's CUDA build is therefore useful."""
     try:
         return subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=PROBE_S, check=False).returncode == 0  # noqa: S607
     except (OSError, subprocess.TimeoutExpired):
@@ -94,7 +94,7 @@ def has_nvidia_driver() -> bool:
 
 
 def install_cpu_torch(install: Sequence[str], folder: Path) -> None:
-    """Install PyTorch's CPU build if possible: PyPI's build brings gigabytes of CUDA libraries."""
+    """Install PyTorch's CPU build if possible, because PyPI's includes gigabytes of CUDA libraries."""
     try:
         urllib.request.urlopen(f"{CPU_TORCH}/torch/", timeout=PROBE_S).close()  # noqa: S310
         failed = run([*install, "--no-deps", "--index-url", CPU_TORCH, "torch"], folder) != 0
@@ -107,7 +107,7 @@ def install_cpu_torch(install: Sequence[str], folder: Path) -> None:
 def run(command: Sequence[str], folder: Path) -> int:
     """Run a command and return its exit status.
 
-    It gets no variable of ours, such as an invite code. Its temporary files are in the folder.
+    Our variables, such as an invite code, are not passed on. Temporary files are in the folder.
     """
     temporary = folder / TEMPORARY
     temporary.mkdir(exist_ok=True)
@@ -124,7 +124,7 @@ def run(command: Sequence[str], folder: Path) -> int:
 
 
 def wait_for(process: subprocess.Popen[bytes], folder: Path) -> int:
-    """Wait for a process and return its exit status; a terminal shows the folder's growing size."""
+    """Wait for a process and return its exit status, showing the folder's size in a terminal."""
     shown = ""
     while True:
         try:
@@ -140,12 +140,12 @@ def wait_for(process: subprocess.Popen[bytes], folder: Path) -> int:
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes of a folder's files; a file with several hard links counts once."""
+    """Return the total size of a folder's files in bytes, counting hard links once."""
     sizes = {}
     for place, _, names in os.walk(folder):
         for name in names:
-            with suppress(OSError):  # the file was moved meanwhile
-                found = os.lstat(os.path.join(place, name))  # noqa: PTH118  # of tens of thousands
+            with suppress(OSError):  # the file was moved
+                found = os.lstat(os.path.join(place, name))  # noqa: PTH118  # faster
                 sizes[found.st_ino] = found.st_size
     return sum(sizes.values())
 
