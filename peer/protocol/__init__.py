@@ -1,7 +1,7 @@
-"""The protocols: three `.proto` files, their generated stubs, and limits that both sides enforce.
+"""The protocols: three `.proto` files, their generated stubs, and limits enforced by both sides.
 
-`make protocol` regenerates the stubs. Nothing here imports torch or hivemind. No worker imports the
-control plane's stubs or `errors`, because gRPC does not survive a fork.
+`make protocol` regenerates the stubs. Nothing here imports torch or hivemind. Workers must not
+import the control plane's stubs or `errors`, because gRPC does not survive a fork.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ NONCE_BYTES: Final = 32
 NONCE_LIFETIME_S: Final = 60.0
 MAX_CLOCK_SKEW_S: Final = 60.0  # between a peer's clock and the coordinator's
 MAX_PEER_MESSAGE_BYTES: Final = 64 * 1024  # accepted by a coordinator
-MAX_COORDINATOR_MESSAGE_BYTES: Final = 8 * 1024 * 1024  # accepted by a peer: a revocation list may be long
+MAX_COORDINATOR_MESSAGE_BYTES: Final = 8 * 1024 * 1024  # revocation lists may be long
 CHUNK_BYTES: Final = 256 * 1024  # of a file, per message
-STATE_FILES: Final = ("model.safetensors", "optimizer.safetensors")  # an offered checkpoint: the whole state
-HELD_AVERAGES: Final = 6  # steps whose averages the keeper holds; in 16 bits, 1.5 times the bytes of a state
+STATE_FILES: Final = ("model.safetensors", "optimizer.safetensors")  # an offered checkpoint
+HELD_AVERAGES: Final = 6  # steps whose averages the keeper holds; in 16 bits, 1.5 times a state
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 MAX_RUN_FILES: Final = 32
-MAX_PROBE_BYTES: Final = 4 * 1024 * 1024  # to measure a line, in each direction
+MAX_PROBE_BYTES: Final = 4 * 1024 * 1024  # per direction, to measure bandwidth
 PROBE_CHUNK_BYTES: Final = 32 * 1024
-WORD_BYTES: Final = 16  # secret that the coordinator sends on a connection that it opens to a caller
+WORD_BYTES: Final = 16  # length of the secret that the coordinator sends when it dials back
 LOWEST_DIALLED_PORT: Final = 1024
-MAX_RELAYS: Final = 3  # volunteers' relays listed to a joining peer
+MAX_RELAYS: Final = 3  # maximum number of volunteers' relays listed to a joining peer
 MAX_HARDWARE_CHARS: Final = 200
 MAX_VERSION_CHARS: Final = 32

@@ -1,7 +1,7 @@
-"""Our errors over gRPC: the only place that maps them to status codes and back.
+"""Mapping of our errors to gRPC status codes and back, used on both sides.
 
 An error is sent as a gRPC status with its message as details and its `code` as trailing metadata,
-so that the peer raises the same class that the coordinator raised.
+so that the peer raises the same class as the coordinator.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from auth.errors import (
 
 ERROR_KEY = "manyhands-error"
 
-# The nearest base class of an error decides; all others mean a failed precondition.
+# The nearest base class of an error determines its status.
 _STATUS: dict[type[ManyhandsError], grpc.StatusCode] = {
     ExpiredTokenError: grpc.StatusCode.UNAUTHENTICATED,
     TokenError: grpc.StatusCode.UNAUTHENTICATED,
@@ -44,7 +44,7 @@ _STATUS: dict[type[ManyhandsError], grpc.StatusCode] = {
     ManyhandsError: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
-# Statuses from gRPC itself, without an error code from the coordinator.
+# Statuses set by gRPC itself, without an error code from the coordinator.
 _BY_STATUS: dict[grpc.StatusCode, tuple[type[ManyhandsError], str]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: (RequestError, "The coordinator refused the request's size or number"),
     grpc.StatusCode.UNIMPLEMENTED: (VersionError, "The coordinator does not know this request; update manyhands"),
@@ -52,17 +52,17 @@ _BY_STATUS: dict[grpc.StatusCode, tuple[type[ManyhandsError], str]] = {
 
 
 def status_of(error: ManyhandsError) -> grpc.StatusCode:
-    """Return the gRPC status of one of our errors."""
+    """Return the gRPC status of an error."""
     return next(_STATUS[family] for family in type(error).__mro__ if family in _STATUS)
 
 
 def metadata_of(error: ManyhandsError) -> tuple[tuple[str, str], ...]:
-    """Return the trailing metadata with an error's code, which names its class."""
+    """Return the trailing metadata with the code of an error, which names its class."""
     return ((ERROR_KEY, error.code),)
 
 
 def error_from_rpc(error: grpc.aio.AioRpcError) -> ManyhandsError:
-    """Return a failed call's error: the coordinator's own if it sent one, else by gRPC's status."""
+    """Return the error of a failed call: the coordinator's own, or one derived from gRPC's status."""
     details = told(error.details() or "")
     known = {family.code: family for family in _families(ManyhandsError)}
     named = known.get(_named_code(error.trailing_metadata() or ()))
@@ -83,5 +83,5 @@ def _families(root: type[ManyhandsError]) -> Iterator[type[ManyhandsError]]:
 
 
 def told(text: str) -> str:
-    """Make another program's text safe for a terminal: replace control characters by spaces."""
+    """Replace control characters with spaces, to make text from the network safe for a terminal."""
     return "".join(" " if unicodedata.category(char) == "Cc" else char for char in text)
