@@ -1,9 +1,9 @@
 """The agent: the volunteer's side of the control plane, and the supervisor of the training worker.
 
-The agent joins the run, downloads its files, and then handles events from four sources in a queue:
-the monitor of this machine (`peer.limits.monitor`), the session (`peer.control.session`), workers
-(`peer.agent.workers`) and answers to their requests (`peer.agent.worker_requests`). Handlers run
-one by one; `Agent.handlers` lists them by type of event.
+The agent joins the run, downloads its files, and then handles events from one queue. Their sources
+are the monitor of this machine (`peer.limits.monitor`), the session (`peer.control.session`),
+workers (`peer.agent.workers`) and answers to their requests (`peer.agent.worker_requests`). Events
+are handled one at a time; `Agent.handlers` maps types of events to handlers.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ from peer.runtime.processes import beat
 from peer.runtime.version import require_understood, software_version, update_notice
 
 FAREWELL_S = 4.0
-LONGEST_STOP_S = STOP_GRACE_S + KILLED_S + FAREWELL_S  # a supervisor must wait longer before it kills
+LONGEST_STOP_S = STOP_GRACE_S + KILLED_S + FAREWELL_S  # supervisors must wait longer
 USED_EVERY_S = 30.0
 WAITING_FOR_KEEPER = (
     "Waiting for the run's keeper, which nobody can reach yet: this machine is admitted, and begins by itself "
@@ -88,7 +88,7 @@ WAITING_FOR_KEEPER = (
 
 @dataclass(frozen=True)
 class StayOver:
-    """The last event of a stay: every task that sends events has ended."""
+    """The last event of a stay, after all tasks that send events have ended."""
 
 
 MachineEvent = Readings | Decision | GuestEvent
@@ -97,12 +97,12 @@ AgentEvent = MachineEvent | SessionEvent | WorkersEvent | AnswerEvent | StayOver
 
 
 async def unexplained(error: SwarmError) -> ManyhandsError:
-    """Return the error unchanged: the default when no diagnosis is available."""
+    """Return the error unchanged; the default if no diagnosis is available."""
     return error
 
 
 class Agent:
-    """One device's stay in a run, from joining to leaving."""
+    """A device's stay in a run, from joining to leaving."""
 
     def __init__(
         self,
@@ -124,45 +124,45 @@ class Agent:
         self._stop = StopRequest()
         self._events: asyncio.Queue[AgentEvent] = asyncio.Queue()
         self._tell = self._events.put_nowait
-        # What lasts from one worker and one session to the next.
+        # Objects that outlive individual workers and sessions.
         self._credentials = Credentials(options.state_dir)
         self._account = UsageMeter(options.limits)
         self._outbox = Outbox(options.state_dir / "outbox.sqlite", clock)
         self._suspicions = WaitingSuspicions()
         self._presence = OwnPresence(options.role)
         self._log = EventLog(options.data_dir / FOLDER, "agent", clock)
-        # Helpers that act for the workers.
-        self._client: ControlClient  # set once the run has been joined
+        # Helpers that act on behalf of workers.
+        self._client: ControlClient  # set after joining
         self._keeper = KeeperSearch(lambda: self._client.swarm_addresses(), self._tell)
         self._line = LineWatch(self._measure_line, self._tell)
         self._checkpoints = self._make_checkpoint_watch()
         self._workers = Workers(worker_main, self._stop, self._events, explain, clock, self._rng)
-        # State of the handlers.
-        self._decision: Decision | None = None  # None until the machine has been read once
-        self._readings = Readings()  # the latest
+        # State of the event handlers.
+        self._decision: Decision | None = None  # None: the machine has not been read yet
+        self._readings = Readings()  # latest readings
         self._used_due_s = 0.0
         self._told_unknown = False
-        self._newer = ""  # the last notice about a newer version of the coordinator
+        self._newer = ""  # latest notice about a newer version
         self._is_cut_off = self._disk_is_full = False
         self._work = StayWork()
         self._display: Display | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._device, self._fault = "", ""  # device to train on, once chosen; fault of a better device
+        self._device, self._fault = "", ""  # chosen device; fault of a better device
 
     @property
     def handlers(self) -> dict[type, Callable[[Any], None]]:
-        """The handler of each type of event; events without a handler are only displayed."""
+        """The handler for each type of event; other events are only displayed."""
         return {
-            # The monitor of this machine: its readings, and the decision that the limits imply.
+            # From the monitor: readings of the machine, and the decision that the limits imply.
             Readings: self._on_readings,
             Decision: self._on_decision,
-            # The coordinator, over the session.
+            # From the coordinator, through the session.
             Welcomed: self._on_welcomed,
             Connected: self._on_connected,
             ClockRead: self._workers.tell,
             KeeperTold: lambda told: self._keeper.hear(told.addresses),
             CutOff: self._on_cut_off,
-            # The running worker: its life, its work,
+            # From the running worker: its life cycle and its work.
             WorkerStarted: lambda started: self._account.worker_started(started.pid),
             WorkerEnded: self._on_worker_ended,
             Ready: self._on_progress,
@@ -173,7 +173,7 @@ class Agent:
             Suspicion: self._suspicions.put,
             Transferred: self._account.take,
             Failed: self._on_failed,
-            # its requests, and their answers.
+            # Requests of the worker, and their answers.
             KeeperSought: lambda _: self._keeper.seek(),
             KeeperAt: self._workers.tell,
             LineInDoubt: lambda _: self._line.measure(),
@@ -192,9 +192,9 @@ class Agent:
             self._events.task_done()
 
     def stop(self, reason: str) -> None:
-        """Leave in order; a second call exits at once."""
+        """Leave the swarm in order; exit immediately on a second call."""
         if self._stop.asked.is_set():
-            os._exit(130)  # the worker's group dies with this process
+            os._exit(130)  # the worker's group is killed with this process
         self._leave(reason)
         self._tell(Notice("info", "Leaving in order, which takes up to ten seconds; being told again ends at once."))
 
@@ -203,7 +203,7 @@ class Agent:
         peer_id = self._credentials.device_key.peer_id
         self._log.add(ProcessStarted(software=software_version(), role=self._options.role, peer=peer_id))
         handling = asyncio.create_task(self._handle_events())
-        # When the handlers fail, for example on a full disk, no event can be handled any more.
+        # If a handler fails, for example because the disk is full, no more events are handled.
         handling.add_done_callback(lambda _: self._leave())
         try:
             await self._stay(handling)
@@ -222,10 +222,10 @@ class Agent:
 
     async def _stay(self, handling: asyncio.Task[None]) -> None:
         reply = await unless(self._stop.asked, self._enter_patiently())
-        if reply is None:  # stopped while waiting for the person's login or for the coordinator
+        if reply is None:  # stopped while waiting for a login or the coordinator
             return
         try:
-            self._begin_display(reply.member, number=reply.device_number or None)  # 0 is the keeper
+            self._begin_display(reply.member, number=reply.device_number or None)  # 0: the keeper
             if self._fault:
                 self._tell(Notice("warning", f"Training on {self._device}: {self._fault}."))
             await self._take_part(reply, handling)
@@ -233,7 +233,7 @@ class Agent:
             await self._client.close()
 
     async def _enter_patiently(self) -> control_pb2.JoinReply:
-        """Enter the run; a device that has joined before waits for an unreachable coordinator."""
+        """Join the run; a known device keeps retrying while the coordinator is unreachable."""
         run = self._options.link.run
 
         def may_pass(error: BaseException) -> bool:
@@ -264,17 +264,17 @@ class Agent:
             )
             self._credentials.store_grant(options.link.run, reply.authority_key, reply.token, reply.revocations)
             require_understood(reply.run_config_json, client.software_version, client.software_address)
-            if options.role == "trainer":  # an auxiliary peer opens no data source
+            if options.role == "trainer":  # an auxiliary peer does not open data sources
                 check_reach(RunConfig.from_json(reply.run_config_json), options.allowed)
             await client.fetch_files(reply, options.tokenizer_dir, self._account.fetching)
-        except BaseException:  # on cancellation, too: no other code can close the client yet
+        except BaseException:  # includes cancellation; the caller has no client to close yet
             await client.close()
             raise
         self._client = client
         return reply
 
     async def _take_part(self, reply: control_pb2.JoinReply, handling: asyncio.Task[None]) -> None:
-        """Run training and session side by side; when either ends, the other ends in order."""
+        """Run training and session concurrently; when one ends, end the other in order."""
         self._keeper.hear(reply.initial_peers)
         self._workers.tell(ClockRead(self._client.clock_offset_s))
         session_stop = asyncio.Event()
@@ -283,7 +283,7 @@ class Agent:
         watching = self._begin_watching()
         try:
             await asyncio.wait({talking, training, watching, handling}, return_when=asyncio.FIRST_COMPLETED)
-            if not training.done():  # for example, the device is cut off: stop training
+            if not training.done():  # for example, the device is quarantined
                 self._leave()
                 await asyncio.wait({training, handling}, return_when=asyncio.FIRST_COMPLETED)
             session_stop.set()
@@ -314,7 +314,7 @@ class Agent:
             await self._workers.run(plan)
 
     async def _plan(self, reply: control_pb2.JoinReply) -> WorkerPlan | None:
-        """Plan for a worker, once the keeper's addresses are known; None if stopped before that."""
+        """Return the plan for a worker once the keeper's addresses are known; None if stopped before."""
         options = self._options
         if not self._keeper.known.is_set():
             self._tell(Notice("info", WAITING_FOR_KEEPER))
@@ -335,7 +335,7 @@ class Agent:
         )
 
     def _make_checkpoint_watch(self) -> CheckpointWatch:
-        """Make the checkpoint downloader for workers, within the volunteer's disk limit."""
+        """Return a checkpoint downloader for workers that respects the volunteer's disk limit."""
         options, most = self._options, self._options.limits.disk_bytes
         return CheckpointWatch(
             lambda: self._client.newest_checkpoint(self._credentials.token_jwt),
@@ -348,7 +348,7 @@ class Agent:
         )
 
     async def _measure_line(self) -> float | None:
-        """Measure the line as when joining; bytes per second, capped by the volunteer's limits."""
+        """Measure bandwidth in bytes per second, capped by the volunteer's limits; None if that fails."""
         limits, measured = self._options.limits, await measured_bandwidth(self._client)
         return None if measured is None else Placement(bandwidth=measured).within(*limits.rates).bandwidth
 
@@ -366,7 +366,7 @@ class Agent:
         return self._account.on(self._read_machine())
 
     def _leave(self, reason: str = "") -> None:
-        """Ask every task to end in order; the presence becomes "stopping" at once."""
+        """Ask all tasks to end in order; the presence becomes "stopping" immediately."""
         self._presence.stopping()
         self._stop.ask(reason)
 
@@ -404,14 +404,14 @@ class Agent:
                 self._show(Resumed())
 
     def _on_welcomed(self, by: Welcomed) -> None:
-        """Show a notice about a newer version once; the agent never installs it."""
+        """Show a notice about a newer version once; it is never installed automatically."""
         notice = update_notice(by.version, software_version(), by.address)
         if notice is not None and notice != self._newer:
             self._newer = notice
             self._show(Notice("warning", notice))
 
     def _on_connected(self, connected: Connected) -> None:
-        if connected.up or not self._stop.asked.is_set():  # leaving closes the session as well
+        if connected.up or not self._stop.asked.is_set():  # the session also closes when leaving
             self._show(connected)
 
     def _on_cut_off(self, event: CutOff) -> None:
@@ -419,7 +419,7 @@ class Agent:
         self._show(Notice("error", event.reason))
 
     def _on_worker_ended(self, _: WorkerEnded) -> None:
-        """Close the worker's usage account, and cancel its open requests."""
+        """Add up the worker's usage, and cancel its open requests."""
         self._account.worker_ended()
         self._line.stop()
         self._checkpoints.stop()
@@ -438,7 +438,7 @@ class Agent:
         self._show(report)
 
     def _on_lost(self, lost: Lost) -> None:
-        """Report lost samples; a coordinator that cut this device off has counted them."""
+        """Report lost samples, unless this device was cut off: the coordinator has then counted them."""
         self._work = self._work.after(lost)
         self._show(self._work)
         if not self._is_cut_off:
@@ -450,7 +450,7 @@ class Agent:
         self._show(standing)
 
     def _tell_of_waiting(self) -> None:
-        """Show one notice when the disk becomes full, and one when it has room again."""
+        """Show one notice when the disk becomes full, and one when space is available again."""
         waits = self._outbox.waiting > 0
         if waits and not self._disk_is_full:
             self._show(Notice("warning", "The disk is full: training goes on, and reports wait in memory. Make room."))
@@ -459,7 +459,7 @@ class Agent:
         self._disk_is_full = waits
 
     def _on_failed(self, failed: Failed) -> None:
-        if failed.code != SwarmError.code:  # a swarm error is shown together with the following pause
+        if failed.code != SwarmError.code:  # a swarm error is shown with the pause that follows
             self._show(failed)
 
     def _show(self, event: DisplayEvent) -> None:
@@ -468,7 +468,7 @@ class Agent:
 
 
 def logged(event: AgentEvent) -> AnyEvent | None:
-    """Return the event log's entry for an agent event; None for an event that is not logged."""
+    """Return the event log's entry for an agent event; None if it is not logged."""
     match event:
         case Connected():
             return SessionChanged(up=event.up)
@@ -486,7 +486,7 @@ def logged(event: AgentEvent) -> AnyEvent | None:
 
 
 async def run_agent(agent: Agent) -> None:
-    """Run the agent; Ctrl-C and SIGTERM ask it to leave in order."""
+    """Run the agent, leaving in order on Ctrl-C or SIGTERM."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, agent.stop, signal.Signals(number).name)

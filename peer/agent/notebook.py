@@ -1,8 +1,8 @@
-"""The volunteer's panel in a notebook, rendered here as HTML and plain text, shown by its cell.
+"""The volunteer's panel in a notebook, rendered as HTML and plain text.
 
-The cell runs in the host's Python, without our packages, so it receives the finished panel, one
-JSON object per line: `{"panel": {"text/html": ..., "text/plain": ...}}`. Texts come over the
-network, so all of them are escaped. `reduce_notebook`, the curve and the rendering are pure.
+The notebook's cell runs in the host's Python, without our packages. It therefore receives finished
+panels, one JSON object per line: `{"panel": {"text/html": ..., "text/plain": ...}}`. All texts are
+escaped because they come from the network. `reduce_notebook`, the curve and rendering are pure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from peer.reporting.messages import Progress, StepReport
 MAX_POINTS = 240
 WIDTH, HEIGHT = 640, 150  # of the loss curve, in SVG units
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 10, 24
-Point = tuple[float, float]  # global step, loss
+Point = tuple[float, float]  # (global step, loss)
 PANEL_EVERY_S = 1.0
 MAX_NOTICES = 5
 MAX_NOTICE_LETTERS = 400
@@ -41,12 +41,12 @@ _TRACK = "height:.6em;border-radius:.3em;background:rgba(128,128,128,.25);overfl
 class LossCurve:
     """The loss of this device's samples over global steps.
 
-    It has at most `MAX_POINTS` points, each the mean over `stride` steps, which doubles if needed.
+    It has at most `MAX_POINTS` points, each the mean over `stride` steps; `stride` grows.
     """
 
-    stride: int = 1  # steps
+    stride: int = 1  # steps per point
     settled: tuple[Point, ...] = ()
-    newest: tuple[Point, ...] = ()  # the single steps that the last point will average
+    newest: tuple[Point, ...] = ()  # points that the last mean will include
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -54,7 +54,7 @@ class LossCurve:
         return (*self.settled, _mean(self.newest)) if self.newest else self.settled
 
     def with_point(self, step: int, loss: float) -> LossCurve:
-        """Return the curve with this point; drop older points at `step` or later, now undone."""
+        """Return the curve with a point added; points at `step` or later have been undone and are dropped."""
         settled = tuple(point for point in self.settled if point[0] < step)
         newest = tuple(point for point in self.newest if point[0] < step)
         if newest and newest[0][0] // self.stride != step // self.stride:
@@ -75,13 +75,13 @@ def _mean(points: Sequence[Point]) -> Point:
 class Told:
     """A line of text for the volunteer."""
 
-    at: float  # Unix seconds
+    at: float  # Unix time in seconds
     text: str
 
 
 @dataclass(frozen=True)
 class NotebookState:
-    """The facts that the notebook's panel shows."""
+    """The state that the notebook's panel shows."""
 
     panel: PanelState
     curve: LossCurve = field(default_factory=LossCurve)
@@ -89,11 +89,11 @@ class NotebookState:
 
 
 def reduce_notebook(state: NotebookState, event: DisplayEvent, now: float) -> NotebookState:
-    """Return the state after an event at `now` (Unix seconds)."""
+    """Return the state after an event at `now` (Unix time)."""
     known = Connected(state.panel.connected)
     state = replace(state, panel=reduce_state(state.panel, event))
     if isinstance(event, Progress | StepReport) and event.loss is not None:
-        step = event.step + 1 if isinstance(event, Progress) else event.step  # progress is towards the next step
+        step = event.step + 1 if isinstance(event, Progress) else event.step  # for the next step
         state = replace(state, curve=state.curve.with_point(step, event.loss))
     text = None if event == known else _worth_telling(event)
     return state if text is None else replace(state, told=_tell(state.told, Told(now, text)))
@@ -106,12 +106,12 @@ def _worth_telling(event: DisplayEvent) -> str | None:
 
 
 def _tell(told: tuple[Told, ...], new: Told) -> tuple[Told, ...]:
-    """Append a line; a repeated line replaces its earlier copy."""
+    """Append a line; it replaces an earlier line with the same text."""
     return (*(old for old in told if old.text != new.text), new)[-MAX_NOTICES:]
 
 
 def figures(state: PanelState) -> Iterator[tuple[str, str]]:
-    """Yield the panel's large figures as pairs of name and value."""
+    """Yield (name, value) of the panel's main figures."""
     assisting = state.activity == "assisting"
     if not assisting:
         yield "loss here", "–" if state.loss is None else f"{state.loss:.3f}"
@@ -127,7 +127,7 @@ def figures(state: PanelState) -> Iterator[tuple[str, str]]:
 
 
 def facts(state: PanelState) -> Iterator[str]:
-    """Yield the panel's small print, one sentence at a time."""
+    """Yield the panel's secondary facts, one sentence at a time."""
     if state.phase is not None:
         yield f"Phase {state.phase.line}."
     if run_pace(state):
@@ -142,7 +142,7 @@ def facts(state: PanelState) -> Iterator[str]:
 
 
 def as_text(state: NotebookState) -> str:
-    """Render the panel as plain text, for notebooks that show no HTML."""
+    """Render the panel as plain text, for notebooks without HTML."""
     panel = state.panel
     lines = [
         f"{panel.run}: {panel.who}, {_doing(panel)}",
@@ -155,7 +155,7 @@ def as_text(state: NotebookState) -> str:
 
 
 def as_html(state: NotebookState) -> str:
-    """Render the panel as HTML for light and dark pages; without scripts, which may be blocked."""
+    """Render the panel as HTML for light and dark pages, without scripts, which may be blocked."""
     panel = state.panel
     full = 100 * min(1.0, panel.swarm_samples / max(1, panel.target_batch_size))
     parts = [
@@ -199,7 +199,7 @@ def _clock_time(at: float) -> str:
 
 
 class NotebookDisplay:
-    """A display that rewrites the panel on every event, on frequent ones at most once a second."""
+    """Rewrites the panel after each event; after frequent events, at most once a second."""
 
     def __init__(self, panel: PanelState, stream: TextIO, clock: Callable[[], float]) -> None:
         self._state, self._stream, self._clock = NotebookState(panel), stream, clock
@@ -207,14 +207,14 @@ class NotebookDisplay:
         self._write()
 
     def show(self, event: DisplayEvent) -> None:
-        """Apply an event, and rewrite the panel unless a frequent event would do so too soon."""
+        """Apply an event, and rewrite the panel unless it is a frequent event and too soon."""
         self._state = reduce_notebook(self._state, event, self._clock())
         often = isinstance(event, Progress | StepReport)
         if not often or abs(self._clock() - self._written_at) >= PANEL_EVERY_S:
             self._write()
 
     def close(self) -> None:
-        """Write the last state, which stays on the page."""
+        """Write the final panel, which remains on the page."""
         self._write()
 
     def _write(self) -> None:
@@ -224,7 +224,7 @@ class NotebookDisplay:
 
 
 def draw_loss(points: Sequence[Point]) -> str:
-    """Draw the loss curve as SVG in the page's text colour; empty with fewer than two points."""
+    """Return the loss curve as SVG in the page's text colour; "" for fewer than two points."""
     if len(points) < 2:
         return ""
     first, last = points[0][0], points[-1][0]
@@ -249,6 +249,6 @@ def draw_loss(points: Sequence[Point]) -> str:
 
 
 def _range(losses: Sequence[float]) -> Point:
-    """Return the lowest and highest loss, widened by a margin so that they are never equal."""
+    """Return the minimum and maximum loss with a margin, so that they differ."""
     margin = max(0.05 * (max(losses) - min(losses)), 0.01)
     return min(losses) - margin, max(losses) + margin

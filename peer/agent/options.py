@@ -1,4 +1,4 @@
-"""Options of one start of the agent, and the worker plan that they result in."""
+"""Options of the agent, and the worker plan derived from them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from peer.runtime.devices import CompileMode, Wanted
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """The options that the volunteer chose on the command line or in the notebook."""
+    """The options chosen by the volunteer on the command line or in the notebook."""
 
     link: JoinLink
     state_dir: Path
     role: Literal["trainer", "auxiliary"] = "trainer"
     invite: str = ""
-    login: str = ""  # the identity provider's name; empty: the run's only provider
+    login: str = ""  # name of the identity provider; "": the only one
     device: str = "auto"
     precision: Wanted = "auto"
     threads: int | None = None
@@ -34,17 +34,17 @@ class AgentOptions:
     limits: Limits = NO_LIMITS
     cloud: Cloud = field(default=Cloud())
     client_mode: bool = False
-    listen: tuple[str, ...] = ()  # libp2p addresses; none: TCP over every IP version of this machine
+    listen: tuple[str, ...] = ()  # libp2p addresses; empty: TCP over every IP version
     allowed: Allowed = field(default=Allowed())
 
     @property
     def tokenizer_dir(self) -> Path:
-        """The directory for the run's files."""
+        """The folder of the run's files."""
         return self.state_dir / "tokenizer"
 
     @property
     def data_dir(self) -> Path:
-        """The device's own directory for stream positions and caches."""
+        """The device's folder for stream positions and caches."""
         return self.state_dir / DATA_FOLDER
 
     def plan(
@@ -56,7 +56,7 @@ class AgentOptions:
         initial_peers: tuple[str, ...],
         relays: tuple[str, ...],
     ) -> WorkerPlan:
-        """Return the plan for the workers of an admitted device."""
+        """Return the plan for workers of a device that has joined."""
         return WorkerPlan(
             run_config_json=reply.run_config_json,
             credentials_dir=str(self.state_dir),

@@ -1,7 +1,7 @@
-"""Retry with exponential back-off while the coordinator or the keeper is unreachable.
+"""Retries with exponential back-off while the coordinator or the keeper is unreachable.
 
-`peer.agent.agent` uses it for the coordinator of a run that the device has joined before,
-`peer.agent.workers` for the keeper. Each pause is announced once.
+`peer.agent.agent` uses it to reach the coordinator of a run that the device has joined before, and
+`peer.agent.workers` to reach the keeper. Each delay is announced once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exp
 from peer.agent.terminal import duration
 from peer.reporting.messages import Notice
 
-FIRST_PAUSE_S = 2.0  # upper bound; doubles with each attempt
+FIRST_PAUSE_S = 2.0  # upper bound; doubled after each attempt
 LONGEST_PAUSE_S = 300.0
 Result = TypeVar("Result")
 
@@ -28,9 +28,9 @@ async def patiently(
     rng: random.Random,
     rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Result:
-    """Retry the work until it succeeds; raise the first error for which `may_pass` is false.
+    """Retry `work` until it succeeds; raise the first error for which `may_pass` returns False.
 
-    Each pause is drawn from the upper half of its range, so that peers do not all retry at once.
+    Each delay is random within the upper half of its range, so that peers do not all retry at once.
     """
     growing = wait_exponential(multiplier=FIRST_PAUSE_S, max=LONGEST_PAUSE_S)
 

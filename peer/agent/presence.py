@@ -1,7 +1,7 @@
-"""This peer's presence: the state it sends the coordinator between reports, and its relays.
+"""This peer's presence, sent to the coordinator between reports, and its relays.
 
-A peer relays for others if it is directly reachable and its volunteer limits no traffic. Of the
-relays listed by the coordinator, it uses those that answer: libp2p waits minutes for a dead one.
+A peer offers to relay if it is directly reachable and its volunteer limits no traffic. Of the
+relays listed by the coordinator, a peer uses those that answer: libp2p waits minutes for others.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from peer.reporting.messages import Progress, Ready, WorkerEvent
 
 
 class OwnPresence:
-    """One stay's state, step and speed; the session sends `now` to the coordinator every few seconds."""
+    """State, step and speed during one stay; the session sends `now` every few seconds."""
 
     def __init__(self, role: Literal["trainer", "auxiliary"]) -> None:
         self.now = control_pb2.Presence(state="starting")
-        self.relays: tuple[str, ...] = ()  # addresses at which this peer relays while in the swarm
-        self._device = ""  # the name of the compute device, as the worker reports it
+        self.relays: tuple[str, ...] = ()  # relay addresses of this peer while in the swarm
+        self._device = ""  # compute device reported by the worker
         self._doing = "assisting" if role == "auxiliary" else "training"
 
     def starting(self) -> None:
-        """Set the state to "starting": a worker starts or restarts."""
+        """Set the state to "starting", when a worker starts or restarts."""
         self.now = control_pb2.Presence(step=self.now.step, state="starting")
 
     def paused(self) -> None:
-        """Set the state to "paused" for a limit; a pause by the operator arrives in `hear`."""
+        """Set the state to "paused" because of a limit; pauses by the operator arrive in `hear`."""
         self.now = control_pb2.Presence(step=self.now.step, state="paused")
 
     def stopping(self) -> None:
-        """Set the state to "stopping": the last worker leaves the swarm."""
+        """Set the state to "stopping", when the last worker leaves the swarm."""
         self.now = control_pb2.Presence(step=self.now.step, state="stopping")
 
     def hear(self, event: WorkerEvent) -> None:
-        """Update the presence from a worker's `Ready` or `Progress`; other events are ignored."""
+        """Update the presence from a worker's `Ready` or `Progress`; ignore other events."""
         match event:
             case Ready():
                 self._device = event.device
@@ -59,7 +59,7 @@ class OwnPresence:
 
 
 def offered_relays(place: Placement, limits: Limits, peer_id: str) -> tuple[str, ...]:
-    """Return this peer's relay addresses: none if it is not reachable or its traffic is limited."""
+    """Return this peer's relay addresses; empty if it is unreachable or its traffic is limited."""
     limited = (limits.upload_rate, limits.download_rate, limits.upload_bytes, limits.download_bytes)
     if place.reach != "direct" or any(limit is not None for limit in limited):
         return ()
@@ -67,5 +67,5 @@ def offered_relays(place: Placement, limits: Limits, peer_id: str) -> tuple[str,
 
 
 async def answering_relays(relays: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the coordinator's relays that are well-formed and accept a connection now."""
+    """Return the valid relay addresses that currently accept a connection."""
     return await answering([relay for relay in relays[:MAX_RELAYS] if is_peer_address(relay)])

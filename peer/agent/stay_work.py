@@ -1,4 +1,4 @@
-"""The samples of one stay as shown to the volunteer: averaged into steps, lost, and confirmed."""
+"""The samples of one stay, as shown to the volunteer: averaged, lost and confirmed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from peer.reporting.messages import Lost, StepReport
 
 @dataclass(frozen=True)
 class StayWork(GuestEvent):
-    """The samples that this machine has computed in this stay, by their outcome."""
+    """The samples computed on this machine during a stay, by outcome."""
 
     averaged: int = 0
-    lost: Mapping[str, int] = field(default_factory=dict)  # samples by cause (`LostCause`)
-    confirmed_before: int | None = None  # the member's first count in this stay; None: not yet received
+    lost: Mapping[str, int] = field(default_factory=dict)  # cause (`LostCause`) -> samples
+    confirmed_before: int | None = None  # first count received in this stay
     confirmed_now: int = 0
     at_end: bool = False
 
     def after(self, event: StepReport | Lost | Standing) -> StayWork:
-        """Return the counts updated by this event."""
+        """Return the counts after an event."""
         match event:
             case StepReport():
                 lost = dict(Counter(self.lost) + Counter(event.lost))
@@ -36,7 +36,7 @@ class StayWork(GuestEvent):
 
     @property
     def line(self) -> str | None:
-        """A summary of the whole stay; None before its end, or if no sample was computed."""
+        """A summary of the stay; None before its end, or if no samples were computed."""
         lost = sum(self.lost.values())
         if not self.at_end or not self.averaged + lost:
             return None
@@ -51,5 +51,5 @@ class StayWork(GuestEvent):
         )
 
     def on_panel(self) -> dict[str, Any]:
-        """Return the panel's fields that this event changes: the count of lost samples."""
+        """Return the panel's changed field, the number of lost samples."""
         return {"lost": sum(self.lost.values())}

@@ -1,6 +1,6 @@
-"""Display of the agent's events: a live panel on a terminal, otherwise plain text or JSON lines.
+"""Display of the agent's events: a live panel in a terminal, or lines of text or JSON.
 
-`PanelState` holds the known facts, and `reduce_state` applies an event; both are pure.
+`PanelState` is the displayed state, and `reduce_state` applies an event to it; both are pure.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from peer.reporting.messages import Failed, Notice, PhaseEntered, Progress, Read
 from peer.runtime.repeats import MOST_WARNINGS, Repeats, counted
 
 REFRESHES_PER_SECOND = 4
-UNTOLD = ("receipt",)  # fields left out of JSON events: long, and of no use to a reader
+UNTOLD = ("receipt",)  # fields omitted from JSON events because they are long and not informative
 PROGRESS_LINE_EVERY_S = 30.0
-MOST_CAUSE_CHARS = 200  # of a notice: the part that identifies its cause
-_VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\b\w*\d\w*")  # parts that vary among notices of one cause
+MOST_CAUSE_CHARS = 200  # length of the part of a notice that identifies its cause
+_VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\b\w*\d\w*")  # varies between equal notices
 STANDS_BY = "waiting for a faster line"
 HELD = "paused by the operator"
 CONNECTED = {
@@ -43,13 +43,13 @@ DisplayEvent = WorkerEvent | Connected | Standing | GuestEvent
 
 @dataclass(frozen=True)
 class PanelState:
-    """The facts that the panel shows."""
+    """The state that the panel shows."""
 
     run: str
     member: str
     activity: str = "loading the model and joining the swarm"
     device: str = ""
-    phase: PhaseFacts | None = None  # None: the run has no phases
+    phase: PhaseFacts | None = None  # None: no phases in this run
     step: int = 0
     own_samples: int = 0
     swarm_samples: int = 0
@@ -59,18 +59,18 @@ class PanelState:
     loss: float | None = None
     last_group: int = 0
     last_averaging_s: float | None = None
-    contributed: int = 0  # this device's samples averaged into steps during this stay
-    averaged_bytes: int = 0  # averaged here for the group during this stay
+    contributed: int = 0  # samples of this device averaged into steps during this stay
+    averaged_bytes: int = 0  # bytes averaged by this device for its group during this stay
     lost: int = 0
     standing: Standing | None = None
     connected: bool = True
-    device_number: int | None = None  # None: not yet received from the coordinator
+    device_number: int | None = None  # None: not received from the coordinator yet
     used: str = ""  # traffic and energy of this stay
     notice: str = ""
 
     @property
     def who(self) -> str:
-        """The member's name, with this device's number if known."""
+        """The member's name, with the device's number if known."""
         return self.member if self.device_number is None else f"{self.member} (device #{self.device_number})"
 
 
@@ -139,14 +139,14 @@ def _working(device: str) -> str:
 
 
 def _going_on(state: PanelState, progress: Progress) -> str:
-    """Return the activity after progress: training, paused by the operator, or on standby."""
+    """Return the activity after progress: training, standby, or paused by the operator."""
     if progress.paused or progress.stands_by:
         return HELD if progress.paused else STANDS_BY
     return _working(state.device) if state.activity in (HELD, STANDS_BY) else state.activity
 
 
 def describe(event: DisplayEvent) -> str | None:
-    """Describe an event in one plain line; None for events that are too frequent to print."""
+    """Describe an event in one line of text; None for events that are too frequent."""
     match event:
         case Ready():
             doing = f"Training on {event.device}" if event.device else "Averaging for the others"
@@ -186,7 +186,7 @@ def _progress_line(progress: Progress) -> str:
 
 
 def megabytes(size: int) -> str:
-    """Format a number of bytes in megabytes (millions of bytes)."""
+    """Format bytes as megabytes (10^6 bytes)."""
     return f"{size / 1e6:,.1f} MB"
 
 
@@ -199,7 +199,7 @@ def duration(seconds: float) -> str:
 
 
 def batch_filling(state: PanelState) -> str:
-    """Describe the global batch's progress and remaining time; empty until its size is known."""
+    """Describe progress and remaining time of the global batch; "" if its size is unknown."""
     if not state.target_batch_size:
         return ""
     speed = state.standing.samples_per_second if state.standing else 0.0
@@ -209,7 +209,7 @@ def batch_filling(state: PanelState) -> str:
 
 
 def run_pace(state: PanelState) -> str:
-    """Describe the run's speed and remaining time; empty until the coordinator has sent them."""
+    """Describe the run's speed and remaining time; "" if not received from the coordinator yet."""
     standing = state.standing
     if standing is None or not standing.samples_per_second:
         return ""
@@ -217,32 +217,32 @@ def run_pace(state: PanelState) -> str:
 
 
 def batch_line(state: PanelState) -> str:
-    """Describe in one line how full the global batch is; empty until the swarm's state is known."""
+    """Describe the progress of the global batch in one line; "" if the swarm's state is unknown."""
     filling = batch_filling(state)
     return f"Towards global step {state.step + 1:,}: {filling}" if filling else ""
 
 
 class Display(Protocol):
-    """A display that shows events until it is closed."""
+    """An interface for displays of events."""
 
     def show(self, event: DisplayEvent) -> None:
         """Show an event."""
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
 
 
 class LineDisplay:
-    """A display in lines, plain or JSON: progress now and then, repeated notices once a minute."""
+    """Prints lines of text or JSON; progress is printed periodically, repeated notices once a minute."""
 
     def __init__(self, stream: TextIO, as_json: bool, clock: Callable[[], float]) -> None:
         self._stream, self._as_json, self._clock = stream, as_json, clock
         self._progress_at, self._paused = float("-inf"), False
-        self._connection = Connected(up=True)  # as last printed
+        self._connection = Connected(up=True)  # last printed state
         self._repeats = Repeats(clock, MOST_WARNINGS)
 
     def show(self, event: DisplayEvent) -> None:
-        """Print the event's line, if it has one."""
+        """Print an event, if it has a line."""
         if isinstance(event, Progress):
             is_due = self._clock() >= self._progress_at + PROGRESS_LINE_EVERY_S
             if event.paused == self._paused and not (is_due and (self._as_json or not event.paused)):
@@ -260,14 +260,14 @@ class LineDisplay:
             print(line, file=self._stream, flush=True)
 
     def _is_news(self, event: DisplayEvent) -> bool:
-        """Return whether to print an event: a `Connected` only if its value has changed."""
+        """Return whether to print an event; `Connected` is printed only on changes."""
         if not isinstance(event, Connected):
             return True
         before, self._connection = self._connection, event
         return event != before
 
     def close(self) -> None:
-        """Do nothing: printed lines need no cleanup."""
+        """Do nothing, because printed lines need no cleanup."""
 
 
 class PanelDisplay:
@@ -279,19 +279,19 @@ class PanelDisplay:
         self._live.start()
 
     def show(self, event: DisplayEvent) -> None:
-        """Redraw the panel; print warnings above it, unwrapped: they may hold commands to copy."""
+        """Update the panel; warnings are printed above it, unwrapped so that commands can be copied."""
         if isinstance(event, Notice) and event.level != "info":
             self._live.console.print(Text(event.text), soft_wrap=True)
         self._state = reduce_state(self._state, event)
         self._live.update(render(self._state))
 
     def close(self) -> None:
-        """Leave the last panel on the screen and restore the cursor."""
+        """Leave the last panel on the screen, and restore the cursor."""
         self._live.stop()
 
 
 def render(state: PanelState) -> Panel:
-    """Render the panel for a state."""
+    """Render the panel."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
@@ -327,7 +327,7 @@ def render(state: PanelState) -> Panel:
 
 
 def open_display(state: PanelState, *, panel: bool, as_json: bool, clock: Callable[[], float]) -> Display:
-    """Open a panel if one is wanted and standard output is a terminal, else print lines to it."""
+    """Return a panel if requested and standard output is a terminal, else a line display."""
     if panel and not as_json and sys.stdout.isatty():
         return PanelDisplay(state, Console())
     return LineDisplay(sys.stdout, as_json, clock)

@@ -1,6 +1,6 @@
-"""The agent's handle on a child process, such as the worker: spawn, read events, end its group.
+"""Child processes of the agent, such as the worker: spawn, receive events, end the group.
 
-Before the agent joins, a child tries the device to train on: a driver may hang or crash it.
+Before joining, a child process tests the training device, because a driver may hang or crash.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ from peer.runtime.devices import may_have_accelerator
 from peer.runtime.processes import end_group, has_ended, name_process, prepare_children
 
 POLL_S = 0.1
-KILLED_S = 5.0  # to wait for a killed process; one that hangs in a driver may stay longer
+KILLED_S = 5.0  # wait for a killed process; a hanging driver may delay its end
 Plan = TypeVar("Plan")
 Message = TypeVar("Message")
 ChildMain = Callable[[Plan, Connection, int], None]
 WorkerMain = ChildMain[WorkerPlan]
-TRIAL_S = 180.0  # to load PyTorch from a slow disk and wake the driver of many cards
+TRIAL_S = 180.0  # to load PyTorch from a slow disk and initialize the drivers of many GPUs
 END_GRACE_S = 5.0
 LOG_FILE = "device.log"  # in the device's data directory
 TrialMain = ChildMain[TrialPlan]
 
 
 def default_worker_main(plan: WorkerPlan, pipe: Connection, parent_pid: int) -> None:
-    """Run the real worker."""
+    """Run the actual worker."""
     name_process("worker")
     cache_within(Path(plan.data_dir), os.environ)
-    from peer.training.worker import run_worker  # torch and hivemind: in the spawned process only
+    from peer.training.worker import run_worker  # imports torch and hivemind
 
     run_worker(plan, pipe, parent_pid)
 
 
 class Watchdog:
-    """A watchdog for a worker: the time left before silence means that the worker hangs.
+    """Measures a worker's silence, to detect a hanging worker.
 
-    Traffic counts as a sign of life until the worker is ready, and while it waits for another
-    peer's state; later it does not, since averagers answer by themselves. `LineInDoubt` never
-    counts: the thread that counts bytes sends it. During the agent's download of a checkpoint, each
-    report of traffic counts, even without new bytes.
+    Traffic is a sign of life until the worker is ready, and while it waits for another peer's
+    state; later it is not, because averagers reply on their own. `LineInDoubt` never is, because
+    the thread that counts bytes sends it. While the agent downloads a checkpoint, every traffic
+    report is, even without new bytes.
     """
 
     def __init__(self, patience_s: float, clock: Callable[[], float]) -> None:
@@ -69,7 +69,7 @@ class Watchdog:
 
     @property
     def left_s(self) -> float:
-        """The seconds left, not below 0."""
+        """The remaining seconds before the worker is considered to hang, at least 0."""
         return max(0.0, self._patience_s - self.silent_s)
 
     @property
@@ -90,7 +90,7 @@ class Watchdog:
 
 
 class ChildProcess(Generic[Plan, Message]):
-    """A spawned process; its events arrive in order, followed by None when it has ended."""
+    """A spawned process; its events arrive in order, followed by None at its end."""
 
     def __init__(self, plan: Plan, main: ChildMain[Plan]) -> None:
         self._plan, self._main = plan, main
@@ -98,11 +98,11 @@ class ChildProcess(Generic[Plan, Message]):
         self._process: BaseProcess | None = None
         self._pipe: Connection | None = None
         self.asked_to_stop = False
-        # A negative code is the signal. Known after `end`, if the process had ended by itself.
+        # A negative code is a signal. Set by `end` if the process ended by itself.
         self.exit_code: int | None = None
 
     def start(self) -> None:
-        """Spawn the process and listen to it; call it on the event loop."""
+        """Spawn the process and start receiving events; call it on the event loop."""
         prepare_children(os.environ)
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
@@ -113,31 +113,31 @@ class ChildProcess(Generic[Plan, Message]):
         threading.Thread(target=self._listen, args=(loop, self._pipe, self.pid), daemon=True).start()
 
     async def next_event(self) -> Message | None:
-        """Return the next event; None once the process has ended and all its events were read."""
+        """Return the next event; None after the last event of an ended process."""
         return await self._events.get()
 
     def ask_to_stop(self, reason: str) -> None:
-        """Ask the worker to leave the swarm in order; has no effect if it has ended."""
+        """Ask the worker to leave the swarm in order; no effect if it has ended."""
         self.asked_to_stop = True
         self.tell(Stop(reason))
 
     def tell(self, message: AgentMessage) -> None:
-        """Send a message, if the process still runs."""
+        """Send a message if the process is running."""
         if self._pipe is not None:
             with suppress(OSError):
                 self._pipe.send(message)
 
     async def ended(self) -> None:
-        """Wait until the process itself has ended."""
-        while self._process is not None and not has_ended(self.pid):  # noqa: ASYNC110 - the kernel sets no event
+        """Wait until the process has ended."""
+        while self._process is not None and not has_ended(self.pid):  # noqa: ASYNC110  # no event to wait for
             await asyncio.sleep(POLL_S)
 
     def end(self) -> None:
-        """Kill the process and its group; a process that cannot be killed now is abandoned."""
+        """Kill the process and its group; abandon it if it does not end in time."""
         if self._process is None:
             return
         was_over = has_ended(self.pid)
-        end_group(self.pid)  # before it is reaped: until then its id cannot be reused
+        end_group(self.pid)  # before reaping, so that the id cannot be reused
         self._process.kill()
         self._process.join(KILLED_S)
         self.exit_code = self._process.exitcode if was_over else None
@@ -150,13 +150,13 @@ class ChildProcess(Generic[Plan, Message]):
 
     @property
     def pid(self) -> int:
-        """The id of the process, which is also its group's id."""
+        """The process id, which is also its group's id."""
         assert self._process is not None
         assert self._process.pid is not None
         return self._process.pid
 
     def _listen(self, loop: asyncio.AbstractEventLoop, pipe: Connection, pid: int) -> None:
-        """Pass events to the loop until the process ends, even if its forks keep the pipe open."""
+        """Forward events to the loop until the process ends, even if its forks keep the pipe open."""
         while True:
             try:
                 while not pipe.poll(POLL_S) and not has_ended(pid):
@@ -166,7 +166,7 @@ class ChildProcess(Generic[Plan, Message]):
                 event = None
             try:
                 loop.call_soon_threadsafe(self._events.put_nowait, event)
-            except RuntimeError:  # the loop is closed: no one reads events any more
+            except RuntimeError:  # the loop is closed, so events are not needed
                 return
             if event is None:
                 return
@@ -176,9 +176,9 @@ WorkerProcess = ChildProcess[WorkerPlan, WorkerMessage]
 
 
 def default_trial_main(plan: TrialPlan, pipe: Connection, parent_pid: int) -> None:
-    """Run the real trial of a device."""
+    """Run the actual test of a device."""
     name_process("trial of the device")
-    from peer.backends.device_trial import run_trial  # torch: in the spawned process only
+    from peer.backends.device_trial import run_trial  # imports torch
 
     run_trial(plan, pipe, parent_pid)
 
@@ -188,7 +188,7 @@ async def choose_device(
 ) -> tuple[str, str]:
     """Return the device that `--device` selects, and the fault of a better one ("" if none).
 
-    No device is tried for `cpu`, or for `auto` on a machine without an accelerator. Raises
+    Nothing is tested for `cpu`, or for `auto` on a machine without an accelerator. Raises
     `ConfigError` if the volunteer chose a device that is missing or does not work.
     """
     if name == "cpu" or (name == "auto" and not may_have_accelerator(devices)):

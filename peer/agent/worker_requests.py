@@ -1,8 +1,8 @@
-"""The agent's answers to a worker's requests: checkpoint, line speed, addresses of the keeper.
+"""The agent's answers to requests of a worker: checkpoint, bandwidth, addresses of the keeper.
 
-The worker has no connection to the coordinator, and the agent has no model. Each request is served
-in a background task; the answer is an event for the agent, which passes it to the worker. If the
-checkpoint cannot be downloaded, the worker takes the state from the swarm.
+The worker has no connection to the coordinator, and the agent has no model. Each request is handled
+in a background task; the answer is an event, which the agent forwards to the worker. If the
+checkpoint cannot be downloaded, the worker gets the state from the swarm.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from peer.protocol import control_pb2
 from peer.reporting.messages import CheckpointFetched, CheckpointWanted, KeeperAt, LineMeasured, Notice
 
 logger = logging.getLogger(__name__)
-MeasureLine = Callable[[], Awaitable[float | None]]  # slower direction, bytes per second; None: measurement failed
+MeasureLine = Callable[[], Awaitable[float | None]]  # bytes/s, slower direction; None: failed
 CHECKPOINT_FOLDER = "checkpoint"  # in the data folder
 AskForOffer = Callable[[], Awaitable[control_pb2.CheckpointReply]]
-REST_S = 300.0  # after a failure: until then the state comes from the swarm alone
+REST_S = 300.0  # after a failure, only the swarm provides the state for this time
 
 
 class CheckpointWatch:
-    """Downloads the newest checkpoint on a worker's request, reports its folder; one per stay."""
+    """Downloads the newest checkpoint when a worker requests it, for one stay."""
 
     def __init__(
         self,
@@ -45,17 +45,17 @@ class CheckpointWatch:
     ) -> None:
         self._ask, self._folder, self._link_hosts, self._room_bytes = ask, folder, link_hosts, room_bytes
         self._throttle, self._tell, self._rng = throttle, tell, rng
-        self._warned = ""  # the last warning, which is not repeated
+        self._warned = ""  # last warning, which is not repeated
         self._resting_until_s = float("-inf")
         self._fetching: asyncio.Task[None] | None = None
 
     def fetch(self, wanted: CheckpointWanted) -> None:
-        """Start the download; a repeated request while it runs gets the same answer."""
+        """Start the download; requests during the download share its answer."""
         if self._fetching is None or self._fetching.done():
             self._fetching = asyncio.create_task(self._answer(wanted))
 
     def stop(self) -> None:
-        """Cancel the download without an answer; the part that has arrived is kept."""
+        """Cancel the download without an answer; partial files remain."""
         if self._fetching is not None:
             self._fetching.cancel()
             self._fetching = None
@@ -72,7 +72,7 @@ class CheckpointWatch:
                     offer, self._folder, link_hosts=self._link_hosts, throttle=self._throttle, rng=self._rng
                 )
                 answer = CheckpointFetched(offer.step, str(self._folder))
-        except VersionError as error:  # the coordinator offers no checkpoints
+        except VersionError as error:  # the coordinator has no checkpoints to offer
             logger.info("%s", error)
         except ManyhandsError as error:
             self._resting_until_s = asyncio.get_running_loop().time() + REST_S
@@ -82,7 +82,7 @@ class CheckpointWatch:
                 self._tell(answer)
 
     def _require_room(self, offer: CheckpointOffer) -> None:
-        """Raise `StorageError` if the checkpoint exceeds the volunteer's disk limit."""
+        """Raise `StorageError` if the checkpoint would exceed the volunteer's disk limit."""
         room = self._room_bytes()
         if room is not None and offer.size_bytes > room:
             needed, left = offer.size_bytes / 1e6, max(0, room) / 1e6
@@ -95,14 +95,14 @@ class CheckpointWatch:
 
 
 class LineWatch:
-    """Measures the line again when a worker asks (`peer.averaging.bandwidth`); one per stay."""
+    """Measures bandwidth when a worker requests it (`peer.averaging.bandwidth`), for one stay."""
 
     def __init__(self, measure: MeasureLine, tell: Callable[[LineMeasured | Notice], None]) -> None:
         self._measure, self._tell = measure, tell
         self._measuring: asyncio.Task[None] | None = None
 
     def measure(self) -> None:
-        """Start a measurement; a repeated request while it runs gets the same answer."""
+        """Start a measurement; requests during the measurement share its answer."""
         if self._measuring is None or self._measuring.done():
             self._measuring = asyncio.create_task(self._answer())
 
@@ -119,15 +119,15 @@ class LineWatch:
 
 
 class KeeperSearch:
-    """Finds out which of the coordinator's addresses for the keeper answer from here; one per stay.
+    """Finds the keeper's addresses that answer from this machine, for one stay.
 
-    The coordinator sends changed addresses; a worker that misses the keeper makes the agent ask.
+    The coordinator sends changed addresses; a worker that cannot find the keeper requests them.
     """
 
     def __init__(self, ask: Callable[[], Awaitable[Sequence[str]]], tell: Callable[[KeeperAt], None]) -> None:
         self._ask, self._tell = ask, tell
-        self.known = asyncio.Event()  # set once the coordinator has sent addresses
-        self.addresses: tuple[str, ...] = ()  # as last received
+        self.known = asyncio.Event()  # set when the coordinator has sent addresses
+        self.addresses: tuple[str, ...] = ()  # last received
         self._trying: asyncio.Task[None] | None = None
 
     def hear(self, addresses: Sequence[str]) -> None:
@@ -136,7 +136,7 @@ class KeeperSearch:
             self._begin(self._try())
 
     def seek(self) -> None:
-        """Ask for the keeper's addresses again and try them: a worker cannot find the keeper."""
+        """Fetch the keeper's addresses again and try them."""
         self._begin(self._ask_again())
 
     def stop(self) -> None:
@@ -157,7 +157,7 @@ class KeeperSearch:
         self._trying = asyncio.ensure_future(trying)
 
     async def _ask_again(self) -> None:
-        with suppress(ManyhandsError):  # the session brings them when the coordinator is back
+        with suppress(ManyhandsError):  # the session receives them later
             self._take(await self._ask())
         await self._try()
 

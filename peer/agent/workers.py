@@ -1,7 +1,7 @@
-"""The workers of one stay: run one at a time, and restart until stopped or restarting cannot help.
+"""The workers of one stay: one at a time, restarted until stopped or until a restart cannot help.
 
-`Workers.run` is the workers' whole life cycle. It puts events into the agent's queue; the handlers
-of these events pass on to the worker what it needs to know.
+`Workers.run` implements their life cycle. It puts events into the agent's queue, whose handlers
+send messages to the running worker.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ from peer.reporting.messages import (
     WorkerPlan,
 )
 
-STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye, under ten seconds
-WATCHDOG_S = 900.0  # a worker without a sign of life for this long is taken to hang
-SILENT_S = 300.0  # after this long without a sign of life, health checks fail
-END_GRACE_S = 5.0  # for a process whose pipe is closed already
+STOP_GRACE_S = 8.0  # for the worker to leave the swarm; with the goodbye, less than 10 s
+WATCHDOG_S = 900.0  # a worker without a sign of life for this time is considered to hang
+SILENT_S = 300.0  # health checks fail after this time without a sign of life
+END_GRACE_S = 5.0  # for a process that has already closed its pipe
 FAILURE_WINDOW_S = 300.0
 MAX_FAILURES = 3  # within the window
 RESTART_DELAY_S = 2.0
-EXPLAINED_AT = 3  # consecutive failures to join the swarm before the cause is diagnosed
+EXPLAINED_AT = 3  # consecutive failures to join the swarm before a diagnosis
 
 
 @dataclass(frozen=True)
 class WorkerStarted:
-    """A worker's process has started; its messages follow."""
+    """A worker process has started; its messages follow."""
 
-    pid: int  # of the process, and of its process group
+    pid: int  # pid of the process and id of its group
 
 
 @dataclass(frozen=True)
 class WorkerEnded:
-    """A worker's process has ended; all its messages came before."""
+    """A worker process has ended; all its messages have been received."""
 
     cause: str
 
@@ -71,22 +71,22 @@ WorkersEvent = WorkerMessage | WorkerStarted | WorkerEnded
 
 
 class StopRequest:
-    """A request to end the stay, with its reason."""
+    """A request to end the stay, with a reason."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.reason = ""
 
     def ask(self, reason: str) -> None:
-        """Ask for the end of the stay; the last non-empty reason is kept."""
+        """Request the end of the stay; the last non-empty reason is kept."""
         self.reason = reason or self.reason
         self.asked.set()
 
 
 class Workers:
-    """The workers of one stay, one at a time. Handlers of `run`'s events call `decided` and `tell`.
+    """The workers of one stay, one at a time; event handlers call `decided` and `tell`.
 
-    A worker starts only after its predecessor's messages were handled, so no answer goes astray.
+    A worker starts only when its predecessor's messages have been handled, so no answer is lost.
     """
 
     def __init__(
@@ -101,36 +101,36 @@ class Workers:
         self._main, self._stop, self._events = main, stop, events
         self._explain, self._clock, self._rng = explain, clock, rng
         self._decision = Decision(Action.GO)
-        self._may_go, self._must_halt = asyncio.Event(), asyncio.Event()  # both unset until the first decision
+        self._may_go, self._must_halt = asyncio.Event(), asyncio.Event()  # unset before a decision
         self._halted_by = Action.GO
-        self._found: int | None = None  # the microbatch size that a worker found; None: not yet reported
-        self._worker: WorkerProcess | None = None  # the running worker
-        self._watchdog: Watchdog | None = None  # of the running worker
+        self._found: int | None = None  # microbatch size that a worker found
+        self._worker: WorkerProcess | None = None  # running worker
+        self._watchdog: Watchdog | None = None  # watchdog of the running worker
         self._awaits_checkpoint = False  # the worker waits for the agent's download
-        self._keeper_at = KeeperAt(())  # the latest addresses
+        self._keeper_at = KeeperAt(())  # latest addresses
         self._keeper_moved = asyncio.Event()
-        self._clock_offset_s = math.nan  # of the coordinator's clock, the latest reading
-        self._rate: float | None = None  # the line's latest rate; None: not measured since joining
+        self._clock_offset_s = math.nan  # latest offset of the coordinator's clock
+        self._rate: float | None = None  # latest bandwidth; None: not measured since joining
         self._missed = 0  # consecutive failures to join the swarm
-        self._ready_at = math.inf  # when the last worker became ready; infinite: it did not
+        self._ready_at = math.inf  # time at which the last worker became ready; infinite: not ready
 
     @property
     def are_well(self) -> bool:
         """Return whether the running worker has given a sign of life within `SILENT_S`.
 
-        True if no worker runs, as during a pause or a wait for the keeper: this machine is healthy.
+        True if no worker is running, as during a pause: the machine is healthy.
         """
         return self._watchdog is None or self._watchdog.silent_s < SILENT_S
 
     def decided(self, decision: Decision) -> None:
-        """Apply a decision: let workers run, or have the running one leave the swarm."""
+        """Apply a decision: allow workers to run, or make the running one leave the swarm."""
         self._decision = decision
         goes = decision.action is Action.GO
         (self._may_go if goes else self._must_halt).set()
         (self._must_halt if goes else self._may_go).clear()
 
     def tell(self, message: KeeperAt | LineMeasured | CheckpointFetched | ClockRead) -> None:
-        """Send a message to the running worker; later workers get it in their plans."""
+        """Send a message to the running worker; later workers receive it in their plans."""
         match message:
             case KeeperAt():
                 if message != self._keeper_at:
@@ -146,9 +146,9 @@ class Workers:
             self._worker.tell(message)
 
     async def run(self, plan: WorkerPlan) -> None:
-        """Run workers one after another until stopped; raise the last one's failure if it is final.
+        """Run workers one after another until stopped; raise a failure if it is final.
 
-        A failure to join the swarm is never final: the next worker waits for the keeper.
+        A failure to join the swarm is never final; the next worker waits for the keeper.
         """
         failures: list[float] = []
         if not self._keeper_at.addresses:
@@ -161,7 +161,7 @@ class Workers:
             if self._stop.asked.is_set() or (failure is None and not halted):
                 return
             smaller = halved(plan, self._found)
-            if failure is None:  # a pause, or too much memory
+            if failure is None:  # a pause or too much memory
                 if self._halted_by is Action.SHRINK:
                     plan = replace(plan, microbatch_size=_require_smaller(smaller))
                 continue
@@ -183,7 +183,7 @@ class Workers:
         self._events.put_nowait(event)
 
     async def _next_worker(self, plan: WorkerPlan) -> tuple[bool, Failed | None]:
-        """Run one worker once limits allow it; return whether it was halted, and its failure.
+        """Run one worker when limits allow; return whether it was halted, and its failure.
 
         Raises `SwarmError` if the worker could not join the swarm.
         """
@@ -199,29 +199,29 @@ class Workers:
         if failure.code == SwarmError.code:
             self._tell(KeeperSought())
             if self._clock() - self._ready_at >= FAILURE_WINDOW_S:
-                return False, failure  # it was in the swarm for long: a new series begins
+                return False, failure  # the worker was in the swarm for long; start a new series
             raise await self._unreached(SwarmError(failure.text))
         return False, failure
 
     def as_of_now(self, plan: WorkerPlan) -> WorkerPlan:
-        """Return the plan with the latest addresses of the keeper, line rate and clock offset."""
+        """Return the plan with the keeper's current addresses, and the latest bandwidth and clock offset."""
         place = plan.place if self._rate is None else replace(plan.place, bandwidth=self._rate)
         return replace(plan, initial_peers=self._keeper_at.addresses, place=place, clock_offset_s=self._clock_offset_s)
 
     async def _unreached(self, error: SwarmError) -> ManyhandsError:
-        """Return the error to show; diagnose it once per series of attempts, as that is slow."""
+        """Return the error to show; diagnose it only once per series of attempts, because that is slow."""
         self._missed += 1
         if self._missed != EXPLAINED_AT:
             return error
         return await unless(self._stop.asked, self._explain(error)) or error
 
     async def _rest(self, seconds: float) -> None:
-        """Wait for this long, or until a stop is requested or the keeper's address changes."""
+        """Wait for `seconds`, or until a stop is requested or the keeper's address changes."""
         self._keeper_moved.clear()
         await unless(self._stop.asked, pause(self._keeper_moved, seconds))
 
     async def _run_one(self, worker: WorkerProcess) -> Failed | None:
-        """Run one worker from start to end; return its failure, or None if it ended in order."""
+        """Run one worker to its end; return its failure, or None if it left the swarm in order."""
         kills = kills_for_memory()
         worker.start()
         self._tell(WorkerStarted(worker.pid))
@@ -245,7 +245,7 @@ class Workers:
         return failure
 
     async def _listen(self, worker: WorkerProcess, underway: Underway) -> Stopped | Failed | None:
-        """Forward messages; return the `Stopped` or `Failed`, if any. Raises `TimeoutError`."""
+        """Forward messages and return the `Stopped` or `Failed`, if any; raises `TimeoutError`."""
         last: Stopped | Failed | None = None
         watchdog = self._watchdog = Watchdog(WATCHDOG_S, time.monotonic)
         while (message := await asyncio.wait_for(worker.next_event(), watchdog.left_s)) is not None:
@@ -271,7 +271,7 @@ class Workers:
 
 
 def _failure_of(worker: WorkerProcess, last: Stopped | Failed | None, kills: int | None) -> Failed | None:
-    """Return the failure of a worker whose process has ended; None if it left in order.
+    """Return the failure of an ended worker; None if it left in order.
 
     `last`: its `Stopped` or `Failed`, if any; `kills`: out-of-memory kills before its start.
     """
@@ -286,14 +286,14 @@ def _failure_of(worker: WorkerProcess, last: Stopped | Failed | None, kills: int
 
 
 def restart_allowed(failures: list[float], now: float) -> bool:
-    """Return whether to start again after failures at these times (seconds; the last is `now`)."""
+    """Return whether to restart after failures at these times in seconds; the last is `now`."""
     return len([at for at in failures if at > now - FAILURE_WINDOW_S]) < MAX_FAILURES
 
 
 def halved(plan: WorkerPlan, found: int | None) -> int | None:
-    """Return half the plan's microbatch size; None if it is 1 already.
+    """Return half the plan's microbatch size; None if it is 1.
 
-    `found`: the size that the worker chose if the plan has none; None: unknown, so the run's size.
+    `found`: size that the worker chose if the plan has none; None: unknown, use the run's size.
     """
     if found is None:
         found = RunConfig.from_json(plan.run_config_json).data.microbatch_size
@@ -301,7 +301,7 @@ def halved(plan: WorkerPlan, found: int | None) -> int | None:
 
 
 class Underway:
-    """The samples of one worker that are in no step yet, by its last report; lost if it dies."""
+    """The samples of one worker that are in no step yet, and are lost if it dies."""
 
     def __init__(self) -> None:
         self._step, self._samples, self._ended = 1, 0, False
@@ -315,11 +315,11 @@ class Underway:
                 self._step, self._samples = message.step + 1, message.own_samples
             case StepReport():
                 self._step, self._samples = message.step + 1, 0
-            case Lost() | Stopped():  # the worker itself reports the samples it loses by leaving
+            case Lost() | Stopped():  # the worker reports these losses itself
                 self._ended = True
 
     def lost(self, was_told_to_stop: bool) -> Lost | None:
-        """Return the samples lost by the worker's end; None if none, or already reported by it."""
+        """Return the samples lost by the worker's end; None if there are none or the worker reported them."""
         if self._ended or not self._samples:
             return None
         cause = LostCause.LEFT if was_told_to_stop else LostCause.DIED
@@ -339,7 +339,7 @@ def _is_of_swarm(error: BaseException) -> bool:
 
 
 def _error_of(failure: Failed) -> ManyhandsError:
-    """Return the failure as the error of its code, or `MemoryLimitError` if memory ran out."""
+    """Return the error with the failure's code, or `MemoryLimitError` if memory ran out."""
     if failure.short_of_memory:
         return MemoryLimitError(
             f"{failure.text} Not even one sample at a time fits: close other programs, or join from another machine."
